@@ -78,7 +78,8 @@ pub struct Check {
     pub read_back: ReadBack,
 }
 
-/// What a command says: one line of JSON.
+/// What a command says: one line of JSON. It has many fields, for it is the line of every command, and each fills those
+/// that it has something to say in.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {

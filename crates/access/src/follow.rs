@@ -15,7 +15,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::{
     Checkpoint, Error, ErrorKind, EventStore, Filter, ListStreams, Query, ReadStream,
     RecordedEvent, Result, StreamFrom, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage,
+    Subscription, SubscriptionMessage, Told, warn_once,
 };
 
 use crate::acls::Known;
@@ -43,24 +43,22 @@ const NAMES_PAGE: usize = 10_000;
 pub(crate) async fn run(shared: Arc<Shared>) {
     let telling = tell(&shared);
     let following = async {
-        let mut is_failing = false;
+        let mut told = Told::default();
         loop {
             let failure = match load(&shared).await {
                 Ok(Loaded::Open) => {
-                    is_failing = false;
+                    told.ends();
                     wait_for_marker(&shared).await;
                     None
                 }
                 Ok(Loaded::On(from)) => {
-                    is_failing = false;
+                    told.ends();
                     Some(follow(&shared, from).await)
                 }
                 Err(error) => Some(error),
             };
             if let Some(error) = failure {
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(%error, "the accounts cannot be read; trying again");
-                }
+                warn_once!(told, %error, "the accounts cannot be read; trying again");
                 shared.changed.notify_one();
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
@@ -308,21 +306,19 @@ fn apply(directory: &mut Directory, stream: &StreamId, read: Read) {
 
 /// Follows from a place on, until all has to be read again.
 async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
-    let mut is_failing = false;
+    let mut told = Told::default();
     let mut last = shared.config.clock.now();
     loop {
         match prove(shared, &mut from).await {
             Ok(()) => {
-                if std::mem::replace(&mut is_failing, false) {
+                if told.ends() {
                     tracing::info!("the accounts are followed again");
                     shared.changed.notify_one();
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => return error,
             Err(error) => {
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(%error, "changes of the accounts cannot be read; trying again");
-                }
+                warn_once!(told, %error, "changes of the accounts cannot be read; trying again");
                 // Subscriptions that run must end once the news are too old.
                 shared.changed.notify_one();
                 tokio::time::sleep(AGAIN_AFTER).await;

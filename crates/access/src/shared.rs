@@ -54,6 +54,10 @@ impl Caller {
     }
 }
 
+/// What all calls share.
+///
+/// It has more fields than most structs, for it connects the parts, each of which is a type of its own: the accounts
+/// and the task that follows them, the caches of passwords that were compared, the counts.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) config: Config,

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 pub struct Cost {
     /// Number of events.
     pub events: usize,
-    /// Memory of its events: payload, tags, names and what goes with them, in bytes.
+    /// Memory of its events: payload, tags, names and what goes with them, in bytes. Not the backend's own form of the
+    /// data, which the admission counts once it is there.
     pub bytes: usize,
 }
 
@@ -174,6 +175,11 @@ impl StreamPart {
             .collect();
     }
 
+    /// Memory that the backend's forms of the data hold beside the data, in bytes.
+    pub(crate) fn packed_bytes(&self) -> usize {
+        self.packed.iter().map(|(_, form)| form.len()).sum()
+    }
+
     /// The backend's form of the data of the event with this number.
     pub(crate) fn packed(&self, number: usize) -> Option<Bytes> {
         let found = self
@@ -237,7 +243,7 @@ impl StreamPart {
     }
 }
 
-/// What these parts take.
+/// What these parts take, without the forms that the backend makes of their data.
 pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
     let mut cost = Cost::default();
     for part in parts {

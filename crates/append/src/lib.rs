@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::TryFutureExt;
 use gesta_core::backend::{Backend, CommitObserver};
-use gesta_core::capacity::Capacity;
+use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId, IdempotencyWindow,
     LogId, MetadataSet, Result, SetStreamMetadata, Submission,
@@ -55,7 +55,8 @@ pub struct Config {
     /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused as
     /// overloaded.
     pub queue_events_max: usize,
-    /// Most bytes of data and metadata that may wait or be in flight; a backend's own form of them comes on top.
+    /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's own
+    /// form of their data. When there is no room for that form, the data are stored as they came.
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory, of all logs together.
     pub streams_cached_max: usize,
@@ -327,7 +328,7 @@ impl Pipeline {
     /// Lets a command in, or refuses it at once.
     fn enqueue(&self, mut parts: Vec<StreamPart>, reply: Reply) {
         let cost = command::cost_of(&parts);
-        let permit = match admit(&self.shared.admission, cost) {
+        let mut permit = match admit(&self.shared.admission, cost) {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
         };
@@ -336,9 +337,10 @@ impl Pipeline {
             Ok(queued) => queued,
             Err(_) => return reply.send(Err(closed())),
         };
-        let permits = (permit, queued);
         let arrived = Instant::now();
         self.pack(&mut parts, cost);
+        hold_packed(&mut permit, &mut parts);
+        let permits = (permit, queued);
         let command = Command::new(Ticket { reply, permits }, parts, arrived);
         let refused = match self.lock_sender().as_ref() {
             Some(sender) => sender.send(command).err().map(|refused| refused.0),
@@ -375,6 +377,15 @@ impl Pipeline {
             .sender
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts the backend's forms of the data, which are held beside the data until the commit. How large they are is known
+/// only when they are there, and the append is admitted by then: without room for them, the data go as they came.
+fn hold_packed(permit: &mut Permit<2>, parts: &mut [StreamPart]) {
+    let bytes = parts.iter().map(StreamPart::packed_bytes).sum();
+    if permit.grow([0, bytes]).is_err() {
+        parts.iter_mut().for_each(|part| part.packed.clear());
     }
 }
 

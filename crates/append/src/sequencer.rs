@@ -17,6 +17,7 @@
 
 pub(crate) mod attempts;
 mod catch_up;
+mod connected;
 pub(crate) mod courtesy;
 pub(crate) mod forming;
 pub mod job;
@@ -57,6 +58,8 @@ use crate::Config;
 use crate::command::Command;
 use crate::stats::Stats;
 
+pub use self::connected::Connected;
+
 /// The time of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
@@ -64,15 +67,6 @@ pub struct Now {
     pub instant: Instant,
     /// The time that is stored with events.
     pub wall: Timestamp,
-}
-
-/// A connection on which batches can be sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Connected {
-    /// Stored with the rows that are written on it.
-    pub epoch: WriterEpoch,
-    /// Batches gather there with those of other logs ([`gesta_core::backend::LogWriter::is_gathered`]).
-    pub is_gathered: bool,
 }
 
 /// An input of the sequencer.

@@ -115,6 +115,8 @@ pub(crate) struct Log {
 }
 
 /// Bounds and times of the HTTP server: the fields of `gesta_server::Config`, documented there and in reference.toml.
+///
+/// It has as many fields as the section `[server]` has keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Server {

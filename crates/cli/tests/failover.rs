@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 use gesta_client::HttpStore;
 use gesta_core::{
-    Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, StreamId,
+    Append, Durability, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
+    StreamId,
 };
 use gesta_pgtest::{Cluster, Replication, SilentHost};
 use gesta_testkit::depth;
@@ -61,6 +62,8 @@ struct Load {
     /// When the last append was acknowledged, and how many were.
     acknowledged: watch::Sender<(Instant, usize)>,
     callers: Vec<JoinHandle<Vec<EventId>>>,
+    /// The server.
+    store: HttpStore,
     /// Counts how often the server said that it was ready although it was not.
     prober: JoinHandle<usize>,
 }
@@ -78,9 +81,11 @@ impl Load {
         let store = HttpStore::connect(url).unwrap();
         let broken = Arc::new(AtomicBool::new(false));
         let seen = acknowledged.subscribe();
-        let prober = probe_until_stopped(store, Arc::clone(&stop), Arc::clone(&broken), seen);
+        let prober =
+            probe_until_stopped(store.clone(), Arc::clone(&stop), Arc::clone(&broken), seen);
         Self {
             broken,
+            store,
             callers: callers.collect(),
             prober: tokio::spawn(prober),
             stop,
@@ -166,9 +171,31 @@ async fn probe_until_stopped(
     untrue
 }
 
+/// Waits until `/info` shows these settings.
+async fn shows(store: &HttpStore, settings: &str) {
+    let begun = Instant::now();
+    loop {
+        let durability = match store.info().await {
+            Ok(info) => info.durability,
+            Err(error) => Durability::Weakened(error.to_string()),
+        };
+        if durability.name() == "full" && durability.detail().ends_with(settings) {
+            return;
+        }
+        assert!(
+            begun.elapsed() < support::PATIENCE,
+            "not {settings}: {durability:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Makes a fault and a new primary under load; gives how long after it accepted writes an append was acknowledged.
+/// `/info` tells before of the standby that commits wait for, and afterwards that they wait for none.
 async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration {
     let (old, new) = (cluster.primary(), 1 - cluster.primary());
+    let synchronous = format!("synchronous standbys ANY 1 (member_{new})");
+    shows(&load.store, &synchronous).await;
     load.goes_on().await;
     load.broken.store(true, Ordering::SeqCst);
     match fault {
@@ -187,6 +214,7 @@ async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration
         "{fault:?}: acknowledged {} ms after another host accepted writes",
         went_on.as_millis()
     );
+    shows(&load.store, "no synchronous standby").await;
     went_on
 }
 

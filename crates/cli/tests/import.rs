@@ -13,12 +13,13 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    Server, code, gesta, run, run_with_input, signal, stderr, stdout, succeed, url_of, wait_until,
+    ATTEMPTS, Server, code, gesta, run, run_with_input, signal, stderr, stdout, succeed, url_of,
+    wait_until,
 };
 
 /// Events of interleaved streams: JSON, binary, metadata, tags.
@@ -213,24 +214,29 @@ fn a_stopped_export_is_a_failure_and_says_how_to_go_on() {
     ];
     assert!(run_with_input(&append, &many).status.success());
     for command in [&["all", "read"][..], &["stream", "read", "a"]] {
-        let mut child = gesta(&["--store", &store, "--output", "json"])
-            .args(command)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A pipe that is full holds the export until it is read on.
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        lines.next().unwrap().unwrap();
-        signal(&child, Signal::SIGINT);
-        let shown = 1 + lines.count();
-        let stopped = child.wait_with_output().unwrap();
-        if shown == 9_000 {
-            continue;
-        }
+        // An export may be quicker than the signal, but not always.
+        let stopped = (0..ATTEMPTS).find_map(|_| stop_export(&store, command, 9_000));
+        let stopped = stopped.expect("the export was stopped");
         assert_eq!(code(&stopped), 130, "{stopped:?}");
         assert!(stderr(&stopped).contains("--from"), "{stopped:?}");
     }
+}
+
+/// Stops an export after its first line; `None` if it came to its end, which is so many lines.
+fn stop_export(store: &str, command: &[&str], lines_max: usize) -> Option<Output> {
+    let mut child = gesta(&["--store", store, "--output", "json"])
+        .args(command)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A pipe that is full holds the export until it is read on.
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    signal(&child, Signal::SIGINT);
+    let shown = 1 + lines.count();
+    let ended = child.wait_with_output().unwrap();
+    (shown < lines_max).then_some(ended)
 }
 
 #[test]

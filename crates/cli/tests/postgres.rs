@@ -1,4 +1,5 @@
-//! The real binary on PostgreSQL: where passwords come from, what errors name, and a database that comes later.
+//! The real binary on PostgreSQL: where passwords come from, what errors name, a database that comes later, and one that
+//! goes away.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,14 +10,22 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use gesta_client::HttpStore;
+use gesta_core::{
+    Append, EventData, EventStore, EventType, ExpectedRevision, Filter, StreamId, Subscribe,
+    SubscribeFrom, SubscribeTo, SubscriptionMessage,
+};
 use gesta_pgtest::{Auth, Server as Postgres, ServerConfig};
-use support::{code, gesta, signal, stderr, stdout};
+use support::{Server, code, gesta, signal, stderr, stdout};
 
 /// Nothing that anybody prints may hold this.
 const PASSWORD: &str = "pass:wo\\rd-s3cr3t";
@@ -238,4 +247,92 @@ fn a_server_waits_for_its_database_as_long_as_it_is_told() {
     next_with("listening on ");
     signal(&child, nix::sys::signal::Signal::SIGTERM);
     assert!(child.wait().unwrap().success());
+}
+
+/// Appends and reads until it is stopped; counts the answers that were errors.
+async fn use_store(
+    store: HttpStore,
+    caller: usize,
+    stop: Arc<AtomicBool>,
+    failed: Arc<AtomicUsize>,
+) {
+    let stream = StreamId::new(format!("caller-{caller}")).unwrap();
+    while !stop.load(Ordering::SeqCst) {
+        let outcome = if caller < 4 {
+            let event = EventData::json(EventType::new("happened").unwrap(), "{}");
+            let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
+            store.append(append).await.map(drop)
+        } else {
+            store.info().await.map(drop)
+        };
+        if let Err(error) = outcome {
+            assert!(error.is_retryable(), "{error}");
+            failed.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// What happened: while the database was away the log had a warning for each attempt of each task, and an error for each
+/// request. What holds now: each fault is told once when it begins and once when it is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_goes_away_is_told_once_and_not_at_each_attempt() {
+    let Some(mut postgres) = Postgres::start().unwrap() else {
+        return;
+    };
+    let server = Server::start(&postgres.url());
+    let store = HttpStore::connect(&server.url).unwrap();
+    let all = Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::Start,
+    };
+    let mut subscription = store.subscribe(all).await.unwrap();
+    let (stop, failed) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let callers: Vec<_> = (0..12)
+        .map(|caller| {
+            let (stop, failed) = (Arc::clone(&stop), Arc::clone(&failed));
+            tokio::spawn(use_store(store.clone(), caller, stop, failed))
+        })
+        .collect();
+    while !matches!(
+        subscription.next().await,
+        Some(Ok(SubscriptionMessage::Event { .. }))
+    ) {}
+    postgres.stop().unwrap();
+    let away = Instant::now();
+    let has_failed = || failed.load(Ordering::SeqCst);
+    let is_long_enough = || has_failed() >= 12 && away.elapsed() > Duration::from_secs(2);
+    support::wait_until("requests fail", is_long_enough);
+    postgres.restart().unwrap();
+    support::wait_until("appends are stored again", || {
+        !server.logged("batches are committed again").is_empty()
+    });
+    stop.store(true, Ordering::SeqCst);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(
+        server.logged("ERROR").is_empty(),
+        "{:?}",
+        server.logged("ERROR")
+    );
+    let warnings = server.logged("WARN");
+    let faults: HashSet<&str> = warnings.iter().map(|line| fault(line)).collect();
+    assert_eq!(faults.len(), warnings.len(), "{warnings:#?}");
+    let expected = [
+        "connection lost during a commit",
+        "messages between servers",
+        "requests fail because the store is away",
+    ];
+    for fault in expected {
+        assert!(!server.logged(fault).is_empty(), "{fault}: {warnings:#?}");
+    }
+    assert!(warnings.len() <= 8, "{warnings:#?}");
+    server.stop();
+}
+
+/// What a warning tells, without its time and its fields.
+fn fault(line: &str) -> &str {
+    let (_, told) = line.split_once("WARN").unwrap();
+    told.split('=').next().unwrap()
 }

@@ -217,6 +217,10 @@ impl LogState {
 }
 
 /// The pure core of one node's membership in one database.
+///
+/// It has more fields than most structs, for almost every decision weighs what was seen, when, and what was answered
+/// since; what belongs to one question alone (`looks`, `observations`, `settle`, `progress`, `logs`) is a type of its
+/// own.
 #[derive(Debug)]
 pub struct Core {
     setting: Setting,

@@ -29,6 +29,7 @@ mod resolved;
 mod slice;
 mod store;
 mod store_ext;
+mod told;
 mod uptime;
 mod virtual_stream;
 
@@ -54,6 +55,7 @@ pub use resolved::Resolved;
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, Subscription, SubscriptionMessage};
 pub use store_ext::EventStoreExt;
+pub use told::Told;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
     CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,

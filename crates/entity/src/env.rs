@@ -28,6 +28,9 @@ use crate::stats::Counters;
 const MADE_KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// What a shard offers to its entities.
+///
+/// It has more fields than most structs, for it is all that is not of one entity: handed to each in turn, so that an
+/// entity itself stays small.
 pub(crate) struct Env<D: Decider> {
     pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,

@@ -54,6 +54,10 @@ struct Member {
     identity: Identity,
 }
 
+/// The task around the machine of one group.
+///
+/// It has more fields than most structs, for it holds together what the machine must not know of: the store, the
+/// consumers, the subscription, and what is under way of each kind. All decisions are the machine's.
 pub(crate) struct Task {
     shared: Arc<Shared>,
     storage: Storage,

@@ -14,7 +14,7 @@ use futures::future::try_join_all;
 use gesta_core::{
     Append, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventStore,
     EventStoreExt, ExpectedRevision, Position, ReadStream, RecordedEvent, Result, Revision,
-    SetStreamMetadata, SharedEvent, StreamFrom, StreamId, StreamMetadata,
+    SetStreamMetadata, SharedEvent, StreamFrom, StreamId, StreamMetadata, Told, warn_once,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -367,13 +367,14 @@ impl Storage {
     ) -> Result<T> {
         let mut pauses = BackOff::new(PAUSE_MIN, PAUSE_MAX);
         let mut in_doubt = None;
+        let mut told = Told::default();
         loop {
             let error = match attempt().await {
                 Err(error) if error.is_retryable() => error,
                 outcome => return outcome,
             };
             let group = &self.group;
-            tracing::warn!(%group, %error, "a consumer group waits for the store");
+            warn_once!(told, %group, %error, "a consumer group waits for the store");
             let next = Instant::now() + pauses.pause();
             if self.until.is_some_and(|until| next > until) {
                 return Err(in_doubt.unwrap_or(error));

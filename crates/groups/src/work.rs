@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gesta_core::{
     BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, LogId, Place, Position,
-    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp,
+    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, Told,
+    warn_once,
 };
 use uuid::Uuid;
 
@@ -45,11 +46,12 @@ pub(crate) async fn subscribe(
     begin: Option<u64>,
 ) -> Done {
     let mut pauses = BackOff::new(Duration::from_millis(20), Duration::from_secs(2));
+    let mut told = Told::default();
     loop {
         match subscribe_once(&storage, &filter, from, begin).await {
             Err(error) if error.is_retryable() => {
                 let group = &storage.group;
-                tracing::warn!(%group, %error, "a consumer group waits for its source");
+                warn_once!(told, %group, %error, "a consumer group waits for its source");
                 tokio::time::sleep(pauses.pause()).await;
             }
             outcome => return Done::Subscribed(outcome),

@@ -119,6 +119,9 @@ pub struct Write<'a, T> {
 pub struct Violation(pub(crate) &'static str);
 
 /// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome.
+///
+/// It has more fields than most structs, for a call waits for the route, the link and the lane at once, and each of them
+/// changes by itself.
 #[derive(Debug)]
 pub struct Sender<T> {
     own: Address,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{BackOff, LogId, Position};
+use gesta_core::{BackOff, LogId, Position, Told, warn_once};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -143,14 +143,21 @@ impl Shared {
 
 async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
     let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
+    let mut told = Told::default();
     loop {
         match connector.connect(Role::Signals).await {
             Ok(connection) => {
                 back_off.reset();
-                let cause = serve(connection, &connector, &shared).await;
-                tracing::warn!(cause, "messages between servers are interrupted");
+                let cause = serve(connection, &connector, &shared, &mut told).await;
+                warn_once!(
+                    told,
+                    cause,
+                    "messages between servers are interrupted; connecting again"
+                );
             }
-            Err(error) => tracing::warn!(%error, "no connection for messages between servers"),
+            Err(error) => {
+                warn_once!(told, %error, "no connection for messages between servers; trying again");
+            }
         }
         connector
             .hosts
@@ -160,12 +167,20 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
 }
 
 /// Listens and sends until the connection breaks; says why.
-async fn serve(mut connection: Connection, connector: &Connector, shared: &Shared) -> String {
+async fn serve(
+    mut connection: Connection,
+    connector: &Connector,
+    shared: &Shared,
+    told: &mut Told,
+) -> String {
     let channel = connector.config.channel();
     let statement = match listen(&connection.client, &channel).await {
         Ok(statement) => statement,
         Err(cause) => return cause,
     };
+    if told.ends() {
+        tracing::info!("messages between servers arrive again");
+    }
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
     let lookout = connection.lookout();

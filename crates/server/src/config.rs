@@ -12,6 +12,8 @@ use crate::tls::TlsFiles;
 pub use origin::{NoOrigin, Origin};
 
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
+///
+/// It has many fields, for each is one key of the configuration, and groups of them would be names to learn twice.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Address to listen on. Port 0 takes a free one.

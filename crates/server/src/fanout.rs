@@ -3,8 +3,8 @@
 //! Why: a thousand subscribers would encode the same event a thousand times, and a hundred that do not read would hold
 //! a hundred copies of a large one. How: small lines are kept for a while and copied; large ones are shared by those
 //! who have not sent them yet, and freed with the last of them. Invariants: a small entry keeps its event alive, so its
-//! address cannot come to mean another event; the number of small entries and the size of each are bounded; a large
-//! line counts once against the bytes in flight.
+//! address cannot come to mean another event; the number of small entries and the size of each, with all that belongs to
+//! the event, are bounded; a large line counts once against the bytes in flight.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -20,7 +20,7 @@ use crate::problem::Result;
 const EVENTS_MAX: usize = 1_024;
 /// Logs that grow at the same rate have the same positions at the same time: each begins elsewhere.
 const LOG_STEP: usize = 67;
-/// Larger events are shared instead of copied.
+/// Events that take more memory than this, names and tags included, are shared instead of copied.
 const SMALL_BYTES_MAX: usize = 8 * 1_024;
 /// Forgotten large lines after which their places are swept.
 const SWEEP_AFTER: usize = 64;
@@ -73,7 +73,7 @@ impl Default for EncodedEvents {
 impl EncodedEvents {
     /// True if the line of the event is to be shared, not copied.
     pub(crate) fn is_large(event: &SharedEvent) -> bool {
-        event.payload_bytes() > SMALL_BYTES_MAX
+        event.cost_bytes() > SMALL_BYTES_MAX
     }
 
     /// Appends a small event as one line of JSON, without the line's end.
@@ -138,4 +138,72 @@ impl EncodedEvents {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::{ContentType, EventType, RecordedEvent, Revision, StreamId, Tag, Tags};
+
+    use super::*;
+
+    /// An event with so many tags of 256 bytes and so many bytes of data.
+    fn event(position: u64, tags: usize, data: usize) -> SharedEvent {
+        let tag = |number: usize| Tag::new(format!("{number:0>256}")).expect("valid");
+        Arc::new(RecordedEvent {
+            stream: StreamId::new("s").expect("valid"),
+            revision: Revision(position),
+            log: LogId(0),
+            position: Position(position),
+            id: EventId::random(),
+            event_type: EventType::new("t").expect("valid"),
+            content_type: ContentType::Binary,
+            data: Bytes::from(vec![0; data]),
+            metadata: Bytes::new(),
+            created: Timestamp(0),
+            tags: Tags::new((0..tags).map(tag).collect()).expect("valid"),
+        })
+    }
+
+    fn held(encoded: &EncodedEvents) -> usize {
+        let slots = encoded.slots.iter();
+        slots.filter(|slot| locked(slot).is_some()).count()
+    }
+
+    /// What happened: only data and metadata counted, so an event of tags was small however large its line was, and a
+    /// thousand of such lines were kept that counted nowhere.
+    #[test]
+    fn an_event_of_tags_is_large_and_counts_against_the_bytes_in_flight() {
+        let (encoded, budget) = (EncodedEvents::default(), Budget::new(40_000));
+        let tagged = event(1, 32, 0);
+        assert!(EncodedEvents::is_large(&tagged));
+        let line = encoded.share(&tagged, &budget).expect("room");
+        assert_eq!(budget.used(), line.len());
+        assert!(line.len() > SMALL_BYTES_MAX);
+        let again = encoded.share(&tagged, &budget).expect("shared");
+        assert_eq!((again.as_ptr(), budget.used()), (line.as_ptr(), line.len()));
+        // Subscribers take half of the bytes at most.
+        let other = event(2, 32, 0);
+        let refused = encoded.share(&other, &budget).expect_err("no room");
+        assert_eq!(refused.kind.name, "overloaded");
+        drop((line, again));
+        assert_eq!(budget.used(), 0);
+        encoded.share(&other, &budget).expect("room again");
+        assert_eq!(held(&encoded), 0);
+    }
+
+    /// Goal: a small event that several hold is encoded once and kept; one that nobody else holds is not kept.
+    #[test]
+    fn small_events_that_are_shared_are_kept() {
+        let encoded = EncodedEvents::default();
+        let (alone, small) = (event(1, 1, 10), event(2, 1, 10));
+        let _other = small.clone();
+        for event in [&alone, &small, &small] {
+            assert!(!EncodedEvents::is_large(event));
+            let (mut line, mut expected) = (Vec::new(), Vec::new());
+            encoded.append(&mut line, event);
+            write_event(&mut expected, event, Framing::Line);
+            assert_eq!(line, expected);
+        }
+        assert_eq!(held(&encoded), 1);
+    }
 }

@@ -35,6 +35,7 @@ mod gate;
 mod groups;
 mod grpc;
 mod host;
+mod lasting;
 mod metrics;
 mod pages;
 mod placement;

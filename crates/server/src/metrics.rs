@@ -43,6 +43,7 @@ struct StoreLabels {
     engine: String,
     incarnation: String,
     durability: &'static str,
+    durability_settings: String,
     version: &'static str,
 }
 
@@ -230,6 +231,7 @@ impl Metrics {
                 engine: info.engine.clone(),
                 incarnation: info.incarnation.to_string(),
                 durability: info.durability.name(),
+                durability_settings: info.durability.detail().to_owned(),
                 version: env!("CARGO_PKG_VERSION"),
             };
             self.store.get_or_create(&labels).set(1);

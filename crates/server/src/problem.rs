@@ -15,6 +15,8 @@ use hyper::StatusCode;
 pub(crate) struct Problem {
     document: Document,
     allow: Option<&'static str>,
+    /// The store is away: many requests fail for this one reason.
+    store_is_away: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Problem>;
@@ -32,6 +34,7 @@ impl From<Document> for Problem {
         Self {
             document,
             allow: None,
+            store_is_away: false,
         }
     }
 }
@@ -72,6 +75,11 @@ impl Problem {
     /// The methods that the address has, if that is the problem.
     pub(crate) fn allow(&self) -> Option<&'static str> {
         self.allow
+    }
+
+    /// True if the request failed because the store is away. Whoever answers it tells the log once.
+    pub(crate) fn store_is_away(&self) -> bool {
+        self.store_is_away
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -129,10 +137,13 @@ impl From<Error> for Problem {
 
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
-        let problem = Self::from(Document::from(error.kind()));
-        if problem.status().is_server_error() && problem.kind != OVERLOADED {
-            let cause = std::error::Error::source(error).map(ToString::to_string);
-            tracing::error!(%error, cause, problem = problem.kind.name, "request failed");
+        let mut problem = Self::from(Document::from(error.kind()));
+        let cause = || std::error::Error::source(error).map(ToString::to_string);
+        if [UNAVAILABLE, OUTCOME_UNKNOWN].contains(&problem.kind) {
+            problem.store_is_away = true;
+            tracing::debug!(%error, cause = cause(), problem = problem.kind.name, "request failed");
+        } else if problem.status().is_server_error() && problem.kind != OVERLOADED {
+            tracing::error!(%error, cause = cause(), problem = problem.kind.name, "request failed");
         }
         problem
     }

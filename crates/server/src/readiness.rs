@@ -1,14 +1,16 @@
-//! Whether appends can succeed, as `/health/ready` tells it, and the log of its changes.
+//! Whether appends can succeed, as `/health/ready` tells it, whether requests find the store, and the log of the changes.
 //!
-//! Why here and not at each request: a probe comes every second, and a log that repeats what it said hides what
-//! changes. Invariants: one warning when the server becomes unready and one line when it is ready again, however many
-//! probes ask.
+//! Why here and not at each request: a probe comes every second, and a thousand requests fail in a second while a
+//! database is away; a log that repeats what it said hides what changes. Invariants: one warning when the server becomes
+//! unready, or requests begin to fail, and one line when that is over, however many ask.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, EventStore};
 
+use crate::lasting::Lasting;
 use crate::problem::{self, Problem, Result};
 
 /// How long a store may take to say how it is.
@@ -19,6 +21,10 @@ pub(crate) const PROBE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Readiness {
     /// Why the server was not ready; `None` if it was.
     unready: Mutex<Option<String>>,
+    /// Requests that fail because the store is away.
+    failures: Mutex<Lasting>,
+    /// Whether there were some, for those that succeed: they need no lock then.
+    has_failed: AtomicBool,
 }
 
 impl Readiness {
@@ -41,6 +47,32 @@ impl Readiness {
         }
         *unready = reason;
         ready
+    }
+
+    /// A request has failed because the store is away.
+    pub(crate) fn request_failed(&self, problem: &Problem) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_failed.store(true, Ordering::Relaxed);
+        if failures.fails() {
+            let (problem, detail) = (problem.kind.name, &problem.detail);
+            tracing::warn!(
+                problem,
+                detail,
+                "requests fail because the store is away; each next one is told at level debug"
+            );
+        }
+    }
+
+    /// The store has answered a request.
+    pub(crate) fn request_succeeded(&self) {
+        if !self.has_failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.succeeds() {
+            self.has_failed.store(false, Ordering::Relaxed);
+            tracing::info!("the store answers requests again");
+        }
     }
 }
 

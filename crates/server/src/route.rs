@@ -81,6 +81,20 @@ impl Route {
         Route::Unknown,
     ];
 
+    /// True if an answer that is no problem proves that the store has answered.
+    pub(crate) fn asks_store(self) -> bool {
+        matches!(
+            self,
+            Route::Append
+                | Route::Streams
+                | Route::Stream
+                | Route::Event
+                | Route::Metadata
+                | Route::All
+                | Route::Info
+        )
+    }
+
     /// The address with its variable parts in braces.
     pub(crate) fn template(self) -> &'static str {
         match self {

@@ -45,6 +45,11 @@ pub(crate) async fn answer(
         Some(verb) => answer_call(call, verb, &mut body).await,
         None => Err(no_such_call(&parts, &matched)),
     };
+    match &answer {
+        Err(problem) if problem.store_is_away() => state.readiness.request_failed(problem),
+        Ok(_) if route.asks_store() => state.readiness.request_succeeded(),
+        _ => {}
+    }
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
     cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.

@@ -29,6 +29,7 @@ use crate::api::Answer;
 use crate::config::Config;
 use crate::edge::{Edge, Verdict, Watch};
 use crate::gate::Ticket;
+use crate::lasting::Lasting;
 use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::{BackupSource, Beside, State};
@@ -45,8 +46,6 @@ const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Accepting works again once it has not failed for so long.
-const ACCEPT_WORKS_AFTER: Duration = Duration::from_secs(10);
 /// A client that has an idle connection when the server stops, and sends its next request within this time, is answered,
 /// and told that the connection ends. One that was closed at once might meet that request on its way.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
@@ -263,7 +262,7 @@ impl Handle {
 
 async fn accept(listener: TcpListener, handle: Handle) {
     let builder = Arc::new(builder());
-    let mut failures = AcceptFailures::default();
+    let mut failures = Lasting::default();
     loop {
         let accepted = tokio::select! {
             () = handle.state.stopping.cancelled() => break,
@@ -273,14 +272,18 @@ async fn accept(listener: TcpListener, handle: Handle) {
             Ok((socket, _)) => socket,
             Err(error) if is_of_one_client(&error) => continue,
             Err(error) => {
-                failures.note(&error);
+                if failures.fails() {
+                    tracing::warn!(%error, "cannot accept connections; trying again");
+                }
                 tokio::select! {
                     () = handle.state.stopping.cancelled() => break,
                     () = tokio::time::sleep(ACCEPT_RETRY) => continue,
                 }
             }
         };
-        failures.accepted();
+        if failures.succeeds() {
+            tracing::info!("accepting connections again");
+        }
         admit(socket, &handle, &builder);
     }
     // Who has connected already may have sent a request. The runtime might not have heard of it yet, so the system is asked.
@@ -324,31 +327,6 @@ fn is_of_one_client(error: &std::io::Error) -> bool {
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset
     )
-}
-
-/// Whether connections cannot be accepted now, so that the log tells it once.
-#[derive(Default)]
-struct AcceptFailures {
-    last: Option<Instant>,
-}
-
-impl AcceptFailures {
-    fn note(&mut self, error: &std::io::Error) {
-        if self.last.is_none() {
-            tracing::warn!(%error, "cannot accept connections; trying again");
-        }
-        self.last = Some(Instant::now());
-    }
-
-    fn accepted(&mut self) {
-        if self
-            .last
-            .is_some_and(|last| last.elapsed() >= ACCEPT_WORKS_AFTER)
-        {
-            tracing::info!("accepting connections again");
-            self.last = None;
-        }
-    }
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {

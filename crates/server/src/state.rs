@@ -39,6 +39,9 @@ pub trait BackupSource: Send + Sync {
 }
 
 /// What all requests share.
+///
+/// It has more fields than most structs: each is a bound, a part or a service with a type of its own, and a request is
+/// handed all of them together.
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn EventStore>,

@@ -46,6 +46,7 @@ const FAULTS: Faults = Faults {
 /// A message under way to a process.
 type Message = (usize, Signal);
 
+/// All that one schedule acts on and looks at. It has more fields than most structs, for that is everything.
 struct World {
     form: Form,
     choices: Choices,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use gesta_core::backend::{Backend, LogSlice, Purpose, Signal};
-use gesta_core::{Direction, Filter, Position, Result};
+use gesta_core::{Direction, Filter, Position, Result, Told, warn_once};
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -38,15 +38,21 @@ impl TailReader {
 
     async fn follow(self) {
         let mut retry = RETRY;
+        let mut told = Told::default();
         loop {
             self.keep_up();
             let work = self.lane.next_work();
             self.lane.publish();
             if let Some(work) = work {
                 match self.work(&work).await {
-                    Ok(()) => retry.reset(),
+                    Ok(()) => {
+                        retry.reset();
+                        if told.ends() {
+                            tracing::info!(log = %self.lane.log, "the log is followed again");
+                        }
+                    }
                     Err(error) => {
-                        tracing::warn!(log = %self.lane.log, %error, "cannot follow the log; trying again");
+                        warn_once!(told, log = %self.lane.log, %error, "cannot follow the log; trying again");
                         self.lane.unfinished(&work);
                         tokio::time::sleep(retry.pause()).await;
                     }

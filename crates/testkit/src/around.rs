@@ -15,6 +15,11 @@ pub trait Around: Send + Sync + 'static {
     /// The store inside.
     fn inner(&self) -> &dyn EventStore;
 
+    /// As [`EventStore::info`].
+    async fn info(&self) -> Result<StoreInfo> {
+        self.inner().info().await
+    }
+
     /// As [`EventStore::ready`].
     async fn ready(&self) -> Result<()> {
         self.inner().ready().await
@@ -56,7 +61,7 @@ impl<T> Deref for Outer<T> {
 #[async_trait]
 impl<T: Around> EventStore for Outer<T> {
     async fn info(&self) -> Result<StoreInfo> {
-        self.0.inner().info().await
+        Around::info(&self.0).await
     }
 
     async fn ready(&self) -> Result<()> {

@@ -10,7 +10,7 @@ mod window;
 
 use std::time::Duration;
 
-use gesta_core::backend::{EventRef, LoadRequest, Loaded, RowId, StoredId, StreamHead};
+use gesta_core::backend::{EventRef, LoadRequest, Loaded, RowId, StoredId};
 use gesta_core::{Error, EventType, Position, StreamId, Timestamp};
 
 use super::judge::{self, Fit, Judged};
@@ -329,16 +329,6 @@ impl Knowledge {
     /// Adds older ids. False if they do not join those known, or are too many.
     pub(crate) fn take_older_ids(&mut self, ids: OlderIds) -> bool {
         self.window.prepend(ids)
-    }
-}
-
-/// The head of a stream after its events up to this one were stored.
-pub(crate) fn head_of(event: &EventRef) -> StreamHead {
-    StreamHead {
-        row: event.stream_row,
-        last: event.revision,
-        position: event.position,
-        id: Some(event.id),
     }
 }
 

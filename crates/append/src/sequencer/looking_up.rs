@@ -38,7 +38,7 @@ impl<T> Sequencer<T> {
 
     fn start_loads(&mut self, now: Instant) {
         if self.queue.waiting.is_empty() {
-            self.reads.resume_loads();
+            self.reads.need_no_loads();
             return;
         }
         if !self.reads.may_load(now) {
@@ -85,16 +85,14 @@ impl<T> Sequencer<T> {
             }
             (Purpose::List(number), Gave::Listed(names)) => self.on_listed(number, names),
             (Purpose::WindowStart, Gave::WindowStart(Ok(start))) => {
-                self.reads.go_on_with_window(start);
+                self.go_on_with_window(start);
             }
             (Purpose::WindowStart, Gave::WindowStart(Err(error))) => {
-                tracing::warn!(log = self.setting.log.0, %error, "cannot read the event ids of the deduplication window, trying again");
-                self.reads.retry_backfill(None, now.instant);
+                self.retry_backfill(None, &error, now);
             }
             (Purpose::Ids(start), Gave::Ids(Ok(ids))) => self.on_ids(start, ids),
             (Purpose::Ids(start), Gave::Ids(Err(error))) => {
-                tracing::warn!(log = self.setting.log.0, %error, "cannot read the event ids of the deduplication window, trying again");
-                self.reads.retry_backfill(Some(start), now.instant);
+                self.retry_backfill(Some(start), &error, now);
             }
             // The purposes that no longer count, and answers of another kind than was asked for.
             _ => {}
@@ -104,14 +102,30 @@ impl<T> Sequencer<T> {
 
     fn on_ids(&mut self, window_start: Position, ids: OlderIds) {
         if self.knowledge.take_older_ids(ids) {
-            self.reads.go_on_with_window(window_start);
+            self.go_on_with_window(window_start);
         }
+    }
+
+    fn go_on_with_window(&mut self, start: Position) {
+        if self.reads.go_on_with_window(start) {
+            tracing::info!(
+                log = self.setting.log.0,
+                "the event ids of the deduplication window are read again"
+            );
+        }
+    }
+
+    fn retry_backfill(&mut self, start: Option<Position>, error: &Error, now: Now) {
+        let log = self.setting.log;
+        self.reads.retry_backfill(log, start, error, now.instant);
     }
 
     fn on_loaded(&mut self, request: LoadRequest, loaded: Result<Loaded>, now: Now) {
         let error = match loaded {
             Ok(loaded) => {
-                self.reads.resume_loads();
+                if self.reads.resume_loads() {
+                    tracing::info!(log = self.setting.log.0, "streams are looked up again");
+                }
                 for (stream, error) in self.knowledge.learn(request, &loaded) {
                     self.fail_waiting_for(|of| *of == stream, &error);
                 }
@@ -119,11 +133,12 @@ impl<T> Sequencer<T> {
             }
             Err(error) => error,
         };
-        tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams");
         if is_passing(&error) {
             // Nothing is lost: it is asked for again. Who has waited for too long is given up.
-            self.reads.pause_loads(&error, now.instant);
+            let log = self.setting.log;
+            self.reads.pause_loads(log, &error, now.instant);
         } else {
+            tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams");
             let streams: HashSet<StreamId> = request.streams.into_iter().collect();
             self.fail_waiting_for(|of| streams.contains(of), &error);
         }

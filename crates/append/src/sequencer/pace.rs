@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Connected;
+use super::connected::Connected;
 
 /// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
 const PROBES: u32 = 4;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::backend::LoadRequest;
-use gesta_core::{Error, IdempotencyWindow, Position, StreamId, Timestamp};
+use gesta_core::{Error, IdempotencyWindow, LogId, Position, StreamId, Timestamp, Told, warn_once};
 use tokio::time::Instant;
 
 use super::job::{Job, JobId, What};
@@ -74,6 +74,7 @@ pub(crate) struct Reads {
     due: Vec<(u64, Questions)>,
     searches: usize,
     backfill: Backfill,
+    backfill_told: Told,
 }
 
 impl Default for Reads {
@@ -89,6 +90,7 @@ impl Default for Reads {
             due: Vec::new(),
             searches: 0,
             backfill: Backfill::Nothing,
+            backfill_told: Told::default(),
         }
     }
 }
@@ -164,16 +166,24 @@ impl Reads {
     }
 
     /// Pauses loads after one has failed for a passing reason.
-    pub(crate) fn pause_loads(&mut self, error: &Error, now: Instant) {
+    pub(crate) fn pause_loads(&mut self, log: LogId, error: &Error, now: Instant) {
         self.load_trouble.note(error, now);
+        let what = "cannot look up streams, trying again";
+        self.load_trouble.warn(log, error, what);
         let pause = self.load_trouble.back_off(Duration::MAX);
         self.loads_paused_until = Some(now + pause);
     }
 
-    /// Ends the pause: a load has succeeded, or none is needed any more.
-    pub(crate) fn resume_loads(&mut self) {
-        self.load_trouble.clear();
+    /// Ends the pause, because no load is needed any more.
+    pub(crate) fn need_no_loads(&mut self) {
         self.loads_paused_until = None;
+        self.load_trouble.forget();
+    }
+
+    /// Ends the pause, because a load has succeeded. True if the log was told of the fault.
+    pub(crate) fn resume_loads(&mut self) -> bool {
+        self.loads_paused_until = None;
+        self.load_trouble.clear()
     }
 
     /// True while loads are tried again and again.
@@ -250,13 +260,26 @@ impl Reads {
         self.backfill = Backfill::FindStart(None);
     }
 
-    /// Goes on with the window that begins after `start`.
-    pub(crate) fn go_on_with_window(&mut self, start: Position) {
+    /// Goes on with the window that begins after `start`. True if a fault is over by that of which the log was told.
+    pub(crate) fn go_on_with_window(&mut self, start: Position) -> bool {
         self.backfill = Backfill::Read(start, None);
+        self.backfill_told.ends()
     }
 
     /// The start of the window could not be found, or, if it is known, a range not be read: tries again after a pause.
-    pub(crate) fn retry_backfill(&mut self, start: Option<Position>, now: Instant) {
+    pub(crate) fn retry_backfill(
+        &mut self,
+        log: LogId,
+        start: Option<Position>,
+        error: &Error,
+        now: Instant,
+    ) {
+        warn_once!(
+            self.backfill_told,
+            log = log.0,
+            %error,
+            "cannot read the event ids of the deduplication window, trying again"
+        );
         let at = Some(now + BACKFILL_PAUSE);
         self.backfill = match start {
             None => Backfill::FindStart(at),
@@ -332,7 +355,7 @@ mod tests {
         ];
         let kept = [begin(Purpose::LookUp(1)), begin(Purpose::OutdatedLoad)];
         reads.loads = 1;
-        reads.go_on_with_window(Position(1));
+        assert!(!reads.go_on_with_window(Position(1)));
         reads.forget();
         assert!(forgotten.into_iter().all(|id| reads.end(id).is_none()));
         assert!(kept.into_iter().all(|id| reads.end(id).is_some()));
@@ -374,14 +397,14 @@ mod tests {
     #[test]
     fn loads_that_fail_are_tried_again_after_a_pause() {
         let (mut reads, now) = (Reads::default(), Instant::now());
-        reads.pause_loads(&Error::unavailable("away"), now);
+        reads.pause_loads(LogId(0), &Error::unavailable("away"), now);
         let until = reads.wake_at().expect("is tried again");
         assert!(until > now && !reads.may_load(now));
         assert!(reads.are_loads_failing());
         assert!(reads.may_load(until));
         assert_eq!(reads.wake_at(), None, "the pause is over");
-        reads.pause_loads(&Error::unavailable("away"), now);
-        reads.resume_loads();
+        reads.pause_loads(LogId(0), &Error::unavailable("away"), now);
+        assert!(reads.resume_loads() && !reads.resume_loads());
         assert!(reads.may_load(now) && !reads.are_loads_failing());
     }
 
@@ -407,15 +430,17 @@ mod tests {
         let (_, job) = next(&mut reads, now, false).expect("due");
         assert!(matches!(job.0, What::WindowStart { .. }));
         assert!(next(&mut reads, now, false).is_none(), "is under way");
-        reads.retry_backfill(None, now);
+        let away = Error::unavailable("away");
+        reads.retry_backfill(LogId(0), None, &away, now);
         assert_eq!(reads.wake_at(), Some(now + BACKFILL_PAUSE));
         assert!(next(&mut reads, now, false).is_none());
         assert!(next(&mut reads, now + BACKFILL_PAUSE, false).is_some());
-        reads.retry_backfill(Some(Position(7)), now);
+        reads.retry_backfill(LogId(0), Some(Position(7)), &away, now);
         assert!(next(&mut reads, now, false).is_none());
         assert_eq!(reads.wake_at(), Some(now + BACKFILL_PAUSE));
         assert!(next(&mut reads, now + BACKFILL_PAUSE, true).is_none());
         assert_eq!(reads.wake_at(), None, "all is covered");
+        assert!(reads.go_on_with_window(Position(7)), "the fault is over");
     }
 
     fn question(place: Suspected) -> Questions {

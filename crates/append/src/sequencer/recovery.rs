@@ -235,7 +235,7 @@ impl<T> Sequencer<T> {
     /// Reacts to the first outcome: counts it, logs it, asks others to give way, or seeks the offending append. Returns
     /// how long the next try should wait.
     fn react(&mut self, first: &BatchOutcome, lost: &mut [Lost<T>], now: Now) -> Option<Duration> {
-        let log = self.setting.log.0;
+        let log = self.setting.log;
         match first {
             BatchOutcome::Committed => None,
             BatchOutcome::Missed => {
@@ -255,10 +255,10 @@ impl<T> Sequencer<T> {
                 self.stats.failures.add(1);
                 self.trouble.note(error, now.instant);
                 if is_passing(error) {
-                    tracing::warn!(log, %error, "batch failed, trying again");
+                    self.trouble.warn(log, error, "batch failed, trying again");
                     return Some(self.back_off());
                 }
-                tracing::error!(log, %error, "batch failed");
+                self.trouble.fail(log, error, "batch failed");
                 for lost in lost {
                     let placed = std::mem::take(&mut lost.batch.cargo.placed);
                     for (command, _) in placed {
@@ -271,7 +271,8 @@ impl<T> Sequencer<T> {
             BatchOutcome::Unknown(error) => {
                 self.stats.failures.add(1);
                 self.trouble.note(error, now.instant);
-                tracing::warn!(log, %error, "connection lost during a commit");
+                let what = "connection lost during a commit; connecting again until it is known what was stored";
+                self.trouble.warn(log, error, what);
                 None
             }
         }
@@ -418,7 +419,7 @@ impl<T> Sequencer<T> {
                 self.pace = Pace::on(connected);
                 if std::mem::replace(&mut self.recovery.was_connected, true) {
                     self.stats.reconnects.add(1);
-                    tracing::info!(log = self.setting.log.0, "connected again");
+                    tracing::debug!(log = self.setting.log.0, "connected again");
                 }
                 self.try_step(Step::Reach(goal));
             }

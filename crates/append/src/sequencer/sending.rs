@@ -104,7 +104,9 @@ impl<T> Sequencer<T> {
             BatchOutcome::Committed => {
                 self.measure(&batch, now.instant);
                 self.recovery.on_committed();
-                self.trouble.clear();
+                if self.trouble.clear() {
+                    tracing::info!(log = self.setting.log.0, "batches are committed again");
+                }
                 self.committed = batch.end;
                 // First give the database work again, then answer.
                 self.send_if_due(now);

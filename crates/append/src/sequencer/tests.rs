@@ -157,15 +157,14 @@ impl Driver {
     fn question(&mut self, stream: &str) -> u32 {
         let is_it = |row: &&(Row, WriterEpoch)| row.0.stream == name(stream);
         let (last, _) = self.rows.iter().rev().find(is_it).expect("there");
-        let after = After::Event(last.id);
+        self.owned(stream, last.id, 0)
+    }
+
+    /// Appends so many events of the owner of a stream, for whom this event is the last; returns the ticket.
+    fn owned(&mut self, stream: &str, last: EventId, events: usize) -> u32 {
         self.tickets += 1;
-        let command = Command::owned(
-            self.tickets,
-            name(stream),
-            after,
-            Vec::new(),
-            self.now.instant,
-        );
+        let (after, events) = (After::Event(last), some(events));
+        let command = Command::owned(self.tickets, name(stream), after, events, self.now.instant);
         self.on(Input::Command(command.expect("valid")));
         self.tickets
     }

@@ -1,8 +1,9 @@
-//! The faults since the last commit: how long to wait before the next try, and whether appends can succeed at present.
+//! The faults since the last success: how long to wait before the next try, whether appends can succeed at present, and
+//! whether the log was told.
 
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind};
+use gesta_core::{BackOff, Error, ErrorKind, LogId, Told, warn_once};
 use tokio::time::Instant;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
@@ -21,6 +22,9 @@ pub(crate) struct Trouble {
     pause: Duration,
     since: Option<Instant>,
     last: Option<(Instant, Error)>,
+    told: Told,
+    /// The same for a lasting fault: one may begin while a passing one lasts.
+    told_lasting: Told,
 }
 
 impl Default for Trouble {
@@ -30,6 +34,8 @@ impl Default for Trouble {
             pause: BACK_OFF_MIN,
             since: None,
             last: None,
+            told: Told::default(),
+            told_lasting: Told::default(),
         }
     }
 }
@@ -50,9 +56,34 @@ impl Trouble {
         self.last = Some((now, error.clone()));
     }
 
-    /// Forgets all faults, because a batch has committed.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+    /// Logs a passing failure, `what`, as a warning if it is the first since the last success.
+    pub(crate) fn warn(&mut self, log: LogId, error: &Error, what: &str) {
+        warn_once!(self.told, log = log.0, %error, "{what}");
+    }
+
+    /// Logs a lasting failure, as an error if it is the first since the last success.
+    pub(crate) fn fail(&mut self, log: LogId, error: &Error, what: &str) {
+        if self.told_lasting.begins() {
+            tracing::error!(log = log.0, %error, "{what}");
+        } else {
+            tracing::debug!(log = log.0, %error, "{what}");
+        }
+    }
+
+    /// Forgets all faults, because something has succeeded. True if one was told.
+    pub(crate) fn clear(&mut self) -> bool {
+        self.forget();
+        self.told.ends() | self.told_lasting.ends()
+    }
+
+    /// Forgets all faults though nothing has succeeded, because nothing is tried any more. The log is not told again when
+    /// something is, and fails.
+    pub(crate) fn forget(&mut self) {
+        *self = Self {
+            told: self.told,
+            told_lasting: self.told_lasting,
+            ..Self::default()
+        };
     }
 
     /// The last failure.
@@ -141,6 +172,19 @@ mod tests {
         assert_eq!(trouble.why_not_ready(Some(now), now), None);
         let later = now + STALLED_AFTER;
         assert!(trouble.why_not_ready(Some(now), later).is_some());
+    }
+
+    #[test]
+    fn a_success_tells_whether_a_fault_was_told() {
+        let (log, error) = (LogId(0), Error::unavailable("away"));
+        let mut trouble = Trouble::default();
+        trouble.note(&error, Instant::now());
+        assert!(!trouble.clear(), "it passed before anybody was told");
+        trouble.warn(log, &error, "again");
+        trouble.forget();
+        assert!(trouble.clear() && !trouble.clear());
+        trouble.fail(log, &error, "at last");
+        assert!(trouble.clear());
     }
 
     #[test]

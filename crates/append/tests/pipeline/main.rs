@@ -374,6 +374,65 @@ async fn tags_types_and_names_count_against_the_bytes_of_the_queue() {
     assert!((40..=64).contains(&named), "{named}");
 }
 
+/// What happened: data that the backend had packed were held in two forms, and one of them counted. What holds now: both
+/// count; and without room for the second, the data go as they came.
+#[tokio::test]
+async fn the_backends_form_of_the_data_counts_too() {
+    let world = world(2);
+    let config = Config {
+        queue_bytes_max: 64 * 1024,
+        ..Config::default()
+    };
+    let p = start_with(&world, config);
+    let packed = |data: &bytes::Bytes| data.slice(..data.len() * 3 / 4);
+    let forms = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let given = Arc::clone(&forms);
+    p.on_packing(move |data| {
+        let form = bytes::Bytes::copy_from_slice(&packed(data));
+        // The second owner shows whether the pipeline still holds the form.
+        given.lock().unwrap().push(form.clone());
+        Some(form)
+    });
+    let held = || {
+        let forms = forms.lock().unwrap();
+        let held: Vec<bool> = forms.iter().map(|form| !form.is_unique()).collect();
+        held
+    };
+    p.hold(Answers::Commits);
+    let large = || EventData {
+        data: format!("\"{}\"", "x".repeat(20 * 1024)).into(),
+        ..event("a")
+    };
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let mut attempt = Box::pin(p.append(to("s", Any, vec![large()])));
+        assert!(futures::poll!(&mut attempt).is_pending());
+        waiting.push(attempt);
+    }
+    // 20 KiB and 15 KiB, then 20 KiB without the 15 KiB that would be more than 64 KiB.
+    assert_eq!(held(), [true, false]);
+    let third = p.append(to("s", Any, vec![large()])).await.unwrap_err();
+    assert!(
+        matches!(third.kind(), ErrorKind::Overloaded(text) if text.contains("bytes")),
+        "{third}"
+    );
+    assert_eq!(
+        held(),
+        [true, false],
+        "nothing is packed of what is refused"
+    );
+    p.release(Answers::Commits);
+    assert!(join_all(waiting).await.iter().all(Result::is_ok));
+    // An append larger than the bound still gets its turn alone.
+    let huge = EventData {
+        data: format!("\"{}\"", "x".repeat(60 * 1024)).into(),
+        ..event("a")
+    };
+    p.append(to("s", Any, vec![huge])).await.unwrap();
+    assert_eq!(held().len(), 3);
+    check(&world);
+}
+
 /// One stream whose metadata cannot be read failed all appends that were looked up together with it.
 #[tokio::test]
 async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
@@ -433,12 +492,13 @@ async fn packing_large_data_holds_up_no_other_task() {
     let (ran, has_run) = std::sync::mpsc::channel();
     let has_run = std::sync::Mutex::new(has_run);
     let appending = tokio::spawn(async move {
-        p.on_packing(move || {
+        p.on_packing(move |_| {
             let waited = has_run
                 .lock()
                 .unwrap()
                 .recv_timeout(Duration::from_secs(10));
             waited.expect("another task runs while data are packed");
+            None
         });
         // It waits for the only worker, which packs.
         tokio::spawn(async move { ran.send(()) });

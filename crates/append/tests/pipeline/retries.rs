@@ -32,9 +32,8 @@ async fn retries_get_the_first_answer() {
     check(&world);
 }
 
-/// Goal: a retry that arrives while the first attempt is in flight joins it. A row can be visible although no
-/// synchronous standby has it. A retry that was found by looking was answered without asking anybody whether the row is
-/// durable; now it waits for a commit after it.
+/// A row can be visible although no synchronous standby has it. A retry that was found by looking was answered without
+/// asking anybody whether the row is durable; now it waits for a commit after it.
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_is_found_waits_for_a_commit() {
     let world = world(4);
@@ -52,6 +51,7 @@ async fn a_retry_that_is_found_waits_for_a_commit() {
     assert_eq!(events(&world).len(), 2);
 }
 
+/// Goal: a retry that arrives while the first attempt is in flight joins it.
 #[tokio::test]
 async fn a_retry_joins_the_attempt_in_flight() {
     let world = world(4);

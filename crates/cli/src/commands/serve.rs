@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
-use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
+use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo, Told, warn_once};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::address::resolve;
@@ -125,7 +125,7 @@ async fn open_database(
     wait: Option<Span>,
 ) -> Outcome<gesta::Database> {
     let deadline = Instant::now() + wait.map_or(Duration::ZERO, |wait| wait.0);
-    let mut told = false;
+    let mut told = Told::default();
     loop {
         let error = match gesta::Database::open(&config.store, options).await {
             Ok(database) => return Ok(database),
@@ -135,10 +135,7 @@ async fn open_database(
         if !may_pass || Instant::now() >= deadline {
             return Err(error.into());
         }
-        if !told {
-            tracing::warn!(%error, "the store is waited for");
-            told = true;
-        }
+        warn_once!(told, %error, "the store is waited for");
         tokio::time::sleep(WAIT_PAUSE).await;
     }
 }

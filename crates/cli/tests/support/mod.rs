@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -18,6 +19,9 @@ use nix::unistd::Pid;
 
 /// Longest wait for something that must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So often a test tries to be quicker than what it is to break off.
+pub(crate) const ATTEMPTS: usize = 20;
 
 /// The binary with these arguments, and nothing of our environment.
 pub(crate) fn gesta(arguments: &[&str]) -> Command {
@@ -118,6 +122,8 @@ pub(crate) fn get(address: &str, path: &str) -> String {
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
+    /// Its log so far.
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -148,20 +154,32 @@ impl Server {
     fn spawn(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut said = Vec::new();
+        let log = Arc::new(Mutex::new(Vec::new()));
         let url = loop {
             let Some(line) = lines.next() else {
-                panic!("the server ended: {said:?}")
+                panic!("the server ended: {:?}", log.lock().unwrap())
             };
             let line = line.unwrap();
             if let Some((_, url)) = line.split_once("listening on ") {
                 break url.trim().to_owned();
             }
-            said.push(line);
+            log.lock().unwrap().push(line);
         };
+        let said = Arc::clone(&log);
         // Whoever writes to a closed pipe dies: keep reading.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, url }
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                said.lock().unwrap().push(line);
+            }
+        });
+        Self { child, url, log }
+    }
+
+    /// The lines of its log that contain this text.
+    pub(crate) fn logged(&self, text: &str) -> Vec<String> {
+        let log = self.log.lock().unwrap();
+        let found = log.iter().filter(|line| line.contains(text));
+        found.cloned().collect()
     }
 
     /// Host and port.

@@ -6,7 +6,9 @@ use gesta_entity::{CodecError, EventCodec, ProtoEvents, ProtoEventsBuilder, Stor
 use proptest::prelude::*;
 use prost::Message;
 
-use crate::events::{decode, hostile, malformed, read_or_malformed, unwritable};
+use crate::events::{
+    decode, hostile, malformed, read_or_malformed, reads_nothing_else, unwritable,
+};
 use crate::golden;
 
 #[derive(Clone, PartialEq, Message)]

@@ -223,6 +223,88 @@ async fn a_client_that_does_not_read_is_cut_off() {
     assert!(bytes < 20_000_000, "{bytes}");
 }
 
+/// The value of a metric.
+async fn metric(server: &Server, name: &str) -> usize {
+    let shown = server.get("/metrics").await.body;
+    let value = shown.lines().find_map(|line| line.strip_prefix(name));
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .expect("shown")
+}
+
+/// The value of a metric once it has not changed for a hundred answers.
+async fn settled(server: &Server, name: &str) -> usize {
+    soon(async {
+        let mut before = metric(server, name).await;
+        loop {
+            for _ in 0..100 {
+                server.get("/health/live").await;
+            }
+            let now = metric(server, name).await;
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    })
+    .await
+}
+
+/// Goal: a subscriber of many small events who does not read holds little; many of them hold half of the bytes in flight
+/// at most; for whom there is no room is ended with `overloaded`, and resumes where it was.
+#[tokio::test]
+async fn subscribers_of_small_events_who_do_not_read_are_bounded() {
+    const EVENTS: usize = 2_000;
+    const BYTES: usize = 1024 * 1024;
+    let tight = Config {
+        bytes_in_flight_max: BYTES,
+        ..config()
+    };
+    let server = Server::with(tight, Arc::new(MemoryStore::new())).await;
+    let data = format!("\"{}\"", "x".repeat(1_000));
+    for _ in 0..EVENTS / 500 {
+        server.append("a", &[&*data; 500]).await;
+    }
+    let subscribe = "GET /streams/a/subscribe HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut stalled = vec![server.raw(subscribe).await];
+    let sent = settled(&server, "gesta_subscription_events_total").await;
+    assert!((1..EVENTS).contains(&sent), "{sent}");
+    let held = metric(&server, "gesta_http_in_flight_bytes").await;
+    assert!((1..BYTES / 4).contains(&held), "{held}");
+    for _ in 0..7 {
+        stalled.push(server.raw(subscribe).await);
+        settled(&server, "gesta_subscription_events_total").await;
+        let held = metric(&server, "gesta_http_in_flight_bytes").await;
+        assert!(held <= BYTES / 2, "{held}");
+    }
+    let (mut ended, mut whole) = (0, 0);
+    for mut reader in stalled {
+        while !reader.received.contains("event: error") && !reader.received.contains("caught_up") {
+            assert!(reader.more().await, "broke off: {}", reader.received);
+            // The last two messages are enough.
+            let keep = reader.received.len().saturating_sub(4_000);
+            reader.received = reader.received.split_off(keep);
+        }
+        if reader.received.contains("caught_up") {
+            whole += 1;
+            continue;
+        }
+        ended += 1;
+        reader.until("overloaded").await;
+        let id = reader
+            .received
+            .lines()
+            .filter_map(|line| line.strip_prefix("id: "))
+            .next_back();
+        let resumed = format!(
+            "GET /streams/a/subscribe HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {}\r\n\r\n",
+            id.expect("it got events")
+        );
+        server.raw(&resumed).await.until("event: event").await;
+    }
+    assert!(ended > 0 && whole > 0, "{ended} ended, {whole} not");
+}
+
 /// Goal: an answer in lines reads no faster than its client.
 #[tokio::test]
 async fn lines_wait_for_their_reader() {
@@ -309,6 +391,13 @@ async fn stopping_answers_one_more_request_of_an_idle_connection() {
         );
     }
     soon(stopping).await.expect("stopped");
+}
+
+/// Goal: a supervisor that waits for ten seconds, as most do, sees the server end by itself.
+#[test]
+fn stopping_takes_eight_seconds_at_most_by_default() {
+    let grace = Config::default().shutdown_grace;
+    assert_eq!(grace, Duration::from_secs(8));
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! Readiness tells whether appends can succeed.
+//! Readiness tells whether appends can succeed, `/info` and the metrics what a commit waits for.
 
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use gesta_core::{Error, EventStore, Result};
+use gesta_core::{Durability, Error, EventStore, Result, StoreInfo};
 use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 
@@ -15,12 +15,22 @@ use crate::logged::Logged;
 struct Stuck {
     inner: MemoryStore,
     why: Mutex<Option<&'static str>>,
+    /// What its commits wait for, if not that of the store inside.
+    durability: Mutex<Option<Durability>>,
 }
 
 #[async_trait]
 impl Around for Stuck {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
+    }
+
+    async fn info(&self) -> Result<StoreInfo> {
+        let mut info = self.inner.info().await?;
+        if let Some(durability) = &*self.durability.lock().unwrap() {
+            info.durability = durability.clone();
+        }
+        Ok(info)
     }
 
     async fn ready(&self) -> Result<()> {
@@ -62,4 +72,31 @@ async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
     }
     assert_eq!(logged.with("ready again").len(), 1);
     assert!(logged.with("ERROR").is_empty(), "{:?}", logged.with(""));
+}
+
+/// What happened: the metric said `full` with a synchronous standby and without one. What holds now: it names the
+/// settings, and both it and `/info` show those of now.
+#[tokio::test]
+async fn the_durability_shown_is_that_of_now() {
+    let store = Arc::new(Outer(Stuck::default()));
+    let server = Server::with(config(), store.clone()).await;
+    let full = |standbys: &str| Durability::Full(format!("fsync=on, {standbys}"));
+    for durability in [
+        full("synchronous standbys \"one\""),
+        full("no synchronous standby"),
+        Durability::Weakened("fsync=off".to_owned()),
+    ] {
+        *store.durability.lock().unwrap() = Some(durability.clone());
+        let (level, detail) = (durability.name(), durability.detail());
+        let shown = server.get("/info").await.json()["durability"].clone();
+        assert_eq!(shown, serde_json::json!({"level": level, "detail": detail}));
+        let metrics = server.get("/metrics").await.body;
+        let mut lines = metrics.lines();
+        let line = lines.find(|line| line.starts_with("gesta_store_info{"));
+        let line = line.expect("a line").replace("\\\"", "\"");
+        let labels = format!("durability=\"{level}\",durability_settings=\"{detail}\"");
+        assert!(line.contains(&labels), "{line}");
+        let series = metrics.matches("gesta_store_info{").count();
+        assert_eq!(series, 1, "nothing of before is left");
+    }
 }

@@ -16,7 +16,7 @@ use gesta_core::backend::{
     Backend, Batch, CommitObserver, EventLookup, IndexPage, IndexState, IndexWrite, Purpose,
     VirtualIndex,
 };
-use gesta_core::{BackOff, Error, LogId, Position, Result};
+use gesta_core::{BackOff, Error, LogId, Position, Result, Told, warn_once};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -123,6 +123,7 @@ impl Indexer {
 
     async fn work(&self) {
         let mut back_off = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut told = Told::default();
         loop {
             self.wake.notified().await;
             if self.waiting.load(Ordering::Acquire) == 0 {
@@ -130,7 +131,7 @@ impl Indexer {
                 let _ = tokio::time::timeout(self.config.linger, self.urgent.notified()).await;
             }
             while let Err(error) = self.catch_up().await {
-                tracing::warn!(%error, "entries of virtual streams could not be written");
+                warn_once!(told, %error, "entries of virtual streams could not be written; trying again");
                 self.known.send_modify(|known| {
                     known.state = None;
                     known.failure = Some(error);
@@ -139,6 +140,9 @@ impl Indexer {
                 tokio::time::sleep(back_off.pause()).await;
             }
             back_off.reset();
+            if told.ends() {
+                tracing::info!("entries of virtual streams are written again");
+            }
         }
     }
 

@@ -63,12 +63,9 @@ impl Backend for FaultyBackend {
         self.process.history.get()
     }
 
-    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+    fn pack(&self, _: &StreamId, _: ContentType, data: &Bytes) -> Option<Bytes> {
         let packing = self.process.plan().packing.clone();
-        if let Some(run) = packing {
-            run();
-        }
-        None
+        packing.and_then(|pack| pack(data))
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use gesta_core::backend::{Batch, Row};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{Error, EventData, EventType, StreamId};
@@ -133,6 +134,7 @@ impl RandomFaults {
 }
 
 type Refuses = Box<dyn Fn(&Row) -> bool + Send>;
+pub(super) type Packing = Arc<dyn Fn(&Bytes) -> Option<Bytes> + Send + Sync>;
 type Fails = Box<dyn FnMut(Read<'_>) -> Option<Error> + Send>;
 
 /// The plan of one process.
@@ -141,8 +143,8 @@ pub(super) struct Plan {
     pub(super) reads: VecDeque<ReadFault>,
     pub(super) refuses: Option<Refuses>,
     pub(super) fails: Option<Fails>,
-    /// Runs while the data of an event are packed.
-    pub(super) packing: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Makes a form of the data of an event.
+    pub(super) packing: Option<Packing>,
     /// Time of a call, half of it on the way to the database.
     pub(super) round_trip: Duration,
     /// Bytes after which a page ends.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use gesta_core::backend::{Backend, Row, Signal};
 use gesta_core::{Error, EventData, Incarnation, Result, Revision};
 use gesta_store::{Config, Store};
@@ -239,9 +240,9 @@ impl<S> Faulty<S> {
         connections.add_permits(count);
     }
 
-    /// From now on this runs whenever the data of an event are packed.
-    pub fn on_packing(&self, run: impl Fn() + Send + Sync + 'static) {
-        self.backend.process.plan().packing = Some(Arc::new(run));
+    /// From now on this makes the form of the data of each event; `None` leaves them as they are.
+    pub fn on_packing(&self, pack: impl Fn(&Bytes) -> Option<Bytes> + Send + Sync + 'static) {
+        self.backend.process.plan().packing = Some(Arc::new(pack));
     }
 
     /// Every call takes this long, half of it on the way to the database; a message, and closing, take half of it.

@@ -10,7 +10,6 @@ use gesta_core::backend::{EventRef, LoadRequest, Loaded, LoadedStream, RowId, St
 use gesta_core::{Error, EventType, Lifecycle, Result, Revision, StreamId};
 use hashlink::LruCache;
 
-use super::head_of;
 use super::names::{Listing, Names};
 
 /// Most event types kept in memory before those not in use are forgotten.
@@ -265,6 +264,16 @@ impl Heads {
         if nothing_open && self.types.len() > TYPES_CACHED_MAX {
             self.types.clear();
         }
+    }
+}
+
+/// The head of a stream after its events up to this one were stored.
+fn head_of(event: &EventRef) -> StreamHead {
+    StreamHead {
+        row: event.stream_row,
+        last: event.revision,
+        position: event.position,
+        id: Some(event.id),
     }
 }
 

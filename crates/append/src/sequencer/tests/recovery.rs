@@ -40,6 +40,35 @@ fn a_revision_that_was_scavenged_before_it_was_seen_is_not_used_again() {
     );
 }
 
+/// The same, for the owner of the stream: the event that it takes for the last one was, when both were cached. It
+/// appended after it, and was told that it was up to date.
+#[test]
+fn an_owner_is_not_up_to_date_when_a_later_event_was_scavenged_before_it_was_seen() {
+    for events in [1, 0] {
+        let mut d = Driver::running(Config::default(), 1);
+        let is_of_s = |row: &&(Row, WriterEpoch)| row.0.stream == name("s");
+        let known = d.rows.iter().find(is_of_s).expect("there").0.id;
+        d.append_by_other("s");
+        d.removed.push(d.end().position);
+        d.append_by_other("t");
+        let owned = d.owned("s", known, events);
+        assert!(matches!(d.commit(), BatchOutcome::Missed));
+        d.settle();
+        let refused = d.kind(owned);
+        assert!(
+            matches!(
+                refused,
+                ErrorKind::WrongExpectedRevision {
+                    actual: Some(Revision(1)),
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        assert_eq!(d.rows.len(), 4, "nothing was stored");
+    }
+}
+
 /// An append in doubt was decided again after everything known had been forgotten: it was stored twice if its lost
 /// statement was stored in the part of the log that nobody had read.
 #[test]

@@ -1,0 +1,50 @@
+//! Faults that come and go: single successes between the failures do not end them, and the log is told of each once.
+
+use std::time::Duration;
+
+use gesta_core::Told;
+use tokio::time::Instant;
+
+/// A fault is over when something succeeds and nothing has failed for so long.
+const OVER_AFTER: Duration = Duration::from_secs(10);
+
+/// Whether such a fault lasts.
+#[derive(Debug, Default)]
+pub(crate) struct Lasting {
+    told: Told,
+    last: Option<Instant>,
+}
+
+impl Lasting {
+    /// Something has failed. True if the log is to be told.
+    pub(crate) fn fails(&mut self) -> bool {
+        self.last = Some(Instant::now());
+        self.told.begins()
+    }
+
+    /// Something has succeeded. True if the fault is over by that.
+    pub(crate) fn succeeds(&mut self) -> bool {
+        let is_over = |last: Instant| last.elapsed() >= OVER_AFTER;
+        self.last.is_some_and(is_over) && self.told.ends()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_is_over_when_nothing_has_failed_for_a_while() {
+        let mut lasting = Lasting::default();
+        assert!(!lasting.succeeds());
+        assert!(lasting.fails() && !lasting.fails());
+        assert!(!lasting.succeeds());
+        tokio::time::advance(OVER_AFTER / 2).await;
+        assert!(!lasting.fails());
+        tokio::time::advance(OVER_AFTER / 2).await;
+        assert!(!lasting.succeeds(), "one has failed meanwhile");
+        tokio::time::advance(OVER_AFTER / 2).await;
+        assert!(lasting.succeeds() && !lasting.succeeds());
+        assert!(lasting.fails());
+    }
+}
