@@ -48,7 +48,8 @@ pub trait HandOvers: Send + Sync + 'static {
     /// waits longer than 100 ms for it: what is still in flight then misses, or lands before the taker's first batch.
     async fn finish(&self, log: LogId);
 
-    /// A log was handed over. It is time to tell the taker and the others. Must not block.
+    /// A log was handed over. It is time to tell the taker and the others. Must not block. The tasks that it spawns run
+    /// where [`Membership::start`] was called, and go on when the membership has ended.
     fn handed_over(&self, log: LogId, to: NodeId, epoch: LeaseEpoch);
 }
 
@@ -404,6 +405,8 @@ impl Shell {
         } = note
             && self.core.placement().me != Some(*to)
         {
+            // This thread's runtime ends with the membership, and would cut off the telling of its last hand-overs.
+            let _others = self.others.enter();
             self.hand_overs.handed_over(*log, *to, *epoch);
         }
     }
