@@ -175,6 +175,29 @@ async fn two_processes_share_a_database() {
     }
 }
 
+/// What happened: a cinema that was no node any more, because another process had taken its address, went on.
+#[tokio::test]
+async fn who_is_no_node_any_more_ends() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    std::fs::write(folder.path().join("secret"), "a secret of the tests").expect("written");
+    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let address = gesta_pgtest::free_address().expect("a port").to_string();
+    let mut args = vec!["--store", &url, "--advertise", &address];
+    args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
+    let mut older = start(&folder, &args);
+    let _newer = start(&folder, &args);
+    let ended = tokio::task::spawn_blocking(move || {
+        let process = &mut older;
+        process.child.wait()
+    });
+    let ended = tokio::time::timeout(support::DEADLINE, ended).await;
+    let status = ended.expect("it ends").expect("no panic").expect("waited");
+    assert_eq!(status.code(), Some(1));
+}
+
 #[tokio::test]
 async fn signals_stop_it_after_running_requests() {
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -50,6 +50,26 @@ pub(crate) fn why_stopped(stop: Stop) -> String {
     }
 }
 
+/// Why a process whose node is at this address must end when its membership has ended so; `None` if it has ended because
+/// the process does.
+pub(crate) fn reason_to_end(stop: Stop, address: &str) -> Option<String> {
+    match stop {
+        Stop::Left => None,
+        Stop::Replaced => Some(format!(
+            "another process is the node at {address} of this cluster now, so this one has stopped: \
+             each node needs an address of its own"
+        )),
+        Stop::Unreadable(version) => Some(format!(
+            "the cluster is at version {version} now, in which this build cannot take part, so the node at {address} has \
+             stopped: start it with a newer build"
+        )),
+        Stop::Failed => Some(format!(
+            "the membership of the node at {address} has failed, so this process has stopped: \
+             start it again, and report the error above"
+        )),
+    }
+}
+
 /// How forwarded calls ended, by name.
 const RESULTS: [&str; 9] = [
     "answered",
@@ -161,6 +181,20 @@ mod tests {
                 ..looked(0)
             };
             assert!(refusal(&stopped, me).contains(text));
+        }
+    }
+
+    /// What happened: a server whose membership had failed went on, owned no log and was never ready again.
+    #[test]
+    fn a_process_ends_when_its_membership_has_ended_by_itself() {
+        assert_eq!(reason_to_end(Stop::Left, "host:7"), None);
+        for (stop, says) in [
+            (Stop::Replaced, "another process"),
+            (Stop::Unreadable(ClusterVersion(2)), "a newer build"),
+            (Stop::Failed, "has failed"),
+        ] {
+            let text = reason_to_end(stop, "host:7").expect("ends");
+            assert!(text.contains(says) && text.contains("host:7"), "{text}");
         }
     }
 
