@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -189,13 +190,16 @@ async fn who_is_no_node_any_more_ends() {
     args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
     let mut older = start(&folder, &args);
     let _newer = start(&folder, &args);
-    let ended = tokio::task::spawn_blocking(move || {
-        let process = &mut older;
-        process.child.wait()
-    });
-    let ended = tokio::time::timeout(support::DEADLINE, ended).await;
-    let status = ended.expect("it ends").expect("no panic").expect("waited");
-    assert_eq!(status.code(), Some(1));
+    let ended = async {
+        loop {
+            match older.child.try_wait().expect("waited") {
+                Some(status) => return status,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let status = tokio::time::timeout(support::DEADLINE, ended).await;
+    assert_eq!(status.expect("it ends").code(), Some(1));
 }
 
 #[tokio::test]
