@@ -18,7 +18,7 @@ use crate::frame::Frame;
 use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
-use crate::route::{Address, Route};
+use crate::route::Route;
 use crate::sending::{Link, Output, Patience, Sender, Violation};
 
 /// Inputs taken at once.
@@ -107,8 +107,6 @@ pub(super) struct Parts {
     pub(super) peers: Arc<Peers>,
     pub(super) on_hint: OnHint,
     pub(super) clock: Clock,
-    /// Told the node of the route.
-    pub(super) node: watch::Sender<Option<Address>>,
 }
 
 /// The task.
@@ -119,7 +117,6 @@ pub(super) struct LaneTask {
     peers: Arc<Peers>,
     on_hint: OnHint,
     clock: Clock,
-    node: watch::Sender<Option<Address>>,
     target: Option<Target>,
     stream: Option<LaneStream>,
     /// Told once the routes that were set are in force.
@@ -150,7 +147,6 @@ impl LaneTask {
             peers: parts.peers,
             on_hint: parts.on_hint,
             clock: parts.clock,
-            node: parts.node,
             target: None,
             stream: None,
             routed: Vec::new(),
@@ -255,15 +251,7 @@ impl LaneTask {
 
     /// Tells the core the state of the link to the node of the route.
     fn watch_target(&mut self) {
-        let node = self.core.node();
-        self.node.send_if_modified(|told| {
-            let is_new = told.as_ref() != node;
-            if is_new {
-                *told = node.cloned();
-            }
-            is_new
-        });
-        let Some(node) = node.cloned() else {
+        let Some(node) = self.core.node().cloned() else {
             self.target = None;
             return;
         };
