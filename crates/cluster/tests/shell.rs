@@ -218,6 +218,12 @@ async fn a_hand_over_that_is_refused_is_tried_again() {
     assert!(reluctant.asked.load(Ordering::Relaxed) >= 10);
     assert_eq!(reluctant.finished.load(Ordering::Relaxed), 8);
     assert_eq!(reluctant.told.load(Ordering::Relaxed), 8);
+    let took = one.status().took;
+    assert!(took.preparing.count() >= 10 && took.beats.count() > 0);
+    let counts = [took.takeovers, took.finishing, took.moving].map(|took| took.count());
+    assert_eq!(counts, [8; 3]);
+    // Each time in full: what was in flight did not end.
+    assert!(took.finishing.micros >= 8 * 100_000);
     one.undo_drain();
     until(&one, "some are back", |placement| mine(placement) == 4).await;
 }

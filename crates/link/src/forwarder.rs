@@ -24,6 +24,7 @@ use crate::peer::{Peer, Peers};
 use crate::reach::Reach;
 use crate::route::{Address, Epoch, Hint, Owner, Route};
 use crate::sending::Patience;
+use crate::stats::{Counts, ForwarderStats};
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
@@ -93,6 +94,7 @@ struct Shared {
     nodes: Mutex<Vec<Arc<Peer>>>,
     bounds: Bounds,
     clock: Clock,
+    counts: Arc<Counts>,
     /// The bound of all logs together.
     capacity: Arc<Capacity<2>>,
 }
@@ -128,6 +130,7 @@ impl Forwarder {
         let owner = Owner::Nobody;
         let route = Route { owner, epoch };
         let bounds = config.bounds;
+        let counts = Arc::<Counts>::default();
         let start = |log| {
             let (inputs, receiver) = mpsc::unbounded_channel();
             let parts = Parts {
@@ -136,6 +139,7 @@ impl Forwarder {
                 peers: Arc::clone(&peers),
                 on_hint: Arc::clone(&on_hint),
                 clock,
+                counts: Arc::clone(&counts),
             };
             let task = LaneTask::new(parts, route.clone(), &config);
             // The tasks end when the last handle is dropped, or when the forwarder is shut down.
@@ -150,6 +154,7 @@ impl Forwarder {
             nodes: Mutex::default(),
             bounds,
             clock,
+            counts,
             capacity: Capacity::new([bounds.all_waiting_calls_max, bounds.all_waiting_bytes_max]),
         };
         Ok(Self {
@@ -320,6 +325,12 @@ impl Forwarder {
             is_unreachable.then_some(node.address)
         };
         self.nodes().into_iter().filter_map(unreachable).collect()
+    }
+
+    /// What has hindered calls so far.
+    #[must_use]
+    pub fn stats(&self) -> ForwarderStats {
+        self.shared.counts.read()
     }
 
     /// Returns all calls as [`Closed`](crate::ReturnReason::Closed), closes all links and waits for their tasks.

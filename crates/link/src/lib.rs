@@ -85,6 +85,7 @@ mod serve;
 mod server;
 #[cfg(test)]
 mod simulation;
+mod stats;
 
 /// The pure cores of a lane, for simulations.
 #[doc(hidden)]
@@ -101,3 +102,4 @@ pub use route::{Address, Epoch, Hint, Owner, Route};
 pub use sending::Patience;
 pub use serve::{Answer, Call, Question, Serve, Served};
 pub use server::LinkServer;
+pub use stats::ForwarderStats;

@@ -205,7 +205,7 @@ impl Node {
     /// What this node has done since it was started.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        self.counts.read()
+        self.counts.read(self.forwarder.stats())
     }
 
     /// Waits until the node takes part no more: it was shut down, replaced by another process, or has failed. It still

@@ -20,6 +20,7 @@ use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
 use crate::route::Route;
 use crate::sending::{Link, Output, Patience, Sender, Violation};
+use crate::stats::Counts;
 
 /// Inputs taken at once.
 const INTAKE_MAX: usize = 256;
@@ -107,6 +108,7 @@ pub(super) struct Parts {
     pub(super) peers: Arc<Peers>,
     pub(super) on_hint: OnHint,
     pub(super) clock: Clock,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// The task.
@@ -117,6 +119,9 @@ pub(super) struct LaneTask {
     peers: Arc<Peers>,
     on_hint: OnHint,
     clock: Clock,
+    counts: Arc<Counts>,
+    /// Since when calls have waited for the owner's credit.
+    waits_since: Option<Instant>,
     target: Option<Target>,
     stream: Option<LaneStream>,
     /// Told once the routes that were set are in force.
@@ -147,6 +152,8 @@ impl LaneTask {
             peers: parts.peers,
             on_hint: parts.on_hint,
             clock: parts.clock,
+            counts: parts.counts,
+            waits_since: None,
             target: None,
             stream: None,
             routed: Vec::new(),
@@ -231,6 +238,11 @@ impl LaneTask {
         }
         self.perform();
         self.demand();
+        if let Some(since) = self.waits_since.take() {
+            let waited = now.saturating_duration_since(since);
+            self.counts.waited_for_credit(waited);
+        }
+        self.waits_since = self.core.waits_for_credit().then_some(now);
         if !self.core.is_leaving() {
             // Whoever set a route may have stopped waiting.
             for done in self.routed.drain(..) {
@@ -362,7 +374,10 @@ impl LaneTask {
                 from,
                 untaken,
                 hint,
-            } => self.core.not_here(now, lane, from, untaken, hint),
+            } => {
+                self.counts.not_here(&hint, self.core.is_news(&hint));
+                self.core.not_here(now, lane, from, untaken, hint)
+            }
             _ => Err(Violation("a frame that owners do not send")),
         }
     }
