@@ -1,12 +1,14 @@
 //! The whole application: store, shows, read model and server, started and stopped in order.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use gesta::{Database, EventStore, Node, NodeOptions, Options, OwnerStore, Store};
-use tokio::net::TcpListener;
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending};
+use gesta::{Database, EventStore, Node, NodeOptions, Options, Store};
 
 use crate::config::Config;
-use crate::http::{self, App, Server, StartError};
+use crate::http::{self, App, Server};
 use crate::metrics::Metrics;
 use crate::read_model::{self, ReadModel};
 use crate::shows::Shows;
@@ -17,9 +19,15 @@ pub enum Error {
     /// The store.
     #[error(transparent)]
     Store(#[from] gesta::Error),
-    /// The server.
-    #[error(transparent)]
-    Server(#[from] StartError),
+    /// The address can be reached from other machines.
+    #[error(
+        "refusing to listen on {0}: it is not a loopback address, users need no password and nothing is encrypted; \
+         say --insecure to allow it"
+    )]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
 }
 
 /// The running application.
@@ -27,8 +35,6 @@ pub enum Error {
 pub struct Application {
     server: Server,
     app: Arc<App>,
-    /// The node that the store is of, if there are others.
-    node: Option<Arc<Node>>,
 }
 
 impl Application {
@@ -41,28 +47,41 @@ impl Application {
     /// Dropping the future leaves what was started running until the process ends.
     pub async fn start(config: Config) -> Result<Self, Error> {
         // First, so that what is refused leaves no new store behind.
-        let listener = http::bind(&config).await?;
+        let listener = http::bind(config.listen, &config).await?;
         let views = read_model::beside(&config.store)?;
         let (store, node) = open(&config).await?;
         let shows = match &node {
             Some(node) => Shows::start(Arc::clone(node) as _, Some(Arc::clone(node) as _), &config),
-            None => Shows::start(Arc::clone(&store) as Arc<dyn OwnerStore>, None, &config),
+            None => Shows::start(Arc::clone(&store) as _, None, &config),
         }?;
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
-            metrics: Arc::new(Metrics::new(&store, &shows, read_model.stats())),
-            store,
+            metrics: Arc::new(Metrics::new(
+                &store,
+                node.as_ref(),
+                &shows,
+                read_model.stats(),
+            )),
             shows,
             read_model,
+            store,
+            node,
         });
-        let server = Server::start(listener, &app, config);
-        Ok(Self { server, app, node })
+        let server = Server::start(listener, &app, &config);
+        Ok(Self { server, app })
     }
 
     /// What it runs on.
     #[must_use]
-    pub fn store(&self) -> &Arc<Store> {
-        &self.app.store
+    pub fn store(&self) -> &dyn EventStore {
+        self.app.store()
+    }
+
+    /// Waits until it is a node no more, although nobody has stopped it, and says why. It should be stopped then.
+    #[must_use]
+    pub fn ended_by_itself(&self) -> BoxFuture<'static, String> {
+        let node = self.app.node.as_ref();
+        node.map_or_else(|| pending().boxed(), |node| node.ended_by_itself())
     }
 
     /// Where it is served.
@@ -80,17 +99,13 @@ impl Application {
     /// Dropping the future leaves the application half stopped; what was answered is stored.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.server.shutdown().await;
-        if let Some(node) = &self.node {
+        if let Some(node) = &self.app.node {
             // As long as the node owns logs, the others send it what they are asked of their shows.
             node.leave().await;
         }
         self.app.shows.shutdown().await;
         self.app.read_model.shutdown().await;
-        match &self.node {
-            // It closes its links, then the store.
-            Some(node) => Ok(node.shutdown().await?),
-            None => Ok(self.app.store.shutdown().await?),
-        }
+        Ok(self.app.store().shutdown().await?)
     }
 }
 
@@ -100,17 +115,10 @@ async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error>
     let (Some(address), Some(path)) = (config.node, &config.cluster_secret_file) else {
         return Ok((options.open_database(&config.store).await?, None));
     };
-    if !address.ip().is_loopback() && !config.insecure {
-        let rule = "must be a loopback address, for links are not encrypted; say --insecure";
-        return Err(gesta::Error::invalid("--node", rule).into());
-    }
-    let unusable =
-        |what: &str, error: std::io::Error| gesta::Error::invalid(what, error.to_string());
-    let secret = std::fs::read(path).map_err(|error| unusable("--cluster-secret-file", error))?;
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|error| unusable("--node", error))?;
-    let address = listener.local_addr();
-    let address = address.map_err(|error| unusable("--node", error))?;
+    let secret = std::fs::read(path);
+    let secret =
+        secret.map_err(|why| gesta::Error::invalid("--cluster-secret-file", why.to_string()))?;
+    let (listener, address) = http::bind(address, config).await?;
     let told = config.advertise.clone();
     let told = told.unwrap_or_else(|| address.to_string());
     let node = NodeOptions::new(told, secret.trim_ascii_end())?;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
 use clap::builder::RangedU64ValueParser;
+use clap::{Parser, value_parser};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -52,12 +52,8 @@ pub struct Config {
     #[arg(long, value_name = "TIME", env = "CINEMA_IDLE_AFTER", default_value = "10m", value_parser = span)]
     pub idle_after: Duration,
     /// Write a snapshot of a show every so many events, so that it loads faster; 0: none.
-    #[arg(
-        long,
-        value_name = "EVENTS",
-        env = "CINEMA_SNAPSHOT_EVERY",
-        default_value_t = 250
-    )]
+    #[arg(long, value_name = "EVENTS", env = "CINEMA_SNAPSHOT_EVERY", default_value = "250",
+        value_parser = value_parser!(u64))]
     pub snapshot_every: u64,
     /// Answer GET /shows/{showId} from this process's memory without confirming that no other process has changed the show.
     #[arg(long, env = "CINEMA_STALE_READS")]
@@ -81,15 +77,9 @@ pub struct Config {
         default_value = "info"
     )]
     pub log: String,
-    /// Connections at once; further ones wait to be accepted.
-    #[arg(skip = 10_000_usize)]
-    pub connections_max: usize,
     /// A connection that does not bring the whole head of a request for this long is closed.
     #[arg(skip = Duration::from_secs(75))]
     pub connection_idle_max: Duration,
-    /// How long running requests may take to finish when the application stops.
-    #[arg(skip = Duration::from_secs(10))]
-    pub shutdown_grace: Duration,
 }
 
 /// An address as the operating system needs it: a name might stand for several.

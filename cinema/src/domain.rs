@@ -49,6 +49,11 @@ pub struct Seat {
     pub price: Price,
 }
 
+const NEW_SEAT: Seat = Seat {
+    status: SeatStatus::Available,
+    price: INITIAL_PRICE,
+};
+
 /// A show. Without seats it has not been created.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Show {
@@ -199,7 +204,7 @@ impl Show {
         }
         let seats = match max_seats {
             0 => return Err(Rejection::TooFewSeats),
-            1..=SEATS_MAX => (0..max_seats).map(|_| Seat::NEW).collect(),
+            1..=SEATS_MAX => (0..max_seats).map(|_| NEW_SEAT).collect(),
             _ => return Err(Rejection::TooManySeats),
         };
         Ok(Event::ShowCreated {
@@ -223,13 +228,6 @@ impl Show {
             seat.status = status;
         }
     }
-}
-
-impl Seat {
-    const NEW: Seat = Seat {
-        status: SeatStatus::Available,
-        price: INITIAL_PRICE,
-    };
 }
 
 impl Rejection {

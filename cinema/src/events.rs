@@ -14,12 +14,10 @@ use crate::messages;
 
 /// Category of the streams: a show's is named `show-<uuid>`.
 pub const CATEGORY: &str = "show";
-/// Types of events on disk.
-pub const SHOW_CREATED: &str = "show-created.v1";
-/// See [`SHOW_CREATED`].
-pub const SEAT_RESERVED: &str = "seat-reserved.v1";
-/// See [`SHOW_CREATED`].
-pub const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.v1";
+// Types of events on disk.
+pub(crate) const SHOW_CREATED: &str = "show-created.v1";
+pub(crate) const SEAT_RESERVED: &str = "seat-reserved.v1";
+pub(crate) const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.v1";
 
 const CURRENCY: &str = "EUR";
 

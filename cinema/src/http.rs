@@ -19,7 +19,7 @@ use axum::middleware;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, patch, post};
 use axum::{Json, Router};
-use gesta::{EventStore, Store};
+use gesta::{EventStore, Node, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -27,15 +27,15 @@ use uuid::Uuid;
 use crate::domain::{Command, Price, SeatStatus, Show};
 use crate::http::refusal::Refusal;
 use crate::http::request::{Asked, Body, IdempotencyKey, Path, Query, seat_number, show_id};
+pub use crate::http::server::Server;
 pub(crate) use crate::http::server::bind;
-pub use crate::http::server::{Server, StartError};
 use crate::metrics::{self, Metrics};
 use crate::read_model::{AvailableSeats, ReadModel};
 use crate::shows::Shows;
 
 const SEATS_PAGE_DEFAULT: u16 = 100;
 const SEATS_PAGE_MAX: u16 = 1_000;
-/// How long the store may take to show that it is there.
+/// How long the store may take to show that it can append.
 const HEALTH_MAX: Duration = Duration::from_secs(2);
 
 /// What requests are answered from.
@@ -45,7 +45,17 @@ pub(crate) struct App {
     pub(crate) read_model: ReadModel,
     /// The store of both.
     pub(crate) store: Arc<Store>,
+    /// The node that it is of, if there are others.
+    pub(crate) node: Option<Arc<Node>>,
     pub(crate) metrics: Arc<Metrics>,
+}
+
+impl App {
+    /// The store as this process takes part in it.
+    pub(crate) fn store(&self) -> &dyn EventStore {
+        let node = self.node.as_deref();
+        node.map_or(&*self.store, |node| node as _)
+    }
 }
 
 type Answer<T> = Result<T, Refusal>;
@@ -114,13 +124,8 @@ async fn create_show(
 
 /// The body of `PATCH /shows/{showId}/seats/{seatNum}`.
 #[derive(Deserialize)]
-struct ChangeSeat {
-    action: Action,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-enum Action {
+#[serde(tag = "action", rename_all = "SCREAMING_SNAKE_CASE")]
+enum ChangeSeat {
     Reserve,
     CancelReservation,
 }
@@ -136,9 +141,11 @@ async fn change_seat(
     Body(asked): Body<ChangeSeat>,
 ) -> Answer<Done> {
     let (show_id, seat) = (show_id(&id)?, seat_number(&seat)?);
-    let (command, done) = match asked.action {
-        Action::Reserve => (Command::ReserveSeat { seat }, "Seat reserved"),
-        Action::CancelReservation => (Command::CancelReservation { seat }, "Reservation cancelled"),
+    let (command, done) = match asked {
+        ChangeSeat::Reserve => (Command::ReserveSeat { seat }, "Seat reserved"),
+        ChangeSeat::CancelReservation => {
+            (Command::CancelReservation { seat }, "Reservation cancelled")
+        }
     };
     app.shows.execute(show_id, command, key).await?;
     Ok((StatusCode::ACCEPTED, done))
@@ -211,12 +218,13 @@ async fn available_seats(
     if !(1..=SEATS_PAGE_MAX).contains(&limit) {
         return Err(Refusal::parameter("limit must be 1 to 1000"));
     }
-    Ok(Json(app.read_model.page(after, limit).await?))
+    let page = app.read_model.page(after, limit).await;
+    page.map(Json).map_err(Refusal::unavailable)
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer<&'static str> {
-    match tokio::time::timeout(HEALTH_MAX, app.store.info()).await {
-        Ok(Ok(_)) => Ok("OK"),
+    match tokio::time::timeout(HEALTH_MAX, app.store().ready()).await {
+        Ok(Ok(())) => Ok("OK"),
         Ok(Err(error)) => Err(Refusal::unavailable(error)),
         Err(_) => Err(Refusal::unavailable("the store does not answer")),
     }

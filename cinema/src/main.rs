@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use gesta::{ErrorKind, EventStore};
+use gesta::ErrorKind;
 use gesta_cinema::application::{Application, Error};
 use gesta_cinema::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,8 +17,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Failure(u8, String);
 
 impl From<Error> for Failure {
+    /// The exit codes of `gesta`, as far as they can come up.
     fn from(error: Error) -> Self {
-        Failure(code_of(&error), with_causes(&error))
+        let kind = match &error {
+            Error::Store(error) => Some(error.kind()),
+            _ => None,
+        };
+        let code = match kind {
+            Some(ErrorKind::InvalidArgument { .. }) => 2,
+            Some(ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_)) => 5,
+            Some(ErrorKind::Corrupt(_)) => 7,
+            _ => 1,
+        };
+        Failure(code, with_causes(&error))
     }
 }
 
@@ -39,10 +50,11 @@ async fn run(config: Config) -> Result<(), Failure> {
         signal(SignalKind::terminate()).map_err(|error| Failure(1, error.to_string()))?;
     let application = Application::start(config).await?;
     greet(&application).await?;
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
+    let why = tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        reason = application.ended_by_itself() => Err(Failure(1, reason)),
+    };
     tracing::info!("stopping: running requests are answered; once more stops at once");
     tokio::select! {
         stopped = application.shutdown() => stopped?,
@@ -52,7 +64,7 @@ async fn run(config: Config) -> Result<(), Failure> {
         }
     }
     tracing::info!("stopped");
-    Ok(())
+    why
 }
 
 /// Tells what runs and where.
@@ -85,19 +97,6 @@ fn start_log(filter: &str) -> Result<(), Failure> {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .try_init()
         .map_err(|error| Failure(1, format!("log: {error}")))
-}
-
-/// The exit codes of `gesta`, as far as they can come up.
-fn code_of(error: &Error) -> u8 {
-    let Error::Store(error) = error else {
-        return 1;
-    };
-    match error.kind() {
-        ErrorKind::InvalidArgument { .. } => 2,
-        ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => 5,
-        ErrorKind::Corrupt(_) => 7,
-        _ => 1,
-    }
 }
 
 /// The message, then each cause that adds something.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use gesta::Store;
-use gesta::metrics::{EntityMetrics, PipelineMetrics};
+use gesta::metrics::{ClusterMetrics, EntityMetrics, PipelineMetrics};
+use gesta::{Node, Store};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -46,13 +46,21 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of the requests to come, and of what the store, the shows and the read model do.
-    pub(crate) fn new(store: &Arc<Store>, shows: &Shows, stats: &Stats) -> Self {
+    /// Metrics of the requests to come, and of what the store, its node, the shows and the read model do.
+    pub(crate) fn new(
+        store: &Arc<Store>,
+        node: Option<&Arc<Node>>,
+        shows: &Shows,
+        stats: &Stats,
+    ) -> Self {
         let (requests, in_flight) = (Family::default(), Gauge::default());
         let durations: Family<RouteLabel, Histogram> =
             Family::new_with_constructor(|| Histogram::new(BOUNDS));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(store))));
+        if let Some(node) = node {
+            registry.register_collector(Box::new(ClusterMetrics::new(Arc::clone(node))));
+        }
 
         let entities = registry.sub_registry_with_prefix("cinema_entity");
         let shows = shows.clone();
@@ -69,21 +77,9 @@ impl Metrics {
         for (name, help, counter) in [
             ("events", "Events counted", &stats.events),
             ("batches", "Transactions that stored them", &stats.batches),
-            (
-                "rebuilds",
-                "Times all events were counted anew",
-                &stats.rebuilds,
-            ),
-            (
-                "failures",
-                "Failures that were tried again",
-                &stats.failures,
-            ),
-            (
-                "stood_by",
-                "Times another process was ahead",
-                &stats.stood_by,
-            ),
+            ("rebuilds", "Times that all were counted", &stats.rebuilds),
+            ("failures", "Failures, tried again", &stats.failures),
+            ("stood_by", "Times another was ahead", &stats.stood_by),
         ] {
             seats.register(name, help, counter.clone());
         }
@@ -114,7 +110,8 @@ pub(crate) async fn count(
     let begun = Instant::now();
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unknown", MatchedPath::as_str).to_owned();
-    let in_flight = InFlight::new(&metrics.in_flight);
+    metrics.in_flight.inc();
+    let in_flight = InFlight(&metrics.in_flight);
     let response = next.run(request).await;
     drop(in_flight);
     let status = response.status().as_u16();
@@ -130,13 +127,6 @@ pub(crate) async fn count(
 
 /// A request that is not answered yet; it no longer counts when this is dropped.
 struct InFlight<'a>(&'a Gauge);
-
-impl<'a> InFlight<'a> {
-    fn new(gauge: &'a Gauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {

@@ -63,20 +63,19 @@ pub(crate) struct Batch {
     changes: HashMap<Uuid, i64>,
     /// How many events were counted.
     events: u64,
+    /// First all rows are removed.
+    is_anew: bool,
 }
 
 /// Where the rows are kept. Each method is one transaction, and opens a connection if there is none.
 #[async_trait]
-pub(crate) trait Views: Send + Sync + 'static {
+pub(crate) trait Views: fmt::Debug + Send + Sync + 'static {
     /// The checkpoint; empty before the first event. Makes the tables if they are missing.
     async fn checkpoint(&self) -> Result<String, Error>;
 
     /// Adds the changes and moves the checkpoint on. False if it is not what the batch begins after, because another
     /// process has moved it: then nothing was changed.
     async fn apply(&self, batch: &Batch) -> Result<bool, Error>;
-
-    /// Removes all rows and the checkpoint. False if it is not this one; then nothing was changed.
-    async fn clear(&self, checkpoint: &str) -> Result<bool, Error>;
 
     /// Rows after this show, in order of their ids.
     async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error>;
@@ -110,17 +109,12 @@ pub struct Stats {
 }
 
 /// A running read model.
+#[derive(Debug)]
 pub struct ReadModel {
     views: Arc<dyn Views>,
     stats: Stats,
     stopping: CancellationToken,
     worker: TaskTracker,
-}
-
-impl fmt::Debug for ReadModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadModel").finish_non_exhaustive()
-    }
 }
 
 impl ReadModel {

@@ -49,11 +49,10 @@ impl Shows {
             idle_after: config.idle_after,
             ..gesta::entity::Config::default()
         };
-        let builder = Builder::new().config(runtime);
-        let builder = match peers {
-            Some(peers) => builder.peers(peers),
-            None => builder,
-        };
+        let mut builder = Builder::new().config(runtime);
+        if let Some(peers) = peers {
+            builder = builder.peers(peers);
+        }
         Ok(Self {
             entities: builder.start(store, kind),
             stale_reads: config.stale_reads,

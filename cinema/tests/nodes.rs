@@ -14,8 +14,8 @@ use support::Client;
 
 const SHOW: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
-/// Two applications on a new schema; the folder has their secret. `None` without a database.
-async fn two_nodes() -> Option<(Vec<Application>, tempfile::TempDir)> {
+/// Two applications on a new schema, with these arguments beside; the folder has their secret. `None` without a database.
+async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir)> {
     let server = gesta_pgtest::shared()?;
     let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
     let folder = tempfile::tempdir().expect("a folder");
@@ -24,7 +24,7 @@ async fn two_nodes() -> Option<(Vec<Application>, tempfile::TempDir)> {
     let mut nodes = Vec::new();
     for _ in 0..2 {
         let secret = secret.to_str().expect("text");
-        let config = Config::parse_from([
+        let args = [
             "cinema",
             "--listen=127.0.0.1:0",
             "--node=127.0.0.1:0",
@@ -32,16 +32,44 @@ async fn two_nodes() -> Option<(Vec<Application>, tempfile::TempDir)> {
             &*url,
             "--cluster-secret-file",
             secret,
-        ]);
+        ];
+        let config = Config::parse_from(args.iter().chain(more));
         nodes.push(Application::start(config).await.expect("started"));
     }
     Some((nodes, folder))
 }
 
+/// What happened: an application whose node was replaced by another process went on as if nothing was, owned no show, and
+/// was healthy. Now it tells why it should end, and is no longer healthy. Metrics of the node are among the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_that_is_replaced_says_so() {
+    // Nobody listens there, so the second one cannot tell that the first one is alive.
+    let address = gesta_pgtest::free_address().expect("a port").to_string();
+    let Some((nodes, _folder)) = two_nodes(&["--advertise", &address]).await else {
+        return;
+    };
+    let ended = tokio::time::timeout(support::DEADLINE, nodes[0].ended_by_itself()).await;
+    let reason = ended.expect("it is told");
+    assert!(reason.contains("another process"), "{reason}");
+    let mut clients = Vec::new();
+    for node in &nodes {
+        clients.push(Client::connect(node.server().local_addr()).await);
+    }
+    let health = clients[0].get("/health").await;
+    assert_eq!(health.status, 503, "{health:?}");
+    assert!(health.body.contains("another process"), "{health:?}");
+    clients[1].get_until("/health", "OK").await;
+    let metrics = clients[1].get("/metrics").await.body;
+    assert!(metrics.contains("gesta_cluster_logs_owned 1"), "{metrics}");
+    for node in &nodes {
+        node.shutdown().await.expect("stopped");
+    }
+}
+
 /// Goal: what one node was told, the other one knows, and no seat is given away twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_serves_any_show() {
-    let Some((nodes, _folder)) = two_nodes().await else {
+    let Some((nodes, _folder)) = two_nodes(&[]).await else {
         return;
     };
     let mut clients = Vec::new();
@@ -82,7 +110,7 @@ async fn any_node_serves_any_show() {
 /// forwarded until these had moved was answered 503. Now nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_one_of_two_is_stopped_the_other_has_no_errors() {
-    let Some((nodes, _folder)) = two_nodes().await else {
+    let Some((nodes, _folder)) = two_nodes(&[]).await else {
         return;
     };
     let done = Arc::new(AtomicBool::new(false));

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -173,6 +174,32 @@ async fn two_processes_share_a_database() {
     for client in &mut clients {
         client.get_until("/available-seats", &counted).await;
     }
+}
+
+/// What happened: a cinema that was no node any more, because another process had taken its address, went on.
+#[tokio::test]
+async fn who_is_no_node_any_more_ends() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    std::fs::write(folder.path().join("secret"), "a secret of the tests").expect("written");
+    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let address = gesta_pgtest::free_address().expect("a port").to_string();
+    let mut args = vec!["--store", &url, "--advertise", &address];
+    args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
+    let mut older = start(&folder, &args);
+    let _newer = start(&folder, &args);
+    let ended = async {
+        loop {
+            match older.child.try_wait().expect("waited") {
+                Some(status) => return status,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let status = tokio::time::timeout(support::DEADLINE, ended).await;
+    assert_eq!(status.expect("it ends").code(), Some(1));
 }
 
 #[tokio::test]

@@ -11,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use gesta::entity::Error;
 
 use crate::domain::Rejection;
-use crate::read_model;
 
 /// For those who come without knowing.
 const CALLS: &str = "POST /shows, PATCH /shows/{showId}/seats/{seatNum}, GET /shows/{showId}, \
@@ -144,12 +143,6 @@ impl<R: Into<Refusal>> From<Error<R>> for Refusal {
             }
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "FAILED"),
         }
-    }
-}
-
-impl From<read_model::Error> for Refusal {
-    fn from(error: read_model::Error) -> Self {
-        Self::unavailable(error)
     }
 }
 

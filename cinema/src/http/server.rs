@@ -17,68 +17,50 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::application::Error;
 use crate::config::Config;
 use crate::http::{App, router};
 
+/// Connections at once; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 10_000;
+/// How long running requests may take to finish when the application stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Why a server could not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The address can be reached from other machines.
-    #[error(
-        "refusing to listen on {0}: it is not a loopback address, and there is no authentication; say --insecure to allow it"
-    )]
-    NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-}
+/// A listener and its address.
+pub(crate) type Bound = (TcpListener, SocketAddr);
 
-/// An address that is listened on already, though nothing is answered yet.
-pub(crate) struct Bound {
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-/// Takes the address. Who connects waits until [`Server::start`].
-pub(crate) async fn bind(config: &Config) -> Result<Bound, StartError> {
-    let address = config.listen;
+/// Takes an address, of users or of other nodes. Who connects waits until somebody accepts.
+pub(crate) async fn bind(address: SocketAddr, config: &Config) -> Result<Bound, Error> {
     if !address.ip().is_loopback() && !config.insecure {
-        return Err(StartError::NotLoopback(address));
+        return Err(Error::NotLoopback(address));
     }
-    let refused = |source| StartError::Listen { address, source };
+    let refused = |why| Error::Listen(address, why);
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    Ok(Bound { listener, address })
+    Ok((listener, address))
 }
 
 /// A running server. Dropping it does not stop the server.
 #[derive(Debug, Clone)]
 pub struct Server {
     address: SocketAddr,
-    config: Arc<Config>,
+    idle_max: Duration,
     connections: TaskTracker,
     stopping: CancellationToken,
 }
 
 impl Server {
     /// Starts to answer. Must be called within a tokio runtime.
-    pub(crate) fn start(bound: Bound, app: &Arc<App>, config: Config) -> Self {
+    pub(crate) fn start((listener, address): Bound, app: &Arc<App>, config: &Config) -> Self {
         let server = Self {
-            address: bound.address,
-            config: Arc::new(config),
+            address,
+            idle_max: config.connection_idle_max,
             connections: TaskTracker::new(),
             stopping: CancellationToken::new(),
         };
-        let accepting = server.clone().accept(bound.listener, router(app));
+        let accepting = server.clone().accept(listener, router(app));
         server.connections.spawn(accepting);
         server
     }
@@ -89,7 +71,7 @@ impl Server {
         self.address
     }
 
-    /// Takes no new connections and requests, and lets running requests finish, for [`Config::shutdown_grace`] at most.
+    /// Takes no new connections and requests, and lets running requests finish, for ten seconds at most.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the server stopping.
@@ -102,8 +84,8 @@ impl Server {
     async fn accept(self, listener: TcpListener, router: Router) {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(self.config.connection_idle_max);
-        let room = Arc::new(Semaphore::new(self.config.connections_max));
+            .header_read_timeout(self.idle_max);
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             // The semaphore is never closed.
             let place = Arc::clone(&room).acquire_owned().await.ok();
@@ -137,7 +119,7 @@ impl Server {
             served = connection.as_mut() => Ok(served),
             () = self.stopping.cancelled() => {
                 connection.as_mut().graceful_shutdown();
-                tokio::time::timeout(self.config.shutdown_grace, connection).await
+                tokio::time::timeout(SHUTDOWN_GRACE, connection).await
             }
         };
         match served {

@@ -31,24 +31,18 @@ const MAKE_TABLES: &str = "
     INSERT INTO SCHEMA.cinema_checkpoint VALUES ('available-seats', '') ON CONFLICT DO NOTHING;";
 const READ_CHECKPOINT: &str =
     "SELECT checkpoint FROM SCHEMA.cinema_checkpoint WHERE name = 'available-seats'";
-/// Whoever waits for the row of the checkpoint compares again with what it has become.
+/// Whoever waits for the row of the checkpoint compares again with what it has become. What removes rows adds none.
 const APPLY: &str = "
     WITH moved AS (
         UPDATE SCHEMA.cinema_checkpoint SET checkpoint = $2
         WHERE name = 'available-seats' AND checkpoint = $1 RETURNING name
+    ), removed AS (
+        DELETE FROM SCHEMA.cinema_available_seats WHERE $5 AND EXISTS (SELECT FROM moved)
     ), added AS (
         INSERT INTO SCHEMA.cinema_available_seats AS seats (show_id, available)
         SELECT change.* FROM unnest($3::uuid[], $4::bigint[]) AS change
         WHERE EXISTS (SELECT FROM moved)
         ON CONFLICT (show_id) DO UPDATE SET available = seats.available + excluded.available
-    )
-    SELECT EXISTS (SELECT FROM moved)";
-const CLEAR: &str = "
-    WITH moved AS (
-        UPDATE SCHEMA.cinema_checkpoint SET checkpoint = ''
-        WHERE name = 'available-seats' AND checkpoint = $1 RETURNING name
-    ), removed AS (
-        DELETE FROM SCHEMA.cinema_available_seats WHERE EXISTS (SELECT FROM moved)
     )
     SELECT EXISTS (SELECT FROM moved)";
 const READ_PAGE: &str = "
@@ -61,6 +55,7 @@ const UNENCRYPTED: &str =
 type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Rows in PostgreSQL.
+#[derive(Debug)]
 pub(super) struct PostgresViews {
     config: Config,
     schema: String,
@@ -68,22 +63,19 @@ pub(super) struct PostgresViews {
 }
 
 impl PostgresViews {
-    /// Next to the store at `url`, whose options that are not the driver's are left out. The name of its schema is a
-    /// plain identifier, or the store would not have opened.
-    pub(super) fn beside(url: &str) -> gesta::Result<Self> {
+    /// Next to the store at `urls`, in its first database, without the options that are not the driver's. The name of
+    /// the schema is a plain identifier, or the store would not have opened.
+    pub(super) fn beside(urls: &str) -> gesta::Result<Self> {
+        let url = urls.split_whitespace().next().unwrap_or_default();
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut schema = "gesta";
-        let mut of_driver = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            match option.split_once('=').unwrap_or((option, "")) {
-                ("schema", value) => schema = value,
-                ("sslmode", "require" | "verify-ca" | "verify-full") => {
-                    return Err(ErrorKind::Unsupported(UNENCRYPTED.into()).into());
-                }
-                ("durability" | "readers" | "answer_timeout" | "sslrootcert" | "sslmode", _) => {}
-                _ => of_driver.push(option),
-            }
+        let find = |name| query.split('&').find_map(|it| it.strip_prefix(name));
+        if find("sslmode=").is_some_and(|mode| !matches!(mode, "disable" | "prefer")) {
+            return Err(ErrorKind::Unsupported(UNENCRYPTED.into()).into());
         }
+        // What the driver does not know is of the store, which has a list of what it knows.
+        let options = query.split('&');
+        let is_of_driver = |it: &&str| format!("postgres://h?{it}").parse::<Config>().is_ok();
+        let of_driver: Vec<&str> = options.filter(is_of_driver).collect();
         // The driver's message names an option, but never its value.
         let config = format!("{base}?{}", of_driver.join("&")).parse::<Config>();
         let mut config =
@@ -98,7 +90,7 @@ impl PostgresViews {
         }
         Ok(Self {
             config,
-            schema: schema.to_owned(),
+            schema: find("schema=").unwrap_or("gesta").to_owned(),
             client: Mutex::default(),
         })
     }
@@ -158,30 +150,25 @@ impl Views for PostgresViews {
 
     async fn apply(&self, batch: &Batch) -> Result<bool, Error> {
         let (shows, changes): (Vec<Uuid>, Vec<i64>) = batch.changes.iter().unzip();
-        let params: [Param<'_>; 4] = [
+        let params: [Param<'_>; 5] = [
             (&batch.from, Type::TEXT),
             (&batch.to, Type::TEXT),
             (&shows, Type::UUID_ARRAY),
             (&changes, Type::INT8_ARRAY),
+            (&batch.is_anew, Type::BOOL),
         ];
         first(&self.query(APPLY, &params).await?)
-    }
-
-    async fn clear(&self, checkpoint: &str) -> Result<bool, Error> {
-        first(&self.query(CLEAR, &[(&checkpoint, Type::TEXT)]).await?)
     }
 
     async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error> {
         let params: [Param<'_>; 2] = [(&after, Type::UUID), (&i64::from(limit), Type::INT8)];
         let rows = self.query(READ_PAGE, &params).await?;
-        let mut seats = Vec::new();
-        for row in &rows {
-            seats.push(AvailableSeats {
-                show_id: row.try_get(0).map_err(told)?,
-                available: row.try_get(1).map_err(told)?,
-            });
-        }
-        Ok(seats)
+        let seats = |row: &Row| {
+            let (show_id, available) = (row.try_get(0)?, row.try_get(1)?);
+            Ok(AvailableSeats { show_id, available })
+        };
+        let seats: Result<_, tokio_postgres::Error> = rows.iter().map(seats).collect();
+        seats.map_err(told)
     }
 }
 
@@ -191,12 +178,17 @@ mod tests {
 
     #[test]
     fn the_rows_lie_in_the_database_of_the_store() {
-        let url = "postgres://u:pa%2Fss@h:5433/d?schema=shop&readers=9&connect_timeout=1";
+        // The first of several databases. Not all options are the driver's.
+        let url = "postgres://u:pa%2Fss@h:5433/d?schema=shop&readers=9&connect_timeout=1&compression=client \
+                   postgres://h2/d2?schema=other";
         let found = PostgresViews::beside(url).expect("a place");
         assert_eq!(found.schema, "shop");
         assert_eq!(found.config.get_dbname(), Some("d"));
         assert_eq!(found.config.get_ports(), [5433]);
         assert!(found.config.get_connect_timeout().is_some());
-        assert!(PostgresViews::beside("postgres://h/d?sslmode=require").is_err());
+        for mode in ["require", "verify-full"] {
+            assert!(PostgresViews::beside(&format!("postgres://h/d?sslmode={mode}")).is_err());
+        }
+        assert!(PostgresViews::beside("postgres://h/d?sslmode=prefer").is_ok());
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -36,6 +36,7 @@ const READ_PAGE: &str = "
     SELECT show_id, available FROM cinema_available_seats WHERE show_id > ?1 ORDER BY show_id LIMIT ?2";
 
 /// Rows in a file, or in memory.
+#[derive(Debug)]
 pub(super) struct SqliteViews {
     path: Option<PathBuf>,
     connection: Arc<Mutex<Option<Connection>>>,
@@ -82,10 +83,7 @@ impl SqliteViews {
 }
 
 fn connect(path: Option<&PathBuf>) -> rusqlite::Result<Connection> {
-    let connection = match path {
-        Some(path) => Connection::open(path)?,
-        None => Connection::open_in_memory()?,
-    };
+    let connection = path.map_or_else(Connection::open_in_memory, Connection::open)?;
     connection.execute_batch(TABLES)?;
     Ok(connection)
 }
@@ -93,11 +91,8 @@ fn connect(path: Option<&PathBuf>) -> rusqlite::Result<Connection> {
 #[async_trait]
 impl Views for SqliteViews {
     async fn checkpoint(&self) -> Result<String, Error> {
-        self.with(|connection| {
-            let found = connection.query_row(READ_CHECKPOINT, [], |row| row.get(0));
-            Ok(found.optional()?.unwrap_or_default())
-        })
-        .await
+        self.with(|connection| connection.query_row(READ_CHECKPOINT, [], |row| row.get(0)))
+            .await
     }
 
     async fn apply(&self, batch: &Batch) -> Result<bool, Error> {
@@ -105,25 +100,14 @@ impl Views for SqliteViews {
         self.with(move |connection| {
             let transaction = connection.transaction()?;
             let moved = transaction.execute(MOVE_CHECKPOINT, params![batch.from, batch.to])? > 0;
+            if moved && batch.is_anew {
+                transaction.execute("DELETE FROM cinema_available_seats", [])?;
+            }
             if moved {
                 let mut add = transaction.prepare_cached(ADD_SEATS)?;
                 for (show_id, change) in batch.changes {
                     add.execute(params![show_id.as_bytes(), change])?;
                 }
-            }
-            transaction.commit()?;
-            Ok(moved)
-        })
-        .await
-    }
-
-    async fn clear(&self, checkpoint: &str) -> Result<bool, Error> {
-        let checkpoint = checkpoint.to_owned();
-        self.with(move |connection| {
-            let transaction = connection.transaction()?;
-            let moved = transaction.execute(MOVE_CHECKPOINT, params![checkpoint, ""])? > 0;
-            if moved {
-                transaction.execute("DELETE FROM cinema_available_seats", [])?;
             }
             transaction.commit()?;
             Ok(moved)

@@ -175,6 +175,17 @@ async fn seats_are_counted_in_postgres() {
     counts_and_resumes(&format!("{}?schema={}", server.url(), fresh_schema())).await;
 }
 
+/// What happened: the URLs of several databases were taken for one, which the driver does not understand.
+#[tokio::test]
+async fn seats_are_counted_beside_several_databases() {
+    let Some(server) = shared() else { return };
+    let url = || format!("{}?schema={}", server.url(), fresh_schema());
+    let urls = [url(), url()].join(" ");
+    let created = gesta::schema::create(&urls, 4).await;
+    created.expect("created");
+    counts_and_resumes(&urls).await;
+}
+
 #[tokio::test]
 async fn seats_are_counted_in_memory() {
     let mut cinema = Cinema::open("sqlite::memory:").await;
@@ -216,6 +227,7 @@ async fn another_life_of_the_store_is_counted_anew() {
 }
 
 /// Fails now and then: before the transaction, or after it, as if the answer was lost.
+#[derive(Debug)]
 struct Faulty {
     inner: Arc<dyn Views>,
     random: std::sync::Mutex<StdRng>,
@@ -245,10 +257,6 @@ impl Views for Faulty {
         let moved = self.inner.apply(batch).await;
         self.fails()?;
         moved
-    }
-
-    async fn clear(&self, checkpoint: &str) -> Result<bool, Error> {
-        self.inner.clear(checkpoint).await
     }
 
     async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error> {

@@ -105,7 +105,12 @@ impl Worker {
 
     /// The rows are of another life of the store, such as one before a restore: they go, and are made again.
     async fn start_over(&self, checkpoint: &str, why: &gesta::Error) -> Result<(), Error> {
-        if !self.views.clear(checkpoint).await? {
+        let nothing = Batch {
+            from: checkpoint.to_owned(),
+            is_anew: true,
+            ..Batch::default()
+        };
+        if !self.views.apply(&nothing).await? {
             return self.stand_by().await;
         }
         tracing::warn!(%why, "available seats are counted anew from the first event");

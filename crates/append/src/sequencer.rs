@@ -318,8 +318,8 @@ impl<T> Sequencer<T> {
     fn assess(&mut self, command: Command<T>, now: Now) {
         let reads = &self.reads;
         let is_loading = |stream: &StreamId| reads.is_loading(stream);
-        let (committed, wall) = (self.committed.position, now.wall);
-        match self.knowledge.assess(&command, committed, wall, is_loading) {
+        let (committed, at) = (self.committed.position, now.instant);
+        match self.knowledge.assess(&command, committed, at, is_loading) {
             Assessment::Unknown => self.queue.wait(command, None),
             Assessment::Fits => self.place(command, now),
             Assessment::RestsOnOpenCommits => {

@@ -477,8 +477,23 @@ fn a_node_tells_who_owns_which_log() {
             "{name}"
         );
     }
+    assert_durations_are_told(&first, &second);
     assert!(metric(&first, "gesta_cluster_beat_age_seconds") < 30.0);
     assert!(metric(&first, "gesta_cluster_lease_moves_total{reason=\"claim\"}") >= 1.0);
+}
+
+/// The first node has claimed the logs and stored what the second one has forwarded.
+fn assert_durations_are_told(first: &Server, second: &Server) {
+    for (node, name) in [
+        (second, "gesta_cluster_changes_total{to=\"owner\"}"),
+        (second, "gesta_cluster_forward_seconds_count"),
+        (second, "gesta_cluster_forward_seconds_sum"),
+        (second, "gesta_cluster_beat_seconds_count"),
+        (first, "gesta_cluster_changes_total{to=\"here\"}"),
+        (first, "gesta_cluster_takeover_seconds_count"),
+    ] {
+        assert!(metric(node, name) > 0.0, "{name}");
+    }
 }
 
 /// Goal: a request to a node that does not answer ends in time and says that it stays, and the node does it when it

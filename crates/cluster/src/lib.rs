@@ -8,7 +8,7 @@
 //! Not here: connections between nodes, forwarding of calls, the tables (`gesta-postgres`).
 //!
 //! * `membership`: the pure core that decides; `shell`: the task that connects it with a registry;
-//! * `placement`: what the rest of a node sees of it;
+//! * `placement`: what the rest of a node sees of it; `took`: how long all of it takes;
 //! * `memory`: a registry in memory with faults, for tests.
 
 mod clock;
@@ -16,6 +16,8 @@ pub mod membership;
 pub mod memory;
 pub mod placement;
 mod shell;
+mod took;
 
 pub use placement::{LogPlace, Member, Owner, Placement};
 pub use shell::{HandOvers, Membership, Options, Progress, Status, WithoutLinks};
+pub use took::Took;

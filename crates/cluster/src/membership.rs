@@ -46,6 +46,7 @@ use self::progress::Progress;
 pub use self::progress::Sign;
 use self::random::Random;
 use self::settle::Settle;
+pub use self::shares::is_about_to_claim;
 pub use self::times::{Config, Moment};
 use crate::placement::Placement;
 

@@ -17,7 +17,7 @@ use gesta_core::registry::{
 use gesta_core::{Error, LogId, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock;
 use crate::membership::{
@@ -25,6 +25,7 @@ use crate::membership::{
     Sign, Stop,
 };
 use crate::placement::Placement;
+use crate::took::{Timed, Took};
 
 /// So long a taker may prepare; then it gets the log as it is.
 const PREPARE_MAX: Duration = Duration::from_secs(10);
@@ -48,7 +49,8 @@ pub trait HandOvers: Send + Sync + 'static {
     /// waits longer than 100 ms for it: what is still in flight then misses, or lands before the taker's first batch.
     async fn finish(&self, log: LogId);
 
-    /// A log was handed over. It is time to tell the taker and the others. Must not block.
+    /// A log was handed over. It is time to tell the taker and the others. Must not block. The tasks that it spawns run
+    /// where [`Membership::start`] was called, and go on when the membership has ended.
     fn handed_over(&self, log: LogId, to: NodeId, epoch: LeaseEpoch);
 }
 
@@ -89,6 +91,8 @@ pub struct Status {
     pub stopped: Option<Stop>,
     /// The moves of leases that this node has made, in the order of [`MoveReason::ALL`].
     pub moves: [u64; MoveReason::ALL.len()],
+    /// How long all this has taken.
+    pub took: Took,
 }
 
 /// What the thread tells the handles.
@@ -96,6 +100,7 @@ pub struct Status {
 struct Told {
     placement: watch::Sender<Arc<Placement>>,
     status: watch::Sender<(Option<Moment>, Status)>,
+    timed: Timed,
 }
 
 impl Told {
@@ -142,6 +147,7 @@ impl Membership {
         let told = Arc::new(Told {
             placement: watch::Sender::default(),
             status: watch::Sender::default(),
+            timed: Timed::default(),
         });
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         let Options { info, config } = options;
@@ -194,6 +200,7 @@ impl Membership {
         let (looked, status) = self.told.status.borrow().clone();
         Status {
             look_age: looked.map(|at| clock::now().since(at)),
+            took: self.told.timed.read(),
             ..status
         }
     }
@@ -335,26 +342,20 @@ impl Shell {
         let limit = self.core.beat() / 2;
         let registry = Arc::clone(&self.registry);
         let answers = self.answers.0.clone();
+        let (told, begun) = (Arc::clone(&self.told), Instant::now());
         match output {
             Output::Beat(beat) => {
                 self.take_signs();
                 let beat = async move { registry.beat(&beat).await };
                 tokio::spawn(async move {
                     let look = within(limit, beat).await;
+                    if look.is_ok() {
+                        told.timed.beats.add(begun.elapsed());
+                    }
                     let _ = answers.send(Input::Looked(look));
                 });
             }
-            Output::Change(change) => {
-                let (hand_overs, others) = (Arc::clone(&self.hand_overs), self.others.clone());
-                tokio::spawn(async move {
-                    if let Change::HandOver(HandOver { from, .. }) = change {
-                        let finish = others.spawn(async move { hand_overs.finish(from.log).await });
-                        let _ = timeout(FINISH_MAX, finish).await;
-                    }
-                    let made = async move { make(&change, &*registry).await };
-                    let _ = answers.send(Input::Changed(within(limit, made).await));
-                });
-            }
+            Output::Change(change) => self.change(change, limit),
             Output::Prepare(preparation) => {
                 let hand_overs = Arc::clone(&self.hand_overs);
                 let (log, epoch) = (preparation.log, preparation.epoch);
@@ -367,12 +368,38 @@ impl Shell {
                         // It has panicked, or the node is going down.
                         Err(_) => Readiness::Refused,
                     };
+                    told.timed.preparing.add(begun.elapsed());
                     let _ = answers.send(Input::Prepared(log, epoch, readiness));
                 });
             }
             Output::Tell(note) => self.tell(&note),
             Output::Stopped(_) => {}
         }
+    }
+
+    fn change(&self, change: Change, limit: Duration) {
+        let (registry, hand_overs) = (Arc::clone(&self.registry), Arc::clone(&self.hand_overs));
+        let (others, told) = (self.others.clone(), Arc::clone(&self.told));
+        let answers = self.answers.0.clone();
+        tokio::spawn(async move {
+            let hand_over = match change {
+                Change::HandOver(HandOver { from, .. }) => Some(from.log),
+                _ => None,
+            };
+            let begun = Instant::now();
+            if let Some(log) = hand_over {
+                let finish = others.spawn(async move { hand_overs.finish(log).await });
+                let _ = timeout(FINISH_MAX, finish).await;
+                told.timed.finishing.add(begun.elapsed());
+            }
+            let sent = Instant::now();
+            let made = async move { make(&change, &*registry).await };
+            let made = within(limit, made).await;
+            if hand_over.is_some() {
+                told.timed.moving.add(sent.elapsed());
+            }
+            let _ = answers.send(Input::Changed(made));
+        });
     }
 
     fn take_signs(&mut self) {
@@ -393,8 +420,16 @@ impl Shell {
 
     fn tell(&self, note: &Note) {
         tracing::info!("{note}");
-        if let Note::Moved { reason, .. } = note {
+        if let Note::Moved {
+            reason,
+            without_owner,
+            ..
+        } = note
+        {
             self.count(*reason);
+            if let Some(took) = without_owner {
+                self.told.timed.takeovers.add(*took);
+            }
         }
         if let Note::Moved {
             log,
@@ -404,6 +439,8 @@ impl Shell {
         } = note
             && self.core.placement().me != Some(*to)
         {
+            // This thread's runtime ends with the membership, and would cut off the telling of its last hand-overs.
+            let _others = self.others.enter();
             self.hand_overs.handed_over(*log, *to, *epoch);
         }
     }

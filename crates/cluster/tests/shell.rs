@@ -16,6 +16,7 @@ use gesta_cluster::memory::MemoryRegistry;
 use gesta_cluster::{HandOvers, Membership, Options, Placement, Progress, WithoutLinks};
 use gesta_core::LogId;
 use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeInfo, Registry};
+use tokio::sync::{Semaphore, mpsc};
 
 const LOGS: u16 = 8;
 const SOON: Duration = Duration::from_secs(20);
@@ -217,8 +218,66 @@ async fn a_hand_over_that_is_refused_is_tried_again() {
     assert!(reluctant.asked.load(Ordering::Relaxed) >= 10);
     assert_eq!(reluctant.finished.load(Ordering::Relaxed), 8);
     assert_eq!(reluctant.told.load(Ordering::Relaxed), 8);
+    let took = one.status().took;
+    assert!(took.preparing.count() >= 10 && took.beats.count() > 0);
+    let counts = [took.takeovers, took.finishing, took.moving].map(|took| took.count());
+    assert_eq!(counts, [8; 3]);
+    // Each time in full: what was in flight did not end.
+    assert!(took.finishing.micros >= 8 * 100_000);
     one.undo_drain();
     until(&one, "some are back", |placement| mine(placement) == 4).await;
+}
+
+/// Hand-overs that the others are told of by tasks, which wait until the test lets them go on.
+#[derive(Debug)]
+struct SlowlyTold {
+    may_end: Arc<Semaphore>,
+    told: mpsc::UnboundedSender<LogId>,
+}
+
+#[async_trait]
+impl HandOvers for SlowlyTold {
+    async fn prepare(&self, _: Preparation) -> Readiness {
+        Readiness::Ready
+    }
+
+    async fn finish(&self, _: LogId) {}
+
+    fn handed_over(&self, log: LogId, _: NodeId, _: LeaseEpoch) {
+        let (may_end, told) = (Arc::clone(&self.may_end), self.told.clone());
+        tokio::spawn(async move {
+            may_end.acquire().await.expect("open").forget();
+            told.send(log).expect("the test waits");
+        });
+    }
+}
+
+/// What happened: the others were told of hand-overs by tasks on the runtime of the beats, which ends when the node has
+/// left. So the telling of the last hand-overs was cut off, and the others saw them only at their next beats.
+#[tokio::test]
+async fn who_leaves_tells_the_others_to_the_end() {
+    let registry = MemoryRegistry::new(LOGS);
+    let may_end = Arc::new(Semaphore::new(0));
+    let (told, mut telling) = mpsc::unbounded_channel();
+    let slowly = SlowlyTold {
+        may_end: Arc::clone(&may_end),
+        told,
+    };
+    let one = start_with(&registry, 1, Arc::new(slowly), Arc::default());
+    until(&one, "all are mine", |placement| mine(placement) == 8).await;
+    let _two = start(&registry, 2);
+    until(&one, "both are there", |placement| {
+        placement.nodes.len() == 2
+    })
+    .await;
+    assert_eq!(one.leave(SOON).await, Stop::Left);
+    may_end.add_permits(LOGS.into());
+    for _ in 0..LOGS {
+        let one_more = tokio::time::timeout(SOON, telling.recv()).await;
+        one_more
+            .expect("the telling of a hand-over was cut off")
+            .expect("open");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ pub mod backend;
 pub mod capacity;
 mod checkpoint;
 mod clock;
+pub mod durations;
 mod error;
 mod event;
 mod filter;

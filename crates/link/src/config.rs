@@ -121,8 +121,6 @@ pub struct Bounds {
     pub all_waiting_calls_max: usize,
     /// Most bytes of bodies of all logs together that a forwarder holds; a larger body may be there alone.
     pub all_waiting_bytes_max: usize,
-    /// Most bytes of pushes that wait for one subscriber, at each side of the link.
-    pub push_bytes_max: usize,
 }
 
 impl Default for Bounds {
@@ -135,7 +133,6 @@ impl Default for Bounds {
             waiting_bytes_max: 128 << 20,
             all_waiting_calls_max: 262_144,
             all_waiting_bytes_max: 256 << 20,
-            push_bytes_max: 16 << 20,
         }
     }
 }

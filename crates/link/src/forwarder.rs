@@ -2,7 +2,6 @@
 
 mod ask;
 mod lane;
-mod subscribe;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use gesta_core::capacity::Capacity;
 use gesta_core::{Incarnation, LogId};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -22,10 +21,10 @@ use crate::config::{Bounds, LinkConfig};
 use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
 use crate::frame::IN_DOUBT;
 use crate::peer::{Peer, Peers};
-use crate::pushes::Pushes;
 use crate::reach::Reach;
 use crate::route::{Address, Epoch, Hint, Owner, Route};
 use crate::sending::Patience;
+use crate::stats::{Counts, ForwarderStats};
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
@@ -95,6 +94,7 @@ struct Shared {
     nodes: Mutex<Vec<Arc<Peer>>>,
     bounds: Bounds,
     clock: Clock,
+    counts: Arc<Counts>,
     /// The bound of all logs together.
     capacity: Arc<Capacity<2>>,
 }
@@ -105,8 +105,6 @@ struct Log {
     inputs: mpsc::UnboundedSender<Input>,
     /// Calls and bytes that wait or are in flight: the bound of the channel above.
     capacity: Arc<Capacity<2>>,
-    /// The node that the calls go to now.
-    node: watch::Receiver<Option<Address>>,
 }
 
 impl Forwarder {
@@ -132,26 +130,22 @@ impl Forwarder {
         let owner = Owner::Nobody;
         let route = Route { owner, epoch };
         let bounds = config.bounds;
+        let counts = Arc::<Counts>::default();
         let start = |log| {
             let (inputs, receiver) = mpsc::unbounded_channel();
-            let (node_sender, node) = watch::channel(None);
             let parts = Parts {
                 log: LogId(log),
                 inputs: receiver,
                 peers: Arc::clone(&peers),
                 on_hint: Arc::clone(&on_hint),
                 clock,
-                node: node_sender,
+                counts: Arc::clone(&counts),
             };
             let task = LaneTask::new(parts, route.clone(), &config);
             // The tasks end when the last handle is dropped, or when the forwarder is shut down.
             drop(peers.tasks.spawn(task.run()));
             let capacity = Capacity::new([bounds.waiting_calls_max, bounds.waiting_bytes_max]);
-            Log {
-                inputs,
-                capacity,
-                node,
-            }
+            Log { inputs, capacity }
         };
         let logs = (0..config.store.logs).map(start).collect();
         let shared = Shared {
@@ -160,6 +154,7 @@ impl Forwarder {
             nodes: Mutex::default(),
             bounds,
             clock,
+            counts,
             capacity: Capacity::new([bounds.all_waiting_calls_max, bounds.all_waiting_bytes_max]),
         };
         Ok(Self {
@@ -290,17 +285,6 @@ impl Forwarder {
         ask::ask(&self.shared.peers, node, kind, body, deadline).await
     }
 
-    /// Subscribes to what the owner of a log pushes ([`LinkServer::push`](crate::LinkServer::push)), whoever the owner is.
-    /// While this node owns the log, or nobody can be reached, nothing comes.
-    ///
-    /// `None` if there is no such log.
-    #[must_use]
-    pub fn subscribe(&self, log: LogId) -> Option<Pushes> {
-        let node = self.log(log)?.node.clone();
-        let bytes_max = self.shared.bounds.push_bytes_max;
-        Some(subscribe::start(&self.shared.peers, log, node, bytes_max))
-    }
-
     /// Sets which nodes are kept connected even if they own no log, so that [`unreachable`](Self::unreachable) tells
     /// about them too.
     pub fn set_nodes(&self, nodes: &[Address]) {
@@ -341,6 +325,12 @@ impl Forwarder {
             is_unreachable.then_some(node.address)
         };
         self.nodes().into_iter().filter_map(unreachable).collect()
+    }
+
+    /// What has hindered calls so far.
+    #[must_use]
+    pub fn stats(&self) -> ForwarderStats {
+        self.shared.counts.read()
     }
 
     /// Returns all calls as [`Closed`](crate::ReturnReason::Closed), closes all links and waits for their tasks.

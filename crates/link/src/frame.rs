@@ -34,9 +34,8 @@ const NOT_HERE: u8 = 4;
 const DEADLINE_OVER: u8 = 5;
 const ASK: u8 = 6;
 const ANSWER: u8 = 7;
-const SUBSCRIBE: u8 = 8;
-const PUSH: u8 = 9;
-const GAP: u8 = 10;
+// 8, 9 and 10 were subscriptions to what owners push. They are not used again, for a build of then may be at the other
+// end.
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,12 +64,6 @@ pub(crate) enum Frame {
     },
     /// The answer to the question of this stream.
     Answer { body: Bytes },
-    /// The first frame of a subscription: the other node is to send what it pushes of this log.
-    Subscribe { log: LogId },
-    /// Something that was pushed.
-    Push { body: Bytes },
-    /// Something that was pushed before this frame may not have been sent.
-    Gap,
 }
 
 /// Frames that wait to be written to a stream.
@@ -132,11 +125,6 @@ impl Outbox {
                 put_remaining(head, remaining);
             }),
             Frame::Answer { body } => self.frame(ANSWER, body, |_| {}),
-            Frame::Subscribe { log } => {
-                self.frame(SUBSCRIBE, Bytes::new(), |head| head.put_u16(log.0));
-            }
-            Frame::Push { body } => self.frame(PUSH, body, |_| {}),
-            Frame::Gap => self.frame(GAP, Bytes::new(), |_| {}),
         }
     }
 
@@ -313,13 +301,6 @@ fn fields(rest: &mut Bytes) -> Fields {
         ANSWER => Frame::Answer {
             body: std::mem::take(rest),
         },
-        SUBSCRIBE => Frame::Subscribe {
-            log: LogId(rest.try_get_u16()?),
-        },
-        PUSH => Frame::Push {
-            body: std::mem::take(rest),
-        },
-        GAP => Frame::Gap,
         unknown if unknown & OPTIONAL != 0 => return Ok(Ok(None)),
         _ => return Ok(Err(Violation("a required frame of an unknown type"))),
     };
@@ -412,9 +393,6 @@ mod tests {
                 body
             }),
             body().prop_map(|body| Frame::Answer { body }),
-            any::<u16>().prop_map(|log| Frame::Subscribe { log: LogId(log) }),
-            body().prop_map(|body| Frame::Push { body }),
-            Just(Frame::Gap),
         ]
     }
 
@@ -492,7 +470,11 @@ mod tests {
             read(&mut frames, &over),
             Ok(vec![Frame::DeadlineOver { seq: 5 }])
         );
-        assert!(read(&mut frames, &[0, 0, 0, 1, 0x10]).is_err());
+        for reserved_or_unknown in [8, 9, 10, 0x10] {
+            let mut frames = Frames::new(100);
+            let bytes = [0, 0, 0, 3, reserved_or_unknown, 0, 1];
+            assert!(read(&mut frames, &bytes).is_err());
+        }
     }
 
     #[test]

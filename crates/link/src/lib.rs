@@ -3,7 +3,7 @@
 //! A store has several logs, and each log has one owner. A node that does not own a log forwards calls for it to the
 //! owner. The forwarding node dials the owner and keeps one connection to it ([`Forwarder`]); the owner listens
 //! ([`LinkServer`]) and hands the calls to whoever serves them ([`Serve`]). Beside calls there are questions from node
-//! to node, which have no order ([`Forwarder::ask`]), and what an owner pushes to subscribers ([`Forwarder::subscribe`]).
+//! to node, which have no order ([`Forwarder::ask`]).
 //!
 //! Why not one request for each call: the calls of a log must reach its owner in the order in which they were made, also
 //! when the owner changes or a connection breaks in between. So all calls from one node for one log travel on one
@@ -77,7 +77,6 @@ mod frame;
 mod hello;
 mod peer;
 mod pipe;
-mod pushes;
 mod reach;
 mod receiving;
 mod route;
@@ -86,6 +85,7 @@ mod serve;
 mod server;
 #[cfg(test)]
 mod simulation;
+mod stats;
 
 /// The pure cores of a lane, for simulations.
 #[doc(hidden)]
@@ -97,9 +97,9 @@ pub mod cores {
 pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
 pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
-pub use pushes::{Pushed, Pushes};
 pub use reach::Reach;
 pub use route::{Address, Epoch, Hint, Owner, Route};
 pub use sending::Patience;
 pub use serve::{Answer, Call, Question, Serve, Served};
 pub use server::LinkServer;
+pub use stats::ForwarderStats;

@@ -298,6 +298,21 @@ impl<T> Sender<T> {
         }
     }
 
+    /// True if a hint is newer than the route.
+    pub(crate) fn is_news(&self, hint: &Hint) -> bool {
+        hint.epoch.is_newer_than(&self.route.epoch)
+    }
+
+    /// True if the next call could be written but for the owner, which takes no more before it has answered some.
+    pub(crate) fn waits_for_credit(&self) -> bool {
+        match (self.link, &self.lane, self.waiting.front()) {
+            (Link::Up(credit), Some(lane), Some(next)) => {
+                lane.is_open() && !lane.takes(next.bytes, credit)
+            }
+            _ => false,
+        }
+    }
+
     /// The owner has done a call. Returns its ticket, and whether an earlier attempt of it may have been done as well;
     /// nothing if the call was given up meanwhile.
     pub fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
@@ -351,7 +366,7 @@ impl<T> Sender<T> {
 
     /// Follows a hint that is newer than the route.
     fn follow(&mut self, now: Instant, hint: Hint) -> bool {
-        if !hint.epoch.is_newer_than(&self.route.epoch) {
+        if !self.is_news(&hint) {
             return false;
         }
         self.outputs.push_back(Output::Hint(hint.clone()));

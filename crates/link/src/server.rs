@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use gesta_core::LogId;
 use gesta_core::capacity::Capacity;
 use tokio::net::TcpListener;
@@ -27,7 +26,6 @@ use crate::config::LinkConfig;
 use crate::error::StartError;
 use crate::hello::Introduction;
 use crate::peer::introduction;
-use crate::pushes::Subscribers;
 use crate::receiving::Newest;
 use crate::serve::Serve;
 
@@ -59,7 +57,6 @@ struct Shared {
     introduction: Introduction,
     serve: Arc<dyn Serve>,
     newest: NewestLanes,
-    subscribers: Subscribers,
     /// Calls and questions that were taken and are not answered.
     open: Arc<Capacity>,
     strangers: Arc<Strangers>,
@@ -146,7 +143,6 @@ impl LinkServer {
             clock,
             serve,
             newest: NewestLanes::default(),
-            subscribers: Subscribers::default(),
             open: Capacity::new([usize::MAX]),
             strangers: Arc::default(),
             closing: CancellationToken::new(),
@@ -170,12 +166,6 @@ impl LinkServer {
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Gives something to all forwarders that have subscribed to a log. Each has a bounded queue; who is too slow gets a
-    /// gap instead, and so does everybody if the body is too large for the queue or for a link.
-    pub fn push(&self, log: LogId, body: &Bytes) {
-        self.shared.subscribers.push(log, body);
     }
 
     /// Takes no more links, waits up to `within` until the calls that were taken are answered, and closes all links.

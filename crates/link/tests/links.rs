@@ -74,6 +74,8 @@ async fn a_slow_lane_holds_up_only_itself() {
     assert!(within(join_all(slow)).await.iter().all(Result::is_ok));
     let expected: Vec<_> = (0..100).map(|n| n.to_string()).collect();
     assert_eq!(owner.owned.texts(0), expected);
+    let waited = sender.stats().credit_wait;
+    assert!(waited > Duration::ZERO, "it is told");
 }
 
 /// Goal: bodies of 16 MiB are on their way while small calls of another log come and go.
@@ -135,6 +137,10 @@ async fn refused_calls_follow_the_hint_in_order() {
     assert_eq!(within(three).await, Ok(body("three")));
     assert_eq!(second.owned.texts(3), ["two", "three"]);
     assert_eq!(second.owned.calls()[0].1.epoch, epoch(2));
+    let stats = sender.stats();
+    assert_eq!(stats.moved, 1);
+    assert_eq!((stats.without_owner, stats.outdated_hints), (0, 0));
+    assert_eq!(stats.credit_wait, Duration::ZERO);
 }
 
 /// Goal: a call that was taken and then sent back goes to the new owner, with all later ones.

@@ -2,6 +2,7 @@
 
 use gesta_core::{Append, LogId, Result};
 use gesta_link::Patience;
+use tokio::time::Instant;
 
 use crate::Node;
 use crate::answers::Changed;
@@ -14,7 +15,9 @@ impl Node {
     /// Appends: here, without ids for events that have none, if the log is this node's.
     pub(crate) async fn append_anywhere(&self, request: Append) -> Result<Changed> {
         let log = self.store.log_of_append(&request)?;
-        if self.is_mine(log) {
+        let is_mine = self.is_mine(log);
+        self.counts.change(is_mine);
+        if is_mine {
             return begin(&self.store, Change::Append(request)).await;
         }
         self.forward(log, Change::append(request)).await
@@ -22,7 +25,9 @@ impl Node {
 
     /// Makes a change that has its id.
     pub(crate) async fn change_anywhere(&self, log: LogId, change: Change) -> Result<Changed> {
-        match self.is_mine(log) {
+        let is_mine = self.is_mine(log);
+        self.counts.change(is_mine);
+        match is_mine {
             true => begin(&self.store, change).await,
             false => self.forward(log, change).await,
         }
@@ -36,8 +41,9 @@ impl Node {
         let call = self
             .forwarder
             .call_with(log, kind, body, until, Patience::UntilSilent);
+        let begun = Instant::now();
         let outcome = call.await;
-        self.counts.forwarded(&outcome);
+        self.counts.forwarded(begun, &outcome);
         let here = match edge::next(outcome) {
             Next::Answer(answer) => return answer.inspect(|changed| self.prompt(changed)),
             Next::Here(here) => here,

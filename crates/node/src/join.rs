@@ -170,6 +170,7 @@ struct Joining {
     telling: TaskTracker,
     leave_within: Duration,
     leases: membership::Config,
+    started: Instant,
 }
 
 impl Joining {
@@ -209,6 +210,7 @@ impl Joining {
             telling,
             leave_within: options.leave_within,
             leases: config,
+            started: Instant::now(),
         })
     }
 
@@ -294,6 +296,8 @@ impl Placements for Joining {
             let (status, placement) = (part.status(), part.placement());
             let nodes = status.look.as_ref().map_or(1, |look| look.nodes.len());
             standing::check(&status, placement.me, self.leases.dead(nodes))?;
+            let look = status.look.as_deref();
+            standing::check_first_logs(look, placement.me, self.started.elapsed())?;
         }
         Ok(())
     }

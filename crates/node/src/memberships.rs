@@ -75,7 +75,10 @@ fn both(one: Status, other: Status) -> Status {
     for (sum, more) in moves.iter_mut().zip(other.moves) {
         *sum += more;
     }
+    let mut took = one.took;
+    took += other.took;
     Status {
+        took,
         look: one.look.or(other.look),
         look_age: match (one.look_age, other.look_age) {
             (Some(one), Some(other)) => Some(one.max(other)),

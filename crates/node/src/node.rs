@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, pending};
 use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
@@ -30,7 +30,7 @@ use crate::placements::Placements;
 use crate::routes;
 use crate::serve::OwnerSide;
 use crate::services::Services;
-use crate::standing::{Counts, NodeStats};
+use crate::standing::{self, Counts, NodeStats};
 
 /// When a node shuts down, the calls of others that it has taken may take so long.
 const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
@@ -182,7 +182,7 @@ impl Node {
     /// What this node has done since it was started.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        self.counts.read()
+        self.counts.read(self.forwarder.stats())
     }
 
     /// Waits until the node takes part no more: it was shut down, replaced by another process, or has failed. It still
@@ -190,6 +190,22 @@ impl Node {
     #[must_use]
     pub fn stopped(&self) -> BoxFuture<'static, Stop> {
         self.placements.stopped()
+    }
+
+    /// Waits until the node takes part no more although nobody has shut it down, and says why. Its process should end
+    /// then, for it appends slowly and is never ready again.
+    #[must_use]
+    pub fn ended_by_itself(&self) -> BoxFuture<'static, String> {
+        let (stopped, placement) = (self.stopped(), self.placement());
+        let me = placement.me.and_then(|me| placement.member(me));
+        let address = me.map(|me| Arc::clone(&me.address)).unwrap_or_default();
+        async move {
+            match standing::reason_to_end(stopped.await, &address) {
+                Some(reason) => reason,
+                None => pending().await,
+            }
+        }
+        .boxed()
     }
 
     /// The store of this node, which appends to every log by itself.

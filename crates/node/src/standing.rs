@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gesta_cluster::Status;
-use gesta_cluster::membership::Stop;
-use gesta_core::registry::NodeId;
+use gesta_cluster::membership::{Stop, is_about_to_claim};
+use gesta_core::durations::{DurationCounts, Durations};
+use gesta_core::registry::{Look, NodeId};
 use gesta_core::{Error, Result};
-use gesta_link::{ForwardError, Reply, ReturnReason};
+use gesta_link::{ForwardError, ForwarderStats, Reply, ReturnReason};
+use tokio::time::Instant;
 
 /// Refuses with the reason unless the node is registered and its last look is younger than `dead_after`.
 ///
@@ -34,6 +36,26 @@ pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -
     Err(Error::unavailable(reason))
 }
 
+/// A node that has joined so long ago is ready without the logs that it is about to take.
+const FIRST_LOGS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Refuses a node that has just joined while it is about to take logs that nobody has: they are served slowly until then.
+/// Logs that others have and will give it later are no reason to wait.
+pub(crate) fn check_first_logs(
+    look: Option<&Look>,
+    me: Option<NodeId>,
+    joined: Duration,
+) -> Result<()> {
+    let (Some(look), Some(me)) = (look, me) else {
+        return Ok(());
+    };
+    if joined >= FIRST_LOGS_WITHIN || !is_about_to_claim(look, me) {
+        return Ok(());
+    }
+    let text = "this node is about to take over logs that no node has";
+    Err(Error::unavailable(text))
+}
+
 /// Why a node takes part no more.
 pub(crate) fn why_stopped(stop: Stop) -> String {
     match stop {
@@ -47,6 +69,26 @@ pub(crate) fn why_stopped(stop: Stop) -> String {
         Stop::Failed => {
             "the membership of this node has failed: it must be started again".to_owned()
         }
+    }
+}
+
+/// Why a process whose node is at this address must end when its membership has ended so; `None` if it has ended because
+/// the process does.
+pub(crate) fn reason_to_end(stop: Stop, address: &str) -> Option<String> {
+    match stop {
+        Stop::Left => None,
+        Stop::Replaced => Some(format!(
+            "another process is the node at {address} of this cluster now, so this one has stopped: \
+             each node needs an address of its own"
+        )),
+        Stop::Unreadable(version) => Some(format!(
+            "the cluster is at version {version} now, in which this build cannot take part, so the node at {address} has \
+             stopped: start it with a newer build"
+        )),
+        Stop::Failed => Some(format!(
+            "the membership of the node at {address} has failed, so this process has stopped: \
+             start it again, and report the error above"
+        )),
     }
 }
 
@@ -72,6 +114,14 @@ pub struct NodeStats {
     /// The changes that were appended here although the log is another node's or nobody's, because its owner could not
     /// be reached.
     pub direct: u64,
+    /// The changes that came to this node and were made here at once, because their log was its own.
+    pub made_here: u64,
+    /// The changes that came to this node and were to be forwarded.
+    pub made_elsewhere: u64,
+    /// How long forwarded calls took until they were answered or came back.
+    pub forwarding: DurationCounts,
+    /// What has hindered forwarded calls.
+    pub hindered: ForwarderStats,
 }
 
 /// The counts behind [`NodeStats`].
@@ -79,10 +129,19 @@ pub struct NodeStats {
 pub(crate) struct Counts {
     forwarded: [AtomicU64; RESULTS.len()],
     direct: AtomicU64,
+    made_here: AtomicU64,
+    made_elsewhere: AtomicU64,
+    forwarding: Durations,
 }
 
 impl Counts {
-    pub(crate) fn forwarded(&self, outcome: &std::result::Result<Reply, ForwardError>) {
+    /// A call that was forwarded at this time has ended.
+    pub(crate) fn forwarded(
+        &self,
+        begun: Instant,
+        outcome: &std::result::Result<Reply, ForwardError>,
+    ) {
+        self.forwarding.add(begun.elapsed());
         let place = match outcome {
             Ok(_) => 0,
             Err(ForwardError::Overloaded) => 1,
@@ -103,19 +162,36 @@ impl Counts {
         self.direct.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> NodeStats {
+    /// A change has come to this node, whose log is its own or not.
+    pub(crate) fn change(&self, is_mine: bool) {
+        let count = match is_mine {
+            true => &self.made_here,
+            false => &self.made_elsewhere,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts, with those of the forwarder.
+    pub(crate) fn read(&self, hindered: ForwarderStats) -> NodeStats {
         let counts = self.forwarded.iter();
         let counts = counts.map(|count| count.load(Ordering::Relaxed));
         NodeStats {
             forwarded: RESULTS.into_iter().zip(counts).collect(),
             direct: self.direct.load(Ordering::Relaxed),
+            made_here: self.made_here.load(Ordering::Relaxed),
+            made_elsewhere: self.made_elsewhere.load(Ordering::Relaxed),
+            forwarding: self.forwarding.read(),
+            hindered,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::registry::ClusterVersion;
+    use gesta_cluster::memory::MemoryRegistry;
+    use gesta_core::registry::{
+        Claim, ClusterVersion, Generation, Join, NodeInfo, NodeState, Registry, Tenure,
+    };
 
     use super::*;
 
@@ -164,6 +240,65 @@ mod tests {
         }
     }
 
+    /// Goal: who starts a cluster is ready once it has its logs, or after ten seconds; who joins one whose logs all have
+    /// owners is ready at once.
+    #[tokio::test]
+    async fn a_node_is_ready_when_it_has_its_first_logs() {
+        let registry = MemoryRegistry::new(4);
+        let join = |number: u32| Join {
+            info: NodeInfo {
+                address: format!("node-{number}:1").into(),
+                weight: 100,
+                build: "1".into(),
+                protocol_min: 1,
+                protocol_max: 1,
+            },
+            generation: Generation(number.into()),
+            beat: 1,
+        };
+        let me = registry.join(&join(1)).await.expect("joined");
+        let check = |me, seconds| {
+            let look = registry.tables().look();
+            check_first_logs(Some(&look), Some(me), Duration::from_secs(seconds))
+        };
+        let refused = check(me, 0).expect_err("it has none");
+        assert!(refused.to_string().contains("about to take"), "{refused}");
+        assert!(check(me, 10).is_ok());
+        for lease in registry.tables().look().leases {
+            let tenure = Tenure {
+                log: lease.log,
+                owner: me,
+                generation: Generation(1),
+                epoch: lease.epoch.next(),
+            };
+            let seen = lease.epoch;
+            registry
+                .claim(&[Claim { seen, tenure }])
+                .await
+                .expect("claimed");
+        }
+        assert!(check(me, 0).is_ok());
+        let second = registry.join(&join(2)).await.expect("joined");
+        assert!(check(second, 0).is_ok(), "all logs have an owner");
+        let left = registry.set_state(me, Generation(1), NodeState::Left).await;
+        assert!(left.expect("left"));
+        assert!(check(second, 0).is_err(), "it is about to claim all");
+    }
+
+    /// What happened: a server whose membership had failed went on, owned no log and was never ready again.
+    #[test]
+    fn a_process_ends_when_its_membership_has_ended_by_itself() {
+        assert_eq!(reason_to_end(Stop::Left, "host:7"), None);
+        for (stop, says) in [
+            (Stop::Replaced, "another process"),
+            (Stop::Unreadable(ClusterVersion(2)), "a newer build"),
+            (Stop::Failed, "has failed"),
+        ] {
+            let text = reason_to_end(stop, "host:7").expect("ends");
+            assert!(text.contains(says) && text.contains("host:7"), "{text}");
+        }
+    }
+
     #[test]
     fn each_end_of_a_forwarded_call_is_counted_by_its_name() {
         let counts = Counts::default();
@@ -173,11 +308,17 @@ mod tests {
                 was_written: false,
             })
         };
-        counts.forwarded(&returned(ReturnReason::NoOwner));
-        counts.forwarded(&returned(ReturnReason::NoOwner));
-        counts.forwarded(&Err(ForwardError::TooLarge));
+        let begun = Instant::now();
+        counts.forwarded(begun, &returned(ReturnReason::NoOwner));
+        counts.forwarded(begun, &returned(ReturnReason::NoOwner));
+        counts.forwarded(begun, &Err(ForwardError::TooLarge));
         counts.direct();
-        let stats = counts.read();
+        for is_mine in [true, true, false] {
+            counts.change(is_mine);
+        }
+        let stats = counts.read(ForwarderStats::default());
+        assert_eq!(stats.forwarding.count(), 3);
+        assert_eq!((stats.made_here, stats.made_elsewhere), (2, 1));
         let some: Vec<_> = stats
             .forwarded
             .iter()

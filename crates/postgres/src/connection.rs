@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use gesta_core::backend::BackendInfo;
-use gesta_core::{Durability, Error, ErrorKind, Result};
+use gesta_core::{Durability, Error, ErrorKind, Incarnation, Result};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
@@ -23,6 +23,7 @@ use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 
 const SET_SESSION: &str = include_str!("../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../sql/read_session.sql");
+const READ_SETTINGS: &str = include_str!("../sql/read_settings.sql");
 const READ_TIMELINE: &str = include_str!("../sql/read_timeline.sql");
 
 /// 14 brought lz4, and is the oldest version that is tested.
@@ -406,21 +407,39 @@ fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgr
             "the database must have the encoding UTF8, found {encoding}"
         ));
     }
-    let is_on = |name: &str| row.try_get::<_, &str>(name).map(|value| value == "on");
     Ok(Ok(Session {
         version,
         isolation: row.try_get("isolation")?,
-        read_only: is_on("read_only")?,
+        read_only: row.try_get::<_, &str>("read_only")? == "on",
         in_recovery: row.try_get("in_recovery")?,
         timeline: None,
         backend: row.try_get("backend")?,
-        settings: Settings {
-            fsync: is_on("fsync")?,
-            full_page_writes: is_on("full_page_writes")?,
-            synchronous_commit: row.try_get("synchronous_commit")?,
-            standby_names: row.try_get("standby_names")?,
-        },
+        settings: settings_in(row)?,
     }))
+}
+
+fn settings_in(row: &Row) -> std::result::Result<Settings, tokio_postgres::Error> {
+    let is_on = |name: &str| row.try_get::<_, &str>(name).map(|value| value == "on");
+    Ok(Settings {
+        fsync: is_on("fsync")?,
+        full_page_writes: is_on("full_page_writes")?,
+        synchronous_commit: row.try_get("synchronous_commit")?,
+        standby_names: row.try_get("standby_names")?,
+    })
+}
+
+/// The settings as they are now, and the incarnation that the database has, if there is a store in it.
+pub(crate) async fn read_settings(client: &Client) -> Result<(Settings, Option<Incarnation>)> {
+    let found = async {
+        let rows = client.query_typed(READ_SETTINGS, &[]).await?;
+        let found = rows.first().map(|row| {
+            let incarnation: Option<uuid::Uuid> = row.try_get("incarnation")?;
+            Ok((settings_in(row)?, incarnation.map(Incarnation)))
+        });
+        found.transpose()
+    };
+    let found = found.await.map_err(|error| error::general(&error))?;
+    found.ok_or_else(|| Error::unavailable("no answer about the settings"))
 }
 
 fn connect_error(error: &tokio_postgres::Error) -> Error {

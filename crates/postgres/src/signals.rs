@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Notification, Statement};
 
-use crate::connection::{Connection, Connector, Role, read_session};
+use crate::connection::{Connection, Connector, Role, read_settings};
 use crate::error;
 use crate::history::Ledger;
 use crate::payload::{Message, from_payload, to_payload};
@@ -29,12 +29,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A connection in use is asked for a sign of life this often.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How old the settings in `/info` may be. The other hosts are asked this often whether one of them has become the
-/// primary: an old primary that goes on does not know.
+/// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does not
+/// know.
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
 /// So long they may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);
-const SETTINGS_PAUSE: Duration = Duration::from_secs(5);
+/// How old the settings in `/info` may be.
+const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
@@ -254,21 +255,20 @@ async fn look_at_hosts(lookout: &Lookout) -> String {
 }
 
 /// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all
-/// runs. And at the incarnation, in case the message about another one was lost.
+/// runs. And at the incarnation, in case the message about another one was lost. It is one statement, for it is most of
+/// what an idle server asks of the database.
 async fn look_at_settings(client: &Client, connector: &Connector, ledger: &Ledger) -> String {
     loop {
         tokio::time::sleep(SETTINGS_PAUSE).await;
-        let found = match tokio::time::timeout(ANSWER_TIMEOUT, read_session(client)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "no answer".to_owned(),
-        };
-        connector.observe(Role::Signals, &found.settings);
-        match tokio::time::timeout(ANSWER_TIMEOUT, ledger.incarnation_in(client)).await {
-            Ok(Ok(found)) if found == ledger.history().incarnation => {}
-            Ok(Ok(found)) => return format!("incarnation {found} of the store has begun"),
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "no answer".to_owned(),
+        let (settings, found) =
+            match tokio::time::timeout(ANSWER_TIMEOUT, read_settings(client)).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(error)) => return error.to_string(),
+                Err(_) => return "no answer".to_owned(),
+            };
+        connector.observe(Role::Signals, &settings);
+        if let Some(found) = found.filter(|found| *found != ledger.history().incarnation) {
+            return format!("incarnation {found} of the store has begun");
         }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
         kind,
     };
     let deleted = call.store().delete_stream(request).await?;
-    Ok(json(StatusCode::OK, answer::write(&Stored::from(&deleted))))
+    Ok(stored(call, deleted.log, &Stored::from(&deleted)))
 }
 
 /// `PUT /streams/{stream}/metadata`
@@ -123,7 +123,14 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
         metadata: StreamMetadata::parse(document)?,
     };
     let set = call.store().set_stream_metadata(request).await?;
-    Ok(json(StatusCode::OK, answer::write(&Stored::from(&set))))
+    Ok(stored(call, set.log, &Stored::from(&set)))
+}
+
+/// The answer to a change that has no events of the caller, with the hint who owns its log.
+fn stored(call: &Call<'_>, log: LogId, stored: &Stored) -> Answer {
+    let mut answer = json(StatusCode::OK, answer::write(stored));
+    placement::hint(call, log, &mut answer);
+    answer
 }
 
 /// Bodies must say that they are JSON. A page of another site cannot make a browser send that

@@ -18,14 +18,14 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
-use super::fault::{Field, NodeFault};
+use super::fault::{Field, LoadKind, NodeFault};
 use super::load::{Load, Longest, Prober, read_on};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moves, Owners};
 use super::seats::Seats;
 use crate::cells;
 use crate::child::{Program, ProgramArgs};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, fail};
 use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
@@ -115,8 +115,9 @@ struct Inflicted {
 pub(super) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("cluster-chaos", "Nodes that share a database", args.seed);
     let program = args.program.find()?;
-    let mut chaos = Chaos::start(args, &program).await?;
-    chaos.rounds(args, stop).await;
+    let wanted = args.wanted()?;
+    let mut chaos = Chaos::start(args, &wanted, &program).await?;
+    chaos.rounds(args, wanted, stop).await;
     if chaos.outcome.problems.is_empty() && !stop.is_cancelled() {
         chaos.end(args, &program).await;
     }
@@ -150,8 +151,8 @@ struct Chaos {
 }
 
 impl Chaos {
-    async fn start(args: &ChaosArgs, program: &Path) -> Result<Self> {
-        let conditions = NodeFault::conditions(&args.wanted());
+    async fn start(args: &ChaosArgs, wanted: &[NodeFault], program: &Path) -> Result<Self> {
+        let conditions = NodeFault::conditions(wanted);
         let program = match &args.cinema {
             Some(cinema) => Program::cinema(cinema),
             None => Program::gesta(program),
@@ -169,8 +170,8 @@ impl Chaos {
     }
 
     /// Until all rounds are over or something was found.
-    async fn rounds(&mut self, args: &ChaosArgs, stop: &CancellationToken) {
-        let mut bag = Bag::new(args.wanted(), Random::fork(args.seed, 1));
+    async fn rounds(&mut self, args: &ChaosArgs, wanted: Vec<NodeFault>, stop: &CancellationToken) {
+        let mut bag = Bag::new(wanted, Random::fork(args.seed, 1));
         while self.outcome.rounds < args.rounds && !stop.is_cancelled() {
             let Some(fault) = bag.draw() else { break };
             self.outcome.rounds += 1;
@@ -381,12 +382,24 @@ impl Chaos {
 
 impl ChaosArgs {
     /// The faults that are wanted and can be had.
-    fn wanted(&self) -> Vec<NodeFault> {
-        if !self.faults.is_empty() {
-            return self.faults.clone();
+    ///
+    /// # Errors
+    /// One that was asked for cannot be had.
+    fn wanted(&self) -> Result<Vec<NodeFault>> {
+        let load = match self.cinema {
+            None => LoadKind::Appends,
+            Some(_) => LoadKind::Seats,
+        };
+        let fits = |fault: NodeFault| fault.fits(&self.size, load);
+        if self.faults.is_empty() {
+            let all = NodeFault::ALL.iter().copied();
+            return Ok(all.filter(|fault| fits(*fault)).collect());
         }
-        let all = NodeFault::ALL.iter().copied();
-        all.filter(|fault| fault.fits(&self.size)).collect()
+        let one_away = NodeFault::OneDatabaseAway;
+        if self.faults.contains(&one_away) && !fits(one_away) {
+            return fail("--faults one-database-away needs --databases 2 or more, and no --cinema");
+        }
+        Ok(self.faults.clone())
     }
 }
 
@@ -462,6 +475,41 @@ impl Outcome {
         report.fact("equal shares after", Unit::Seconds, balanced, "of quiet");
         for problem in &self.problems {
             report.problem(problem.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        chaos: ChaosArgs,
+    }
+
+    fn wanted(line: &str) -> Result<Vec<NodeFault>> {
+        Line::parse_from(line.split(' ')).chaos.wanted()
+    }
+
+    /// What happened: with cinemas on several databases the round with one database away always failed, because it needs
+    /// appends to logs of the others.
+    #[test]
+    fn with_cinemas_no_single_database_is_away() {
+        let away = NodeFault::OneDatabaseAway;
+        for (line, is_there) in [
+            ("chaos", false),
+            ("chaos --databases 3", true),
+            ("chaos --databases 3 --cinema cinema", false),
+        ] {
+            let faults = wanted(line).expect("can be had");
+            assert_eq!(faults.contains(&away), is_there, "{line}");
+            assert!(faults.contains(&NodeFault::DatabaseKill), "{line}");
+            let named = wanted(&format!("{line} --faults one-database-away,node-kill"));
+            assert_eq!(named.is_ok(), is_there, "{line}");
         }
     }
 }

@@ -58,7 +58,7 @@ impl<T> Sequencer<T> {
                     self.read_on(Some(catch_up));
                 }
             }
-            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end),
+            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end, now),
             (Phase::CatchingUp(_), Gave::After(Err(error)) | Gave::End(Err(error))) => {
                 self.retry_reading(Goal::CatchUp, &error, now);
             }
@@ -138,11 +138,11 @@ impl<T> Sequencer<T> {
     }
 
     /// Forgets everything known and begins at the end of the log.
-    fn forget(&mut self, end: LogEnd) {
+    fn forget(&mut self, end: LogEnd, now: Now) {
         self.recovery.late = Late::default();
         self.recovery.missed_at = None;
         self.committed = end;
-        self.knowledge.forget(&self.setting.config, end.position);
+        self.knowledge.forget(&self.setting.config, end, now);
         self.reads.forget();
         self.recovery.is_in_doubt |= self.recovery.has_run;
         let is_in_doubt =

@@ -2,21 +2,25 @@
 //! question: can this command be decided now, or what has to be looked up first?
 //!
 //! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
-//! * `window`: the ids of the deduplication window, to recognise retries.
+//! * `window`: the ids of the deduplication window, to recognise retries; `ages`: which events are in it.
 
+mod ages;
 pub(super) mod heads;
 mod names;
 mod window;
 
 use std::time::Duration;
 
-use gesta_core::backend::{EventRef, LoadRequest, Loaded, RowId, StoredId};
+use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd, RowId, StoredId};
 use gesta_core::{Error, EventType, Position, StreamId, Timestamp};
+use tokio::time::Instant;
 
+use super::Now;
 use super::judge::{self, Fit, Judged};
 use super::lookup::{Question, Questions, Suspected, WindowPart};
 use crate::Config;
 use crate::command::{Change, Command, StreamPart};
+use ages::Ages;
 use heads::Heads;
 use names::Names;
 use window::{InWindow, WindowIds};
@@ -47,6 +51,7 @@ pub(crate) enum Assessment {
 #[derive(Debug)]
 pub(crate) struct Knowledge {
     heads: Heads,
+    ages: Ages,
     window: WindowIds,
     window_positions: u64,
     window_time: Duration,
@@ -61,6 +66,7 @@ impl Knowledge {
         let names = Names::new(config.names_max, config.names_listed_after);
         Self {
             heads: Heads::new(config.streams_cached_max, names),
+            ages: Ages::new(config.idempotency.time),
             window: WindowIds::new(config.idempotency, Position::START),
             window_positions: config.idempotency.positions,
             window_time: config.idempotency.time,
@@ -74,7 +80,7 @@ impl Knowledge {
         &mut self,
         command: &Command<T>,
         committed: Position,
-        now: Timestamp,
+        now: Instant,
         is_loading: impl Fn(&StreamId) -> bool,
     ) -> Assessment {
         if !self.knows(command, is_loading) {
@@ -84,7 +90,7 @@ impl Knowledge {
         if judged.iter().all(|judged| judged.fit == Fit::Fits) {
             return Assessment::Fits;
         }
-        let questions = self.questions(command, &judged, committed, now);
+        let questions = self.questions(command, &judged, committed, self.ages.now(now));
         if questions.iter().all(Option::is_none) {
             return match judge::all_fit(&judged) {
                 true => Assessment::Fits,
@@ -249,19 +255,26 @@ impl Knowledge {
         self.window.insert(event.stored_id());
     }
 
-    /// Brings the memory back to its bounds.
-    pub(crate) fn shrink(&mut self, now: Timestamp, end: Position, nothing_open: bool) {
-        self.window.expire(now, end);
+    /// Brings the memory back to its bounds. `end`: the last row known to be committed.
+    pub(crate) fn shrink(&mut self, now: Instant, end: LogEnd, nothing_open: bool) {
+        self.ages.see(end.created, now);
+        self.window.expire(self.ages.now(now), end.position);
         self.heads.shrink(nothing_open);
     }
 
     /// Forgets everything: the log is known to end at `end`, and nothing is known of what is in it. Nothing may be
     /// open.
-    pub(crate) fn forget(&mut self, config: &Config, end: Position) {
+    pub(crate) fn forget(&mut self, config: &Config, end: LogEnd, now: Now) {
         self.heads.clear();
-        self.window = WindowIds::new(config.idempotency, end);
+        self.ages.begin(end.created, now);
+        self.window = WindowIds::new(config.idempotency, end.position);
         self.looked_up = 0;
         self.is_backfilling = false;
+    }
+
+    /// The log has lost events, or is another one. It will be forgotten.
+    pub(crate) fn history_changed(&mut self) {
+        self.ages.clear();
     }
 
     // ---- what is looked up ----
@@ -321,6 +334,11 @@ impl Knowledge {
         self.window.covered_from()
     }
 
+    /// What time it is, for telling by the times of events which of them are in the window.
+    pub(crate) fn time_of_window(&self, now: Instant) -> Timestamp {
+        self.ages.now(now)
+    }
+
     /// An empty range of older ids that ends where those known begin, to be filled; `None` if the window is covered.
     pub(crate) fn older_ids(&self, window_start: Position) -> Option<OlderIds> {
         (!self.window.covers_window()).then(|| self.window.older(window_start))
@@ -334,7 +352,84 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
+    use gesta_core::EventId;
+
     use super::*;
+
+    const MINUTE: i64 = 60_000_000;
+
+    fn end_at(position: u64, created: i64) -> LogEnd {
+        LogEnd {
+            position: Position(position),
+            created: Timestamp(created),
+            ..LogEnd::default()
+        }
+    }
+
+    /// So many minutes after the start, by a clock that nobody sets and by the wall clock.
+    fn clock(uptime: u64, wall: i64) -> Now {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        Now {
+            instant: *START.get_or_init(Instant::now) + Duration::from_secs(60 * uptime),
+            wall: Timestamp(wall * MINUTE),
+        }
+    }
+
+    /// Stores so many events of a stream after position `end`, all at this time; returns the id of the first.
+    fn store(knowledge: &mut Knowledge, end: &mut u64, events: u64, wall: i64) -> EventId {
+        let ids: Vec<EventId> = (0..events).map(|_| EventId::random()).collect();
+        for id in &ids {
+            *end += 1;
+            knowledge.remember(StoredId {
+                stream: RowId(1),
+                id: *id,
+                position: Position(*end),
+                created: Timestamp(wall * MINUTE),
+            });
+        }
+        ids[0]
+    }
+
+    /// What happened: the clock of the owner was set forward by an hour, and the ids of all but the newest 100,000 events
+    /// were dropped, as if the others had been stored an hour ago: a retry of one was stored again.
+    #[test]
+    fn a_step_of_the_clock_drops_no_id_of_the_window() {
+        let config = Config::default();
+        let mut knowledge = Knowledge::new(&config);
+        let mut end = 0;
+        knowledge.forget(&config, LogEnd::default(), clock(0, 100));
+        let first = store(&mut knowledge, &mut end, 70_000, 100);
+        knowledge.shrink(clock(0, 100).instant, end_at(end, 100 * MINUTE), true);
+        store(&mut knowledge, &mut end, 200_000, 161);
+        let find = |knowledge: &Knowledge| knowledge.window.find(RowId(1), first);
+        for uptime in [1, 9] {
+            let now = clock(uptime, 160).instant;
+            knowledge.shrink(now, end_at(end, 161 * MINUTE), true);
+            assert_eq!(find(&knowledge), InWindow::Perhaps(Position(1)), "{uptime}");
+        }
+        // It is ten minutes old by any clock.
+        knowledge.shrink(clock(11, 170).instant, end_at(end, 171 * MINUTE), true);
+        assert_eq!(find(&knowledge), InWindow::No);
+    }
+
+    /// What happened: a node whose clock was right took a log over from one whose clock was an hour slow, and looked for
+    /// retries only among the events that look younger than ten minutes: there were none.
+    #[test]
+    fn after_a_slow_clock_the_window_begins_where_its_events_are() {
+        let config = Config::default();
+        let mut knowledge = Knowledge::new(&config);
+        let begins = |knowledge: &Knowledge, now: Now| {
+            let now = knowledge.time_of_window(now.instant);
+            let part = knowledge.window_part(Position(500_000), now, Position(500_000));
+            part.created_from.0 / MINUTE
+        };
+        knowledge.forget(&config, end_at(500_000, 100 * MINUTE), clock(0, 160));
+        assert_eq!(begins(&knowledge, clock(0, 160)), 90);
+        // Its own first events change nothing about those of the other.
+        let now = clock(1, 161);
+        knowledge.shrink(now.instant, end_at(500_001, 161 * MINUTE), true);
+        assert_eq!(begins(&knowledge, now), 91);
+    }
 
     /// Goal: the ids of the window are read once enough appends were looked up, once, and again when all was forgotten.
     #[test]
@@ -347,7 +442,7 @@ mod tests {
             knowledge.looked_up += 1;
             assert!(knowledge.begins_backfill());
             assert!(!knowledge.begins_backfill(), "it was begun");
-            knowledge.forget(&config, Position(9));
+            knowledge.forget(&config, end_at(9, 0), clock(0, 0));
             assert!(!knowledge.begins_backfill(), "nothing was looked up");
         }
     }

@@ -28,7 +28,7 @@ impl<T> Sequencer<T> {
             self.reads.backfill();
         }
         let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency);
-        let time = (now.instant, now.wall);
+        let time = (now.instant, knowledge.time_of_window(now.instant));
         let end = knowledge.ids_known_after();
         let older = |start| knowledge.older_ids(start);
         if let Some((id, job)) = self.reads.next_of_window(window, time, end, older) {

@@ -157,8 +157,7 @@ impl<T> Sequencer<T> {
         }
         let end = batch.end;
         let nothing_open = self.in_flight.is_empty() && self.forming.is_empty();
-        self.knowledge
-            .shrink(end.created, end.position, nothing_open);
+        self.knowledge.shrink(now.instant, end, nothing_open);
     }
 
     fn answer_dependent(&mut self, command: Command<T>, answer: DependentAnswer, now: Now) {

@@ -91,25 +91,6 @@ impl Prepared {
     }
 }
 
-/// Why a server that is a node must end when its membership has ended so; `None` if it has ended because the server does.
-pub(super) fn reason_to_end(stop: gesta::NodeStop, address: &str) -> Option<String> {
-    match stop {
-        gesta::NodeStop::Left => None,
-        gesta::NodeStop::Replaced => Some(format!(
-            "another process is the node at {address} of this cluster now, so this one has stopped: \
-             each node needs an address of its own"
-        )),
-        gesta::NodeStop::Unreadable(version) => Some(format!(
-            "the cluster is at version {version} now, in which this build cannot take part, so the node at {address} has \
-             stopped: start it with a newer build"
-        )),
-        gesta::NodeStop::Failed => Some(format!(
-            "the membership of the node at {address} has failed, so this server has stopped: \
-             start it again, and report the error above"
-        )),
-    }
-}
-
 /// The secret of the cluster, without white space at its end.
 fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     if path.is_empty() {
@@ -169,28 +150,5 @@ fn owner(log: u16, place: &gesta_cluster::LogPlace) -> LogOwner {
         node: owner.map(|owner| owner.node.0),
         address: owner.map(|owner| owner.address.to_string()),
         epoch: place.epoch.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What happened: a server whose membership had failed went on, owned no log and was never ready again.
-    #[test]
-    fn a_server_ends_when_its_membership_has_ended_by_itself() {
-        let reason = |stop| reason_to_end(stop, "host:7");
-        assert_eq!(reason(gesta::NodeStop::Left), None);
-        for (stop, says) in [
-            (gesta::NodeStop::Replaced, "another process"),
-            (
-                gesta::NodeStop::Unreadable(gesta_core::registry::ClusterVersion(2)),
-                "a newer build",
-            ),
-            (gesta::NodeStop::Failed, "has failed"),
-        ] {
-            let text = reason(stop).expect("ends");
-            assert!(text.contains(says) && text.contains("host:7"), "{text}");
-        }
     }
 }

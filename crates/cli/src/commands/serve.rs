@@ -48,7 +48,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         None => database.start(&options)?,
     };
     let membership_ended = match &node {
-        Some(node) => membership_ended(node),
+        Some(node) => node.ended_by_itself(),
         None => pending().boxed(),
     };
     let mut registry = gesta_server::Registry::default();
@@ -102,20 +102,6 @@ async fn until_stopped(
     }
     tracing::info!("stopped");
     why
-}
-
-/// Ends with a sentence when the membership of this node has ended by itself; else never.
-fn membership_ended(node: &gesta::Node) -> BoxFuture<'static, String> {
-    let (stopped, placement) = (node.stopped(), node.placement());
-    let me = placement.me.and_then(|me| placement.member(me));
-    let address = me.map(|me| Arc::clone(&me.address)).unwrap_or_default();
-    async move {
-        match node::reason_to_end(stopped.await, &address) {
-            Some(reason) => reason,
-            None => pending().await,
-        }
-    }
-    .boxed()
 }
 
 /// Opens the database. One that does not answer yet is waited for, as long as was asked for.

@@ -3,7 +3,7 @@
 //! Invariant: what this node believes about nodes and leases is one look, as the registry gave it, so all of it belongs
 //! to one history. What a change has done is seen by the look that follows; before it, nothing else is changed.
 
-use gesta_core::registry::{LeaseEpoch, Look, MoveReason, NodeId, NodeState, Tenure};
+use gesta_core::registry::{Look, MoveReason, NodeId, NodeState, Tenure};
 use gesta_core::{LogId, Result};
 
 use super::giving::Stage;
@@ -262,32 +262,22 @@ impl Core {
         let leave_until = now.plus(self.beat() * 8);
         let log = self.log_mut(tenure.log);
         log.leave_until = Some(leave_until);
-        self.on_moved(
-            tenure.log,
-            Some(tenure.owner),
-            None,
-            tenure.epoch.next(),
-            MoveReason::Stuck,
-        );
+        self.on_moved(Note::Moved {
+            log: tenure.log,
+            from: Some(tenure.owner),
+            to: None,
+            epoch: tenure.epoch.next(),
+            reason: MoveReason::Stuck,
+            without_owner: None,
+        });
     }
 
     /// A change of ours has moved a log.
-    pub(super) fn on_moved(
-        &mut self,
-        log: LogId,
-        from: Option<NodeId>,
-        to: Option<NodeId>,
-        epoch: LeaseEpoch,
-        reason: MoveReason,
-    ) {
-        let known = &mut self.log_mut(log).known;
-        *known = epoch.max(*known);
-        self.outputs.push(Output::Tell(Note::Moved {
-            log,
-            from,
-            to,
-            epoch,
-            reason,
-        }));
+    pub(super) fn on_moved(&mut self, moved: Note) {
+        if let Note::Moved { log, epoch, .. } = &moved {
+            let known = &mut self.log_mut(*log).known;
+            *known = (*epoch).max(*known);
+        }
+        self.outputs.push(Output::Tell(moved));
     }
 }

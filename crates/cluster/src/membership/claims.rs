@@ -10,7 +10,7 @@ use gesta_core::registry::{
 
 use super::shares::Shares;
 use super::times::{Moment, RANK_STEP};
-use super::{Change, Core};
+use super::{Change, Core, Note};
 
 impl Core {
     /// One claim of all logs that are ours to take now.
@@ -105,8 +105,15 @@ impl Core {
             let (from, was_stuck) = (lease.owner, was_stuck(lease));
             let log = self.log_mut(tenure.log);
             log.keep_until = was_stuck.then(|| now.plus(rest));
-            let to = Some(tenure.owner);
-            self.on_moved(tenure.log, from, to, tenure.epoch, MoveReason::Claim);
+            let without_owner = log.free_since.map(|since| now.since(since));
+            self.on_moved(Note::Moved {
+                log: tenure.log,
+                from,
+                to: Some(tenure.owner),
+                epoch: tenure.epoch,
+                reason: MoveReason::Claim,
+                without_owner,
+            });
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::random::affinity;
 use super::shares::{self, Shares};
 use super::times::{HAND_OVERS_MAX, Moment};
-use super::{Change, Core, Output, Preparation, Readiness};
+use super::{Change, Core, Note, Output, Preparation, Readiness};
 
 /// Time between two logs that are moved for the sake of balance.
 const BETWEEN_MOVES: Duration = Duration::from_secs(1);
@@ -141,13 +141,14 @@ impl Core {
         let HandOver {
             from, to, reason, ..
         } = *hand_over;
-        self.on_moved(
-            from.log,
-            Some(from.owner),
-            Some(to),
-            from.epoch.next(),
+        self.on_moved(Note::Moved {
+            log: from.log,
+            from: Some(from.owner),
+            to: Some(to),
+            epoch: from.epoch.next(),
             reason,
-        );
+            without_owner: None,
+        });
     }
 
     /// True if this node did not want the log, not long ago.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::LogId;
 use gesta_core::registry::{LeaseEpoch, MoveReason, NodeId};
@@ -29,6 +30,8 @@ pub enum Note {
         epoch: LeaseEpoch,
         /// Why.
         reason: MoveReason,
+        /// How long this node had seen the log without an owner that lives, if it had.
+        without_owner: Option<Duration>,
     },
 }
 
@@ -52,6 +55,7 @@ impl fmt::Display for Note {
                 to,
                 epoch,
                 reason,
+                ..
             } => write!(
                 f,
                 "log {log} moves from {} to {} with epoch {epoch}, because {}",

@@ -39,6 +39,15 @@ pub(crate) fn reached_by_all(look: &Look) -> impl Iterator<Item = &NodeRow> {
         .filter(|node| node.state == NodeState::Up && callers_cut(look, node).next().is_none())
 }
 
+/// True if some logs have no owner that lives, and this node has less than its share of all: it is about to claim some.
+#[must_use]
+pub fn is_about_to_claim(look: &Look, node: NodeId) -> bool {
+    let shares = Shares::of(look);
+    let is_below_floor = shares.excess(node) + shares.weights <= 0;
+    let is_free = |lease: &LeaseRow| look.holder(lease).is_none();
+    shares.receives(node) && is_below_floor && look.leases.iter().any(is_free)
+}
+
 /// True if a log may move for the sake of balance.
 pub(crate) fn is_movable(lease: &LeaseRow) -> bool {
     !lease.frozen && lease.pinned.is_none()

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use gesta_core::durations::{BOUNDS_MICROS, DurationCounts};
 use gesta_core::registry::{MoveReason, NodeState};
-use gesta_node::Node;
+use gesta_node::{Node, NodeStats, Took};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -76,13 +79,74 @@ fn encode_work(node: &Node, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let age = ConstGauge::new(age.as_secs_f64());
         one(to, "gesta_cluster_beat_age_seconds", help, &age)?;
     }
-    let calls = stats.forwarded.into_iter();
-    let calls = calls.map(|(result, calls)| (result, ConstCounter::new(calls)));
+    let calls = stats.forwarded.iter();
+    let calls = calls.map(|&(result, calls)| (result, ConstCounter::new(calls)));
     let help = "Calls for the owners of logs, by how they ended";
     many(to, "gesta_cluster_forwarded_calls", help, "result", calls)?;
     let help = "Changes made here because the owner of their log could not be reached";
     let direct = ConstCounter::new(stats.direct);
-    one(to, "gesta_cluster_direct_appends", help, &direct)
+    one(to, "gesta_cluster_direct_appends", help, &direct)?;
+    encode_ways(&stats, to)?;
+    encode_durations(&status.took, &stats, to)
+}
+
+/// By which ways changes went, and what was in theirs.
+fn encode_ways(stats: &NodeStats, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let places = [("here", stats.made_here), ("owner", stats.made_elsewhere)];
+    let places = places.map(|(place, changes)| (place, ConstCounter::new(changes)));
+    let help = "Changes that came to this node, by where they went";
+    many(to, "gesta_cluster_changes", help, "to", places)?;
+    let hindered = stats.hindered;
+    let refused = [
+        ("moved", hindered.moved),
+        ("no_owner", hindered.without_owner),
+    ];
+    let refused = refused.map(|(reason, answers)| (reason, ConstCounter::new(answers)));
+    let help = "Answers of nodes that a log is not theirs, to calls for it";
+    many(to, "gesta_cluster_not_here", help, "reason", refused)?;
+    let help = "Of these, answers that told nothing newer than was known";
+    let outdated = ConstCounter::new(hindered.outdated_hints);
+    one(to, "gesta_cluster_hints_outdated", help, &outdated)?;
+    let help =
+        "Time in which calls waited because the owner had enough unanswered ones of their log";
+    let waited = ConstCounter::new(hindered.credit_wait.as_secs_f64());
+    one(to, "gesta_cluster_lane_credit_wait_seconds", help, &waited)
+}
+
+fn encode_durations(took: &Took, stats: &NodeStats, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Time that the database took to answer a beat";
+    one(to, "gesta_cluster_beat_seconds", help, &Taken(took.beats))?;
+    let help = "Time from when a log was seen without an owner until this node had claimed it";
+    let name = "gesta_cluster_takeover_seconds";
+    one(to, name, help, &Taken(took.takeovers))?;
+    let phases = [
+        ("prepare", took.preparing),
+        ("finish", took.finishing),
+        ("move", took.moving),
+    ];
+    let phases = phases.map(|(phase, counts)| (phase, Taken(counts)));
+    let help = "Time of the phases of a hand-over by this node";
+    many(to, "gesta_cluster_handover_seconds", help, "phase", phases)?;
+    let help = "Time until a forwarded call was answered or came back";
+    let name = "gesta_cluster_forward_seconds";
+    one(to, name, help, &Taken(stats.forwarding))
+}
+
+/// Durations, as a histogram in seconds.
+struct Taken(DurationCounts);
+
+impl EncodeMetric for Taken {
+    fn encode(&self, mut to: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = BOUNDS_MICROS.map(|bound| Duration::from_micros(bound).as_secs_f64());
+        let bounds = bounds.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.0.buckets).collect();
+        let sum = Duration::from_micros(self.0.micros).as_secs_f64();
+        to.encode_histogram::<NoLabelSet>(sum, self.0.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }
 
 fn one(

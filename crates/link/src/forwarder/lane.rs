@@ -18,8 +18,9 @@ use crate::frame::Frame;
 use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
-use crate::route::{Address, Route};
+use crate::route::Route;
 use crate::sending::{Link, Output, Patience, Sender, Violation};
+use crate::stats::Counts;
 
 /// Inputs taken at once.
 const INTAKE_MAX: usize = 256;
@@ -107,8 +108,7 @@ pub(super) struct Parts {
     pub(super) peers: Arc<Peers>,
     pub(super) on_hint: OnHint,
     pub(super) clock: Clock,
-    /// Told the node of the route.
-    pub(super) node: watch::Sender<Option<Address>>,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// The task.
@@ -119,7 +119,9 @@ pub(super) struct LaneTask {
     peers: Arc<Peers>,
     on_hint: OnHint,
     clock: Clock,
-    node: watch::Sender<Option<Address>>,
+    counts: Arc<Counts>,
+    /// Since when calls have waited for the owner's credit.
+    waits_since: Option<Instant>,
     target: Option<Target>,
     stream: Option<LaneStream>,
     /// Told once the routes that were set are in force.
@@ -150,7 +152,8 @@ impl LaneTask {
             peers: parts.peers,
             on_hint: parts.on_hint,
             clock: parts.clock,
-            node: parts.node,
+            counts: parts.counts,
+            waits_since: None,
             target: None,
             stream: None,
             routed: Vec::new(),
@@ -235,6 +238,11 @@ impl LaneTask {
         }
         self.perform();
         self.demand();
+        if let Some(since) = self.waits_since.take() {
+            let waited = now.saturating_duration_since(since);
+            self.counts.waited_for_credit(waited);
+        }
+        self.waits_since = self.core.waits_for_credit().then_some(now);
         if !self.core.is_leaving() {
             // Whoever set a route may have stopped waiting.
             for done in self.routed.drain(..) {
@@ -255,15 +263,7 @@ impl LaneTask {
 
     /// Tells the core the state of the link to the node of the route.
     fn watch_target(&mut self) {
-        let node = self.core.node();
-        self.node.send_if_modified(|told| {
-            let is_new = told.as_ref() != node;
-            if is_new {
-                *told = node.cloned();
-            }
-            is_new
-        });
-        let Some(node) = node.cloned() else {
+        let Some(node) = self.core.node().cloned() else {
             self.target = None;
             return;
         };
@@ -374,7 +374,10 @@ impl LaneTask {
                 from,
                 untaken,
                 hint,
-            } => self.core.not_here(now, lane, from, untaken, hint),
+            } => {
+                self.counts.not_here(&hint, self.core.is_news(&hint));
+                self.core.not_here(now, lane, from, untaken, hint)
+            }
             _ => Err(Violation("a frame that owners do not send")),
         }
     }

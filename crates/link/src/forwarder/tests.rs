@@ -7,6 +7,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
+use tokio::sync::watch;
+
 use super::*;
 use crate::config::{Protocols, Secret, StoreIdentity, Times};
 use crate::serve::{Answer, Call, Question, Serve, Served};

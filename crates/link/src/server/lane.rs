@@ -21,7 +21,6 @@ use super::{Caller, Shared};
 use crate::clock::Clock;
 use crate::frame::Frame;
 use crate::pipe::{Pipe, PipeEvent};
-use crate::pushes::Pushed;
 use crate::receiving::{Newest, Receiver, Refusal, Verdict};
 use crate::route::{Epoch, Hint};
 use crate::sending::Violation;
@@ -61,10 +60,6 @@ pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<Shared>) {
             answer(pipe, kind, body, deadline, forwarder, &shared).await;
             Ok(())
         }
-        Ok((Frame::Subscribe { log }, _)) => {
-            push(pipe, log, &shared).await;
-            Ok(())
-        }
         Ok(_) => Err(Violation("a stream that begins with another frame")),
         Err(violation) => Err(violation),
     };
@@ -96,30 +91,6 @@ async fn answer(
     if let Ok(body) = tokio::time::timeout(remaining, answer).await {
         pipe.push(Frame::Answer { body });
         pipe.finish().await;
-    }
-}
-
-/// Sends a subscriber what is pushed, until the stream ends.
-async fn push(mut pipe: Pipe, log: LogId, shared: &Shared) {
-    let bounds = &shared.config.bounds;
-    // What is too large for a link is a gap.
-    let body_bytes_max = usize::try_from(bounds.body_bytes_max).unwrap_or(usize::MAX);
-    let bytes_max = bounds.push_bytes_max.min(body_bytes_max);
-    let queue = shared.subscribers.add(log, bytes_max);
-    loop {
-        tokio::select! {
-            event = poll_fn(|context| pipe.poll(context)) => match event {
-                PipeEvent::Room => {}
-                // A subscriber has nothing more to say.
-                PipeEvent::Data | PipeEvent::Ended => return,
-            },
-            pushed = queue.next(), if !pipe.is_full() => match pushed {
-                Some(Pushed::Body(body)) => pipe.push(Frame::Push { body }),
-                Some(Pushed::Gap) => pipe.push(Frame::Gap),
-                None => return,
-            },
-            () = shared.ending.cancelled() => return pipe.finish().await,
-        }
     }
 }
 

@@ -32,7 +32,8 @@ impl Peers for Node {
             .forwarder
             .call(log, SERVICE, body, Instant::now() + within);
         let counts = Arc::clone(&self.counts);
-        sent.inspect(move |outcome| counts.forwarded(outcome))
+        let begun = Instant::now();
+        sent.inspect(move |outcome| counts.forwarded(begun, outcome))
             .map(services::read)
             .boxed()
     }

@@ -131,13 +131,21 @@ async fn appends_name_the_owner_that_is_another_node() {
     for answer in [
         server.append("a", &["1"]).await,
         server.json("POST", "/append", several).await,
+        server.json("PUT", "/streams/a/metadata", "{}").await,
+        server.json("DELETE", "/streams/a", "").await,
     ] {
         assert_eq!(answer.header("gesta-log-owner"), "a:1; log=0; epoch=7");
     }
     let document = server.get("/openapi.json").await.json();
-    for path in ["/streams/{stream}", "/append"] {
-        let answer = &document["paths"][path]["post"]["responses"]["201"];
-        assert!(answer["headers"].get("Gesta-Log-Owner").is_some(), "{path}");
+    for (path, method, status) in [
+        ("/streams/{stream}", "post", "201"),
+        ("/append", "post", "201"),
+        ("/streams/{stream}", "delete", "200"),
+        ("/streams/{stream}/metadata", "put", "200"),
+    ] {
+        let answer = &document["paths"][path][method]["responses"][status];
+        let hint = answer["headers"].get("Gesta-Log-Owner");
+        assert!(hint.is_some(), "{method} {path}");
     }
     cluster.is_mine.store(true, Ordering::SeqCst);
     assert_eq!(

@@ -1,0 +1,52 @@
+//! How long beats, take-overs and hand-overs take.
+
+use std::ops::AddAssign;
+
+use gesta_core::durations::{DurationCounts, Durations};
+
+/// How long what a membership does has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Took {
+    /// Beats that were answered.
+    pub beats: DurationCounts,
+    /// From the first look that showed a log without an owner that lives until this node had claimed it.
+    pub takeovers: DurationCounts,
+    /// Hand-overs: the taker prepares while the log is served here.
+    pub preparing: DurationCounts,
+    /// Hand-overs: what is in flight ends, and nothing more is begun.
+    pub finishing: DurationCounts,
+    /// Hand-overs: the database is told. With `finishing` it is the pause of the log.
+    pub moving: DurationCounts,
+}
+
+impl AddAssign for Took {
+    fn add_assign(&mut self, other: Self) {
+        self.beats += other.beats;
+        self.takeovers += other.takeovers;
+        self.preparing += other.preparing;
+        self.finishing += other.finishing;
+        self.moving += other.moving;
+    }
+}
+
+/// The durations behind [`Took`].
+#[derive(Debug, Default)]
+pub(crate) struct Timed {
+    pub(crate) beats: Durations,
+    pub(crate) takeovers: Durations,
+    pub(crate) preparing: Durations,
+    pub(crate) finishing: Durations,
+    pub(crate) moving: Durations,
+}
+
+impl Timed {
+    pub(crate) fn read(&self) -> Took {
+        Took {
+            beats: self.beats.read(),
+            takeovers: self.takeovers.read(),
+            preparing: self.preparing.read(),
+            finishing: self.finishing.read(),
+            moving: self.moving.read(),
+        }
+    }
+}
