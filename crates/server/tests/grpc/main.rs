@@ -17,6 +17,7 @@ mod client;
 mod cluster;
 mod conformance;
 mod connection;
+mod follows;
 mod hostile;
 mod requests;
 mod users;
