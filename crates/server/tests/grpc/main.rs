@@ -18,6 +18,7 @@ mod cluster;
 mod conformance;
 mod connection;
 mod follows;
+mod groups;
 mod hostile;
 mod requests;
 mod users;
