@@ -96,14 +96,28 @@ impl Session {
             Taken::More => {}
             Taken::Refused(answer) => self.answers.push_back(*answer),
             Taken::Whole(batch) => {
+                // The batch has what was held of its message.
+                self.requests.hold(self.arriving.bytes())?;
                 let mut held = self.on.state.budget.reservation();
-                let taken = held.grow(batch.cost_bytes());
-                taken.map_err(|problem| refusal_of(&problem))?;
-                self.storing
-                    .push(Box::pin(store(self.on.clone(), *batch, held)));
+                match held.grow(batch.cost_bytes()) {
+                    Ok(()) => self
+                        .storing
+                        .push(Box::pin(store(self.on.clone(), *batch, held))),
+                    Err(problem) => {
+                        let refusal = refusal_of(&problem);
+                        self.answers.push_back(batch.asked.refused(&refusal));
+                    }
+                }
+                return Ok(());
             }
         }
-        self.requests.hold(self.arriving.bytes())
+        if let Err(refusal) = self.requests.hold(self.arriving.bytes()) {
+            // There is no room for what has come of this batch; the others go on.
+            let refused = self.arriving.refuse_last(&refusal);
+            self.answers.extend(refused);
+            self.requests.hold(self.arriving.bytes())?;
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ mod access;
 mod attacks;
 mod bounds;
 mod calls;
+mod claims;
 mod client;
 mod cluster;
 mod conformance;
