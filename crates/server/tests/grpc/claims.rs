@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::rpc::Status;
+use gesta_grpc::messages::server_errors::AccessDeniedErrorDetails;
 use gesta_grpc::messages::shared::{
     Empty, MaximumAppendEventSizeExceeded, WrongExpectedVersion, wrong_expected_version,
 };
@@ -21,7 +22,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use crate::client::Client;
-use crate::requests::{APPEND, appending, identifier};
+use crate::requests::{APPEND, appending, bytes_of, identifier};
 
 pub(crate) const BATCHES: &str = "/event_store.client.streams.Streams/BatchAppend";
 const STREAMS: &str = "/event_store.client.streams.Streams";
@@ -214,4 +215,28 @@ async fn a_batch_is_told_which_event_is_too_large() {
         (told.proposed_event_size, told.max_append_event_size),
         (max + 1, max)
     );
+}
+
+/// Goal: a refused append of the second version says in its details that it was refused, and what.
+#[tokio::test]
+async fn a_refused_append_of_the_second_version_has_details() {
+    let world = crate::access::world().await;
+    for (method, bytes) in [
+        ("AppendSession", bytes_of(&[session("$x", None)])),
+        ("AppendRecords", {
+            let mut records = session("$x", None).records;
+            records[0].stream = Some("$x".to_owned());
+            let checks = Vec::new();
+            bytes_of(&[v2::AppendRecordsRequest { records, checks }])
+        }),
+    ] {
+        let path = format!("/kurrentdb.protocol.v2.streams.StreamsService/{method}");
+        let user = crate::access::basic("user");
+        let headers = [("authorization", user.as_str())];
+        let ended = world.client.call_bytes(&path, &headers, bytes).await;
+        assert_eq!(ended.code, 7, "{}", ended.message());
+        assert_eq!(ended.trailers["exception"], "access-denied");
+        let told: AccessDeniedErrorDetails = last_detail(&ended);
+        assert_eq!(told.operation, method);
+    }
 }
