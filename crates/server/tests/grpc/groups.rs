@@ -221,7 +221,7 @@ async fn times_are_told_by_the_names_that_clients_know() {
     let told = soon(async {
         loop {
             let ended = client
-                .call(&format!("{GROUPS}/GetInfo"), &[asked.clone()])
+                .call(&format!("{GROUPS}/GetInfo"), std::slice::from_ref(&asked))
                 .await;
             let info = ended.read::<GetInfoResp>().remove(0).subscription_info;
             let consumer = info.expect("a group").connections.remove(0);
