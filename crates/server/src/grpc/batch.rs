@@ -68,9 +68,10 @@ impl Session {
                 return Ok(None);
             }
             let may_read = !self.closed && self.storing.len() < IN_FLIGHT_MAX;
+            let wait_max = self.on.state.config.body_read_max;
             tokio::select! {
                 Some(answer) = self.storing.next() => self.answers.push_back(answer),
-                chunk = self.requests.next::<BatchAppendReq>(), if may_read => match chunk? {
+                chunk = self.requests.next_within::<BatchAppendReq>(wait_max), if may_read => match chunk? {
                     Some(chunk) => self.take(chunk)?,
                     None => self.closed = true,
                 },

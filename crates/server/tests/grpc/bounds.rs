@@ -95,6 +95,42 @@ async fn a_batch_without_room_does_not_end_its_call() {
     assert_eq!((ended.code, ended.messages.len()), (0, 1));
 }
 
+/// Goal: a batch for which there is no room as it arrives waits for it, and its call goes on.
+#[tokio::test]
+async fn a_batch_that_arrives_waits_for_room() {
+    let client = with(Config {
+        bytes_in_flight_max: 1_000_000,
+        ..Config::default()
+    })
+    .await;
+    let [options, event] = appending("cart-1", 800_000);
+    let whole = [frame::framed(&options), frame::framed(&event)].concat();
+    let mut half = client.open(APPEND, &[]).await;
+    half.send_bytes(Bytes::from(whole).slice(..700_000)).await;
+    while client
+        .call(APPEND, &appending("cart-2", 400_000))
+        .await
+        .code
+        == 0
+    {}
+    let any = || ExpectedStreamPosition::Any(());
+    let mut open = client.open(BATCHES, &[]).await;
+    open.send(&batch("cart-1", any(), vec![proposed(400_000)]))
+        .await;
+    // What is small has room, and is sent after it on the same connection.
+    for _ in 0..20 {
+        let ended = client.call(APPEND, &appending("cart-3", 10)).await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+    }
+    drop(half);
+    let message = open.next().await.expect("the call goes on");
+    let answer = BatchAppendResp::decode(message).expect("an answer");
+    assert!(
+        matches!(answer.result, Some(Outcome::Success(_))),
+        "{answer:?}"
+    );
+}
+
 /// Goal: calls without an end have places of their own, which come back when their clients go.
 #[tokio::test]
 async fn calls_without_an_end_take_places_of_their_own() {
