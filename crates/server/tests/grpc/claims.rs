@@ -17,6 +17,8 @@ use gesta_grpc::messages::streams::delete_req::{self, options};
 use gesta_grpc::messages::streams::{
     AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, DeleteReq,
 };
+use gesta_grpc::messages::v2::consistency_check::{self, StreamStateCheck};
+use gesta_grpc::messages::v2::errors::consistency_violation;
 use gesta_grpc::messages::v2::{self, errors};
 use prost::Message;
 use uuid::Uuid;
@@ -26,6 +28,7 @@ use crate::requests::{APPEND, appending, bytes_of, identifier};
 
 pub(crate) const BATCHES: &str = "/event_store.client.streams.Streams/BatchAppend";
 const STREAMS: &str = "/event_store.client.streams.Streams";
+const RECORDS: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords";
 const SESSION: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession";
 
 fn claiming(stream: &str, claim: ExpectedStreamRevision) -> AppendReq {
@@ -151,6 +154,46 @@ async fn a_wrong_claim_about_a_deleted_stream_is_told_its_last_revision() {
     let none = options::ExpectedStreamRevision::NoStream(Empty {});
     let ended = client.call(&delete, &deleting("cart-1", none)).await;
     assert_eq!(ended.code, 0, "{}", ended.message());
+}
+
+/// A retry of records whose stream had to be deleted was refused: with the first attempt it is there again. Goal: it gets
+/// the first answer, and other records are refused with what the stream is.
+#[tokio::test]
+async fn records_for_a_deleted_stream_may_be_sent_again() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 5)).await;
+    let any = options::ExpectedStreamRevision::Any(Empty {});
+    let delete = format!("{STREAMS}/Delete");
+    let ended = client.call(&delete, &deleting("cart-1", any)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    let records = |id: Uuid, stream: &str| {
+        let mut records = session(stream, None).records;
+        records[0].stream = Some(stream.to_owned());
+        records[0].record_id = Some(id.to_string());
+        let check = StreamStateCheck {
+            stream: stream.to_owned(),
+            expected_state: -5,
+        };
+        let r#type = Some(consistency_check::Type::StreamState(check));
+        let checks = vec![v2::ConsistencyCheck { r#type }];
+        [v2::AppendRecordsRequest { records, checks }]
+    };
+    let request = records(Uuid::new_v4(), "cart-1");
+    let first = client.call(RECORDS, &request).await;
+    let first = first.read::<v2::AppendRecordsResponse>().remove(0);
+    assert_eq!(first.revisions[0].revision, 1);
+    let again = client.call(RECORDS, &request).await;
+    assert_eq!(again.read::<v2::AppendRecordsResponse>(), [first]);
+    for (stream, actual) in [("cart-1", 1), ("cart-2", -1)] {
+        let ended = client.call(RECORDS, &records(Uuid::new_v4(), stream)).await;
+        assert_eq!(ended.code, 9, "{}", ended.message());
+        let told: errors::AppendConsistencyViolationErrorDetails = last_detail(&ended);
+        let Some(consistency_violation::Type::StreamState(state)) = &told.violations[0].r#type
+        else {
+            panic!("{told:?}");
+        };
+        assert_eq!((state.expected_state, state.actual_state), (-5, actual));
+    }
 }
 
 fn session(stream: &str, expected_revision: Option<i64>) -> v2::AppendRequest {
