@@ -27,6 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             name: "shop".into(),
             password: "correct horse".into(),
             groups: vec!["$admins".into()],
+            full_name: String::new(),
             first: FirstUser::RefuseRights,
         })
         .await?;

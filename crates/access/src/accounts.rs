@@ -50,6 +50,8 @@ pub struct AddUser {
     pub password: String,
     /// The groups.
     pub groups: Vec<String>,
+    /// What the user is called besides; may be empty.
+    pub full_name: String,
     /// If it is the first one.
     pub first: FirstUser,
 }
@@ -70,8 +72,14 @@ pub struct ShownUser {
     pub user: String,
     /// The groups.
     pub groups: Vec<String>,
+    /// What the user is called besides.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub full_name: String,
     /// Whether it may do nothing at present.
     pub disabled: bool,
+    /// When the account was made or changed last.
+    #[serde(skip)]
+    pub changed: Timestamp,
 }
 
 /// A token, without secrets.
@@ -132,7 +140,9 @@ impl Accounts {
                 ShownUser {
                     user: name.into(),
                     groups,
+                    full_name: user.full_name.to_string(),
                     disabled: user.is_disabled,
+                    changed: user.changed,
                 },
             )
         });
@@ -175,6 +185,7 @@ impl Accounts {
     pub async fn add_user(&self, add: AddUser) -> Result<()> {
         let stream = names::user_stream(&add.name)?;
         check_groups(&add.groups)?;
+        names::check_full_name(&add.full_name)?;
         let hash = self.hash(add.password).await?;
         let mut directory = self.read().await?;
         if directory.users().next().is_none() && !add.groups.iter().any(|group| group == ADMINS) {
@@ -200,6 +211,7 @@ impl Accounts {
             id: Uuid::new_v4(),
             password: hash.text().into(),
             groups: add.groups,
+            full_name: add.full_name,
         };
         self.append(stream, None, record::event(USER_TYPE, &created)?)
             .await
@@ -218,6 +230,7 @@ impl Accounts {
             name: "admin".into(),
             password,
             groups: vec![ADMINS.into()],
+            full_name: String::new(),
             first: FirstUser::RefuseRights,
         };
         match self.add_user(add).await {
@@ -248,10 +261,41 @@ impl Accounts {
     /// # Errors
     /// As [`Accounts::set_password`].
     pub async fn set_groups(&self, name: &str, groups: Vec<String>) -> Result<()> {
+        self.replace(name, groups, None).await
+    }
+
+    /// Replaces the groups and the full name of a user.
+    ///
+    /// # Errors
+    /// As [`Accounts::set_password`].
+    pub async fn describe(&self, name: &str, groups: Vec<String>, full_name: String) -> Result<()> {
+        names::check_full_name(&full_name)?;
+        self.replace(name, groups, Some(full_name)).await
+    }
+
+    async fn replace(
+        &self,
+        name: &str,
+        groups: Vec<String>,
+        full_name: Option<String>,
+    ) -> Result<()> {
         check_groups(&groups)?;
         check_collisions(&self.read().await?, "", &groups)?;
-        self.change(name, |id| UserEvent::Groups { id, groups })
-            .await
+        self.change(name, |id| UserEvent::Groups {
+            id,
+            groups,
+            full_name,
+        })
+        .await
+    }
+
+    /// Ends an account, and with it its tokens. What the user has done stays. Rights of streams that name the user are those
+    /// of whoever gets the name next.
+    ///
+    /// # Errors
+    /// As [`Accounts::set_password`].
+    pub async fn delete_user(&self, name: &str) -> Result<()> {
+        self.change(name, |id| UserEvent::Deleted { id }).await
     }
 
     /// Lets a user do nothing any more, and their tokens too.

@@ -36,7 +36,10 @@ pub(crate) struct User {
     realm: Uuid,
     pub(crate) password: Hashed,
     pub(crate) groups: Vec<Box<str>>,
+    pub(crate) full_name: Box<str>,
     pub(crate) is_disabled: bool,
+    /// When the account was made or changed last.
+    pub(crate) changed: Timestamp,
 }
 
 /// A token.
@@ -271,6 +274,7 @@ impl Directory {
                 id,
                 password,
                 groups,
+                full_name,
             } => {
                 if self.users.len() >= ACCOUNTS_MAX && !self.users.contains_key(name) {
                     return Err(format!("there are more than {ACCOUNTS_MAX} users"));
@@ -280,7 +284,9 @@ impl Directory {
                     realm,
                     password: Hashed::parse(&password)?,
                     groups: groups_of(groups)?,
+                    full_name: full_name_of(full_name)?,
                     is_disabled: false,
+                    changed: event.created,
                 };
                 self.users.insert(name.into(), user);
                 return Ok(());
@@ -288,16 +294,29 @@ impl Directory {
             UserEvent::Password { id, password } => {
                 (id, Change::Password(Hashed::parse(&password)?))
             }
-            UserEvent::Groups { id, groups } => (id, Change::Groups(groups_of(groups)?)),
+            UserEvent::Groups {
+                id,
+                groups,
+                full_name,
+            } => {
+                let full_name = full_name.map(full_name_of).transpose()?;
+                (id, Change::Groups(groups_of(groups)?, full_name))
+            }
             UserEvent::Disabled { id } => (id, Change::Disabled(true)),
             UserEvent::Enabled { id } => (id, Change::Disabled(false)),
+            UserEvent::Deleted { id } => (id, Change::Deleted),
         };
         let user = self.users.get_mut(name).filter(|user| user.id == id);
         let user = user.ok_or("an event changes an account that does not begin")?;
+        user.changed = event.created;
         match change {
             Change::Password(password) => user.password = password,
-            Change::Groups(groups) => user.groups = groups,
+            Change::Groups(groups, full_name) => {
+                user.groups = groups;
+                user.full_name = full_name.unwrap_or(std::mem::take(&mut user.full_name));
+            }
             Change::Disabled(is_disabled) => user.is_disabled = is_disabled,
+            Change::Deleted => drop(self.users.remove(name)),
         }
         Ok(())
     }
@@ -347,8 +366,14 @@ impl Directory {
 
 enum Change {
     Password(Hashed),
-    Groups(Vec<Box<str>>),
+    Groups(Vec<Box<str>>, Option<Box<str>>),
     Disabled(bool),
+    Deleted,
+}
+
+fn full_name_of(name: String) -> Result<Box<str>, String> {
+    names::check_full_name(&name).map_err(|error| error.to_string())?;
+    Ok(name.into())
 }
 
 fn groups_of(groups: Vec<String>) -> Result<Vec<Box<str>>, String> {
@@ -372,14 +397,25 @@ pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result
             names::check_user("user", user).map_err(|error| error.to_string())?;
             return match record::read(USER_TYPE, &event.event_type, &event.data)? {
                 UserEvent::Created {
-                    password, groups, ..
+                    password,
+                    groups,
+                    full_name,
+                    ..
                 } => {
                     Hashed::parse(&password)?;
+                    full_name_of(full_name)?;
                     groups_of(groups).map(drop)
                 }
                 UserEvent::Password { password, .. } => Hashed::parse(&password).map(drop),
-                UserEvent::Groups { groups, .. } => groups_of(groups).map(drop),
-                UserEvent::Disabled { .. } | UserEvent::Enabled { .. } => Ok(()),
+                UserEvent::Groups {
+                    groups, full_name, ..
+                } => {
+                    full_name.map(full_name_of).transpose()?;
+                    groups_of(groups).map(drop)
+                }
+                UserEvent::Disabled { .. }
+                | UserEvent::Enabled { .. }
+                | UserEvent::Deleted { .. } => Ok(()),
             };
         }
         if name.starts_with(TOKEN_PREFIX) {

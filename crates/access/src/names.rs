@@ -102,6 +102,22 @@ pub(crate) fn check_group(name: &str) -> Result<()> {
     }
 }
 
+/// Most bytes of a full name.
+const FULL_NAME_BYTES_MAX: usize = 512;
+
+/// Checks what a user is called besides; it may be empty.
+pub(crate) fn check_full_name(name: &str) -> Result<()> {
+    if name.len() <= FULL_NAME_BYTES_MAX && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(60).collect();
+    let rule = format!(
+        "must be at most {FULL_NAME_BYTES_MAX} bytes without control characters, found {} bytes, {shown:?}",
+        name.len()
+    );
+    Err(Error::invalid("full name", rule))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

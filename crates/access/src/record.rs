@@ -31,6 +31,8 @@ pub(crate) enum UserEvent {
         id: Uuid,
         password: String,
         groups: Vec<String>,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        full_name: String,
     },
     Password {
         id: Uuid,
@@ -39,11 +41,18 @@ pub(crate) enum UserEvent {
     Groups {
         id: Uuid,
         groups: Vec<String>,
+        /// `None`: it stays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        full_name: Option<String>,
     },
     Disabled {
         id: Uuid,
     },
     Enabled {
+        id: Uuid,
+    },
+    /// The account ends. Another one of the same name has nothing of it.
+    Deleted {
         id: Uuid,
     },
 }

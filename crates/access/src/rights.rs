@@ -33,6 +33,8 @@ pub enum Operation<'a> {
     Observe,
     /// Create, change, delete or restart consumer groups, or replay what they have parked.
     ManageGroups,
+    /// Look after the server: have it tidy up, or another node take over.
+    Operate,
     /// Copy the whole store, or whatever else no right of a stream covers.
     Manage,
 }
@@ -92,6 +94,7 @@ impl<'a> Operation<'a> {
             Operation::Info => "ask about",
             Operation::Observe => "look at the metrics of",
             Operation::ManageGroups => "manage the consumer groups of",
+            Operation::Operate => "look after",
             Operation::Manage => "manage",
         }
     }
@@ -114,7 +117,7 @@ impl<'a> Operation<'a> {
             .is_some_and(|subject| subject.kind == Kind::Account);
         match self {
             _ if account => Scope::Admin,
-            Operation::Manage | Operation::ManageGroups => Scope::Admin,
+            Operation::Manage | Operation::ManageGroups | Operation::Operate => Scope::Admin,
             _ => match self.subject().map(|subject| subject.right) {
                 None | Some(Right::Read | Right::ReadMetadata) => Scope::Read,
                 Some(Right::Append) => Scope::Append,
@@ -248,7 +251,7 @@ pub(crate) fn decide(
     let Some(subject) = operation.subject() else {
         let whole = standing.prefixes.is_empty();
         return yes(match operation {
-            Operation::Observe | Operation::ManageGroups => {
+            Operation::Observe | Operation::ManageGroups | Operation::Operate => {
                 whole && (standing.is_admin() || standing.is_in(OPERATORS))
             }
             Operation::Manage => whole && standing.is_admin(),

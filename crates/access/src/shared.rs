@@ -405,6 +405,7 @@ impl Shared {
                     | Operation::WriteMetadata(_)
                     | Operation::Manage
                     | Operation::ManageGroups
+                    | Operation::Operate
             )
             || subject.is_some_and(|subject| subject.right == Right::WriteMetadata);
         if is_administrative && !matches!(self.state(), Ok(State::Open)) {

@@ -43,7 +43,10 @@ pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
-pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};
+pub use names::{
+    ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_a_group_on_all,
+    keeps_state_of_groups,
+};
 pub use queue::Delivery;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,

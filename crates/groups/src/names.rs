@@ -172,6 +172,20 @@ pub fn keeps_state_of_groups(stream: &StreamId) -> bool {
     name.strip_prefix("$$").unwrap_or(name).starts_with(STATE)
 }
 
+/// True for the streams that keep the checkpoints and the parked events of groups on all events.
+#[must_use]
+pub fn keeps_state_of_a_group_on_all(stream: &StreamId) -> bool {
+    let Some(rest) = stream.as_str().strip_prefix(STATE) else {
+        return false;
+    };
+    let key = rest
+        .strip_suffix(CHECKPOINT)
+        .or_else(|| rest.strip_suffix(PARKED));
+    // No name of a group has two colons in a row.
+    key.and_then(|key| key.rsplit_once(BETWEEN))
+        .is_some_and(|(source, _)| source == ALL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,5 +244,21 @@ mod tests {
             assert!(keeps_state_of_groups(&stream.metadata_stream()));
         }
         assert!(!keeps_state_of_groups(&group.configuration_stream()));
+    }
+
+    #[test]
+    fn the_state_of_groups_on_all_events_is_told_from_that_of_others() {
+        let all = GroupId::new(Source::All, "mail").expect("valid");
+        for stream in [all.checkpoint_stream(), all.parked_stream()] {
+            assert!(keeps_state_of_a_group_on_all(&stream));
+            assert!(!keeps_state_of_a_group_on_all(&stream.metadata_stream()));
+        }
+        assert!(!keeps_state_of_a_group_on_all(&all.configuration_stream()));
+        for source in ["cart-1", "$all::x", "x::$all"] {
+            let of_stream = group(source, "mail").expect("valid");
+            for stream in [of_stream.checkpoint_stream(), of_stream.parked_stream()] {
+                assert!(!keeps_state_of_a_group_on_all(&stream), "{stream:?}");
+            }
+        }
     }
 }

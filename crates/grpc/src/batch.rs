@@ -69,6 +69,8 @@ pub enum Taken {
 pub struct Arriving {
     batches: HashMap<Uuid, Option<Batch>>,
     bytes: usize,
+    /// The batch of the last chunk.
+    last: Uuid,
 }
 
 impl Arriving {
@@ -84,6 +86,7 @@ impl Arriving {
     /// The call cannot go on: the chunk does not say of which batch it is, or too much waits.
     pub fn take(&mut self, chunk: BatchAppendReq, message_bytes: usize) -> Result<Taken> {
         let (id, form) = ids::read_uuid("correlation_id", chunk.correlation_id.as_ref())?;
+        self.last = id;
         let last = chunk.is_final;
         let begun = self.batches.remove(&id);
         if begun.is_none() && self.batches.len() >= BATCHES_MAX {
@@ -128,6 +131,15 @@ impl Arriving {
                 Ok(Taken::Refused(Box::new(asked.refused(&refusal))))
             }
         }
+    }
+}
+
+impl Arriving {
+    /// Refuses the batch of the last chunk, if more of it is to come; its further chunks are passed over.
+    pub fn refuse_last(&mut self, refusal: &Refusal) -> Option<BatchAppendResp> {
+        let batch = self.batches.get_mut(&self.last)?.take()?;
+        self.bytes -= batch.cost_bytes();
+        Some(batch.asked.refused(refusal))
     }
 }
 
@@ -239,61 +251,47 @@ impl Asked {
     /// The answer to a batch that is refused for what it asks.
     #[must_use]
     pub fn refused(&self, refusal: &Refusal) -> BatchAppendResp {
-        let exception = refusal
-            .trailers
-            .iter()
-            .find(|(name, _)| *name == "exception");
-        let (code, name, detail) = match exception.map(|(_, value)| value.as_str()) {
-            Some("stream-deleted") => (
-                Code::NotFound,
-                "StreamDeleted",
-                of_shared(
-                    "StreamDeleted",
-                    &shared::StreamDeleted {
-                        stream_identifier: self.stream.as_ref().map(ids::identifier),
-                    },
-                ),
-            ),
-            Some("access-denied") => (
-                Code::PermissionDenied,
-                "AccessDenied",
-                of_shared("AccessDenied", &shared::AccessDenied {}),
-            ),
-            Some("maximum-append-size-exceeded") => (
-                Code::InvalidArgument,
-                "MaximumAppendSizeExceeded",
-                of_shared(
-                    "MaximumAppendSizeExceeded",
-                    &shared::MaximumAppendSizeExceeded {
-                        max_append_size: u32::try_from(limits::APPEND_BYTES_MAX)
-                            .unwrap_or(u32::MAX),
-                    },
-                ),
-            ),
-            _ => match refusal.code {
-                Code::InvalidArgument | Code::FailedPrecondition => (
-                    Code::InvalidArgument,
-                    refusal.message.as_str(),
-                    of_shared(
-                        "BadRequest",
-                        &shared::BadRequest {
-                            message: refusal.message.clone(),
-                        },
-                    ),
-                ),
-                Code::Aborted | Code::DeadlineExceeded => (
-                    Code::DeadlineExceeded,
-                    "Timeout",
-                    of_shared("Timeout", &shared::Timeout {}),
-                ),
-                code => (
-                    code,
-                    refusal.message.as_str(),
-                    of_shared("Unknown", &shared::Unknown {}),
-                ),
-            },
-        };
-        self.error(code, name, detail)
+        match refusal.exception_name() {
+            Some("stream-deleted") => {
+                let stream_identifier = self.stream.as_ref().map(ids::identifier);
+                let deleted = shared::StreamDeleted { stream_identifier };
+                let name = "StreamDeleted";
+                self.error(Code::NotFound, name, of_shared(name, &deleted))
+            }
+            Some("access-denied") => {
+                let name = "AccessDenied";
+                let denied = of_shared(name, &shared::AccessDenied {});
+                self.error(Code::PermissionDenied, name, denied)
+            }
+            Some("maximum-append-size-exceeded") => {
+                let name = "MaximumAppendSizeExceeded";
+                let max_append_size = u32::try_from(limits::APPEND_BYTES_MAX).unwrap_or(u32::MAX);
+                let exceeded = shared::MaximumAppendSizeExceeded { max_append_size };
+                self.error(Code::InvalidArgument, name, of_shared(name, &exceeded))
+            }
+            Some("maximum-append-event-size-exceeded") => {
+                let name = "MaximumAppendEventSizeExceeded";
+                let exceeded = of_shared(name, &event_too_large(refusal));
+                self.error(Code::InvalidArgument, name, exceeded)
+            }
+            _ => self.refused_by_code(refusal),
+        }
+    }
+
+    fn refused_by_code(&self, refusal: &Refusal) -> BatchAppendResp {
+        let message = refusal.message.clone();
+        match refusal.code {
+            Code::InvalidArgument | Code::FailedPrecondition => {
+                let detail = of_shared("BadRequest", &shared::BadRequest { message });
+                self.error(Code::InvalidArgument, &refusal.message, detail)
+            }
+            Code::Aborted | Code::DeadlineExceeded => {
+                let name = "Timeout";
+                let detail = of_shared(name, &shared::Timeout {});
+                self.error(Code::DeadlineExceeded, name, detail)
+            }
+            code => self.error(code, &message, of_shared("Unknown", &shared::Unknown {})),
+        }
     }
 
     /// The answer to a batch whose claim is wrong.
@@ -312,6 +310,24 @@ impl Asked {
             message: message.to_owned(),
             details: vec![detail],
         }))
+    }
+}
+
+/// The trailers of the refusal as a message.
+fn event_too_large(refusal: &Refusal) -> shared::MaximumAppendEventSizeExceeded {
+    let bytes = |name| {
+        let value = refusal.trailer_value(name);
+        value
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(u32::MAX)
+    };
+    shared::MaximumAppendEventSizeExceeded {
+        event_id: refusal
+            .trailer_value("event-id")
+            .unwrap_or_default()
+            .to_owned(),
+        proposed_event_size: bytes("proposed-append-event-size"),
+        max_append_event_size: bytes("maximum-append-event-size"),
     }
 }
 

@@ -41,11 +41,23 @@ const SERVICES: &[(&str, &[Method])] = &[
         &[
             ("create", &[]),
             ("update", &[]),
+            ("delete", &[]),
             ("disable", &[]),
             ("enable", &[]),
             ("details", &[]),
             ("changepassword", &[]),
             ("resetpassword", &[]),
+        ],
+    ),
+    (
+        "event_store.client.operations.operations",
+        &[
+            ("startscavenge", &[]),
+            ("stopscavenge", &[]),
+            ("mergeindexes", &[]),
+            ("resignnode", &[]),
+            ("setnodepriority", &[]),
+            ("restartpersistentsubscriptions", &[]),
         ],
     ),
     ("event_store.client.gossip.gossip", &[("read", &[])]),

@@ -12,6 +12,8 @@ use crate::refusal::Refusal;
 
 /// Events of a window unless the client names another number.
 const WINDOW: u64 = 32;
+/// What the names of indexes begin with: newer servers take such a name, alone in a list, for the index.
+const INDEX_PREFIX: &str = "$idx-";
 
 /// A filter of a client.
 #[derive(Debug)]
@@ -42,6 +44,11 @@ impl ClientFilter {
                 ));
             }
         };
+        if let (Of::Stream, true, [index]) = (of, regex.is_empty(), prefix.as_slice())
+            && index.starts_with(INDEX_PREFIX)
+        {
+            return Err(Refusal::no_index(index));
+        }
         let interval = u64::from(options.checkpoint_interval_multiplier).saturating_mul(window);
         Ok(Self {
             pattern: pattern(of, regex, prefix)?,
@@ -116,6 +123,16 @@ mod tests {
         assert_eq!(filter.checkpoint_interval().expect("given"), 64);
         let none = read(expression("", &["x"]), count, 0).expect("good");
         assert!(none.checkpoint_interval().is_err());
+        let by_name = |prefix: &[&str]| {
+            ClientFilter::read(FilterOptions {
+                filter: Some(Subject::StreamIdentifier(expression("", prefix))),
+                window: count,
+                checkpoint_interval_multiplier: 1,
+            })
+        };
+        let index = by_name(&["$idx-all"]).expect_err("no such index");
+        assert_eq!(index.exception_name(), Some("index-not-found"));
+        assert!(by_name(&["$idx-all", "cart-"]).is_ok());
         for (expression, window) in [
             (expression("", &[]), count),
             (expression("(", &[]), count),

@@ -152,6 +152,19 @@ impl Refusal {
         self
     }
 
+    /// What it says in a trailer.
+    #[must_use]
+    pub fn trailer_value(&self, name: &str) -> Option<&str> {
+        let found = self.trailers.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The name of the exception that clients make of it, if it has one.
+    #[must_use]
+    pub fn exception_name(&self) -> Option<&str> {
+        self.trailer_value(EXCEPTION)
+    }
+
     /// The stream is closed for ever, or was deleted and is expected to exist.
     #[must_use]
     pub fn stream_deleted(stream: &StreamId) -> Self {
@@ -198,6 +211,24 @@ impl Refusal {
         Self::invalid(format!("Maximum Append Size of {bytes_max} Exceeded."))
             .exception("maximum-append-size-exceeded")
             .trailer("maximum-append-size", bytes_max.to_string())
+    }
+
+    /// There are no indexes of this name, nor others.
+    #[must_use]
+    pub fn no_index(name: &str) -> Self {
+        let text = format!("there is no index {}", shown(name));
+        Self::new(Code::NotFound, text)
+            .exception("index-not-found")
+            .trailer("index-name", name)
+    }
+
+    /// There is no scavenge of this id, or it has ended.
+    #[must_use]
+    pub fn no_scavenge(id: &str) -> Self {
+        let text = format!("no scavenge {} is running", shown(id));
+        Self::new(Code::NotFound, text)
+            .exception("scavenge-not-found")
+            .trailer("scavenge-id", id)
     }
 
     /// An event that is too large.

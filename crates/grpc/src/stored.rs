@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use gesta_core::{ContentType, EventType, Lifecycle, RecordedEvent, Revision, StreamId};
+use gesta_pattern::{METADATA, STREAM_DELETED};
 
 /// The revision of a tombstone.
 const TOMBSTONE: Revision = Revision(i64::MAX.cast_unsigned());
@@ -47,7 +48,7 @@ fn deleted(event: &RecordedEvent) -> RecordedEvent {
     document.insert("$tb".into(), before.into());
     let data = serde_json::Value::Object(document).to_string();
     RecordedEvent {
-        event_type: EventType::from_stored("$metadata".into()),
+        event_type: EventType::from_stored(METADATA.into()),
         content_type: ContentType::Json,
         data: data.into(),
         metadata: Bytes::new(),
@@ -60,7 +61,7 @@ fn tombstone(event: &RecordedEvent, described: StreamId) -> RecordedEvent {
     RecordedEvent {
         stream: described,
         revision: TOMBSTONE,
-        event_type: EventType::from_stored("$streamDeleted".into()),
+        event_type: EventType::from_stored(STREAM_DELETED.into()),
         content_type: ContentType::Binary,
         data: Bytes::new(),
         metadata: Bytes::new(),
@@ -102,6 +103,23 @@ mod tests {
         assert_eq!(seen.event_type.as_str(), "$streamDeleted");
         assert_eq!(seen.stream.as_str(), "cart-1");
         assert_eq!(seen.revision.0, 9_223_372_036_854_775_807);
+    }
+
+    /// Goal: filters compare the names that clients see.
+    #[test]
+    fn patterns_know_events_by_the_names_that_are_shown() {
+        for stored in [
+            noted("$deleted", "{}", r#"{"deleted_before":4}"#),
+            noted("$tombstone", "{}", r#"{"tombstone":true}"#),
+            noted("$metadata", "{}", ""),
+            event("$deleted"),
+            event("$tombstone"),
+            event("added"),
+        ] {
+            let seen = translated(&stored);
+            let names = (seen.stream.as_str(), seen.event_type.as_str());
+            assert_eq!(gesta_pattern::shown_as(&stored), names);
+        }
     }
 
     #[test]

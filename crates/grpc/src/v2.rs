@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::Result;
 use crate::expected::Expected;
 use crate::messages::rpc::{BadRequest, ErrorInfo, bad_request::FieldViolation};
+use crate::messages::server_errors::AccessDeniedErrorDetails;
 use crate::messages::v2::errors::{
     AppendConsistencyViolationErrorDetails, AppendRecordSizeExceededErrorDetails,
     AppendTransactionSizeExceededErrorDetails, ConsistencyViolation,
@@ -242,6 +243,39 @@ fn refusal(code: Code, message: String, reason: &str, own: Option<prost_types::A
     refusal
 }
 
+/// The same refusal with the details that this version has for what is refused whatever is asked.
+#[must_use]
+pub fn detailed(mut refusal: Refusal, operation: &str) -> Refusal {
+    if !refusal.details.is_empty() {
+        return refusal;
+    }
+    let (reason, own) = match refusal.code {
+        Code::PermissionDenied => ("ACCESS_DENIED", Some(access_denied(operation))),
+        Code::DeadlineExceeded => ("OPERATION_TIMEOUT", None),
+        Code::Unavailable => ("SERVER_NOT_READY", None),
+        Code::InvalidArgument => ("BAD_REQUEST", Some(bad_request("", &refusal.message))),
+        _ => return refusal,
+    };
+    let info = ErrorInfo {
+        reason: reason.to_owned(),
+        domain: "server".to_owned(),
+        metadata: BTreeMap::new(),
+    };
+    refusal.details.push(detail("google.rpc.ErrorInfo", &info));
+    refusal.details.extend(own);
+    refusal
+}
+
+/// Who was refused is not told: whoever asks knows.
+fn access_denied(operation: &str) -> prost_types::Any {
+    let own = AccessDeniedErrorDetails {
+        operation: operation.to_owned(),
+        username: None,
+        permission: None,
+    };
+    detail("kurrent.rpc.AccessDeniedErrorDetails", &own)
+}
+
 fn of_streams(name: &str, message: &impl prost::Message) -> Option<prost_types::Any> {
     let full = format!("kurrentdb.protocol.v2.streams.errors.{name}");
     Some(detail(&full, message))
@@ -249,19 +283,20 @@ fn of_streams(name: &str, message: &impl prost::Message) -> Option<prost_types::
 
 /// A field that breaks a rule.
 fn bad(field: &str, rule: String) -> Refusal {
+    let own = bad_request(field, &rule);
+    let message = format!("{field} {rule}");
+    refusal(Code::InvalidArgument, message, "BAD_REQUEST", Some(own))
+}
+
+fn bad_request(field: &str, rule: &str) -> prost_types::Any {
     let violation = FieldViolation {
         field: field.to_owned(),
-        description: rule.clone(),
+        description: rule.to_owned(),
     };
     let own = BadRequest {
         field_violations: vec![violation],
     };
-    refusal(
-        Code::InvalidArgument,
-        format!("{field} {rule}"),
-        "BAD_REQUEST",
-        Some(detail("google.rpc.BadRequest", &own)),
-    )
+    detail("google.rpc.BadRequest", &own)
 }
 
 /// A request without anything to append.

@@ -5,7 +5,7 @@ use std::path::Path;
 use prost::Message;
 
 /// The schema, in the order in which it is read best.
-const FILES: [&str; 10] = [
+const FILES: [&str; 12] = [
     "shared.proto",
     "rpc.proto",
     "server_features.proto",
@@ -14,8 +14,10 @@ const FILES: [&str; 10] = [
     "persistent.proto",
     "streams_v2.proto",
     "errors_v2.proto",
+    "errors_server.proto",
     "monitoring.proto",
     "users.proto",
+    "operations.proto",
 ];
 
 #[test]

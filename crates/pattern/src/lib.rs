@@ -1,11 +1,13 @@
 //! Patterns of stream names and event types: regular expressions and prefixes.
 //!
+//! A pattern is compared with an event as these clients are shown it: Gesta notes deletes and tombstones in events of its
+//! own types, which they know by others ([`shown_as`]).
 //! Why an engine with look-ahead: clients look ahead to leave events out, also in their default filters, and engines in
 //! linear time cannot. The steps of the engine are bounded, so that no expression holds a server up.
 //! Not here: the filters of the store itself, which a database can carry out (`gesta_core::Filter`).
 
 use fancy_regex::{Regex, RegexBuilder};
-use gesta_core::{Error, Filter, Query, RecordedEvent, Result, limits};
+use gesta_core::{Error, EventType, Filter, Query, RecordedEvent, Result, limits};
 use serde::{Deserialize, Serialize};
 
 /// Largest size of an expression, and of all prefixes together, in bytes.
@@ -16,6 +18,30 @@ pub const PREFIXES_MAX: usize = 10_000;
 pub const STEPS_MAX: usize = 20_000;
 /// Largest size of a part of an expression when it is compiled, in bytes.
 const COMPILED_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+
+/// The type of an event that changes the metadata of a stream, or deletes it, to these clients.
+pub const METADATA: &str = "$metadata";
+/// The type of an event that closes a stream for ever, to these clients.
+pub const STREAM_DELETED: &str = "$streamDeleted";
+/// The types under which Gesta notes that in the metadata stream.
+const DELETED: &str = "$deleted";
+const TOMBSTONE: &str = "$tombstone";
+/// What the name of a metadata stream begins with.
+const METADATA_PREFIX: &str = "$$";
+
+/// The names of stream and type under which these clients are shown an event.
+#[must_use]
+pub fn shown_as(event: &RecordedEvent) -> (&str, &str) {
+    let (stream, event_type) = (event.stream.as_str(), event.event_type.as_str());
+    if !event_type.starts_with('$') || event.stream.described_stream().is_none() {
+        return (stream, event_type);
+    }
+    match event_type {
+        DELETED => (stream, METADATA),
+        TOMBSTONE => (&stream[METADATA_PREFIX.len()..], STREAM_DELETED),
+        _ => (stream, event_type),
+    }
+}
 
 /// The part of an event with which a pattern is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -90,30 +116,40 @@ impl Pattern {
     /// filter.
     #[must_use]
     pub fn in_store(&self) -> Filter {
-        match (self.text.of, &self.text.passes) {
-            (Of::Stream, Passes::Prefixes(prefixes))
-                if prefixes.len() <= limits::FILTER_VALUES_MAX
-                    && prefixes
-                        .iter()
-                        .all(|p| (1..=limits::STREAM_NAME_BYTES_MAX).contains(&p.len())) =>
-            {
-                Filter::query(Query {
-                    stream_prefixes: prefixes.clone(),
-                    ..Query::default()
-                })
-            }
-            _ => Filter::ALL,
+        let (Of::Stream, Passes::Prefixes(prefixes)) = (self.text.of, &self.text.passes) else {
+            return Filter::ALL;
+        };
+        let lengths = 1..=limits::STREAM_NAME_BYTES_MAX - METADATA_PREFIX.len();
+        if prefixes.len() > limits::FILTER_VALUES_MAX
+            || prefixes.iter().any(|p| !lengths.contains(&p.len()))
+        {
+            return Filter::ALL;
+        }
+        let named = Query {
+            stream_prefixes: prefixes.clone(),
+            ..Query::default()
+        };
+        // The tombstone of a stream is stored with its metadata.
+        let noted = prefixes.iter().map(|p| format!("{METADATA_PREFIX}{p}"));
+        let closed = Query {
+            stream_prefixes: noted.collect(),
+            types: vec![EventType::from_stored(TOMBSTONE.into())],
+            ..Query::default()
+        };
+        Filter {
+            any_of: vec![named, closed],
         }
     }
 
-    /// Tells whether an event passes.
+    /// Tells whether an event passes, by the names under which it is shown.
     ///
     /// # Errors
     /// `InvalidArgument` if the expression takes more than [`STEPS_MAX`] steps back.
     pub fn matches(&self, event: &RecordedEvent) -> Result<bool> {
+        let (stream, event_type) = shown_as(event);
         let found = match self.text.of {
-            Of::Stream => event.stream.as_str(),
-            Of::Type => event.event_type.as_str(),
+            Of::Stream => stream,
+            Of::Type => event_type,
         };
         match (&self.engine, &self.text.passes) {
             (Engine::Expression(regex), _) => is_in(regex, found),
@@ -206,9 +242,7 @@ fn without_look_ahead(expression: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::{
-        ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tags, Timestamp,
-    };
+    use gesta_core::{ContentType, EventId, LogId, Position, Revision, StreamId, Tags, Timestamp};
     use proptest::prelude::*;
 
     fn event(event_type: &str) -> RecordedEvent {
@@ -265,6 +299,43 @@ mod tests {
             let found = pattern.matches(&event(event_type));
             assert_eq!(found.expect("no steps"), passing);
         }
+    }
+
+    /// Goal: what is shown is what is compared, and the store leaves nothing out that may pass.
+    #[test]
+    fn notes_of_deletes_pass_by_the_names_under_which_they_are_shown() {
+        let noted = |stream: &str, event_type: &str| RecordedEvent {
+            stream: StreamId::new(stream).expect("valid"),
+            ..event(event_type)
+        };
+        let prefix = |of, prefix: &str| {
+            let passes = Passes::Prefixes(vec![prefix.to_owned()]);
+            Pattern::new(PatternText { of, passes }).expect("good")
+        };
+        let deleted = noted("$$cart-1", "$deleted");
+        let closed = noted("$$cart-1", "$tombstone");
+        for (pattern, event, passing) in [
+            (prefix(Of::Type, "$metadata"), &deleted, true),
+            (prefix(Of::Type, "$deleted"), &deleted, false),
+            (prefix(Of::Type, "$streamDeleted"), &closed, true),
+            (prefix(Of::Type, "$tombstone"), &closed, false),
+            (prefix(Of::Stream, "cart-"), &closed, true),
+            (prefix(Of::Stream, "cart-"), &deleted, false),
+            (prefix(Of::Stream, "$$cart-"), &closed, false),
+            (prefix(Of::Stream, "$$cart-"), &deleted, true),
+            // An event of a client, whatever it is called.
+            (
+                prefix(Of::Type, "$tombstone"),
+                &noted("cart-1", "$tombstone"),
+                true,
+            ),
+        ] {
+            let found = pattern.matches(event).expect("no steps");
+            assert_eq!(found, passing, "{:?} {event:?}", pattern.text());
+            assert!(!passing || pattern.in_store().matches(event));
+        }
+        let long = "x".repeat(limits::STREAM_NAME_BYTES_MAX - 1);
+        assert_eq!(prefix(Of::Stream, &long).in_store(), Filter::ALL);
     }
 
     #[test]

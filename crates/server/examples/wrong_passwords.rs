@@ -159,6 +159,7 @@ async fn main() -> Fallible<()> {
         name: "shop".into(),
         password: "correct horse".into(),
         groups: vec!["$admins".into()],
+        full_name: String::new(),
         first: FirstUser::RefuseRights,
     };
     accounts.add_user(add).await?;

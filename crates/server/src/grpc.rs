@@ -14,6 +14,7 @@ mod delete;
 mod discovery;
 mod groups;
 mod links;
+mod operations;
 mod read;
 mod reply;
 mod stats;
@@ -139,21 +140,49 @@ async fn others(path: &str, mut call: Call) -> Result<Reply> {
         }
         "/event_store.client.gossip.Gossip/Read" => discovery::gossip(&mut call).await,
         "/event_store.client.monitoring.Monitoring/Stats" => stats::stats(&mut call).await,
-        "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession" => {
-            v2::append_session(&mut call).await
+        path => {
+            if let Some(method) = path.strip_prefix(GROUPS) {
+                return of_groups(method, path, call).await;
+            }
+            if let Some(method) = path.strip_prefix(USERS) {
+                return of_users(method, path, call).await;
+            }
+            if let Some(method) = path.strip_prefix(OPERATIONS) {
+                return of_operators(method, path, call).await;
+            }
+            match path.strip_prefix(STREAMS_V2) {
+                Some(method) => of_streams_v2(method, path, call).await,
+                None => Err(Refusal::unimplemented(path)),
+            }
         }
-        "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords" => {
-            v2::append_records(&mut call).await
-        }
+    }
+}
+
+/// What the calls of the second version begin with.
+const STREAMS_V2: &str = "/kurrentdb.protocol.v2.streams.StreamsService/";
+
+async fn of_streams_v2(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+    let answer = match method {
+        "AppendSession" => v2::append_session(&mut call).await,
+        "AppendRecords" => v2::append_records(&mut call).await,
+        _ => Err(Refusal::unimplemented(path)),
+    };
+    answer.map_err(|refusal| gesta_grpc::v2::detailed(refusal, method))
+}
+
+/// What the calls of operators begin with.
+const OPERATIONS: &str = "/event_store.client.operations.Operations/";
+
+async fn of_operators(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+    match method {
+        "StartScavenge" => operations::start_scavenge(&mut call).await,
+        "StopScavenge" => operations::stop_scavenge(&mut call).await,
+        "MergeIndexes" => operations::merge_indexes(&mut call).await,
+        "ResignNode" => operations::resign(&mut call, path).await,
+        "SetNodePriority" => operations::set_priority(&mut call, path).await,
         // The name that this call had before groups had a service of their own.
-        "/event_store.client.operations.Operations/RestartPersistentSubscriptions" => {
-            groups::restart(&mut call).await
-        }
-        path => match (path.strip_prefix(GROUPS), path.strip_prefix(USERS)) {
-            (Some(method), _) => of_groups(method, path, call).await,
-            (_, Some(method)) => of_users(method, path, call).await,
-            _ => Err(Refusal::unimplemented(path)),
-        },
+        "RestartPersistentSubscriptions" => groups::restart(&mut call).await,
+        _ => Err(Refusal::unimplemented(path)),
     }
 }
 
@@ -164,6 +193,7 @@ async fn of_users(method: &str, path: &str, mut call: Call) -> Result<Reply> {
     match method {
         "Create" => users::create(&mut call).await,
         "Update" => users::update(&mut call).await,
+        "Delete" => users::delete(&mut call).await,
         "Disable" => users::disable(&mut call).await,
         "Enable" => users::enable(&mut call).await,
         "Details" => users::details(&mut call).await,

@@ -7,6 +7,7 @@ fn user(name: &str, groups: &[&str], first: FirstUser) -> AddUser {
         name: name.into(),
         password: "a long password".into(),
         groups: groups.iter().map(ToString::to_string).collect(),
+        full_name: String::new(),
         first,
     }
 }
@@ -131,7 +132,9 @@ async fn users_are_changed() {
     let a = ShownUser {
         user: "a".into(),
         groups: vec!["$ops".into()],
+        full_name: String::new(),
         disabled: true,
+        changed: shown[0].changed,
     };
     assert_eq!((shown.len(), &shown[0]), (2, &a));
     accounts.enable("a").await.expect("enabled");
@@ -144,6 +147,44 @@ async fn users_are_changed() {
     );
     assert!(accounts.set_password("a", "short".into()).await.is_err());
     assert!(accounts.revoke_token("x").await.is_err());
+}
+
+/// Goal: an account that is deleted is gone, with its tokens; another one of its name has nothing of it.
+#[tokio::test]
+async fn a_deleted_user_leaves_nothing_to_the_next_of_the_name() {
+    let accounts = with_user().await;
+    let token = |user: &str| NewToken {
+        user: user.into(),
+        label: String::new(),
+        scopes: vec![Scope::Read],
+        prefixes: Vec::new(),
+        expires: None,
+    };
+    accounts.create_token(token("a")).await.expect("made");
+    let full_name = || "Alice of the Shop".to_owned();
+    let described = accounts.describe("a", vec!["shop".into()], full_name());
+    described.await.expect("described");
+    accounts.set_groups("a", Vec::new()).await.expect("changed");
+    let shown = accounts.users().await.expect("listed").remove(0);
+    assert_eq!((shown.user.as_str(), shown.full_name), ("a", full_name()));
+    assert!(shown.changed > Timestamp(0));
+    let odd = accounts.describe("a", Vec::new(), "a\nb".to_owned()).await;
+    assert!(odd.expect_err("refused").to_string().contains("control"));
+
+    accounts.delete_user("a").await.expect("deleted");
+    assert_eq!(accounts.users().await.expect("listed").len(), 1);
+    assert!(!accounts.tokens().await.expect("listed")[0].active);
+    for gone in [accounts.delete_user("a").await, accounts.enable("a").await] {
+        assert!(gone.expect_err("gone").to_string().contains("\"a\""));
+    }
+    assert!(accounts.create_token(token("a")).await.is_err());
+    let again = user("a", &[], FirstUser::RefuseRights);
+    accounts.add_user(again).await.expect("added");
+    let directory = accounts.read().await.expect("read");
+    assert!(directory.damaged().is_empty(), "{directory:?}");
+    let shown = accounts.users().await.expect("listed").remove(0);
+    assert_eq!((shown.groups.len(), shown.full_name.as_str()), (0, ""));
+    assert!(!accounts.tokens().await.expect("listed")[0].active);
 }
 
 /// Goal: what was planted in the stream of a user or of the marker neither counts nor keeps the account from beginning.

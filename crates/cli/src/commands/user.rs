@@ -78,6 +78,7 @@ async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome 
         name: add.user,
         password,
         groups,
+        full_name: String::new(),
         first: match add.keep_rights {
             true => FirstUser::KeepRights,
             false => FirstUser::RefuseRights,

@@ -26,6 +26,8 @@ const CALLS: (usize, usize) = (1_600, 40_000);
 const CALLERS: usize = 4;
 /// What a node may also say while it does not hear the owner, as happens on a machine that stands still for a while.
 const UNAVAILABLE: i32 = 14;
+/// Without users nobody has a password to change.
+const FORBIDDEN: i32 = 7;
 const FAILURES: [&str; 3] = ["overloaded", "unavailable", "outcome_unknown"];
 /// So that oversized bodies need not be huge.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -81,7 +83,7 @@ async fn by_grpc(address: SocketAddr, mut rng: StdRng, calls: usize) -> BTreeMap
     let connection = Grpc::to(address).await;
     let mut codes = BTreeMap::new();
     for _ in 0..calls {
-        let code = attacks::attack(&connection, &mut rng, &[UNAVAILABLE]).await;
+        let code = attacks::attack(&connection, &mut rng, &[UNAVAILABLE, FORBIDDEN]).await;
         *codes.entry(code).or_default() += 1;
     }
     codes

@@ -63,6 +63,7 @@ impl World {
                 name: name.into(),
                 password: password_of(name),
                 groups: groups.iter().map(ToString::to_string).collect(),
+                full_name: String::new(),
                 first: FirstUser::RefuseRights,
             };
             world.accounts(world.forwarder).add_user(add).await.unwrap();

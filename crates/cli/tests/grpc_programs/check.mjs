@@ -162,6 +162,10 @@ const checks = {
     assert.ok((await filtered(excludeSystemEvents())).every(([, type]) => !type.startsWith("$")));
     const ahead = await filtered(eventTypeFilter({ regex: "^(?!\\$|item-rem)" }));
     assert.deepEqual(ahead.slice(-2), [[one, "item-added"], [two, "item-added"]]);
+    await client.tombstoneStream(two);
+    const closed = [two, "$streamDeleted"];
+    assert.deepEqual(await filtered(streamNameFilter({ prefixes: [`two${mark}`] })), [[two, "item-added"], closed]);
+    assert.deepEqual((await filtered(eventTypeFilter({ prefixes: ["$streamDeleted"] }))).at(-1), closed);
   },
 
   async aSubscriptionCatchesUpAndStaysLive() {
@@ -180,25 +184,49 @@ const checks = {
     assert.deepEqual(found, Array.from({ length: 300 }, (_, n) => n));
   },
 
+  async aSubscriptionMayBeginBeyondTheEndOfItsStream() {
+    const stream = name();
+    await client.appendToStream(stream, events(2));
+    for (const followed of [stream, name()]) {
+      const found = [];
+      let caughtUp = 0;
+      const subscription = client.subscribeToStream(followed, { fromRevision: 4n });
+      subscription.on("data", (each) => found.push(each)).on("caughtUp", () => caughtUp++);
+      await until("it waits", () => caughtUp > 0);
+      await client.appendToStream(followed, events(7));
+      await until("it goes on", () => found.length > 0);
+      assert.equal(found[0].event.revision, 5n);
+      await subscription.unsubscribe();
+    }
+  },
+
   async allEventsAreFollowedWithCheckpoints() {
     const mark = randomUUID().replaceAll("-", "");
     const others = await client.appendToStream(name("others"), events(50));
     const passing = name(`passing${mark}`);
     await client.appendToStream(passing, event());
-    const checkpoints = [];
+    const [found, checkpoints] = [[], []];
     let caughtUp = 0;
+    // A checkpoint for every eight events, whether they pass or not.
     const subscription = client.subscribeToAll({
       fromPosition: START,
       filter: streamNameFilter({
         prefixes: [`passing${mark}`],
+        maxSearchWindow: 4,
         checkpointInterval: 2,
         checkpointReached: async (_, position) => checkpoints.push(position.commit),
       }),
     });
-    subscription.on("caughtUp", () => caughtUp++);
-    const [found] = await take(subscription, () => true);
-    assert.equal(found.event.streamId, passing);
-    assert.ok(found.event.position.commit > others.position.commit);
+    subscription.on("data", (each) => found.push(each)).on("caughtUp", () => caughtUp++);
+    await until("it has caught up", () => caughtUp > 0 && found.length > 0);
+    assert.deepEqual(found.map(({ event }) => event.streamId), [passing]);
+    assert.ok(found[0].event.position.commit > others.position.commit);
+    assert.ok(checkpoints.length >= 6, `${checkpoints}`);
+    assert.ok(checkpoints.every((at, n) => n === 0 || checkpoints[n - 1] < at), `${checkpoints}`);
+    const before = checkpoints.length;
+    await client.appendToStream(name("others"), events(8));
+    await until("a checkpoint comes while nothing passes", () => checkpoints.length > before);
+    await subscription.unsubscribe();
     const after = await take(client.subscribeToAll({ fromPosition: others.position }), () => true);
     assert.ok(after[0].event.position.commit > others.position.commit);
   },

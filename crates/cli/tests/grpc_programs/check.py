@@ -217,6 +217,23 @@ def all_events_are_followed_with_checkpoints(client):
         for e in subscription:
             if e.stream_name == passing:
                 break
+    # So is a filter by the beginning of names: eight events for each checkpoint, whether they pass or not.
+    with client.subscribe_to_all(
+        commit_position=start,
+        filter_include=[f"passing{mark}"],
+        filter_by_stream_name=True,
+        filter_by_prefix=True,
+        include_checkpoints=True,
+        include_caught_up=True,
+        window_size=4,
+        checkpoint_interval_multiplier=2,
+    ) as subscription:
+        kinds = []
+        for message in subscription:
+            kinds.append(type(message).__name__)
+            if kinds[-1] == "CaughtUp":
+                break
+    assert kinds.count("Checkpoint") >= 5 and kinds.count("RecordedEvent") == 1, kinds
     from_end = client.subscribe_to_all(from_end=True)
     late = name("late")
     with from_end:

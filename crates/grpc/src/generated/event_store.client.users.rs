@@ -57,6 +57,21 @@ pub mod enable_req {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnableResp {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteReq {
+    #[prost(message, optional, tag = "1")]
+    pub options: ::core::option::Option<delete_req::Options>,
+}
+/// Nested message and enum types in `DeleteReq`.
+pub mod delete_req {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Options {
+        #[prost(string, tag = "1")]
+        pub login_name: ::prost::alloc::string::String,
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteResp {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DisableReq {
     #[prost(message, optional, tag = "1")]
     pub options: ::core::option::Option<disable_req::Options>,

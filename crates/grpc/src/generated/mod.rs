@@ -8,6 +8,9 @@ pub mod event_store {
         pub mod monitoring {
             include!("event_store.client.monitoring.rs");
         }
+        pub mod operations {
+            include!("event_store.client.operations.rs");
+        }
         pub mod persistent_subscriptions {
             include!("event_store.client.persistent_subscriptions.rs");
         }
@@ -25,6 +28,11 @@ pub mod event_store {
 pub mod google {
     pub mod rpc {
         include!("google.rpc.rs");
+    }
+}
+pub mod kurrent {
+    pub mod rpc {
+        include!("kurrent.rpc.rs");
     }
 }
 pub mod kurrentdb {

@@ -68,9 +68,10 @@ impl Session {
                 return Ok(None);
             }
             let may_read = !self.closed && self.storing.len() < IN_FLIGHT_MAX;
+            let wait_max = self.on.state.config.body_read_max;
             tokio::select! {
                 Some(answer) = self.storing.next() => self.answers.push_back(answer),
-                chunk = self.requests.next::<BatchAppendReq>(), if may_read => match chunk? {
+                chunk = self.requests.next_within::<BatchAppendReq>(wait_max), if may_read => match chunk? {
                     Some(chunk) => self.take(chunk)?,
                     None => self.closed = true,
                 },
@@ -96,14 +97,28 @@ impl Session {
             Taken::More => {}
             Taken::Refused(answer) => self.answers.push_back(*answer),
             Taken::Whole(batch) => {
+                // The batch has what was held of its message.
+                self.requests.hold(self.arriving.bytes())?;
                 let mut held = self.on.state.budget.reservation();
-                let taken = held.grow(batch.cost_bytes());
-                taken.map_err(|problem| refusal_of(&problem))?;
-                self.storing
-                    .push(Box::pin(store(self.on.clone(), *batch, held)));
+                match held.grow(batch.cost_bytes()) {
+                    Ok(()) => self
+                        .storing
+                        .push(Box::pin(store(self.on.clone(), *batch, held))),
+                    Err(problem) => {
+                        let refusal = refusal_of(&problem);
+                        self.answers.push_back(batch.asked.refused(&refusal));
+                    }
+                }
+                return Ok(());
             }
         }
-        self.requests.hold(self.arriving.bytes())
+        if let Err(refusal) = self.requests.hold(self.arriving.bytes()) {
+            // There is no room for what has come of this batch; the others go on.
+            let refused = self.arriving.refuse_last(&refusal);
+            self.answers.extend(refused);
+            self.requests.hold(self.arriving.bytes())?;
+        }
+        Ok(())
     }
 }
 

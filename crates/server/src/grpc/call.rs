@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use gesta_core::{EventStore, limits};
@@ -151,7 +152,13 @@ pub(crate) struct Requests {
     held: Reservation,
     /// Bytes of the last message.
     last_bytes: usize,
+    /// Bytes of `data` that there was no room for yet, and since when.
+    uncounted: usize,
+    waiting_since: Option<Instant>,
 }
+
+/// How often is looked whether there is room.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Requests {
     fn new(incoming: Incoming, held: Reservation) -> Self {
@@ -161,26 +168,54 @@ impl Requests {
             frames: Frames::new(limits::APPEND_BYTES_MAX + MESSAGE_SLACK_BYTES),
             held,
             last_bytes: 0,
+            uncounted: 0,
+            waiting_since: None,
         }
     }
 
     /// The next message; `None` after the last one.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+        self.next_within(Duration::ZERO).await
+    }
+
+    /// The next message, for which room is awaited for so long: meanwhile the client can send no more than its connection
+    /// takes. May be dropped and called again.
+    pub(crate) async fn next_within<M: Message + Default>(
+        &mut self,
+        wait_max: Duration,
+    ) -> Result<Option<M>> {
         loop {
+            self.count(wait_max).await?;
             if let Some(message) = self.frames.next(&mut self.data)? {
                 self.last_bytes = message.len();
                 return frame::read(message).map(Some);
             }
             match self.receive().await? {
                 Some(data) => {
-                    let held = self.held.grow(data.len());
-                    held.map_err(|problem| refusal_of(&problem))?;
+                    self.uncounted = data.len();
                     self.data = data;
                 }
                 None if self.frames.is_between() => return Ok(None),
                 None => return Err(Refusal::invalid("the last message is cut")),
             }
         }
+    }
+
+    /// Counts what has arrived.
+    async fn count(&mut self, wait_max: Duration) -> Result<()> {
+        while self.uncounted > 0 {
+            let Err(problem) = self.held.grow(self.uncounted) else {
+                self.uncounted = 0;
+                self.waiting_since = None;
+                break;
+            };
+            let since = *self.waiting_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= wait_max {
+                return Err(refusal_of(&problem));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
     }
 
     /// Bytes of the last message.

@@ -102,9 +102,8 @@ pub(crate) async fn append(
         // No stream has such a revision.
         return Ok(
             match look(on, Operation::Append(&stream), &stream).await?.state {
-                StreamState::At(last) => Outcome::Wrong(Some(last)),
                 StreamState::Tombstoned => return Err(Refusal::stream_deleted(&stream)),
-                StreamState::NoStream | StreamState::Deleted(_) => Outcome::Wrong(None),
+                state => Outcome::Wrong(last_of(state)),
             },
         );
     };
@@ -116,11 +115,20 @@ pub(crate) async fn append(
         (Outcome::Wrong(None), Some((stream, events))) => {
             let found = look(on, Operation::Append(&stream), &stream).await?;
             if !stands_for_no_stream(&stream, expected, &found)? {
-                return Ok(Outcome::Wrong(None));
+                return Ok(Outcome::Wrong(last_of(found.state)));
             }
             attempt(on, Append::to(stream, ExpectedRevision::NoStream, events)).await
         }
         (outcome, _) => Ok(outcome),
+    }
+}
+
+/// The last revision that is told of a stream that is not as expected: also of one that is deleted, for a new event gets
+/// the next one.
+pub(crate) fn last_of(state: StreamState) -> Option<Revision> {
+    match state {
+        StreamState::At(last) | StreamState::Deleted(last) => Some(last),
+        StreamState::NoStream | StreamState::Tombstoned => None,
     }
 }
 
@@ -174,5 +182,8 @@ pub(crate) async fn check(
             stands_for_no_stream(stream, expected, &found)?
         }
     };
-    Ok(if right { Ok(last) } else { Err(last) })
+    Ok(match right {
+        true => Ok(last),
+        false => Err(last_of(found.state)),
+    })
 }

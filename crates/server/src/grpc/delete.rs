@@ -83,12 +83,10 @@ async fn refused(
     kind: DeleteKind,
 ) -> Result<Position> {
     let found = claim::look(on, Operation::Delete(stream), stream).await?;
-    let actual = match found.state {
-        StreamState::At(last) => Some(last),
-        StreamState::Tombstoned | StreamState::NoStream | StreamState::Deleted(_) => None,
-    };
+    let actual = claim::last_of(found.state);
     let wrong = Refusal::wrong_expected_version(stream, expected, actual);
-    if actual.is_some() || !is_deleted_as_expected(stream, expected, &found)? {
+    let is_there = matches!(found.state, StreamState::At(_));
+    if is_there || !is_deleted_as_expected(stream, expected, &found)? {
         return Err(wrong);
     }
     if kind == DeleteKind::Soft {
@@ -102,7 +100,7 @@ async fn refused(
 
 fn is_deleted_as_expected(stream: &StreamId, expected: Expected, found: &Found) -> Result<bool> {
     match (expected, found.state) {
-        (Expected::Any, StreamState::Deleted(_)) => Ok(true),
+        (Expected::Any | Expected::NoStream, StreamState::Deleted(_)) => Ok(true),
         (Expected::StreamExists, StreamState::NoStream) => Ok(false),
         _ => claim::stands_for_no_stream(stream, expected, found),
     }

@@ -31,6 +31,11 @@ const PAGE: usize = 1_000;
 /// Groups that one list has at most.
 const LIST_MAX: usize = 10_000;
 
+/// A refusal of what a group was to be or to do.
+fn not_so(state: &State, group: &GroupId, error: Error) -> Refusal {
+    told::of_settings(group, refused(state, error))
+}
+
 /// A refusal of a group. Who came to the wrong node is told the right one, if that has told where clients reach it.
 fn refused(state: &State, error: Error) -> Refusal {
     if let Error::NotHere { elsewhere, .. } = &error
@@ -68,7 +73,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
     } = wanted(request.options)?;
     may_manage(call, group.source()).await?;
     let create = Create {
-        group,
+        group: group.clone(),
         settings,
         filter: Filter::ALL,
     };
@@ -77,17 +82,21 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
         None => groups.create(create).await,
         Some(pattern) => groups.create_matching(create, pattern).await,
     }
-    .map_err(|error| refused(&call.state, error))?;
+    .map_err(|error| not_so(&call.state, &group, error))?;
     Ok(Reply::message(&CreateResp {}))
 }
 
 /// Carries out `Update`.
 pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
-    let wanted = wanted(request.options)?;
-    may_manage(call, wanted.group.source()).await?;
-    let updated = call.state.groups.update(&wanted.group, wanted.settings);
-    updated.await.map_err(|error| refused(&call.state, error))?;
+    let Wanted {
+        group, settings, ..
+    } = wanted(request.options)?;
+    may_manage(call, group.source()).await?;
+    let updated = call.state.groups.update(&group, settings);
+    updated
+        .await
+        .map_err(|error| not_so(&call.state, &group, error))?;
     Ok(Reply::message(&UpdateResp {}))
 }
 
@@ -162,10 +171,16 @@ pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
     }
     let mut subscriptions = Vec::with_capacity(names.len());
     for group in names {
-        match call.state.groups.info(&group).await {
+        let groups = &call.state.groups;
+        let info = match groups.info(&group).await {
+            // Another node runs it: what is stored is told.
+            Err(Error::NotHere { .. }) => groups.stored(&group).await,
+            info => info,
+        };
+        match info {
             Ok(info) => subscriptions.push(told::info(&info)),
-            // It was deleted meanwhile, or another node runs it.
-            Err(Error::NotFound(_) | Error::NotHere { .. }) => {}
+            // It was deleted meanwhile.
+            Err(Error::NotFound(_)) => {}
             Err(error) => return Err(refused(&call.state, error)),
         }
     }
@@ -201,13 +216,13 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
         StreamIdentifier
     )?;
     let group = asks.group(&options.group_name)?;
-    let stop_at =
-        match options.stop_at_option {
-            Some(StopAtOption::StopAt(at)) => Some(u64::try_from(at).map_err(|_| {
-                Refusal::invalid(format!("stop_at must not be negative, found {at}"))
-            })?),
-            Some(StopAtOption::NoLimit(_)) | None => None,
-        };
+    let stop_at = match options.stop_at_option {
+        Some(StopAtOption::StopAt(at)) => Some(u64::try_from(at).map_err(|_| {
+            let rule = format!("stop_at must not be negative, found {at}");
+            told::of_settings(&group, Refusal::invalid(rule))
+        })?),
+        Some(StopAtOption::NoLimit(_)) | None => None,
+    };
     may_manage(call, group.source()).await?;
     let replayed = call.state.groups.replay_parked(&group, stop_at);
     replayed

@@ -111,6 +111,10 @@ async fn of_stream(
         Some(RevisionOption::Revision(n)) => StreamFrom::Revision(Revision(n)),
         None => return Err(Refusal::invalid("where to begin must be given")),
     };
+    // The last event is in the first page of a read from the end, which looks for itself.
+    if !matches!((from, direction), (StreamFrom::End, Direction::Backwards)) {
+        refuse_if_closed(&*call.store(), &stream).await?;
+    }
     let reader = PageReader::Stream(ReadStream {
         stream: stream.clone(),
         from,
@@ -123,6 +127,30 @@ async fn of_stream(
         Err(Failure::NoStream) => Ok(Reply::message(&not_found(&stream))),
         Err(failure) => Err(failure.into()),
     }
+}
+
+/// Refuses what asks for the metadata of a stream that is closed for ever, whichever of them it asks for.
+pub(crate) async fn refuse_if_closed(store: &dyn EventStore, stream: &StreamId) -> Result<()> {
+    if stream.described_stream().is_none() {
+        return Ok(());
+    }
+    match store
+        .read_stream(ReadStream::backwards(stream.clone()).limit(1))
+        .await
+    {
+        Ok(page) if page.events.first().is_some_and(stored::is_tombstone) => {
+            Err(Refusal::stream_deleted(stream))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an event is left out of all events: what groups on all events keep about themselves, which is more with every
+/// event that they deliver.
+pub(crate) fn is_hidden(event: &RecordedEvent) -> bool {
+    gesta_groups::keeps_state_of_a_group_on_all(&event.stream)
 }
 
 fn not_found(stream: &StreamId) -> ReadResp {
@@ -308,6 +336,9 @@ impl Pages {
             left.min(PAGE_EVENTS)
         };
         let mut events = self.page(limit).await?;
+        if matches!(self.reader, PageReader::All(_)) {
+            events.retain(|event| !is_hidden(event));
+        }
         self.pass(&mut events).await?;
         events.truncate(left);
         self.left -= u64::try_from(events.len()).unwrap_or(0);

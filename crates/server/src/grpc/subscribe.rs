@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, stream};
 use gesta_core::{
-    Checkpoint, Clock, EventStore, Filter, Place, Position, Revision, Subscribe, SubscribeFrom,
-    SubscribeTo, Subscription, SubscriptionMessage, SystemClock,
+    Checkpoint, Clock, ErrorKind, EventStore, Filter, Place, Position, ReadStream, RecordedEvent,
+    Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+    SystemClock,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::messages::streams::ReadResp;
@@ -17,14 +18,14 @@ use gesta_grpc::messages::streams::read_req::options::{AllOptions, StreamOptions
 use gesta_grpc::messages::streams::read_resp::{
     CaughtUp, Checkpoint as Passed, Content, Position as At, SubscriptionConfirmation,
 };
-use gesta_grpc::{Refusal, frame, ids};
+use gesta_grpc::{Refusal, frame, ids, stored};
 use prost_types::Timestamp;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::call::Call;
 use super::links::View;
-use super::read::{Order, all_option};
+use super::read::{Order, all_option, is_hidden, refuse_if_closed};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::body::Reservation;
@@ -33,6 +34,8 @@ use crate::state::State;
 
 /// Bytes after which messages that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
+/// So often at least the store tells of its place while a filter of its own skips events: see the contract.
+const STORE_TELLS_EVERY: u64 = 10_000;
 
 /// Subscribes to a stream.
 pub(crate) fn to_stream(call: &Call, options: &StreamOptions, view: View) -> Result<Reply> {
@@ -46,11 +49,15 @@ pub(crate) fn to_stream(call: &Call, options: &StreamOptions, view: View) -> Res
         }
         None => return Err(Refusal::invalid("where to begin must be given")),
     };
+    let after = match from {
+        SubscribeFrom::Revision(revision) => After::Revision(revision),
+        _ => After::Nothing,
+    };
     let request = Subscribe {
         to: SubscribeTo::Stream(stream),
         from,
     };
-    begin(call, request, None, Position::START, view)
+    begin(call, request, None, after, view)
 }
 
 /// Subscribes to all events.
@@ -82,21 +89,39 @@ pub(crate) async fn to_all(
                 .map(|interval| Pace::new(filter, interval, after))
         })
         .transpose()?;
-    let in_store = pace
-        .as_ref()
-        .map_or(Filter::ALL, |pace| pace.filter.in_store());
+    let in_store = pace.as_ref().map_or(Filter::ALL, Pace::in_store);
     let request = Subscribe {
         to: SubscribeTo::All(in_store),
         from,
     };
-    begin(call, request, pace, after, view)
+    begin(call, request, pace, After::Position(after), view)
+}
+
+/// What the client has seen already, also if the store has not come so far: it is not delivered.
+#[derive(Clone, Copy)]
+enum After {
+    Nothing,
+    /// Of a stream, all up to this revision.
+    Revision(Revision),
+    /// Of all events, those up to this position.
+    Position(Position),
+}
+
+impl After {
+    fn has_seen(self, event: &RecordedEvent) -> bool {
+        match self {
+            After::Nothing => false,
+            After::Revision(revision) => event.revision <= revision,
+            After::Position(position) => event.position <= position,
+        }
+    }
 }
 
 fn begin(
     call: &Call,
     request: Subscribe,
     pace: Option<Pace>,
-    after: Position,
+    after: After,
     view: View,
 ) -> Result<Reply> {
     request.validate()?;
@@ -154,8 +179,7 @@ struct Live {
     store: Arc<dyn EventStore>,
     source: Source,
     pace: Option<Pace>,
-    /// Nothing up to here is delivered.
-    after: Position,
+    after: After,
     view: View,
     out: BytesMut,
     /// Why it ends, once what stands in `out` is handed out.
@@ -198,7 +222,7 @@ impl Live {
             // The confirmation leaves before the store is asked.
             Source::Asked(_) if !self.out.is_empty() => return Ok(None),
             Source::Asked(request) => {
-                let opened = self.store.subscribe((**request).clone()).await?;
+                let opened = open(&*self.store, request).await?;
                 self.source = Source::Open(opened);
                 match &mut self.source {
                     Source::Open(subscription) => subscription,
@@ -231,11 +255,16 @@ impl Live {
     async fn take(&mut self, message: SubscriptionMessage) -> Result<()> {
         match message {
             SubscriptionMessage::Event { event, checkpoint } => {
-                if event.position <= self.after && matches!(checkpoint.place, Place::Logs(_)) {
+                if self.after.has_seen(&event) {
                     return Ok(());
                 }
+                let is_of_all = matches!(checkpoint.place, Place::Logs(_));
+                if !is_of_all && stored::is_tombstone(&event) {
+                    // The metadata of a stream end with the stream.
+                    return Err(Refusal::stream_deleted(&event.stream));
+                }
                 let passes = match &mut self.pace {
-                    None => true,
+                    None => !(is_of_all && is_hidden(&event)),
                     Some(pace) => pace.looked_at(&event, &mut self.out)?,
                 };
                 if passes {
@@ -261,6 +290,31 @@ impl Live {
     }
 }
 
+/// Opens a subscription. To these clients a stream may be followed from beyond its end on: nothing is delivered until it
+/// has gone on so far.
+async fn open(store: &dyn EventStore, request: &Subscribe) -> Result<Subscription> {
+    let SubscribeTo::Stream(stream) = &request.to else {
+        return Ok(store.subscribe(request.clone()).await?);
+    };
+    refuse_if_closed(store, stream).await?;
+    let after = match (store.subscribe(request.clone()).await, &request.from) {
+        (Err(error), SubscribeFrom::Revision(after))
+            if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) =>
+        {
+            *after
+        }
+        (opened, _) => return Ok(opened?),
+    };
+    let last = ReadStream::backwards(stream.clone()).limit(1);
+    let from = match store.read_stream(last).await {
+        Ok(page) => SubscribeFrom::Revision(page.last_revision.min(after)),
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => SubscribeFrom::Start,
+        Err(error) => return Err(error.into()),
+    };
+    let to = SubscribeTo::Stream(stream.clone());
+    Ok(store.subscribe(Subscribe { to, from }).await?)
+}
+
 /// The place of a checkpoint of all events of the one log.
 fn position_of(checkpoint: &Checkpoint) -> Position {
     match &checkpoint.place {
@@ -269,14 +323,22 @@ fn position_of(checkpoint: &Checkpoint) -> Position {
     }
 }
 
-fn caught_up(checkpoint: &Checkpoint, after: Position) -> Content {
+fn caught_up(checkpoint: &Checkpoint, after: After) -> Content {
     let (stream_revision, position) = match &checkpoint.place {
         Place::Stream { revision, .. } => {
+            // Whoever goes on from there must not get what they have seen.
+            let revision = revision.map(|revision| match after {
+                After::Revision(after) => revision.max(after),
+                _ => revision,
+            });
             let revision = revision.and_then(|revision| i64::try_from(revision.0).ok());
             (revision, None)
         }
         Place::Logs(_) => {
-            let Position(at) = position_of(checkpoint).max(after);
+            let Position(at) = match after {
+                After::Position(after) => position_of(checkpoint).max(after),
+                _ => position_of(checkpoint),
+            };
             let position = (at > 0).then_some(At {
                 commit_position: at,
                 prepare_position: at,
@@ -323,13 +385,22 @@ impl Pace {
         }
     }
 
+    /// What of the filter the store may do: nothing, if the client wants to be told of its place more often than the store
+    /// tells what it has skipped.
+    fn in_store(&self) -> Filter {
+        match self.interval >= STORE_TELLS_EVERY {
+            true => self.filter.in_store(),
+            false => Filter::ALL,
+        }
+    }
+
     /// Whether an event passes. If it does not and a checkpoint is due, tells of it.
-    fn looked_at(&mut self, event: &gesta_core::RecordedEvent, out: &mut BytesMut) -> Result<bool> {
+    fn looked_at(&mut self, event: &RecordedEvent, out: &mut BytesMut) -> Result<bool> {
         // A checkpoint is told before the event that makes it due if that one passes: it is not sent yet.
         if self.since >= self.interval {
             self.tell(out);
         }
-        let passes = self.filter.matches(event)?;
+        let passes = !is_hidden(event) && self.filter.matches(event)?;
         self.since += 1;
         self.looked_at = event.position;
         if !passes && self.since >= self.interval {

@@ -5,11 +5,12 @@
 
 use bytes::BytesMut;
 use gesta_access::{Accounts, AddUser, FirstUser, ShownUser};
+use gesta_grpc::event::TICKS_PER_MICROSECOND;
 use gesta_grpc::messages::users::details_resp::{UserDetails, user_details::DateTime};
 use gesta_grpc::messages::users::{
-    ChangePasswordReq, ChangePasswordResp, CreateReq, CreateResp, DetailsReq, DetailsResp,
-    DisableReq, DisableResp, EnableReq, EnableResp, ResetPasswordReq, ResetPasswordResp, UpdateReq,
-    UpdateResp,
+    ChangePasswordReq, ChangePasswordResp, CreateReq, CreateResp, DeleteReq, DeleteResp,
+    DetailsReq, DetailsResp, DisableReq, DisableResp, EnableReq, EnableResp, ResetPasswordReq,
+    ResetPasswordResp, UpdateReq, UpdateResp,
 };
 use gesta_grpc::{Code, Refusal, frame};
 
@@ -61,21 +62,32 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
         name,
         password: options.password,
         groups: options.groups,
+        full_name: options.full_name,
         first: FirstUser::RefuseRights,
     };
     accounts.add_user(add).await?;
     Ok(Reply::message(&CreateResp {}))
 }
 
-/// Carries out `Update`: the groups are replaced. A full name is not kept.
+/// Carries out `Update`: the groups and the full name are replaced.
 pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
     known(&accounts, &options.login_name).await?;
-    let set = accounts.set_groups(&options.login_name, options.groups);
+    let set = accounts.describe(&options.login_name, options.groups, options.full_name);
     set.await?;
     Ok(Reply::message(&UpdateResp {}))
+}
+
+/// Carries out `Delete`.
+pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+    let request: DeleteReq = call.message().await?;
+    let options = request.options.ok_or_else(no_options)?;
+    let accounts = accounts(call);
+    known(&accounts, &options.login_name).await?;
+    accounts.delete_user(&options.login_name).await?;
+    Ok(Reply::message(&DeleteResp {}))
 }
 
 /// Carries out `Disable`.
@@ -109,11 +121,14 @@ pub(crate) async fn details(call: &mut Call) -> Result<Reply> {
     };
     let mut out = BytesMut::new();
     for user in users {
+        let ticks = user.changed.as_micros();
         let user_details = Some(UserDetails {
-            full_name: user.user.clone(),
+            full_name: user.full_name,
             login_name: user.user,
             groups: user.groups,
-            last_updated: Some(DateTime::default()),
+            last_updated: Some(DateTime {
+                ticks_since_epoch: ticks.saturating_mul(TICKS_PER_MICROSECOND),
+            }),
             disabled: user.disabled,
         });
         frame::write(&mut out, &DetailsResp { user_details });

@@ -268,8 +268,9 @@ async fn check_in_store(
             .await?
             .state
         {
-            StreamState::Deleted(_) => Some(ExpectedRevision::NoStream),
-            _ => None,
+            // One that is there is what a retry finds: then its first events are those of the request.
+            StreamState::Deleted(_) | StreamState::At(_) => Some(ExpectedRevision::NoStream),
+            StreamState::NoStream | StreamState::Tombstoned => None,
         },
         -6 => None,
         revision => {

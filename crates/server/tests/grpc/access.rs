@@ -63,6 +63,7 @@ async fn world_at(clock: Later) -> World {
             name: name.into(),
             password: format!("password of {name}"),
             groups: groups.iter().map(ToString::to_string).collect(),
+            full_name: String::new(),
             first: FirstUser::RefuseRights,
         };
         accounts.add_user(add).await.expect("added");

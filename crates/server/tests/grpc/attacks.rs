@@ -18,7 +18,7 @@ use rand::{Rng, RngExt};
 use crate::connection::{Connection, Ended};
 use crate::requests::{APPEND, READ, appending, following, identifier, read_of, reading};
 
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 34] = [
     READ,
     APPEND,
     "/event_store.client.streams.Streams/BatchAppend",
@@ -38,6 +38,21 @@ const PATHS: [&str; 19] = [
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions/List",
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions/RestartSubsystem",
     "/event_store.client.operations.Operations/RestartPersistentSubscriptions",
+    "/event_store.client.operations.Operations/StartScavenge",
+    "/event_store.client.operations.Operations/StopScavenge",
+    "/event_store.client.operations.Operations/MergeIndexes",
+    "/event_store.client.operations.Operations/SetNodePriority",
+    "/event_store.client.operations.Operations/Shutdown",
+    "/event_store.client.users.Users/Create",
+    "/event_store.client.users.Users/Update",
+    "/event_store.client.users.Users/Delete",
+    "/event_store.client.users.Users/Disable",
+    "/event_store.client.users.Users/Enable",
+    "/event_store.client.users.Users/Details",
+    "/event_store.client.users.Users/ChangePassword",
+    "/event_store.client.users.Users/ResetPassword",
+    "/event_store.client.projections.Projections/Create",
+    "/event_store.client.projections.Projections/Statistics",
 ];
 
 /// One call; its status, which must be a precise one, or one of `also`.
@@ -186,15 +201,7 @@ fn mutated(rng: &mut StdRng, path: &str) -> Bytes {
             | "/event_store.client.streams.Streams/Tombstone" => {
                 frame::write(&mut out, &delete(rng, stream));
             }
-            path if path.ends_with("/Create") || path.ends_with("/Update") => {
-                frame::write(&mut out, &group(rng, stream));
-            }
-            path if path.contains("PersistentSubscriptions/Read") => {
-                consumer(rng, stream)
-                    .iter()
-                    .for_each(|message| frame::write(&mut out, message));
-            }
-            _ => frame::write(&mut out, &session(rng, stream)),
+            _ => others(rng, path, stream, &mut out),
         }
     }
     let mut bytes = out.to_vec();
@@ -209,6 +216,206 @@ fn mutated(rng: &mut StdRng, path: &str) -> Bytes {
         }
     }
     bytes.into()
+}
+
+/// Good messages of a call that is not about streams alone.
+fn others(rng: &mut StdRng, path: &str, stream: &str, out: &mut BytesMut) {
+    if let Some(method) = path.strip_prefix("/event_store.client.users.Users/") {
+        return user(rng, method, out);
+    }
+    if let Some(method) = path.strip_prefix("/event_store.client.operations.Operations/") {
+        return operation(rng, method, out);
+    }
+    match path.rsplit('/').next().unwrap_or_default() {
+        "Create" | "Update" => frame::write(out, &group(rng, stream)),
+        "Read" => consumer(rng, stream)
+            .iter()
+            .for_each(|message| frame::write(out, message)),
+        "Delete" => frame::write(out, &drop_group(rng, stream)),
+        "GetInfo" => frame::write(out, &info(rng, stream)),
+        "ReplayParked" => frame::write(out, &replay(rng, stream)),
+        "List" => frame::write(out, &list(rng, stream)),
+        "AppendRecords" => frame::write(out, &records(rng, stream)),
+        _ => frame::write(out, &session(rng, stream)),
+    }
+}
+
+/// Accounts that are not there, and such as break a rule: a password that is long enough would be hashed.
+fn user(rng: &mut StdRng, method: &str, out: &mut BytesMut) {
+    use gesta_grpc::messages::users::*;
+    let names = ["", "nobody", "$all", "a b", "admin"];
+    let login_name = (*names.choose(rng).expect("some")).to_owned();
+    let password = "x".repeat(rng.random_range(0..7));
+    match method {
+        "Create" => frame::write(
+            out,
+            &CreateReq {
+                options: Some(create_req::Options {
+                    login_name,
+                    password,
+                    full_name: "x".repeat(rng.random_range(0..600)),
+                    groups: vec!["$admins".to_owned(); rng.random_range(0..80)],
+                }),
+            },
+        ),
+        "Update" => frame::write(
+            out,
+            &UpdateReq {
+                options: Some(update_req::Options {
+                    login_name,
+                    password,
+                    ..update_req::Options::default()
+                }),
+            },
+        ),
+        "ChangePassword" => frame::write(
+            out,
+            &ChangePasswordReq {
+                options: Some(change_password_req::Options {
+                    login_name,
+                    current_password: password.clone(),
+                    new_password: password,
+                }),
+            },
+        ),
+        "ResetPassword" => frame::write(
+            out,
+            &ResetPasswordReq {
+                options: Some(reset_password_req::Options {
+                    login_name,
+                    new_password: password,
+                }),
+            },
+        ),
+        // The others name an account, and all in the same way.
+        _ => frame::write(
+            out,
+            &DeleteReq {
+                options: Some(delete_req::Options { login_name }),
+            },
+        ),
+    }
+}
+
+fn operation(rng: &mut StdRng, method: &str, out: &mut BytesMut) {
+    use gesta_grpc::messages::operations::*;
+    match method {
+        "StartScavenge" => frame::write(
+            out,
+            &StartScavengeReq {
+                options: Some(start_scavenge_req::Options {
+                    thread_count: rng.random(),
+                    start_from_chunk: rng.random(),
+                }),
+            },
+        ),
+        "StopScavenge" => frame::write(
+            out,
+            &StopScavengeReq {
+                options: Some(stop_scavenge_req::Options {
+                    scavenge_id: "\u{7f}x".repeat(rng.random_range(0..40)),
+                }),
+            },
+        ),
+        "SetNodePriority" => frame::write(
+            out,
+            &SetNodePriorityReq {
+                priority: rng.random(),
+            },
+        ),
+        _ => frame::write(out, &shared::Empty {}),
+    }
+}
+
+fn name_of_group(rng: &mut StdRng) -> String {
+    (*["g", "", "a::b", "\0", "none"].choose(rng).expect("some")).to_owned()
+}
+
+fn drop_group(rng: &mut StdRng, stream: &str) -> groups::DeleteReq {
+    use groups::delete_req::Options;
+    use groups::delete_req::options::StreamOption;
+    let of_all = rng.random_range(0..3) == 0;
+    groups::DeleteReq {
+        options: Some(Options {
+            group_name: name_of_group(rng),
+            stream_option: Some(match of_all {
+                true => StreamOption::All(shared::Empty {}),
+                false => StreamOption::StreamIdentifier(identifier(stream)),
+            }),
+        }),
+    }
+}
+
+fn info(rng: &mut StdRng, stream: &str) -> groups::GetInfoReq {
+    use groups::get_info_req::Options;
+    use groups::get_info_req::options::StreamOption;
+    let of_all = rng.random_range(0..3) == 0;
+    groups::GetInfoReq {
+        options: Some(Options {
+            group_name: name_of_group(rng),
+            stream_option: Some(match of_all {
+                true => StreamOption::All(shared::Empty {}),
+                false => StreamOption::StreamIdentifier(identifier(stream)),
+            }),
+        }),
+    }
+}
+
+fn replay(rng: &mut StdRng, stream: &str) -> groups::ReplayParkedReq {
+    use groups::replay_parked_req::Options;
+    use groups::replay_parked_req::options::{StopAtOption, StreamOption};
+    let stop_at_option = match rng.random_range(0..3) {
+        0 => None,
+        1 => Some(StopAtOption::NoLimit(shared::Empty {})),
+        _ => Some(StopAtOption::StopAt(rng.random())),
+    };
+    groups::ReplayParkedReq {
+        options: Some(Options {
+            group_name: name_of_group(rng),
+            stream_option: Some(StreamOption::StreamIdentifier(identifier(stream))),
+            stop_at_option,
+        }),
+    }
+}
+
+fn list(rng: &mut StdRng, stream: &str) -> groups::ListReq {
+    use groups::list_req::Options;
+    use groups::list_req::options::ListOption;
+    use groups::list_req::stream_option::StreamOption;
+    let stream_option = match rng.random_range(0..3) {
+        0 => None,
+        1 => Some(StreamOption::All(shared::Empty {})),
+        _ => Some(StreamOption::Stream(identifier(stream))),
+    };
+    let list_option = match rng.random_range(0..3) {
+        0 => Some(ListOption::ListAllSubscriptions(shared::Empty {})),
+        1 => None,
+        _ => Some(ListOption::ListForStream(groups::list_req::StreamOption {
+            stream_option,
+        })),
+    };
+    groups::ListReq {
+        options: Some(Options { list_option }),
+    }
+}
+
+/// Records with checks, some of which name a stream twice, or one that is not written to.
+fn records(rng: &mut StdRng, stream: &str) -> v2::AppendRecordsRequest {
+    use v2::consistency_check::{StreamStateCheck, Type};
+    let mut records = session(rng, stream).records;
+    for record in &mut records {
+        record.stream = rng.random::<bool>().then(|| stream.to_owned());
+    }
+    let check = v2::ConsistencyCheck {
+        r#type: Some(Type::StreamState(StreamStateCheck {
+            stream: (*["", "b", stream].choose(rng).expect("some")).to_owned(),
+            expected_state: rng.random_range(-8..5),
+        })),
+    };
+    v2::AppendRecordsRequest {
+        records,
+        checks: vec![check; rng.random_range(0..3)],
+    }
 }
 
 fn batch(rng: &mut StdRng) -> streams::BatchAppendReq {

@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gesta_grpc::frame;
+use gesta_grpc::messages::streams::BatchAppendResp;
+use gesta_grpc::messages::streams::batch_append_req::options::ExpectedStreamPosition;
+use gesta_grpc::messages::streams::batch_append_resp::Result as Outcome;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
+use prost::Message;
 
+use crate::claims::{BATCHES, batch, proposed};
 use crate::client::Client;
 use crate::requests::{APPEND, READ, appending, following, reading};
 
@@ -43,6 +48,87 @@ async fn what_arrives_is_counted_and_given_back() {
         .code
         != 0
     {}
+}
+
+/// One batch for which there was no room ended the call, and with it all batches that its client had under way. Goal: that
+/// batch is refused, and the call goes on.
+#[tokio::test]
+async fn a_batch_without_room_does_not_end_its_call() {
+    let client = with(Config {
+        bytes_in_flight_max: 300_000,
+        ..Config::default()
+    })
+    .await;
+    let any = || ExpectedStreamPosition::Any(());
+    // Small as a message, and much larger in memory.
+    let many = || (0..2_000).map(|_| proposed(1)).collect();
+    let mut open = client.open(BATCHES, &[]).await;
+    for events in [many(), vec![proposed(1)], many(), vec![proposed(1)]] {
+        let is_refused = events.len() > 1;
+        let asked = batch("cart-1", any(), events);
+        open.send(&asked).await;
+        let message = open.next().await.expect("the call goes on");
+        let answer = BatchAppendResp::decode(message).expect("an answer");
+        assert_eq!(answer.correlation_id, asked.correlation_id);
+        match answer.result {
+            Some(Outcome::Error(status)) => {
+                assert!(is_refused, "{status:?}");
+                assert_eq!(status.code, 14);
+                assert!(status.message.starts_with("Server Is Too Busy"));
+            }
+            other => assert!(!is_refused, "{other:?}"),
+        }
+    }
+    // So is one whose chunks cannot be kept until the last one comes, whatever else comes of it.
+    let mut chunk = batch("cart-1", any(), many());
+    chunk.is_final = false;
+    open.send(&chunk).await;
+    let message = open.next().await.expect("the call goes on");
+    let answer = BatchAppendResp::decode(message).expect("an answer");
+    assert!(matches!(answer.result, Some(Outcome::Error(_))));
+    chunk.proposed_messages.clear();
+    chunk.is_final = true;
+    open.send(&chunk).await;
+    open.send(&batch("cart-1", any(), vec![proposed(1)])).await;
+    open.close();
+    let ended = open.end().await;
+    assert_eq!((ended.code, ended.messages.len()), (0, 1));
+}
+
+/// Goal: a batch for which there is no room as it arrives waits for it, and its call goes on.
+#[tokio::test]
+async fn a_batch_that_arrives_waits_for_room() {
+    let client = with(Config {
+        bytes_in_flight_max: 1_000_000,
+        ..Config::default()
+    })
+    .await;
+    let [options, event] = appending("cart-1", 800_000);
+    let whole = [frame::framed(&options), frame::framed(&event)].concat();
+    let mut half = client.open(APPEND, &[]).await;
+    half.send_bytes(Bytes::from(whole).slice(..700_000)).await;
+    while client
+        .call(APPEND, &appending("cart-2", 400_000))
+        .await
+        .code
+        == 0
+    {}
+    let any = || ExpectedStreamPosition::Any(());
+    let mut open = client.open(BATCHES, &[]).await;
+    open.send(&batch("cart-1", any(), vec![proposed(400_000)]))
+        .await;
+    // What is small has room, and is sent after it on the same connection.
+    for _ in 0..20 {
+        let ended = client.call(APPEND, &appending("cart-3", 10)).await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+    }
+    drop(half);
+    let message = open.next().await.expect("the call goes on");
+    let answer = BatchAppendResp::decode(message).expect("an answer");
+    assert!(
+        matches!(answer.result, Some(Outcome::Success(_))),
+        "{answer:?}"
+    );
 }
 
 /// Goal: calls without an end have places of their own, which come back when their clients go.

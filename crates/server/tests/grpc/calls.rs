@@ -4,6 +4,11 @@ use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::gossip::{ClusterInfo, member_info::VNodeState};
 use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
+use gesta_grpc::messages::operations::scavenge_resp::ScavengeResult;
+use gesta_grpc::messages::operations::{
+    ScavengeResp, SetNodePriorityReq, StartScavengeReq, StopScavengeReq, start_scavenge_req,
+    stop_scavenge_req,
+};
 use gesta_grpc::messages::server_features::SupportedMethods;
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::append_resp::Result as Outcome;
@@ -264,10 +269,9 @@ async fn calls_that_are_not_served_are_unimplemented() {
             "/event_store.client.projections.Projections/Create",
             "subscriptions",
         ),
-        ("/event_store.client.users.Users/Delete", "`Disable`"),
         (
-            "/event_store.client.operations.Operations/StartScavenge",
-            "`gesta scavenge`",
+            "/event_store.client.operations.Operations/Shutdown",
+            "SIGTERM",
         ),
         ("/event_store.client.streams.Streams/None", ""),
         ("/none", ""),
@@ -277,6 +281,45 @@ async fn calls_that_are_not_served_are_unimplemented() {
         assert!(ended.message().contains(path), "{}", ended.message());
         assert!(ended.message().contains(instead), "{}", ended.message());
     }
+}
+
+/// Goal: what operators ask for is answered as far as it is Gesta's to do.
+#[tokio::test]
+async fn operators_get_sensible_answers() {
+    let client = Client::start().await;
+    let path = |method: &str| format!("/event_store.client.operations.Operations/{method}");
+    let started = client.call(&path("StartScavenge"), &[Empty {}]).await;
+    let started = started.read::<ScavengeResp>().remove(0);
+    assert_eq!(started.scavenge_result(), ScavengeResult::Started);
+    uuid::Uuid::parse_str(&started.scavenge_id).expect("an id");
+    let stop = StopScavengeReq {
+        options: Some(stop_scavenge_req::Options {
+            scavenge_id: started.scavenge_id.clone(),
+        }),
+    };
+    let stopped = client.call(&path("StopScavenge"), &[stop]).await;
+    assert_eq!(stopped.code, 5, "{}", stopped.message());
+    assert_eq!(stopped.trailers["exception"], "scavenge-not-found");
+    assert_eq!(stopped.trailers["scavenge-id"], started.scavenge_id);
+    let negative = StartScavengeReq {
+        options: Some(start_scavenge_req::Options {
+            thread_count: -1,
+            start_from_chunk: 0,
+        }),
+    };
+    let refused = client.call(&path("StartScavenge"), &[negative]).await;
+    assert_eq!(refused.code, 3, "{}", refused.message());
+    for method in [
+        "MergeIndexes",
+        "ResignNode",
+        "RestartPersistentSubscriptions",
+    ] {
+        let done = client.call(&path(method), &[Empty {}]).await;
+        assert_eq!(done.read::<Empty>().len(), 1, "{method}");
+    }
+    let priority = [SetNodePriorityReq { priority: 5 }];
+    let done = client.call(&path("SetNodePriority"), &priority).await;
+    assert_eq!(done.read::<Empty>().len(), 1);
 }
 
 /// Goal: figures come at once, and again after the time that was asked for.

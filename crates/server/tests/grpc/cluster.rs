@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use gesta_core::{EventStore, LogId};
+use gesta_core::{EventStore, Filter, LogId, StreamId};
+use gesta_groups::{Create, GroupId, Groups, Settings, Source};
 use gesta_grpc::messages::gossip::ClusterInfo;
 use gesta_grpc::messages::gossip::member_info::VNodeState;
+use gesta_grpc::messages::groups::list_req::options::ListOption;
+use gesta_grpc::messages::groups::{ListReq, ListResp, list_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::{Cluster, ClusterNode, Config, LogOwner, Placement, Registry};
 
 use crate::client::Client;
-use crate::requests::{GROUPS, consuming};
+use crate::requests::{GROUPS, consuming, identifier};
 
 const GOSSIP: &str = "/event_store.client.gossip.Gossip/Read";
 
@@ -53,13 +56,16 @@ impl Cluster for Three {
 }
 
 async fn client(cluster: Three) -> Client {
+    client_of(cluster, Arc::new(MemoryStore::new())).await
+}
+
+async fn client_of(cluster: Three, store: Arc<dyn EventStore>) -> Client {
     let config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
         ..Config::default()
     };
     let bound = gesta_server::bind(config).await.expect("a free port");
     let bound = bound.with_cluster(Arc::new(cluster));
-    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
     Client::to(bound.serve(store, Registry::default())).await
 }
 
@@ -124,4 +130,57 @@ async fn consumers_are_sent_to_the_node_that_runs_their_group() {
             assert_eq!(ended.trailers["leader-endpoint-port"], "2113");
         }
     }
+}
+
+/// A list left out the groups that other nodes run: most of them, on a cluster, and without a word. Goal: every node lists
+/// all groups; of those that it does not run, it tells what is stored.
+#[tokio::test]
+async fn every_node_lists_all_groups() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let elsewhere = Groups::start(Arc::clone(&store), gesta_groups::Config::default());
+    let source = Source::Stream(StreamId::new("team").expect("valid"));
+    let group = GroupId::new(source, "g").expect("valid");
+    let settings = Settings {
+        max_retry_count: 7,
+        ..Settings::default()
+    };
+    let filter = Filter::ALL;
+    let create = Create {
+        group,
+        settings,
+        filter,
+    };
+    elsewhere.create(create).await.expect("created");
+    let apis = [None, Some("b:2113"), Some("c:2113")];
+    let owner = Some(3);
+    let client = client_of(Three { apis, owner }, store).await;
+    let of_team = list_req::StreamOption {
+        stream_option: Some(list_req::stream_option::StreamOption::Stream(identifier(
+            "team",
+        ))),
+    };
+    for option in [
+        ListOption::ListAllSubscriptions(Empty {}),
+        ListOption::ListForStream(of_team),
+    ] {
+        let request = ListReq {
+            options: Some(list_req::Options {
+                list_option: Some(option),
+            }),
+        };
+        let ended = client.call(&format!("{GROUPS}/List"), &[request]).await;
+        let listed = ended.read::<ListResp>().remove(0).subscriptions;
+        let [info] = listed.as_slice() else {
+            panic!("{listed:?}");
+        };
+        assert_eq!(
+            (info.event_source.as_str(), info.group_name.as_str()),
+            ("team", "g")
+        );
+        assert_eq!(
+            (info.max_retry_count, info.status.as_str()),
+            (7, "NotReady")
+        );
+    }
+    elsewhere.shutdown().await;
 }

@@ -3,8 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gesta_access::Scope;
+use gesta_core::{Clock, SystemClock};
+use gesta_grpc::messages::users::details_resp::UserDetails;
 use gesta_grpc::messages::users::{
-    self, ChangePasswordReq, CreateReq, DetailsReq, DetailsResp, DisableReq, EnableReq,
+    self, ChangePasswordReq, CreateReq, DeleteReq, DetailsReq, DetailsResp, DisableReq, EnableReq,
     ResetPasswordReq, UpdateReq,
 };
 use prost::Message;
@@ -62,6 +64,12 @@ fn reset(name: &str, new: &str) -> ResetPasswordReq {
 }
 
 async fn details(world: &World, name: &str) -> Vec<(String, Vec<String>, bool)> {
+    let told = user_details(world, name).await.into_iter();
+    told.map(|user| (user.login_name, user.groups, user.disabled))
+        .collect()
+}
+
+async fn user_details(world: &World, name: &str) -> Vec<UserDetails> {
     let options = users::details_req::Options {
         login_name: name.into(),
     };
@@ -76,21 +84,18 @@ async fn details(world: &World, name: &str) -> Vec<(String, Vec<String>, bool)> 
     )
     .await;
     let told = asked.read::<DetailsResp>().into_iter();
-    let told = told.filter_map(|told| told.user_details);
-    told.map(|user| (user.login_name, user.groups, user.disabled))
-        .collect()
+    told.filter_map(|told| told.user_details).collect()
+}
+
+async fn call_read(world: &World, authorization: &str) -> i32 {
+    let request = bytes_of(&reading(read_of("x")));
+    world.call(READ, authorization, request).await.0
 }
 
 /// Waits until a call as this user has this status.
 async fn until(world: &World, authorization: &str, code: i32) {
     soon(async {
-        let request = || reading(read_of("x"));
-        while world
-            .call(READ, authorization, bytes_of(&request()))
-            .await
-            .0
-            != code
-        {
+        while call_read(world, authorization).await != code {
             tokio::task::yield_now().await;
         }
     })
@@ -116,6 +121,13 @@ fn disable(name: &str) -> DisableReq {
     let login_name = name.into();
     DisableReq {
         options: Some(users::disable_req::Options { login_name }),
+    }
+}
+
+fn delete(name: &str) -> DeleteReq {
+    let login_name = name.into();
+    DeleteReq {
+        options: Some(users::delete_req::Options { login_name }),
     }
 }
 
@@ -149,6 +161,44 @@ async fn an_administrator_makes_and_changes_users() {
     let all = details(&world, "").await.into_iter();
     let names: Vec<_> = all.map(|(name, ..)| name).collect();
     assert_eq!(names, ["alice", "mate", "ops", "root", "user"]);
+}
+
+/// Goal: what users are called besides, and when they were changed last, is kept and told; a deleted user is gone with
+/// their tokens, and another one of the name has nothing of them.
+#[tokio::test]
+async fn an_administrator_deletes_users() {
+    let world = world().await;
+    let root = basic("root");
+    let begun = SystemClock.now();
+    call(&world, "Create", &root, create("alice", &["shop"])).await;
+    until(&world, &basic("alice"), 0).await;
+    let token = world.token("alice", &[Scope::Read], &[]).await;
+    until(&world, &token, 0).await;
+    let made = user_details(&world, "alice").await.remove(0);
+    assert_eq!(made.full_name, "Alice of the Shop");
+    let ticks = |user: &UserDetails| user.last_updated.expect("a time").ticks_since_epoch;
+    assert!(ticks(&made) >= begun.as_micros() * 10, "{made:?}");
+    call(&world, "Update", &root, update("alice", &["team"])).await;
+    let updated = user_details(&world, "alice").await.remove(0);
+    assert_eq!(updated.full_name, "");
+    assert!(ticks(&updated) > ticks(&made), "{updated:?}");
+
+    let deleted = call(&world, "Delete", &root, delete("alice")).await;
+    assert_eq!(deleted.code, 0, "{}", deleted.message());
+    until(&world, &basic("alice"), 16).await;
+    until(&world, &token, 16).await;
+    for (method, request) in [("Delete", delete("alice")), ("Details", delete("alice"))] {
+        let missing = call(&world, method, &root, request).await;
+        assert_eq!(missing.code, 5, "{method}");
+        assert_eq!(missing.trailers["exception"], "user-not-found");
+        assert_eq!(missing.trailers["login-name"], "alice");
+    }
+    let made = call(&world, "Create", &root, create("alice", &[])).await;
+    assert_eq!(made.code, 0, "{}", made.message());
+    until(&world, &basic("alice"), 0).await;
+    assert_eq!(call_read(&world, &token).await, 16);
+    let refused = call(&world, "Delete", &basic("ops"), delete("alice")).await;
+    assert_eq!(refused.code, 7);
 }
 
 /// Goal: an administrator lets users in no more, lets them in again, and gives them another password.

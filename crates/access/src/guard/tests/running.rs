@@ -393,6 +393,7 @@ async fn secrets_are_not_shown() {
         name: "x".into(),
         password: "hunter2hunter2".into(),
         groups: vec![],
+        full_name: String::new(),
         first: FirstUser::KeepRights,
     };
     assert!(!format!("{add:?}").contains("hunter2"));

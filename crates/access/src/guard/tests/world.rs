@@ -69,6 +69,7 @@ impl World {
             name: name.into(),
             password: format!("password of {name}"),
             groups: groups.iter().map(ToString::to_string).collect(),
+            full_name: String::new(),
             first: FirstUser::RefuseRights,
         };
         self.accounts.add_user(add).await

@@ -18,6 +18,7 @@ use gesta_grpc::{Refusal, filter, ids};
 use gesta_pattern::{Of, PatternText};
 
 use super::super::Result;
+use super::told;
 
 /// Ticks of the protocol, a tenth of a microsecond each, in a millisecond.
 const TICKS_PER_MILLISECOND: i64 = 10_000;
@@ -32,41 +33,53 @@ pub(super) struct Wanted {
 /// Reads what a group is to be.
 pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
     let options = options.ok_or_else(|| Refusal::invalid("the options must be given"))?;
+    let source = match &options.stream_option {
+        Some(StreamOption::Stream(of)) => {
+            Source::Stream(ids::stream(of.stream_identifier.as_ref())?)
+        }
+        Some(StreamOption::All(_)) => Source::All,
+        // Older clients name the stream elsewhere.
+        None => Source::Stream(ids::stream(options.stream_identifier.as_ref())?),
+    };
+    let group = GroupId::new(source, &options.group_name)?;
+    match to_be(options) {
+        Ok((settings, pattern)) => Ok(Wanted {
+            group,
+            settings,
+            pattern,
+        }),
+        Err(refusal) => Err(told::of_settings(&group, refusal)),
+    }
+}
+
+/// What the group is to be.
+fn to_be(options: Options) -> Result<(Settings, Option<PatternText>)> {
     let asked = options
         .settings
         .ok_or_else(|| Refusal::invalid("the settings must be given"))?;
-    let (source, start, pattern) = match options.stream_option {
-        Some(StreamOption::Stream(stream)) => of_stream(&stream)?,
+    let (start, pattern) = match options.stream_option {
+        Some(StreamOption::Stream(stream)) => (of_stream(&stream)?, None),
         Some(StreamOption::All(all)) => of_all(all)?,
-        // Older clients name the stream and the first revision elsewhere.
-        None => {
-            let stream = ids::stream(options.stream_identifier.as_ref())?;
-            (Source::Stream(stream), Start::At(asked.revision), None)
-        }
+        // Older clients name the first revision elsewhere.
+        None => (Start::At(asked.revision), None),
     };
-    Ok(Wanted {
-        group: GroupId::new(source, &options.group_name)?,
-        settings: settings(&asked, start)?,
-        pattern,
-    })
+    Ok((settings(&asked, start)?, pattern))
 }
 
 fn no_start() -> Refusal {
     Refusal::invalid("where to begin must be given")
 }
 
-fn of_stream(options: &StreamOptions) -> Result<(Source, Start, Option<PatternText>)> {
-    let stream = ids::stream(options.stream_identifier.as_ref())?;
-    let start = match options.revision_option {
-        Some(RevisionOption::Start(_)) => Start::Start,
-        Some(RevisionOption::End(_)) => Start::End,
-        Some(RevisionOption::Revision(revision)) => Start::At(revision),
-        None => return Err(no_start()),
-    };
-    Ok((Source::Stream(stream), start, None))
+fn of_stream(options: &StreamOptions) -> Result<Start> {
+    match options.revision_option {
+        Some(RevisionOption::Start(_)) => Ok(Start::Start),
+        Some(RevisionOption::End(_)) => Ok(Start::End),
+        Some(RevisionOption::Revision(revision)) => Ok(Start::At(revision)),
+        None => Err(no_start()),
+    }
 }
 
-fn of_all(options: AllOptions) -> Result<(Source, Start, Option<PatternText>)> {
+fn of_all(options: AllOptions) -> Result<(Start, Option<PatternText>)> {
     let start = match options.all_option {
         Some(AllOption::Start(_)) => Start::Start,
         Some(AllOption::End(_)) => Start::End,
@@ -77,7 +90,7 @@ fn of_all(options: AllOptions) -> Result<(Source, Start, Option<PatternText>)> {
         Some(FilterOption::Filter(filter)) => Some(pattern(filter)?),
         Some(FilterOption::NoFilter(_)) | None => None,
     };
-    Ok((Source::All, start, pattern))
+    Ok((start, pattern))
 }
 
 fn pattern(options: FilterOptions) -> Result<PatternText> {

@@ -10,7 +10,7 @@ use gesta_grpc::{Code, Refusal};
 use super::asked::strategy_name;
 
 /// Shares of the answers that are measured, by the names that clients show.
-const SHARES: [(&str, f64); 12] = [
+const SHARES: [(&str, f64); 13] = [
     ("Median", 50.0),
     ("Fastest", 0.0),
     ("Quintile 1", 20.0),
@@ -22,6 +22,7 @@ const SHARES: [(&str, f64); 12] = [
     ("95%", 95.0),
     ("99%", 99.0),
     ("99.5%", 99.5),
+    ("99.9%", 99.9),
     ("Highest", 100.0),
 ];
 
@@ -184,6 +185,14 @@ pub(super) fn refusal(error: &Error) -> Refusal {
         Error::Store(error) => Refusal::from(error),
         _ => Refusal::unavailable(text),
     }
+}
+
+/// A setting that breaks a rule is a failure of the group to these clients.
+pub(super) fn of_settings(group: &GroupId, refusal: Refusal) -> Refusal {
+    if refusal.code != Code::InvalidArgument || refusal.exception_name().is_some() {
+        return refusal;
+    }
+    failed(refusal.code, refusal.message, group)
 }
 
 /// There is no such group.

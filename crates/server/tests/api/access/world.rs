@@ -67,6 +67,7 @@ pub(crate) async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
         name: name.into(),
         password: password_of(name),
         groups: groups.iter().map(ToString::to_string).collect(),
+        full_name: String::new(),
         first: FirstUser::RefuseRights,
     };
     accounts.add_user(add).await.expect("added");

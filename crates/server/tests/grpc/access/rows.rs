@@ -390,12 +390,16 @@ fn calls_of_the_server() -> Vec<Row> {
         use_metadata: false,
         refresh_time_period_in_ms: 100,
     };
+    let operations = |method: &str| format!("/event_store.client.operations.Operations/{method}");
     vec![
         (
-            "/event_store.client.operations.Operations/RestartPersistentSubscriptions".into(),
+            operations("RestartPersistentSubscriptions"),
             nothing(),
             OPERATORS,
         ),
+        (operations("StartScavenge"), nothing(), OPERATORS),
+        (operations("StopScavenge"), nothing(), with(5, OPERATORS)),
+        (operations("MergeIndexes"), nothing(), OPERATORS),
         (
             "/event_store.client.monitoring.Monitoring/Stats".into(),
             same(bytes_of(&[stats])),

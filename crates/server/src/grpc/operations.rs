@@ -1,0 +1,73 @@
+//! `Operations`: what operators have a server do, as far as it is Gesta's to do.
+//!
+//! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back, and what
+//! deletes hide is removed by `gesta scavenge`, which needs a role of the database that no server has.
+
+use gesta_access::Operation;
+use gesta_grpc::Refusal;
+use gesta_grpc::messages::operations::scavenge_resp::ScavengeResult;
+use gesta_grpc::messages::operations::{
+    ScavengeResp, SetNodePriorityReq, StartScavengeReq, StopScavengeReq,
+};
+use gesta_grpc::messages::shared::Empty;
+use uuid::Uuid;
+
+use super::Result;
+use super::call::Call;
+use super::reply::Reply;
+
+/// Carries out `StartScavenge`.
+pub(crate) async fn start_scavenge(call: &mut Call) -> Result<Reply> {
+    let request: StartScavengeReq = call.message().await?;
+    let options = request.options.unwrap_or_default();
+    for (field, number) in [
+        ("thread_count", options.thread_count),
+        ("start_from_chunk", options.start_from_chunk),
+    ] {
+        if number < 0 {
+            let rule = format!("{field} must not be negative, found {number}");
+            return Err(Refusal::invalid(rule));
+        }
+    }
+    call.backing().check(Operation::Operate).await?;
+    tracing::info!("a scavenge was asked for: `gesta scavenge` removes what is hidden");
+    Ok(Reply::message(&ScavengeResp {
+        scavenge_id: Uuid::new_v4().to_string(),
+        scavenge_result: ScavengeResult::Started.into(),
+    }))
+}
+
+/// Carries out `StopScavenge`: every scavenge has ended.
+pub(crate) async fn stop_scavenge(call: &mut Call) -> Result<Reply> {
+    let request: StopScavengeReq = call.message().await?;
+    call.backing().check(Operation::Operate).await?;
+    let id = request.options.unwrap_or_default().scavenge_id;
+    Err(Refusal::no_scavenge(&id))
+}
+
+/// Carries out `MergeIndexes`: the database looks after its indexes.
+pub(crate) async fn merge_indexes(call: &mut Call) -> Result<Reply> {
+    call.message::<Empty>().await?;
+    call.backing().check(Operation::Operate).await?;
+    Ok(Reply::message(&Empty {}))
+}
+
+/// Carries out `ResignNode`, which leaves a server alone that is no node.
+pub(crate) async fn resign(call: &mut Call, path: &str) -> Result<Reply> {
+    call.message::<Empty>().await?;
+    alone(call, path).await
+}
+
+/// Carries out `SetNodePriority`, by which nodes choose a leader: a server that is no node has nobody to choose with.
+pub(crate) async fn set_priority(call: &mut Call, path: &str) -> Result<Reply> {
+    call.message::<SetNodePriorityReq>().await?;
+    alone(call, path).await
+}
+
+async fn alone(call: &Call, path: &str) -> Result<Reply> {
+    call.backing().check(Operation::Operate).await?;
+    match call.state.cluster {
+        None => Ok(Reply::message(&Empty {})),
+        Some(_) => Err(Refusal::unimplemented(path)),
+    }
+}

@@ -1,0 +1,285 @@
+//! What calls that write are told of a stream that is not as they claim, and what they cannot write.
+
+use bytes::Bytes;
+use gesta_grpc::ids::{self, UuidForm};
+use gesta_grpc::messages::rpc::Status;
+use gesta_grpc::messages::server_errors::AccessDeniedErrorDetails;
+use gesta_grpc::messages::shared::{
+    Empty, MaximumAppendEventSizeExceeded, WrongExpectedVersion, wrong_expected_version,
+};
+use gesta_grpc::messages::streams::append_req::options::ExpectedStreamRevision;
+use gesta_grpc::messages::streams::append_req::{Content, Options};
+use gesta_grpc::messages::streams::append_resp::{self, success, wrong_expected_version as wrong};
+use gesta_grpc::messages::streams::batch_append_req::options::ExpectedStreamPosition;
+use gesta_grpc::messages::streams::batch_append_req::{self, ProposedMessage};
+use gesta_grpc::messages::streams::batch_append_resp::Result as BatchResult;
+use gesta_grpc::messages::streams::delete_req::{self, options};
+use gesta_grpc::messages::streams::{
+    AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, DeleteReq,
+};
+use gesta_grpc::messages::v2::consistency_check::{self, StreamStateCheck};
+use gesta_grpc::messages::v2::errors::consistency_violation;
+use gesta_grpc::messages::v2::{self, errors};
+use prost::Message;
+use uuid::Uuid;
+
+use crate::client::Client;
+use crate::requests::{APPEND, appending, bytes_of, identifier};
+
+pub(crate) const BATCHES: &str = "/event_store.client.streams.Streams/BatchAppend";
+const STREAMS: &str = "/event_store.client.streams.Streams";
+const RECORDS: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords";
+const SESSION: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession";
+
+fn claiming(stream: &str, claim: ExpectedStreamRevision) -> AppendReq {
+    AppendReq {
+        content: Some(Content::Options(Options {
+            stream_identifier: Some(identifier(stream)),
+            expected_stream_revision: Some(claim),
+        })),
+    }
+}
+
+fn deleting(stream: &str, claim: options::ExpectedStreamRevision) -> [DeleteReq; 1] {
+    [DeleteReq {
+        options: Some(delete_req::Options {
+            stream_identifier: Some(identifier(stream)),
+            expected_stream_revision: Some(claim),
+        }),
+    }]
+}
+
+/// An event of so many bytes.
+pub(crate) fn proposed(bytes: usize) -> ProposedMessage {
+    ProposedMessage {
+        id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Text)),
+        metadata: [("type", "added"), ("content-type", "application/json")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        data: Bytes::from(vec![b'1'; bytes]),
+        ..ProposedMessage::default()
+    }
+}
+
+/// A whole batch.
+pub(crate) fn batch(
+    stream: &str,
+    claim: ExpectedStreamPosition,
+    events: Vec<ProposedMessage>,
+) -> BatchAppendReq {
+    BatchAppendReq {
+        correlation_id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Text)),
+        options: Some(batch_append_req::Options {
+            stream_identifier: Some(identifier(stream)),
+            expected_stream_position: Some(claim),
+            deadline_option: None,
+        }),
+        proposed_messages: events,
+        is_final: true,
+    }
+}
+
+/// The error of a batch, and the message that stands in its detail.
+fn error_of<M: Message + Default>(answer: BatchAppendResp, name: &str) -> (Status, M) {
+    let Some(BatchResult::Error(status)) = answer.result else {
+        panic!("{answer:?}");
+    };
+    let [detail] = status.details.as_slice() else {
+        panic!("{status:?}");
+    };
+    let full = format!("type.googleapis.com/event_store.client.{name}");
+    assert_eq!(detail.type_url, full);
+    let message = M::decode(detail.value.as_slice()).expect("a message");
+    (status, message)
+}
+
+/// The number that an append is told of the stream that is not as it claims.
+async fn told_by_append(client: &Client, messages: &[AppendReq]) -> u64 {
+    let ended = client.call(APPEND, messages).await;
+    let answer = ended.read::<AppendResp>().remove(0);
+    let Some(append_resp::Result::WrongExpectedVersion(found)) = answer.result else {
+        panic!("{answer:?}");
+    };
+    match found.current_revision_option {
+        Some(wrong::CurrentRevisionOption::CurrentRevision(revision)) => revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The calls told of a deleted stream that it has no revision, or its last one, each its own. Goal: a wrong claim about a
+/// deleted stream is told its last revision, which the next event follows, by every call.
+#[tokio::test]
+async fn a_wrong_claim_about_a_deleted_stream_is_told_its_last_revision() {
+    let client = Client::start().await;
+    for _ in 0..3 {
+        client.call(APPEND, &appending("cart-1", 5)).await;
+    }
+    let any = || options::ExpectedStreamRevision::Any(Empty {});
+    let delete = format!("{STREAMS}/Delete");
+    let ended = client.call(&delete, &deleting("cart-1", any())).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    let [_, event] = appending("cart-1", 5);
+    for claim in [1, 7, u64::MAX] {
+        let options = claiming("cart-1", ExpectedStreamRevision::Revision(claim));
+        assert_eq!(
+            told_by_append(&client, &[options.clone(), event.clone()]).await,
+            2
+        );
+        // Without an event nothing but the claim is looked at.
+        assert_eq!(told_by_append(&client, &[options]).await, 2);
+
+        let asked = [batch(
+            "cart-1",
+            ExpectedStreamPosition::StreamPosition(claim),
+            vec![proposed(1)],
+        )];
+        let answer = client.call(BATCHES, &asked).await.read().remove(0);
+        let (_, told) = error_of::<WrongExpectedVersion>(answer, "WrongExpectedVersion");
+        let last = wrong_expected_version::CurrentStreamRevisionOption::CurrentStreamRevision(2);
+        assert_eq!(told.current_stream_revision_option, Some(last));
+
+        for method in ["Delete", "Tombstone"] {
+            let asked = deleting("cart-1", options::ExpectedStreamRevision::Revision(claim));
+            let ended = client.call(&format!("{STREAMS}/{method}"), &asked).await;
+            assert_eq!(ended.code, 9, "{}", ended.message());
+            assert_eq!(ended.trailers["exception"], "wrong-expected-version");
+            assert_eq!(ended.trailers["actual-version"], "2");
+        }
+    }
+    let ended = client.call(SESSION, &[session("cart-1", Some(7))]).await;
+    assert_eq!(ended.code, 9);
+    let told: errors::StreamRevisionConflictErrorDetails = last_detail(&ended);
+    assert_eq!((told.expected_revision, told.actual_revision), (7, 2));
+    // Whoever expects no stream finds none, and may delete it once more.
+    let none = options::ExpectedStreamRevision::NoStream(Empty {});
+    let ended = client.call(&delete, &deleting("cart-1", none)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+}
+
+/// A retry of records whose stream had to be deleted was refused: with the first attempt it is there again. Goal: it gets
+/// the first answer, and other records are refused with what the stream is.
+#[tokio::test]
+async fn records_for_a_deleted_stream_may_be_sent_again() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 5)).await;
+    let any = options::ExpectedStreamRevision::Any(Empty {});
+    let delete = format!("{STREAMS}/Delete");
+    let ended = client.call(&delete, &deleting("cart-1", any)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    let records = |id: Uuid, stream: &str| {
+        let mut records = session(stream, None).records;
+        records[0].stream = Some(stream.to_owned());
+        records[0].record_id = Some(id.to_string());
+        let check = StreamStateCheck {
+            stream: stream.to_owned(),
+            expected_state: -5,
+        };
+        let r#type = Some(consistency_check::Type::StreamState(check));
+        let checks = vec![v2::ConsistencyCheck { r#type }];
+        [v2::AppendRecordsRequest { records, checks }]
+    };
+    let request = records(Uuid::new_v4(), "cart-1");
+    let first = client.call(RECORDS, &request).await;
+    let first = first.read::<v2::AppendRecordsResponse>().remove(0);
+    assert_eq!(first.revisions[0].revision, 1);
+    let again = client.call(RECORDS, &request).await;
+    assert_eq!(again.read::<v2::AppendRecordsResponse>(), [first]);
+    for (stream, actual) in [("cart-1", 1), ("cart-2", -1)] {
+        let ended = client.call(RECORDS, &records(Uuid::new_v4(), stream)).await;
+        assert_eq!(ended.code, 9, "{}", ended.message());
+        let told: errors::AppendConsistencyViolationErrorDetails = last_detail(&ended);
+        let Some(consistency_violation::Type::StreamState(state)) = &told.violations[0].r#type
+        else {
+            panic!("{told:?}");
+        };
+        assert_eq!((state.expected_state, state.actual_state), (-5, actual));
+    }
+}
+
+fn session(stream: &str, expected_revision: Option<i64>) -> v2::AppendRequest {
+    v2::AppendRequest {
+        stream: stream.to_owned(),
+        records: vec![v2::AppendRecord {
+            schema: Some(v2::SchemaInfo {
+                format: v2::SchemaFormat::Json.into(),
+                name: "added".to_owned(),
+                id: None,
+            }),
+            ..v2::AppendRecord::default()
+        }],
+        expected_revision,
+    }
+}
+
+/// The detail of its own of an error of the second version.
+pub(crate) fn last_detail<M: Message + Default>(ended: &crate::connection::Ended) -> M {
+    use base64::Engine as _;
+    let text = ended.trailers["grpc-status-details-bin"].as_bytes();
+    let bytes = base64::engine::general_purpose::STANDARD_NO_PAD.decode(text);
+    let status = Status::decode(bytes.expect("base64").as_slice()).expect("a status");
+    let last = status.details.last().expect("a detail");
+    M::decode(last.value.as_slice()).expect("a message")
+}
+
+/// Goal: the last revision as the claim is no retry, whatever the id: the claim holds, so the event is stored.
+#[tokio::test]
+async fn an_event_is_stored_again_at_the_very_last_revision() {
+    let client = Client::start().await;
+    let [options, event] = appending("cart-1", 5);
+    client.call(APPEND, &[options, event.clone()]).await;
+    let last = claiming("cart-1", ExpectedStreamRevision::Revision(0));
+    let ended = client.call(APPEND, &[last, event]).await;
+    let answer = ended.read::<AppendResp>().remove(0);
+    let Some(append_resp::Result::Success(stored)) = answer.result else {
+        panic!("{answer:?}");
+    };
+    let second = success::CurrentRevisionOption::CurrentRevision(1);
+    assert_eq!(stored.current_revision_option, Some(second));
+}
+
+/// Goal: a batch with an event that is too large is told which one, and how large it may be.
+#[tokio::test]
+async fn a_batch_is_told_which_event_is_too_large() {
+    let client = Client::start().await;
+    let large = proposed(gesta_core::limits::EVENT_BYTES_MAX + 1);
+    let id = ids::read_uuid("id", large.id.as_ref()).expect("an id").0;
+    let asked = [batch(
+        "cart-1",
+        ExpectedStreamPosition::Any(()),
+        vec![large],
+    )];
+    let answer = client.call(BATCHES, &asked).await.read().remove(0);
+    let name = "MaximumAppendEventSizeExceeded";
+    let (status, told) = error_of::<MaximumAppendEventSizeExceeded>(answer, name);
+    assert_eq!((status.code, status.message.as_str()), (3, name));
+    let max = u32::try_from(gesta_core::limits::EVENT_BYTES_MAX).unwrap();
+    assert_eq!(told.event_id, id.to_string());
+    assert_eq!(
+        (told.proposed_event_size, told.max_append_event_size),
+        (max + 1, max)
+    );
+}
+
+/// Goal: a refused append of the second version says in its details that it was refused, and what.
+#[tokio::test]
+async fn a_refused_append_of_the_second_version_has_details() {
+    let world = crate::access::world().await;
+    for (method, bytes) in [
+        ("AppendSession", bytes_of(&[session("$x", None)])),
+        ("AppendRecords", {
+            let mut records = session("$x", None).records;
+            records[0].stream = Some("$x".to_owned());
+            let checks = Vec::new();
+            bytes_of(&[v2::AppendRecordsRequest { records, checks }])
+        }),
+    ] {
+        let path = format!("/kurrentdb.protocol.v2.streams.StreamsService/{method}");
+        let user = crate::access::basic("user");
+        let headers = [("authorization", user.as_str())];
+        let ended = world.client.call_bytes(&path, &headers, bytes).await;
+        assert_eq!(ended.code, 7, "{}", ended.message());
+        assert_eq!(ended.trailers["exception"], "access-denied");
+        let told: AccessDeniedErrorDetails = last_detail(&ended);
+        assert_eq!(told.operation, method);
+    }
+}
