@@ -1,4 +1,4 @@
-//! `gesta serve --node`: a server that is one of several nodes on a database, and what it tells about them.
+//! `gesta serve --node`: a server that is one of several nodes on a database, and what it tells about the cluster.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::address::resolve;
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
 
-/// A node that has not joined yet.
+/// A node that has not joined the cluster yet.
 #[derive(Debug)]
 pub(super) struct Prepared {
     listener: TcpListener,
     options: gesta::NodeOptions,
 }
 
-/// Checks all that can be checked before the store is opened, and listens for the other nodes; `None` if the server is to
-/// be no node.
+/// Checks all that can be checked before the store is opened, and listens for the other nodes. Returns `None` if the
+/// server is to be no node.
 pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
     let cluster = &config.cluster;
     let advertised = Some(&cluster.advertise).filter(|address| !address.is_empty());
@@ -55,7 +55,8 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
         return Err(Failure::usage(text));
     }
     let secret = read_secret(&cluster.secret_file)?;
-    // What is told is checked before the port is taken; without it the address is one that can be listened at.
+    // The address to advertise is checked before the port is taken. If none is given, it is the address that the node
+    // listens on.
     let options = |address: &str| -> gesta_core::Result<gesta::NodeOptions> {
         let options = gesta::NodeOptions {
             weight: cluster.weight,
@@ -91,7 +92,8 @@ impl Prepared {
     }
 }
 
-/// Why a server that is a node must end when its membership has ended so; `None` if it has ended because the server does.
+/// Returns why the server of a node must end when its membership has ended like this; `None` if the membership has
+/// ended because the server ends.
 pub(super) fn reason_to_end(stop: gesta::NodeStop, address: &str) -> Option<String> {
     match stop {
         gesta::NodeStop::Left => None,
@@ -110,7 +112,7 @@ pub(super) fn reason_to_end(stop: gesta::NodeStop, address: &str) -> Option<Stri
     }
 }
 
-/// The secret of the cluster, without white space at its end.
+/// Reads the secret of the cluster, without white space at its end.
 fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     if path.is_empty() {
         let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE (cluster.secret_file)";
@@ -121,8 +123,8 @@ fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     Ok(secret.trim_ascii_end().to_vec())
 }
 
-/// Where clients reach the server of a node. A server that listens at every address of its machine is reached at the host
-/// at which the other nodes reach it.
+/// Returns the address at which clients reach the server of a node. A server that listens at every address of its
+/// machine is reached at the host at which the other nodes reach it.
 pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     let placement = node.placement();
     let own = placement.me.and_then(|me| placement.member(me));
@@ -133,7 +135,7 @@ pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     }
 }
 
-/// What a node tells about its cluster.
+/// Tells the server what a node knows about its cluster.
 pub(super) struct OfNode(pub(super) Arc<gesta::Node>);
 
 impl Cluster for OfNode {
