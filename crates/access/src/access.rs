@@ -194,8 +194,8 @@ impl Access {
         outcome.inspect_err(|error| self.shared.log_refused(caller, operation, error))
     }
 
-    /// Writes an administrative operation of this caller to the log. Other operations are left out, and all while access is
-    /// off.
+    /// Writes an administrative operation of this caller to the log. Other operations are left out, and while access is
+    /// off all are.
     pub fn done(&self, caller: &Caller, operation: Operation<'_>) {
         self.shared.log_done(caller, operation);
     }

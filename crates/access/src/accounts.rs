@@ -124,6 +124,9 @@ impl Accounts {
     ///
     /// # Errors
     /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn users(&self) -> Result<Vec<ShownUser>> {
         let directory = self.read().await?;
         let users = directory.users().map(|(name, user)| {
@@ -144,6 +147,9 @@ impl Accounts {
     ///
     /// # Errors
     /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn tokens(&self) -> Result<Vec<ShownToken>> {
         let directory = self.read().await?;
         let now = self.clock.now();
@@ -211,6 +217,9 @@ impl Accounts {
     ///
     /// # Errors
     /// The errors of [`Accounts::add_user`].
+    ///
+    /// # Cancel safety
+    /// That of [`Accounts::add_user`].
     pub async fn first_admin(&self, password: String) -> Result<bool> {
         let directory = self.read().await?;
         if directory.users().next().is_some() {
@@ -236,6 +245,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such user or the password breaks a rule; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the password may have been changed or not.
     pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
         let hash = self.hash(password).await?;
         self.change(name, |id| UserEvent::Password {
@@ -249,6 +261,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such user or a group breaks a rule; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the groups may have been replaced or not.
     pub async fn set_groups(&self, name: &str, groups: Vec<String>) -> Result<()> {
         check_groups(&groups)?;
         check_collisions(&self.read().await?, "", &groups)?;
@@ -260,6 +275,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the user may have been disabled or not.
     pub async fn disable(&self, name: &str) -> Result<()> {
         self.change(name, |id| UserEvent::Disabled { id }).await
     }
@@ -268,6 +286,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the user may have been enabled or not.
     pub async fn enable(&self, name: &str) -> Result<()> {
         self.change(name, |id| UserEvent::Enabled { id }).await
     }
@@ -276,6 +297,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if the token breaks a rule or there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the token may exist although nobody has its text; then it can be revoked.
     pub async fn create_token(&self, token: NewToken) -> Result<String> {
         token.validate(self.clock.now())?;
         let directory = self.read().await?;
@@ -301,6 +325,9 @@ impl Accounts {
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such token; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the token may have been revoked or not.
     pub async fn revoke_token(&self, id: &str) -> Result<()> {
         let known = Uuid::try_parse(id).ok();
         let directory = self.read().await?;

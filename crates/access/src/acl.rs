@@ -159,7 +159,8 @@ fn roles(field: &str, value: &Value) -> Result<Option<Box<[Box<str>]>>, Odd> {
     found.iter().map(role).collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads a JSON object. If an object in it has a key twice that begins with `$`, it could be read in two ways and is refused.
+/// Reads a JSON object. If an object in it has a key twice that begins with `$`, the text could be read in two ways, so
+/// it is refused.
 fn object(json: &[u8]) -> Result<Map<String, Value>, Odd> {
     let broken =
         |why: &dyn fmt::Display| Odd::new("metadata", format!("must be a JSON object: {why}"));

@@ -92,6 +92,9 @@ impl Guarded {
     ///
     /// # Errors
     /// The errors of [`Access::check`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn check(&self, operation: Operation<'_>) -> Result<()> {
         self.access.check(&self.caller, operation).await
     }

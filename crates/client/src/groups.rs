@@ -57,6 +57,9 @@ impl HttpGroups {
     /// # Errors
     /// `Exists` if there is such a group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store refuses
     /// or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the group may have been created or not.
     pub async fn create(&self, create: &Create) -> Result<document::Group> {
         let filter: Vec<QueryBody> = create.filter.any_of.iter().map(QueryBody::from).collect();
         let mut body = json!({ "settings": create.settings });
@@ -71,6 +74,9 @@ impl HttpGroups {
     /// # Errors
     /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
     /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the settings may have been replaced or not.
     pub async fn update(&self, group: &GroupId, settings: &Settings) -> Result<document::Group> {
         let body = json!({ "settings": settings });
         self.group(Method::POST, group, body).await
@@ -81,6 +87,9 @@ impl HttpGroups {
     /// # Errors
     /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
     /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the group may have been deleted or not.
     pub async fn delete(&self, group: &GroupId) -> Result<()> {
         let call = Call::write(
             Method::DELETE,
@@ -95,6 +104,9 @@ impl HttpGroups {
     /// # Errors
     /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Store` if the store refuses or does
     /// not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn info(&self, group: &GroupId) -> Result<document::Group> {
         let found = self
             .sent(Call::get(Path::of_group(group, "")), group)
@@ -107,6 +119,9 @@ impl HttpGroups {
     ///
     /// # Errors
     /// `Store` if the store refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn list(
         &self,
         source: Option<&Source>,
@@ -172,6 +187,9 @@ impl HttpGroups {
     /// # Errors
     /// `NoConsumer` if the consumer has left the group; `NotHere` if another node runs the group; `Store` if the store
     /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn ack(&self, group: &GroupId, id: ConsumerId, events: &[Which]) -> Result<usize> {
         let body = answers(id, events);
         self.answered(group, "/ack", body)
@@ -183,6 +201,9 @@ impl HttpGroups {
     ///
     /// # Errors
     /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn nack(
         &self,
         group: &GroupId,
@@ -210,6 +231,9 @@ impl HttpGroups {
     /// # Errors
     /// `NotFound` if there is no such group; `ReplayRunning` if parked events are being delivered again already;
     /// `NotHere` if another node runs the group; `Overloaded`; `Store` if the store refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the delivery may have begun or not.
     pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
         let body = stop_at.map_or_else(|| json!({}), |stop_at| json!({ "stop_at": stop_at }));
         let path = Path::of_group(group, "/replay-parked");
@@ -304,6 +328,9 @@ impl GroupConsumer {
     ///
     /// # Errors
     /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn ack(&self, events: &[Which]) -> Result<usize> {
         self.groups.ack(&self.group, self.id, events).await
     }
@@ -312,6 +339,9 @@ impl GroupConsumer {
     ///
     /// # Errors
     /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn nack(&self, events: &[Which], action: Action, reason: &str) -> Result<usize> {
         let groups = &self.groups;
         groups

@@ -64,6 +64,9 @@ impl Options {
     ///
     /// # Errors
     /// The errors of [`open`](crate::open).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(self, url: &str) -> Result<Arc<dyn EventStore>> {
         if crate::url::is_server(url) {
             return crate::connect(url);
@@ -75,6 +78,9 @@ impl Options {
     ///
     /// # Errors
     /// The errors of [`open_database`](crate::open_database).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open_database(self, url: &str) -> Result<Arc<Store>> {
         Database::open(url, &self).await?.start(&self)
     }
@@ -117,6 +123,9 @@ impl Database {
     ///
     /// # Errors
     /// The errors of [`open`](crate::open); `InvalidArgument` for the URL of a server.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(url: &str, options: &Options) -> Result<Self> {
         let opened = match Scheme::of(url) {
             Ok(Scheme::Sqlite) => open_sqlite(url, options).await,

@@ -36,6 +36,9 @@ pub enum MoveTo<'a> {
 /// `Schema` if there is another store at `new`; `Unsupported` while nodes are registered, or if the rights are missing;
 /// `InvalidArgument` if a URL cannot be used or a database of the store is missing; `Unavailable` if a database does
 /// not answer.
+///
+/// # Cancel safety
+/// If the future is dropped, the database may have been added in part. Calling it again finishes it.
 pub async fn add(urls: &str, new: &str) -> Result<LogMap> {
     let added = add_to(urls, new).await;
     added.map_err(|error| error.during("add a database"))
@@ -120,7 +123,7 @@ impl Databases {
     }
 }
 
-/// Moves a log, step by step. It may be dropped at any moment; the next one goes on.
+/// Moves a log, step by step. A mover may be dropped at any moment; the next one goes on.
 pub struct Mover {
     databases: Databases,
     log: LogId,
@@ -149,6 +152,9 @@ impl Mover {
     /// # Errors
     /// `Unavailable` if a database does not answer; `InvalidArgument` if a database is missing; `Schema` if there is no
     /// store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(urls: &str, log: LogId, goal: MoveTo<'_>) -> Result<Self> {
         let mut configs = postgres_configs(urls, 1)?;
         let mut target = None;
@@ -185,7 +191,8 @@ impl Mover {
     /// another log is being moved; `Corrupt` if the databases contradict each other.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the step is done or not. The next call looks at the databases again.
+    /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection may
+    /// be inside of a transaction. Another mover looks at the databases again and goes on.
     pub async fn step(&mut self) -> Result<Step> {
         let looks = self.databases.look(self.log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();

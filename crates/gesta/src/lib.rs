@@ -100,6 +100,9 @@ use std::sync::Arc;
 /// `InvalidArgument` for another scheme or a wrong option; `Unavailable` if the database does not answer; `Schema` if
 /// there is no store, or it must be migrated or is newer than this program; `Unsupported` if the database cannot keep
 /// the contract, or this program was built without the feature.
+///
+/// # Cancel safety
+/// Dropping the future changes no stored data.
 pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
     Options::default().open(url).await
 }
@@ -108,6 +111,9 @@ pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
 ///
 /// # Errors
 /// The errors of [`open`]; `InvalidArgument` for the URL of a server.
+///
+/// # Cancel safety
+/// Dropping the future changes no stored data.
 pub async fn open_database(url: &str) -> Result<Arc<Store>> {
     Options::default().open_database(url).await
 }

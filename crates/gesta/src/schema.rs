@@ -23,6 +23,9 @@ pub struct Migrated {
 /// # Errors
 /// `Schema` if there is a store already; `InvalidArgument` if a URL or the number of logs cannot be used; `Unavailable`
 /// if a database does not answer; `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been made or not; of several databases, some may have been made.
 pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
     let made = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::create(url, logs).await,
@@ -37,6 +40,10 @@ pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
 /// # Errors
 /// `Schema` if there is no store, or it is newer than this program; `Unavailable` if the database does not answer;
 /// `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been migrated or not; of several databases, some may have been. Calling
+/// it again finishes it.
 pub async fn migrate(url: &str) -> Result<Migrated> {
     let migrated = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::migrate(url).await,
@@ -63,6 +70,9 @@ pub fn print(url: &str, logs: u16) -> Result<String> {
 /// # Errors
 /// `Schema` if there is no store; `Unavailable` if the database does not answer; `Unsupported` if the rights are
 /// missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the new incarnation may have begun or not.
 pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
     let begun = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::new_incarnation(url).await,
@@ -78,6 +88,9 @@ pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
 /// # Errors
 /// `Schema` if there is no store; `Unavailable` if the file cannot be read or written; `Unsupported` for other
 /// databases, which use the space again by themselves.
+///
+/// # Cancel safety
+/// If the future is dropped, the work goes on to its end in a thread of its own.
 pub async fn compact(url: &str) -> Result<(u64, u64)> {
     let done = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::compact(url).await,

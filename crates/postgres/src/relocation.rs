@@ -50,6 +50,10 @@ pub struct CopyState {
 }
 
 /// A connection to one database of a store, for moving logs.
+///
+/// # Cancel safety
+/// If the future of a change is dropped before its end, the connection may still be inside of a transaction, so this
+/// value must be dropped as well. The database then takes back what was not committed.
 #[derive(Debug)]
 pub struct Relocation {
     connection: Connection,
@@ -62,6 +66,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Unavailable` if the database does not answer; `Schema` if there is no store, or one of another version.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(config: &Config) -> Result<Self> {
         let mut config = config.clone();
         (config.must_exist, config.is_part) = (true, true);
@@ -90,6 +97,9 @@ impl Relocation {
     /// # Errors
     /// `Unavailable` if the database does not answer; `Unsupported` if this user may not take the retention role,
     /// without which no log can be opened.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn look(&self, log: LogId) -> Result<CopyState> {
         let copy = map::read(self.client(), self.logs).await?;
         let (number, role) = (log_number(log)?, self.config.retention_role());
@@ -130,6 +140,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Unavailable`; the copy may have been replaced or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the copy may have been replaced or not.
     pub async fn put(&self, expected: u64, map: &LogMap) -> Result<bool> {
         let done = map::replace(self.client(), expected, map).await;
         done.map_err(|error| error::general(&error))
@@ -139,6 +152,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Unavailable`; the log may have been closed or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the log may have been closed or not; see [`Relocation`].
     pub async fn close(&self, log: LogId, expected: u64) -> Result<bool> {
         let number = log_number(log)?;
         self.if_version(expected, async |client: &Client| {
@@ -152,6 +168,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Unavailable`; the log may have been opened or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the log may have been opened or not; see [`Relocation`].
     pub async fn reopen(&self, log: LogId, expected: u64) -> Result<bool> {
         let number = log_number(log)?;
         let become_retention = format!("SET LOCAL ROLE {}", self.config.retention_role());
@@ -199,6 +218,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Unavailable`; either all rows of the page were copied, or none. `Refused` if some rows are there already.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the page may have been copied, whole, or not; see [`Relocation`].
     pub async fn copy_page(
         &self,
         to: &Self,
@@ -258,6 +280,9 @@ impl Relocation {
     ///
     /// # Errors
     /// `Corrupt` if rows are missing there; `Unavailable` if a database does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a part of the changes may have been made; see [`Relocation`].
     pub async fn compare(
         &self,
         to: &Self,

@@ -71,6 +71,9 @@ pub(crate) struct Store {
 /// # Errors
 /// `Schema` if there is a store already; `InvalidArgument` if the number of logs is not possible; `Unavailable` if the
 /// database does not answer; `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been made, whole, or not.
 pub async fn create(config: &Config, logs: u16) -> Result<Incarnation> {
     create_part(config, &alone(config, logs)?).await
 }
@@ -79,6 +82,9 @@ pub async fn create(config: &Config, logs: u16) -> Result<Incarnation> {
 ///
 /// # Errors
 /// The errors of [`create`].
+///
+/// # Cancel safety
+/// That of [`create`].
 pub async fn create_part(config: &Config, copy: &MapCopy) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let made = create_if_missing(&connection, config, copy)
@@ -99,6 +105,9 @@ pub async fn create_part(config: &Config, copy: &MapCopy) -> Result<Incarnation>
 /// # Errors
 /// `Schema` if there is no store, or a newer one; `Unavailable` if the database does not answer; `Unsupported` if the
 /// rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been migrated, whole, or not.
 pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let outcome = locked(&connection, config, async || {
@@ -122,6 +131,9 @@ pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
 ///
 /// # Errors
 /// `Schema` if there is no store; `Unavailable` if the database does not answer; `Unsupported` if the right is missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the new incarnation may have begun or not.
 pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     read(&connection, config)
@@ -144,6 +156,9 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
 ///
 /// # Errors
 /// `Unavailable` if the database does not answer; `Schema` if the store is of another version, or holds events.
+///
+/// # Cancel safety
+/// Dropping the future changes nothing.
 pub async fn read_empty(config: &Config) -> Result<Option<MapCopy>> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let Some(store) = read(&connection, config).await? else {

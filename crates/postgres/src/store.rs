@@ -58,6 +58,9 @@ impl PostgresBackend {
     /// # Errors
     /// `Unavailable` if no primary can be reached; `Schema` if the store is of another version, or is missing and must
     /// exist; `Unsupported` if the server, its settings, our rights, or a pooler in between cannot keep the contract.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(config: Config) -> Result<Self> {
         let connector = Arc::new(Connector::new(config)?);
         let one = connector.connect(Role::Admin).await?;
@@ -118,6 +121,9 @@ impl PostgresBackend {
     ///
     /// # Errors
     /// `Unavailable` if no primary can be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the snapshot.
     pub async fn audit_source(&self) -> Result<PostgresAudit> {
         PostgresAudit::begin(&self.connector, self.info.logs).await
     }

@@ -46,6 +46,9 @@ impl Several {
     /// `InvalidArgument` if a database is missing, given twice, or of another store; `Corrupt` if the copies of the map
     /// differ, or a database holds events of a log that lies in another one and is not closed there; `Unavailable` if a
     /// database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(parts: &[Part]) -> Result<Self> {
         let routes = Arc::new(Routes::new(parts)?);
         let several = Self {

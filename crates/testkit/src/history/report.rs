@@ -45,7 +45,7 @@ pub enum Violation {
     },
     /// An acknowledged append is stored at another place than its answer says.
     WrongPlace {
-        /// The stream.
+        /// The stream of the append.
         stream: StreamId,
         /// The id of the first event of the append in this stream.
         id: EventId,
@@ -54,7 +54,7 @@ pub enum Violation {
     },
     /// A revision of a stream is missing, doubled or out of order.
     RevisionGap {
-        /// The stream.
+        /// The stream with the wrong revision.
         stream: StreamId,
         /// The revision that should have come next.
         expected: Revision,
@@ -63,14 +63,14 @@ pub enum Violation {
     },
     /// Positions of a log do not grow.
     PositionOrder {
-        /// The log.
+        /// The log with the wrong position.
         log: LogId,
         /// The position that is not greater than the one before it.
         position: Position,
     },
     /// The time `created` of an event is earlier than at the position before.
     CreatedDecreased {
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
@@ -79,7 +79,7 @@ pub enum Violation {
     TailerOrder {
         /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
@@ -89,7 +89,7 @@ pub enum Violation {
     AppearedBelowPassed {
         /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
@@ -98,7 +98,7 @@ pub enum Violation {
     Vanished {
         /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
