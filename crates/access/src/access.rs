@@ -51,7 +51,7 @@ impl Access {
     }
 
     /// Stops following the accounts; to be called before their store is closed. Decisions are still made for
-    /// [`CONTACT_MAX`] after the last news of the accounts.
+    /// [`CONTACT_MAX`](crate::CONTACT_MAX) after the last news of the accounts.
     ///
     /// # Cancel safety
     /// If the future is dropped, following stops nevertheless.
@@ -89,7 +89,8 @@ impl Access {
     /// Checks that decisions can be made; meant for probes.
     ///
     /// # Errors
-    /// `Unavailable` if the accounts are not known yet, or were not followed for longer than [`CONTACT_MAX`].
+    /// `Unavailable` if the accounts are not known yet, or were not followed for longer than
+    /// [`CONTACT_MAX`](crate::CONTACT_MAX).
     pub fn ready(&self) -> Result<()> {
         self.shared.state().map(drop)
     }

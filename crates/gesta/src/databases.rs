@@ -191,8 +191,8 @@ impl Mover {
     /// another log is being moved; `Corrupt` if the databases contradict each other.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection may
-    /// be inside of a transaction. Another mover looks at the databases again and goes on.
+    /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection
+    /// may be inside of a transaction. Another mover looks at the databases again and goes on.
     pub async fn step(&mut self) -> Result<Step> {
         let looks = self.databases.look(self.log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();

@@ -1,8 +1,8 @@
 //! Property tests: random operations give the same answers as the reference store.
 //!
 //! Each round makes a fresh store under test and a [`MemoryStore`](gesta_memory::MemoryStore), does the same random
-//! operations on both, compares every answer, and in the end everything that can be read. A failing round is shrunk to the
-//! shortest operations that still fail. The seed is printed, and `GESTA_SEED` repeats a run.
+//! operations on both, compares every answer, and in the end everything that can be read. A failing round is shrunk to
+//! the shortest operations that still fail. The seed is printed, and `GESTA_SEED` repeats a run.
 //!
 //! Answers are compared without what may differ: incarnations, times, ids made by the store.
 

@@ -421,7 +421,7 @@ pub(crate) fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Says that a case was left out. Written past the test harness, which would hide it.
+/// Reports that a case was skipped. The line is written past the test harness, which would hide it.
 pub(crate) fn skip(factory: &dyn StoreFactory, lacking: &str) {
     // The test harness names the thread after the test.
     let thread = std::thread::current();
