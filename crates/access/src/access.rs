@@ -1,4 +1,4 @@
-//! The handle that protocols ask: who calls, and what may they do.
+//! The handle by which protocols ask who calls and what a caller may do.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::rights::Operation;
 use crate::shared::{Caller, Shared, State, Who, unauthenticated};
 
-/// Accounts and rights of a store. A clone is another handle of the same; when the last one is dropped, they are no
-/// longer followed.
+/// The accounts and rights of a store. A clone is another handle of the same accounts. When the last handle is dropped,
+/// the accounts are no longer followed.
 #[derive(Clone)]
 pub struct Access {
     pub(crate) shared: Arc<Shared>,
@@ -33,7 +33,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// Follows the accounts in this store. Must be called in a tokio runtime.
+    /// Begins to follow the accounts in this store. Must be called in a tokio runtime.
     #[must_use]
     pub fn start(store: Arc<dyn EventStore>, config: Config) -> Self {
         let ending = CancellationToken::new();
@@ -50,10 +50,11 @@ impl Access {
         }
     }
 
-    /// Follows the accounts no longer, before their store is closed. Rights hold for [`CONTACT_MAX`] after that.
+    /// Stops following the accounts; to be called before their store is closed. Decisions are still made for
+    /// [`CONTACT_MAX`](crate::CONTACT_MAX) after the last news of the accounts.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves it stopping.
+    /// If the future is dropped, following stops nevertheless.
     pub async fn stop(&self) {
         self.ending.cancel();
         self.tasks.wait().await;
@@ -62,9 +63,9 @@ impl Access {
     /// Waits until the accounts are known.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     pub async fn loaded(&self) {
-        // The sender lives as long as this handle.
+        // The sender lives as long as this handle, so waiting cannot fail.
         let _ = self
             .shared
             .loaded
@@ -73,27 +74,28 @@ impl Access {
             .await;
     }
 
-    /// Whether callers must prove who they are; true as long as that is not known.
+    /// Tells whether callers must prove who they are. This is true as long as it is not known.
     #[must_use]
     pub fn is_on(&self) -> bool {
         !matches!(self.shared.state(), Ok(State::Open))
     }
 
-    /// Whether there is anybody who could say who they are.
+    /// Tells whether the store has any users.
     #[must_use]
     pub fn has_users(&self) -> bool {
         self.shared.directory().users().next().is_some()
     }
 
-    /// Whether decisions can be made, for probes.
+    /// Checks that decisions can be made; meant for probes.
     ///
     /// # Errors
-    /// `Unavailable` if the accounts are not known, or not followed for [`CONTACT_MAX`].
+    /// `Unavailable` if the accounts are not known yet, or were not followed for longer than
+    /// [`CONTACT_MAX`](crate::CONTACT_MAX).
     pub fn ready(&self) -> Result<()> {
         self.shared.state().map(drop)
     }
 
-    /// Streams of accounts that cannot be read, and why: their accounts are closed.
+    /// Returns the account streams that cannot be read, each with the reason. Their accounts are closed.
     #[must_use]
     pub fn damaged(&self) -> Vec<(String, String)> {
         let directory = self.shared.directory();
@@ -103,14 +105,15 @@ impl Access {
             .collect()
     }
 
-    /// Who shows these `Authorization` headers. While nobody has to prove anything, they are not looked at.
+    /// Finds out who calls by the values of the `Authorization` headers of a call. While access is off, the headers are
+    /// not looked at and the caller is anonymous; without headers the caller is anonymous too.
     ///
     /// # Errors
-    /// `Unauthenticated` if they prove nothing; `Overloaded` if too many passwords are being compared; `Unavailable` as
-    /// [`Access::ready`].
+    /// `Unauthenticated` if the headers prove nothing; `Overloaded` if too many passwords are waiting to be compared;
+    /// `Unavailable` under the conditions of [`Access::ready`].
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing for other callers.
     pub async fn caller<'a>(
         &self,
         authorization: impl IntoIterator<Item = &'a [u8]>,
@@ -127,7 +130,7 @@ impl Access {
         let who = match credentials::read(authorization) {
             Ok(Shown::Nothing) => Ok(Who::Anonymous),
             Ok(Shown::Token(secret)) => self.shared.token(&secret),
-            // Boxed: calls with tokens need not carry it along.
+            // The future is boxed so that calls with tokens need not carry it along.
             Ok(Shown::Login { user, password }) => {
                 claimed.clone_from(&user);
                 Box::pin(self.shared.login(user, password, from)).await
@@ -140,14 +143,15 @@ impl Access {
         })
     }
 
-    /// Changes the password of a user, for whoever shows the present one.
+    /// Changes the password of a user, if the caller shows the present password.
     ///
     /// # Errors
-    /// `Unauthenticated` if user or password are wrong; `InvalidArgument` if the new one breaks a rule; `Forbidden` while
-    /// there are no users; `Overloaded` and `Unavailable` as [`Access::caller`]; those of the store.
+    /// `Unauthenticated` if the user or the present password is wrong; `InvalidArgument` if the new password breaks a
+    /// rule; `Forbidden` while there are no users; `Overloaded` and `Unavailable` under the conditions of
+    /// [`Access::caller`]; the errors of the store.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave the password changed or not.
+    /// If the future is dropped, the password may have been changed or not.
     pub async fn change_password(
         &self,
         user: &str,
@@ -178,19 +182,21 @@ impl Access {
         Ok(())
     }
 
-    /// Whether this caller may do this now.
+    /// Checks that this caller may do this now.
     ///
     /// # Errors
-    /// `Unauthenticated` if it must first be known who calls, or the account has ended; `Forbidden`; `Unavailable`.
+    /// `Unauthenticated` if it must first be known who calls, or the account has ended; `Forbidden` if the caller may
+    /// not do this; `Unavailable` if the accounts or the rights of the stream are not known.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     pub async fn check(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
         let outcome = self.shared.allows(caller, operation).await;
         outcome.inspect_err(|error| self.shared.log_refused(caller, operation, error))
     }
 
-    /// Tells the log that this caller does this, if only administrators would.
+    /// Writes an administrative operation of this caller to the log. Other operations are left out, and while access is
+    /// off all are.
     pub fn done(&self, caller: &Caller, operation: Operation<'_>) {
         self.shared.log_done(caller, operation);
     }

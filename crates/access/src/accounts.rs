@@ -1,4 +1,4 @@
-//! Making and changing accounts: what `gesta user` and `gesta token` do.
+//! Makes and changes accounts: what `gesta user` and `gesta token` do.
 //!
 //! It works on any store: on the database itself, or through a server as an administrator.
 //! Invariants: the first user turns access on before the account is there, so that a failure between the two leaves the
@@ -25,34 +25,34 @@ use crate::password::Hashed;
 use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
 use crate::token::{NewToken, Scope, Secret};
 
-/// Passwords are hashed one at a time: each takes memory and a processor by design.
+/// Passwords are hashed one at a time, since each hash takes memory and a processor by design.
 static HASHING: Semaphore = Semaphore::const_new(1);
-/// Most streams that an error names.
+/// The most streams that an error names.
 const NAMED_MAX: usize = 10;
 const PAGE: usize = 10_000;
 
-/// What becomes of rights of streams (`$acl`) that were set while nobody had to prove who they are.
+/// What the first user does to the rights of streams (`$acl`) that were set while nobody had to prove who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FirstUser {
-    /// There must not be any: somebody else may have set them.
+    /// There must be no such rights, since anybody may have set them.
     #[default]
     RefuseRights,
-    /// They begin to count.
+    /// Such rights begin to count.
     KeepRights,
 }
 
-/// A user to be made.
+/// The request to make a user.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AddUser {
-    /// The name.
+    /// The name of the user.
     pub name: String,
-    /// The password.
+    /// The password of the user.
     pub password: String,
-    /// The groups.
+    /// The names of the groups of the user.
     pub groups: Vec<String>,
     /// What the user is called besides; may be empty.
     pub full_name: String,
-    /// If it is the first one.
+    /// What happens to rights that are there already, if this is the first user.
     pub first: FirstUser,
 }
 
@@ -65,43 +65,44 @@ impl std::fmt::Debug for AddUser {
     }
 }
 
-/// A user, without secrets.
+/// A user as it is shown, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShownUser {
-    /// The name.
+    /// The name of the user.
     pub user: String,
-    /// The groups.
+    /// The names of the groups of the user.
     pub groups: Vec<String>,
     /// What the user is called besides.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub full_name: String,
-    /// Whether it may do nothing at present.
+    /// Whether the user may do nothing at present.
     pub disabled: bool,
     /// When the account was made or changed last.
     #[serde(skip)]
     pub changed: Timestamp,
 }
 
-/// A token, without secrets.
+/// A token as it is shown, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShownToken {
-    /// The id.
+    /// The id of the token, in 32 hexadecimal digits.
     pub id: String,
-    /// Whose rights it has at most.
+    /// The user whose rights limit those of the token.
     pub user: String,
-    /// What it is for.
+    /// What the token is for, in the words of whoever made it.
     pub label: String,
-    /// What it may be used for.
+    /// What the token may be used for.
     pub scopes: Vec<Scope>,
-    /// Which streams; empty: all.
+    /// The token is limited to streams whose names begin with one of these. If the list is empty, it is good for all
+    /// streams.
     pub prefixes: Vec<String>,
-    /// When it ends, if it does.
+    /// The moment at which the token ends, if it ends.
     pub expires: Option<String>,
-    /// Whether it is worth anything at present.
+    /// Whether the token is valid at present.
     pub active: bool,
 }
 
-/// The accounts of a store, to be changed.
+/// The accounts of a store, which can be listed and changed.
 #[derive(Clone)]
 pub struct Accounts {
     store: Arc<dyn EventStore>,
@@ -115,22 +116,25 @@ impl std::fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// The accounts of this store.
+    /// Returns the accounts of this store.
     #[must_use]
     pub fn of(store: Arc<dyn EventStore>) -> Self {
         Self::with_clock(store, Arc::new(SystemClock))
     }
 
-    /// The same with another clock, by which tokens expire.
+    /// Returns the accounts of this store. The clock tells when tokens expire.
     #[must_use]
     pub fn with_clock(store: Arc<dyn EventStore>, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
 
-    /// All users, by name.
+    /// Lists all users, sorted by name.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn users(&self) -> Result<Vec<ShownUser>> {
         let directory = self.read().await?;
         let users = directory.users().map(|(name, user)| {
@@ -149,10 +153,13 @@ impl Accounts {
         Ok(users.collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
-    /// All tokens, by user and id.
+    /// Lists all tokens, sorted by user and id.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn tokens(&self) -> Result<Vec<ShownToken>> {
         let directory = self.read().await?;
         let now = self.clock.now();
@@ -174,14 +181,14 @@ impl Accounts {
         Ok(tokens.collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
-    /// Makes a user. The first one turns access on, and must be an administrator.
+    /// Makes a user. The first user turns access on, and must be an administrator.
     ///
     /// # Errors
-    /// `InvalidArgument` if a name, the password or a group breaks a rule, the user is there already, or rights of streams
-    /// are there that nobody vouches for; those of the store.
+    /// `InvalidArgument` if a name, the password or a group breaks a rule, if the user exists already, or if the first
+    /// user meets rights of streams with [`FirstUser::RefuseRights`]; the errors of the store.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave access on without the user: repeat the call.
+    /// If the future is dropped, access may be on without the user; the call can be repeated.
     pub async fn add_user(&self, add: AddUser) -> Result<()> {
         let stream = names::user_stream(&add.name)?;
         check_groups(&add.groups)?;
@@ -217,10 +224,14 @@ impl Accounts {
             .await
     }
 
-    /// Makes the user `admin` if there has never been a user. For the first start of a server.
+    /// Makes the user `admin`, if the store has no user yet; meant for the first start of a server. Returns whether the
+    /// user was made.
     ///
     /// # Errors
-    /// As [`Accounts::add_user`].
+    /// The errors of [`Accounts::add_user`].
+    ///
+    /// # Cancel safety
+    /// That of [`Accounts::add_user`].
     pub async fn first_admin(&self, password: String) -> Result<bool> {
         let directory = self.read().await?;
         if directory.users().next().is_some() {
@@ -246,7 +257,10 @@ impl Accounts {
     /// Changes the password of a user.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such user or the password breaks a rule; those of the store.
+    /// `InvalidArgument` if there is no such user or the password breaks a rule; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the password may have been changed or not.
     pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
         let hash = self.hash(password).await?;
         self.change(name, |id| UserEvent::Password {
@@ -259,7 +273,10 @@ impl Accounts {
     /// Replaces the groups of a user.
     ///
     /// # Errors
-    /// As [`Accounts::set_password`].
+    /// `InvalidArgument` if there is no such user or a group breaks a rule; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the groups may have been replaced or not.
     pub async fn set_groups(&self, name: &str, groups: Vec<String>) -> Result<()> {
         self.replace(name, groups, None).await
     }
@@ -298,26 +315,35 @@ impl Accounts {
         self.change(name, |id| UserEvent::Deleted { id }).await
     }
 
-    /// Lets a user do nothing any more, and their tokens too.
+    /// Disables a user: from now on neither the user nor a token of the user may do anything.
     ///
     /// # Errors
-    /// As [`Accounts::set_password`].
+    /// `InvalidArgument` if there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the user may have been disabled or not.
     pub async fn disable(&self, name: &str) -> Result<()> {
         self.change(name, |id| UserEvent::Disabled { id }).await
     }
 
-    /// Lets a disabled user call again.
+    /// Enables a disabled user and the user's tokens again.
     ///
     /// # Errors
-    /// As [`Accounts::set_password`].
+    /// `InvalidArgument` if there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the user may have been enabled or not.
     pub async fn enable(&self, name: &str) -> Result<()> {
         self.change(name, |id| UserEvent::Enabled { id }).await
     }
 
-    /// Makes a token, and gives its text, which nobody can show again.
+    /// Makes a token and returns its text, which cannot be shown again.
     ///
     /// # Errors
-    /// `InvalidArgument`; those of the store.
+    /// `InvalidArgument` if the token breaks a rule or there is no such user; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the token may exist although nobody has its text; then it can be revoked.
     pub async fn create_token(&self, token: NewToken) -> Result<String> {
         token.validate(self.clock.now())?;
         let directory = self.read().await?;
@@ -339,10 +365,13 @@ impl Accounts {
         Ok(secret.reveal())
     }
 
-    /// Makes a token worth nothing.
+    /// Revokes a token: it is never valid again.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such token; those of the store.
+    /// `InvalidArgument` if there is no such token; the errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the token may have been revoked or not.
     pub async fn revoke_token(&self, id: &str) -> Result<()> {
         let known = Uuid::try_parse(id).ok();
         let directory = self.read().await?;
@@ -382,7 +411,8 @@ impl Accounts {
         self.append(stream, last, event).await
     }
 
-    /// Appends after the event of this revision; `None`: at the end of the stream, whatever lies there.
+    /// Appends an event after the event of revision `last`. If that is `None`, appends at the end of the stream,
+    /// whatever the stream holds.
     async fn append(
         &self,
         stream: StreamId,
@@ -410,7 +440,7 @@ impl Accounts {
         }
     }
 
-    /// Takes back what hides the events of an account stream, for nobody is meant to.
+    /// Removes metadata that hides the events of an account stream, since nobody is meant to hide them.
     async fn show(&self, stream: &StreamId) -> Result<()> {
         let record = self.store.stream_metadata(stream.clone()).await?;
         if record.metadata == StreamMetadata::default() {
@@ -456,7 +486,6 @@ impl Accounts {
         self.check_rights(first).await
     }
 
-    /// Rights of streams that were set while anybody could set them.
     async fn check_rights(&self, first: FirstUser) -> Result<()> {
         if first == FirstUser::KeepRights {
             return Ok(());
@@ -540,7 +569,6 @@ fn check_groups(groups: &[String]) -> Result<()> {
         .try_for_each(|group| names::check_group(group))
 }
 
-/// Rights name users and groups alike, so no name may be both.
 fn check_collisions(directory: &Directory, user: &str, groups: &[String]) -> Result<()> {
     let is_group = |name: &str| {
         directory

@@ -1,4 +1,4 @@
-//! Rights of one stream, as `$acl` in its metadata says them, and those of streams that say nothing.
+//! The rights of one stream, as `$acl` in its metadata gives them, and the default rights of streams without any.
 //!
 //! The form is that of EventStoreDB and its clients: `{"$r": …, "$w": …, "$d": …, "$mr": …, "$mw": …}`, each a role or a
 //! list of roles. A role is a user, a group, or `$all`. What is not said is as the defaults say it; an empty list leaves
@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 
 use crate::names::EVERYBODY;
 
-/// Most roles that one right may name.
+/// The most roles that one right may name.
 const ROLES_MAX: usize = 100;
-/// Longest name of a role, in bytes.
+/// The longest name of a role, in bytes.
 const ROLE_BYTES_MAX: usize = 256;
 
 /// What may be done with a stream.
@@ -46,13 +46,13 @@ impl Right {
     }
 }
 
-/// The rights that a document says.
+/// The rights that a document gives.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Acl {
     roles: [Option<Box<[Box<str>]>>; 5],
 }
 
-/// Why a document says no rights: it cannot be read.
+/// Why the rights in a document cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Odd {
     pub(crate) field: String,
@@ -75,7 +75,7 @@ impl Odd {
 }
 
 impl Acl {
-    /// Everything for everybody who has proved who they are.
+    /// Gives every right to everybody who has proved who they are.
     pub(crate) fn everybody() -> Self {
         let all = || Some(vec![EVERYBODY.into()].into_boxed_slice());
         Self {
@@ -83,25 +83,25 @@ impl Acl {
         }
     }
 
-    /// Nothing for anybody but the administrators.
+    /// Gives no right to anybody; only administrators have access.
     pub(crate) fn nobody() -> Self {
         Self {
             roles: std::array::from_fn(|_| Some(Box::default())),
         }
     }
 
-    /// The roles that have a right; `None` if nothing is said of it.
+    /// Returns the roles that have a right; `None` if the document says nothing about this right.
     pub(crate) fn roles(&self, right: Right) -> Option<&[Box<str>]> {
         self.roles[right as usize].as_deref()
     }
 
-    /// Memory that it takes, roughly, in bytes.
+    /// Estimates the memory that the rights take, in bytes.
     pub(crate) fn cost_bytes(&self) -> usize {
         let roles = self.roles.iter().flatten().flat_map(|roles| roles.iter());
         256 + roles.map(|role| role.len() + 32).sum::<usize>()
     }
 
-    /// The `$acl` of a metadata document; `None` if it has none.
+    /// Reads the `$acl` of a metadata document; `None` if the document has none.
     pub(crate) fn of_metadata(json: &[u8]) -> Result<Option<Self>, Odd> {
         let document = object(json)?;
         match document.get("$acl") {
@@ -133,7 +133,7 @@ impl Acl {
     }
 }
 
-/// A role, or a list of them.
+/// Reads a role, or a list of roles. `null` says nothing.
 fn roles(field: &str, value: &Value) -> Result<Option<Box<[Box<str>]>>, Odd> {
     let found = match value {
         Value::Null => return Ok(None),
@@ -159,7 +159,8 @@ fn roles(field: &str, value: &Value) -> Result<Option<Box<[Box<str>]>>, Odd> {
     found.iter().map(role).collect::<Result<_, _>>().map(Some)
 }
 
-/// A JSON object. One that has a member twice could be read in two ways, so it is refused.
+/// Reads a JSON object. If an object in it has a key twice that begins with `$`, the text could be read in two ways, so
+/// it is refused.
 fn object(json: &[u8]) -> Result<Map<String, Value>, Odd> {
     let broken =
         |why: &dyn fmt::Display| Odd::new("metadata", format!("must be a JSON object: {why}"));
@@ -170,7 +171,7 @@ fn object(json: &[u8]) -> Result<Map<String, Value>, Odd> {
     }
 }
 
-/// A JSON value no object of which has a member twice.
+/// A JSON value in which no object has a key twice that begins with `$`.
 struct Distinct(Value);
 
 impl<'de> serde::Deserialize<'de> for Distinct {
@@ -223,7 +224,7 @@ impl<'de> serde::de::Visitor<'de> for DistinctVisitor {
     fn visit_map<A: serde::de::MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some((key, Distinct(value))) = members.next_entry::<String, Distinct>()? {
-            // Other members are their owner's affair.
+            // Other keys belong to the users, who may repeat them.
             if key.starts_with('$') && map.contains_key(&key) {
                 let found = cut(&key);
                 return Err(serde::de::Error::custom(format_args!(
@@ -236,7 +237,7 @@ impl<'de> serde::de::Visitor<'de> for DistinctVisitor {
     }
 }
 
-/// A value as an error shows it.
+/// Shows a value as it stands in an error, shortened.
 fn short(value: &Value) -> String {
     cut(&value.to_string())
 }
@@ -245,7 +246,7 @@ fn cut(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Rights of streams that have none of their own.
+/// The rights of streams that have no rights of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defaults {
     pub(crate) user: Acl,
@@ -253,7 +254,7 @@ pub(crate) struct Defaults {
 }
 
 impl Default for Defaults {
-    /// Streams of users are for everybody, those of the system for administrators.
+    /// Streams of users are open to everybody, streams of the system to administrators only.
     fn default() -> Self {
         Self {
             user: Acl::everybody(),
@@ -263,7 +264,7 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// Nothing for anybody but the administrators.
+    /// Gives no right to anybody; only administrators have access.
     pub(crate) fn closed() -> Self {
         Self {
             user: Acl::nobody(),
@@ -271,7 +272,8 @@ impl Defaults {
         }
     }
 
-    /// As an event of `$settings` says them; what it does not say is as if there were no settings.
+    /// Reads the rights from an event of `$settings`. For what the event does not say, the defaults without settings
+    /// hold.
     pub(crate) fn read(json: &[u8]) -> Result<Self, Odd> {
         let document = object(json).map_err(|odd| Odd {
             field: "settings".into(),

@@ -1,8 +1,8 @@
-//! The rights of streams in memory.
+//! Keeps the rights of streams in memory.
 //!
-//! Why a set of names beside the cache: most streams have no metadata at all. Of these the set says so without a read, so
-//! that a reader of all events costs no query for each stream. It holds 64-bit hashes; two names with the same one cost a
-//! read and nothing else.
+//! Why a set of names beside the cache: most streams have no metadata at all. The set tells this without a read, so
+//! that a reader of all events costs no query for each stream. It holds 64-bit hashes; two names with the same hash
+//! cost a read and nothing else.
 //! Invariants: memory is bounded by [`CACHE_BYTES_MAX`] and [`KNOWN_MAX`]; rights that were read before a change are
 //! never kept after it.
 
@@ -15,15 +15,15 @@ use quick_cache::sync::Cache;
 
 use crate::rights::StreamRights;
 
-/// Most memory for rights of streams, roughly, in bytes.
+/// The most memory for rights of streams, roughly, in bytes.
 const CACHE_BYTES_MAX: u64 = 32 * 1_024 * 1_024;
 /// How many streams are expected to be in the cache.
 const CACHE_STREAMS: usize = 20_000;
-/// Most streams with metadata that are remembered; if there are more, the metadata of every stream is read once.
+/// The most streams with metadata that are remembered. If there are more, the metadata of every stream is read once.
 const KNOWN_MAX: usize = 1_000_000;
-/// How many events of a metadata stream are looked at for the rights that a deleted stream had.
+/// How many events of a metadata stream are read at most to find the rights that a deleted stream had.
 const HISTORY_MAX: usize = 32;
-/// How often rights are read again because they changed meanwhile.
+/// How often rights are read at most because they changed during the read.
 const READS_MAX: usize = 3;
 
 #[derive(Clone)]
@@ -36,11 +36,11 @@ impl quick_cache::Weighter<StreamId, Arc<StreamRights>> for Weigh {
     }
 }
 
-/// Which streams have metadata.
+/// The streams that have metadata.
 #[derive(Debug)]
 pub(crate) struct Known {
     hasher: RandomState,
-    /// `None`: any may have.
+    /// Hashes of the names of the streams; `None` if any stream may have metadata.
     hashes: Option<HashSet<u64>>,
 }
 
@@ -68,7 +68,7 @@ impl Known {
         }
     }
 
-    /// True if nothing can be added any more.
+    /// Tells whether the set is full, so that nothing can be added.
     pub(crate) fn is_full(&self) -> bool {
         self.hashes.is_none()
     }
@@ -80,11 +80,11 @@ impl Known {
     }
 }
 
-/// A read that is under way.
+/// The reads of the rights of one stream that are under way.
 #[derive(Default)]
 struct Loading {
     readers: usize,
-    /// Counts the changes since it began.
+    /// Counts the changes of the rights since the first of these reads began.
     changes: u64,
 }
 
@@ -107,7 +107,7 @@ impl Default for Acls {
 }
 
 impl Acls {
-    /// Forgets everything and begins with these.
+    /// Forgets all rights and begins with these streams as those that have metadata.
     pub(crate) fn begin(&self, known: Known) {
         let mut loading = self.loading();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
@@ -115,7 +115,7 @@ impl Acls {
         loading.values_mut().for_each(|read| read.changes += 1);
     }
 
-    /// The rights of a stream, if they need not be read.
+    /// Returns the rights of a stream, unless they must be read.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<StreamRights>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if !known.may_have(name) {
@@ -125,7 +125,7 @@ impl Acls {
         self.cache.get(name)
     }
 
-    /// The metadata of a stream have changed.
+    /// Forgets the rights of a stream, since its metadata has changed.
     pub(crate) fn changed(&self, name: &str) {
         let mut loading = self.loading();
         self.known
@@ -138,7 +138,7 @@ impl Acls {
         }
     }
 
-    /// Reads the rights of a stream, and keeps them unless they change meanwhile.
+    /// Reads the rights of a stream, and keeps them unless they change during the read.
     pub(crate) async fn load(
         &self,
         store: &dyn EventStore,
@@ -166,7 +166,7 @@ impl Acls {
     }
 }
 
-/// One of those that read the rights of a stream.
+/// One read of the rights of a stream.
 struct Reader<'a> {
     acls: &'a Acls,
     stream: &'a StreamId,
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Keeps what was read. False if there was a change since.
+    /// Keeps the rights that were read, unless they have changed since the read began. Returns whether they were kept.
     fn end(self, rights: &Arc<StreamRights>) -> bool {
         let loading = self.acls.loading();
         let is_newest = loading
@@ -230,7 +230,7 @@ async fn read_rights(store: &dyn EventStore, stream: &StreamId) -> Result<Stream
     }
 }
 
-/// Whoever waits for the rights learns that nothing was done.
+/// Makes an error which tells the caller that nothing was done, for a caller who waits for the rights.
 fn unread(error: Error) -> Error {
     Error::unavailable("the rights of the stream cannot be read").caused_by(error)
 }

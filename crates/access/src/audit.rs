@@ -1,8 +1,8 @@
-//! The log of refused and of administrative calls: target `gesta::audit`.
+//! The log of refused calls and of calls by administrators: target `gesta::audit`.
 //!
-//! Invariants: at most [`LINES_MAX`] lines at once and [`LINES_PER_SECOND`] after that, the others are counted and told
-//! with the next one, so that nobody fills a disk by being refused; names are escaped, so that no name makes a line of
-//! its own; no secret comes here.
+//! Invariants: at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and lines that are
+//! left out are counted in the next line, so that nobody fills a disk by being refused; names are escaped, so that no
+//! name makes a line of its own; no secret comes here.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +12,10 @@ use gesta_core::uptime;
 
 const LINES_MAX: u32 = 200;
 const LINES_PER_SECOND: u32 = 20;
-/// Longest name in a line, in characters.
+/// The longest name in a line, in characters.
 const SHOWN_MAX: usize = 200;
 
-/// How many lines may be written now.
+/// Counts how many lines may be written now.
 #[derive(Debug)]
 struct Bucket {
     lines: f64,
@@ -24,7 +24,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// How many lines were not written since the last one; `None` if this one is not to be written either.
+    /// Takes a line from the bucket. Returns how many lines were left out since the last written one; `None` if this
+    /// one must be left out too.
     fn take(&mut self, now: Duration) -> Option<u64> {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.at = now;
@@ -41,7 +42,7 @@ impl Bucket {
 #[derive(Debug)]
 pub(crate) struct Audit {
     refused: Mutex<Bucket>,
-    /// Apart, so that refusals do not hide what administrators do.
+    /// A bucket of its own, so that refusals do not hide what administrators do.
     done: Mutex<Bucket>,
 }
 
@@ -68,7 +69,7 @@ fn take(bucket: &Mutex<Bucket>) -> Option<u64> {
         .take(uptime())
 }
 
-/// A name as it stands in a line.
+/// Shows a name as it stands in a line: shortened and escaped.
 fn shown(name: &str) -> String {
     let cut: String = name.chars().take(SHOWN_MAX).collect();
     cut.escape_debug().to_string()

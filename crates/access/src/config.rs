@@ -1,4 +1,4 @@
-//! How accounts and rights are followed.
+//! Configures how accounts and rights are followed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,27 +9,28 @@ use gesta_core::{Clock, SystemClock};
 /// When callers must prove who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// As soon as there has ever been a user in the store.
+    /// Callers must prove who they are as soon as there has ever been a user in the store.
     #[default]
     Auto,
-    /// Always: without users nobody may do anything.
+    /// Callers must always prove who they are. Without users nobody may do anything.
     On,
 }
 
-/// How an [`Access`](crate::Access) works.
+/// The configuration of an [`Access`](crate::Access).
 #[derive(Clone)]
 pub struct Config {
     /// When callers must prove who they are.
     pub mode: Mode,
-    /// By which tokens expire.
+    /// The clock that tells when tokens expire.
     pub clock: Arc<dyn Clock>,
-    /// The time since some moment, which counts suspension; for how old the news are.
+    /// Returns the time since some fixed moment, which must also count while the machine is suspended. It tells how old
+    /// the news of the accounts is.
     pub uptime: fn() -> Duration,
-    /// Passwords that are compared at once; each takes 19 MiB and a processor for some 20 ms.
+    /// How many passwords are compared at once. Each comparison takes 19 MiB and a processor for some 20 ms.
     pub comparisons_max: usize,
-    /// Calls of one user at once, running subscriptions not counted.
+    /// How many calls one user may make at once. Running subscriptions are not counted.
     pub user_calls_max: usize,
-    /// Payload that one user may append and read in a second, in bytes.
+    /// How much payload one user may append and read in a second, in bytes.
     pub user_bytes_per_second: u64,
 }
 

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::token::Secret;
 
-/// What was shown.
+/// What a caller has shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Nothing,
@@ -17,7 +17,7 @@ pub(crate) enum Shown {
     Login { user: String, password: Password },
 }
 
-/// Why what was shown proves nothing.
+/// Why the headers of a caller prove nothing.
 pub(crate) type Refusal = &'static str;
 
 /// Reads the values of all `Authorization` headers of a call.

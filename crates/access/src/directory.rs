@@ -1,11 +1,11 @@
-//! The accounts as the events of account streams tell them.
+//! The accounts, as the events of account streams make them.
 //!
 //! Pure: events go in, accounts come out; the same events give the same accounts in whatever order the streams come, since
 //! several logs have no common order.
-//! Invariants: an account counts only if it names the realm of the marker, so nothing that was planted before access was
-//! on is an account; a token counts only with the account whose id it names; a stream that cannot be read closes its own
-//! account and no other; once there was a marker, access stays on whatever becomes of the streams; there are never more
-//! than [`ACCOUNTS_MAX`] users and as many tokens.
+//! Invariants: an account counts only if it names the realm of the marker, so nothing that was planted before access
+//! was on is an account; a token counts only with the account whose id it names; a stream that cannot be read closes
+//! its own account and no other; once there was a marker, access stays on whatever happens to the streams; there are
+//! never more than [`ACCOUNTS_MAX`] users and as many tokens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::token::{Hash, PREFIXES_MAX, Scopes};
 
 /// How long decisions may be made without news of the accounts.
 pub const CONTACT_MAX: Duration = Duration::from_secs(5);
-/// Most users, and most tokens.
+/// The most users, and the most tokens.
 const ACCOUNTS_MAX: usize = 100_000;
-/// Most groups of a user.
+/// The most groups of a user.
 pub(crate) const GROUPS_MAX: usize = 64;
-/// Most streams that are remembered as damaged by name.
+/// The most damaged streams that are remembered by name.
 const DAMAGED_MAX: usize = 1_000;
 
 /// A user.
@@ -64,42 +64,42 @@ impl Token {
 #[derive(Debug)]
 struct Settings {
     revision: Revision,
-    /// `None` if they cannot be read.
+    /// `None` if the settings cannot be read.
     defaults: Option<Defaults>,
 }
 
-/// All accounts.
+/// All accounts of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     marker: Option<AccessOn>,
-    /// Something is there, but no marker that can be read.
+    /// Whether the marker stream holds something that cannot be read as a marker.
     is_marker_damaged: bool,
     users: HashMap<Box<str>, User>,
     tokens: HashMap<Uuid, Token>,
     settings: Option<Settings>,
     defaults: Defaults,
-    /// How far each stream was read.
+    /// The revision up to which each account stream was read.
     seen: HashMap<StreamId, Revision>,
     damaged: BTreeMap<StreamId, String>,
 }
 
 impl Directory {
-    /// Whether accounts are asked for at all.
+    /// Tells whether callers must prove who they are.
     pub(crate) fn is_on(&self) -> bool {
         self.marker.is_some() || self.is_marker_damaged
     }
 
-    /// Access was on in this process: it stays so, whatever was read since.
+    /// Keeps access on, whatever was read, because it was on in this process before.
     pub(crate) fn keep_on(&mut self) {
         self.is_marker_damaged |= self.marker.is_none();
     }
 
-    /// What accounts must name to count.
+    /// Returns the realm that accounts must name to count.
     pub(crate) fn realm(&self) -> Option<Uuid> {
         self.marker.as_ref().map(|marker| marker.realm)
     }
 
-    /// A user who counts.
+    /// Returns a user whose account counts.
     pub(crate) fn user(&self, name: &str) -> Option<&User> {
         let user = self.users.get(name)?;
         (Some(user.realm) == self.realm()).then_some(user)
@@ -121,28 +121,29 @@ impl Directory {
         self.tokens.iter().map(|(id, token)| (*id, token))
     }
 
-    /// Rights of streams that have none of their own.
+    /// Returns the rights of streams that have no rights of their own.
     pub(crate) fn defaults(&self) -> &Defaults {
         &self.defaults
     }
 
-    /// The streams that closed their accounts, and why.
+    /// Returns the damaged streams, whose accounts are closed, each with the reason.
     pub(crate) fn damaged(&self) -> &BTreeMap<StreamId, String> {
         &self.damaged
     }
 
-    /// How far an account stream was read.
+    /// Returns the revision up to which an account stream was read.
     pub(crate) fn revision(&self, stream: &StreamId) -> Option<Revision> {
         self.seen.get(stream).copied()
     }
 
-    /// True if a token ends between the two moments.
+    /// Tells whether a token expires after `from` and not after `to`.
     pub(crate) fn ends_between(&self, from: Timestamp, to: Timestamp) -> bool {
         let ends = self.tokens.values().filter_map(|token| token.expires);
         ends.into_iter().any(|end| from < end && end <= to)
     }
 
-    /// Takes an event of an account stream, or of the metadata stream of one. True if something may have changed.
+    /// Applies an event of an account stream, or of the metadata stream of one. Returns whether an account may have
+    /// changed.
     pub(crate) fn apply(&mut self, event: &RecordedEvent) -> bool {
         let name = event.stream.as_str();
         if let Some(described) = names::described(name) {
@@ -185,7 +186,7 @@ impl Directory {
         true
     }
 
-    /// Says that a stream cannot be read, which closes its account.
+    /// Notes that a stream cannot be read, which closes its account.
     pub(crate) fn close(&mut self, stream: &StreamId, why: String) {
         let name = stream.as_str();
         if name == MARKER {
@@ -211,7 +212,8 @@ impl Directory {
         }
     }
 
-    /// No call of the server deletes an account stream; whoever did, did it in the database.
+    /// Applies an event of the metadata stream of an account stream: a delete closes the account. No call of the server
+    /// deletes an account stream, so it was done in the database.
     fn lifecycle(&mut self, described: &str, event: &RecordedEvent) -> bool {
         let is_gone = matches!(event.event_type.as_str(), "$deleted" | "$tombstone");
         if names::kind(described) != names::Kind::Account || !is_gone {
@@ -226,7 +228,7 @@ impl Directory {
 
     fn marker(&mut self, event: &RecordedEvent) -> Result<(), String> {
         let said: AccessOn = record::read(ACCESS_TYPE, &event.event_type, &event.data)?;
-        // The first one counts: who could write another one may do all that it could change.
+        // The first marker counts. Whoever could write another one may do all that it could change.
         if self.marker.is_none() {
             self.marker = Some(said);
             self.settle();
@@ -243,7 +245,7 @@ impl Directory {
         });
         self.settle();
         match odd {
-            // Those from before access was on do not count, however odd they are.
+            // Settings from before access was on do not count, and so their errors do not matter.
             Some(odd) if self.are_settings_of_realm() => Err(odd),
             _ => Ok(()),
         }
@@ -328,7 +330,7 @@ impl Directory {
                 Some(token) => token.is_revoked = true,
                 None => return Err("an event revokes a token that does not begin".into()),
             },
-            // A token never begins twice: a secret that was revoked stays so.
+            // A token never begins twice, so that a revoked secret stays revoked.
             TokenEvent::Created { .. } if event.revision != Revision(0) => {
                 return Err("an event makes a token that is there already".into());
             }

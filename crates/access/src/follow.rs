@@ -1,10 +1,10 @@
 //! Follows the accounts and the rights of streams.
 //!
 //! Each second a subscription begins where the last one ended, and is *caught up* once it has delivered whatever was
-//! stored when it began: this proves that the news are complete up to then. Between two of them the subscription is live,
-//! so that changes arrive at once. Why not one subscription for ever: one without news cannot be told from one
-//! that gets none any more. While nobody has to prove anything, the marker alone is looked for, as seldom as the news of
-//! accounts may be old: a server without users shall not keep its database busy.
+//! stored when it began: this proves that the news is complete up to then. Between two of these proofs the subscription
+//! is live, so that changes arrive at once. Why not one subscription for ever: a subscription without news cannot be
+//! told from one that delivers nothing any more. While nobody has to prove anything, only the marker is looked for, as
+//! seldom as the news of accounts may be old, so that a server without users does not keep its database busy.
 //! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be newer
 //! than the beginning of a subscription that has caught up.
 
@@ -24,24 +24,25 @@ use crate::directory::Directory;
 use crate::names::{self, Kind, MARKER, METADATA_PREFIX, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
 use crate::shared::Shared;
 
-/// Time between two proofs that the news are complete.
+/// The time between two proofs that the news is complete.
 const PROVE_EVERY: Duration = Duration::from_secs(1);
-/// Time between two looks for the marker. No subscription: it would have this process read whatever others append.
+/// The time between two looks for the marker. There is no subscription to it, which would make this process read
+/// whatever others append.
 const MARKER_EVERY: Duration = Duration::from_secs(5);
 /// One of so many looks asks too whether the marker was deleted or hidden, which takes a statement more.
 const HIDDEN_OF: u32 = 12;
 /// How long a subscription may take to catch up.
 const CATCH_UP_MAX: Duration = Duration::from_secs(4);
-/// Pause after a failure.
+/// The pause after a failure.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// Running subscriptions look at their rights again at most so often.
+/// The least time between two moments at which running subscriptions check their rights again.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// Account streams that are read at once.
+/// The most account streams that are read at once.
 const READS_MAX: usize = 16;
 const PAGE: usize = 1_000;
 const NAMES_PAGE: usize = 10_000;
 
-/// Follows until it is dropped.
+/// Follows the accounts until the future is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let telling = tell(&shared);
     let following = async {
@@ -72,7 +73,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Lets running subscriptions look at their rights again, some times a second at most.
+/// Makes running subscriptions check their rights again after a change, once in [`TELL_EVERY`] at most.
 async fn tell(shared: &Shared) {
     loop {
         shared.changed.notified().await;
@@ -113,7 +114,7 @@ fn ended() -> Error {
 enum Loaded {
     /// Nobody has to prove anything.
     Open,
-    /// The accounts, to be followed from here on.
+    /// The accounts, which are followed from this checkpoint on.
     On(Checkpoint),
 }
 
@@ -147,7 +148,7 @@ async fn is_marked(store: &dyn EventStore, thoroughly: bool) -> Result<bool> {
     Ok(directory.is_on())
 }
 
-/// Reads all accounts, and says from where on to follow them.
+/// Reads all accounts, and returns from where on they are to be followed.
 async fn load(shared: &Shared) -> Result<Loaded> {
     let store = &*shared.store;
     let mut directory = Directory::default();
@@ -188,7 +189,7 @@ fn begin(shared: &Shared, directory: Directory) {
     shared.changed.notify_one();
 }
 
-/// All accounts of a store.
+/// Reads all accounts of a store.
 pub(crate) async fn read(store: &dyn EventStore) -> Result<Directory> {
     let mut directory = Directory::default();
     read_account(store, &mut directory, MARKER).await?;
@@ -202,7 +203,7 @@ async fn read_others(store: &dyn EventStore, directory: &mut Directory) -> Resul
     read_accounts(store, directory, TOKEN_PREFIX).await
 }
 
-/// The streams that have metadata.
+/// Lists the streams that have metadata.
 async fn known(store: &dyn EventStore) -> Result<Known> {
     let mut known = Known::default();
     let mut after = None;
@@ -253,7 +254,7 @@ async fn read_accounts(
     }
 }
 
-/// Reads a stream that may not be there; one that was there and is gone is closed.
+/// Reads an account stream that may not exist. If it existed and is gone, its account is closed.
 async fn read_account(store: &dyn EventStore, directory: &mut Directory, name: &str) -> Result<()> {
     let stream = StreamId::new(name)?;
     let read = events(store, &stream).await?;
@@ -277,14 +278,14 @@ async fn has_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<bool>
     }
 }
 
-/// What a stream holds.
+/// What an account stream holds.
 enum Read {
     Nothing,
     Events(Vec<RecordedEvent>),
     Unreadable(String),
 }
 
-/// All events of an account stream: few, for each is a change of the account.
+/// Reads all events of an account stream. They are few, since each is a change of the account.
 async fn events(store: &dyn EventStore, stream: &StreamId) -> Result<Read> {
     let mut request = ReadStream::forwards(stream.clone());
     let mut events = Vec::new();
@@ -320,7 +321,7 @@ fn apply(directory: &mut Directory, stream: &StreamId, read: Read) {
     }
 }
 
-/// Follows from a place on, until all has to be read again.
+/// Follows the accounts from a checkpoint on, until all must be read again; returns why.
 async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
     let mut told = Told::default();
     let mut last = shared.config.clock.now();
@@ -348,7 +349,7 @@ async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
     }
 }
 
-/// Catches up, and stays for a while.
+/// Catches up, which proves that the news is complete, and stays live for [`PROVE_EVERY`].
 async fn prove(shared: &Shared, from: &mut Checkpoint) -> Result<()> {
     let begun = (shared.config.uptime)();
     let mut subscription = in_time(async {

@@ -28,18 +28,18 @@ use crate::rights::{Operation, OwnedOperation};
 use crate::shared::{Caller, State};
 use crate::usage::Usage;
 
-/// Rights of streams that are read at once for a page.
+/// The most streams whose rights are read at once for a page.
 const READS_MAX: usize = 8;
-/// Pages of names that are looked through for one page of names that may be seen.
+/// The most pages of names that are read for one page of names that the caller may see.
 const NAME_PAGES_MAX: usize = 200;
 
-/// A store, as one caller may use it. Cheap to clone.
+/// A store as one caller may use it. Clones are cheap.
 #[derive(Clone)]
 pub struct Guarded {
     access: Access,
     store: Arc<dyn EventStore>,
     caller: Caller,
-    /// What the caller's user does at present, if it is known who that is.
+    /// What the caller's user does at present; `None` if the caller has not proved who they are.
     usage: Option<Arc<Usage>>,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Guarded {
 }
 
 impl Access {
-    /// The store as this caller may use it.
+    /// Returns the store as this caller may use it.
     #[must_use]
     pub fn guard(&self, store: Arc<dyn EventStore>, caller: Caller) -> Guarded {
         Guarded {
@@ -69,41 +69,45 @@ impl Guarded {
         (self.access.shared.config.uptime)()
     }
 
-    /// Begins a call within the limits of the user; it ends when the permit is dropped.
+    /// Begins a call within the limits of the user. The call ends when the permit is dropped.
     fn enter(&self) -> Result<Option<Permit>> {
         let usage = self.usage.as_ref();
         usage.map(|usage| usage.enter(self.now())).transpose()
     }
 
-    /// The user had this payload.
+    /// Counts this much payload for the user, in bytes.
     pub fn had(&self, bytes: usize) {
         if let Some(usage) = &self.usage {
             usage.had(bytes, self.now());
         }
     }
 
-    /// How long the user has to wait for more events.
+    /// Returns how long the user has to wait for more events; `None` if not at all.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         self.usage.as_ref()?.wait(self.now())
     }
 
-    /// Whether the caller may do this now.
+    /// Checks that the caller may do this now.
     ///
     /// # Errors
-    /// As [`Access::check`].
+    /// The errors of [`Access::check`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn check(&self, operation: Operation<'_>) -> Result<()> {
         self.access.check(&self.caller, operation).await
     }
 
-    /// The same, and tells the log of what only administrators do.
+    /// Checks that the caller may do this now, and writes an administrative operation to the log.
     async fn check_change(&self, operation: Operation<'_>) -> Result<()> {
         self.check(operation).await?;
         self.access.done(&self.caller, operation);
         Ok(())
     }
 
-    /// Rights in a form that cannot be read would be taken for *administrators only*; who sets them is told instead.
+    /// Checks that rights in the metadata can be read. Rights in another form would be taken for *administrators only*;
+    /// whoever sets them is told instead.
     fn check_metadata(&self, metadata: &StreamMetadata) -> Result<()> {
         if let State::Open = self.access.shared.state()? {
             return Ok(());
@@ -114,7 +118,7 @@ impl Guarded {
         }
     }
 
-    /// What is appended to account streams and to metadata streams must be readable.
+    /// Checks that what is appended to account streams and to metadata streams can be read.
     fn check_events(&self, request: &Append) -> Result<()> {
         for append in &request.streams {
             let name = append.stream.as_str();
@@ -128,7 +132,7 @@ impl Guarded {
                         )
                     })?;
                 } else if names::described(name).is_some() {
-                    // Whatever else is wrong with it, the store says.
+                    // Whatever else is wrong with the metadata, the store refuses.
                     if let Ok(metadata) = StreamMetadata::parse(event.data.clone()) {
                         self.check_metadata(&metadata)?;
                     }
@@ -138,7 +142,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// The rights of a stream may have changed by a call of this process, which need not wait for the news of it.
+    /// Forgets the rights of a stream that a call of this process may have changed, without waiting for the news of it.
     fn changed(&self, stream: &StreamId) {
         let name = stream.as_str();
         let name = names::described(name).unwrap_or(name);
@@ -146,7 +150,7 @@ impl Guarded {
         self.access.shared.changed.notify_one();
     }
 
-    /// The links of a virtual stream name streams that the caller may not be allowed to know of: these are left out.
+    /// Leaves out links of a virtual stream that name streams of which the caller may not know.
     async fn leave_out_hidden(&self, links: Vec<RecordedEvent>) -> Result<Vec<RecordedEvent>> {
         let asked = links.into_iter().map(|link| async move {
             let may_follow = self.may_follow(&link).await?;
@@ -157,7 +161,7 @@ impl Guarded {
         shown.try_collect().await
     }
 
-    /// Whether the caller may read what an event leads to, if it is a link.
+    /// Tells whether the caller may read the event that a link names. An event that is no link may always be read.
     async fn may_follow(&self, event: &RecordedEvent) -> Result<bool> {
         match LinkTarget::of(event) {
             Some(target) => self.lists(&target.stream).await,
@@ -165,19 +169,19 @@ impl Guarded {
         }
     }
 
-    /// Ends with the error that tells the caller so, once they may not do this any more. The check that it is allowed now
-    /// is made first.
+    /// Checks that the caller may do this now, and returns a future that ends once they may not do it any more. The
+    /// future gives the error for the caller.
     ///
     /// # Errors
-    /// As [`Access::check`].
+    /// The errors of [`Access::check`].
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping either future changes nothing.
     pub async fn until_forbidden(
         self,
         operation: OwnedOperation,
     ) -> Result<impl Future<Output = Error> + Send + 'static> {
-        // Before the check, so that no change between the two is missed.
+        // This comes before the check, so that no change between the two is missed.
         let mut changes = self.access.shared.changes.subscribe();
         self.check(operation.borrowed()).await?;
         Ok(async move {
@@ -192,7 +196,7 @@ impl Guarded {
         })
     }
 
-    /// Whether the name of a stream may be seen.
+    /// Tells whether the caller may see the name of a stream.
     async fn lists(&self, stream: &StreamId) -> Result<bool> {
         let shared = &self.access.shared;
         match shared.allows(&self.caller, Operation::Read(stream)).await {
@@ -203,8 +207,8 @@ impl Guarded {
     }
 }
 
-/// True if names that begin with the one are some of those that begin with the other, and of the same kind: names that
-/// begin with `$` are listed only when they are asked for.
+/// Tells whether the names that begin with `only` are some of those that begin with `asked`, and of the same kind:
+/// names that begin with `$` are listed only when they are asked for.
 fn narrows(asked: &str, only: &str) -> bool {
     only.starts_with(asked) && only.starts_with('$') == asked.starts_with('$')
 }
@@ -264,7 +268,7 @@ impl EventStore for Guarded {
         self.check(Operation::ReadMany).await?;
         let _call = self.enter()?;
         let mut page = self.store.read_all(request).await?;
-        // Also what is left out was read.
+        // Events that are left out count too, since they were read.
         self.had(payload_bytes(&page.events));
         let shared = &self.access.shared;
         let known = page
@@ -290,7 +294,8 @@ impl EventStore for Guarded {
         Ok(page)
     }
 
-    /// Continues after the last name that is shown: a name that may not be seen is no place to continue from.
+    /// Lists the names that the caller may see. The next page continues after the last name that is shown, since it
+    /// must not name a stream that the caller may not see.
     async fn list_streams(&self, mut request: ListStreams) -> Result<StreamsPage> {
         self.check(Operation::ReadMany).await?;
         request.validate()?;
@@ -310,7 +315,7 @@ impl EventStore for Guarded {
                     }
                     continue;
                 }
-                // One more than fits: there may be more.
+                // This name does not fit the page any more, so there may be more.
                 let next = found
                     .last()
                     .map(|info: &gesta_core::StreamInfo| info.stream.clone());
@@ -382,7 +387,7 @@ impl EventStore for Guarded {
             SubscribeTo::Stream(stream) => Some(stream.clone()),
             SubscribeTo::All(_) => None,
         };
-        // Before the check, so that no change between the two is missed.
+        // This comes before the check, so that no change between the two is missed.
         let changes = self.access.shared.changes.subscribe();
         let operation = stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
         self.check(operation).await?;
@@ -391,7 +396,8 @@ impl EventStore for Guarded {
         Ok(subscription::guarded(self.clone(), inner, stream, changes))
     }
 
-    /// What the caller may not read stays a link, as what cannot be read at all.
+    /// Follows links. A link to an event that the caller may not read stays a link, like one that names an event which
+    /// cannot be read.
     async fn resolve(&self, mut events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
         let Some(first) = events.first() else {
             return Ok(Vec::new());
@@ -403,7 +409,7 @@ impl EventStore for Guarded {
         {
             alike += 1;
         }
-        // Fewer than were asked for: the caller asks again for the others.
+        // If fewer events are answered than were asked for, the caller asks again for the others.
         events.truncate(alike);
         if !may_follow {
             return Ok(events.into_iter().map(Resolved::itself).collect());
@@ -415,7 +421,7 @@ impl EventStore for Guarded {
         Ok(resolved)
     }
 
-    /// The store is not the caller's to close.
+    /// Refuses to close the store, which does not belong to the caller.
     async fn shutdown(&self) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported(
             "a caller cannot close the store".into(),

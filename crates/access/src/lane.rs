@@ -1,10 +1,11 @@
-//! The lane in which passwords are compared: few at a time, a turn for each address, guessers last and seldom.
+//! Compares passwords: few at a time, a turn for each address, and those of guessers last and seldom.
 //!
-//! Why: a comparison takes some 20 ms of a processor by design. Who sends thousands of wrong passwords a second must take
-//! neither the threads that serve requests, nor the processor from them, nor the turns of others.
-//! Invariants: at most `places` comparisons run, each on a thread of its own; after a wrong password a place rests for as
-//! long as it worked; of all [suspects](crate::suspects) together one wrong password is compared a second, and only while
-//! nobody else waits; the same password of the same user is compared once, however many wait for it.
+//! Why: a comparison takes some 20 ms of a processor by design. A caller who sends thousands of wrong passwords a
+//! second must take neither the threads that serve requests, nor the processor from them, nor the turns of others.
+//! Invariants: at most `places` comparisons run, each on a thread of its own; after a wrong password a place rests for
+//! as long as the comparison took; of all [suspects](crate::suspects) together one wrong password is compared a second,
+//! and only while nobody else waits; the same password of the same user is compared once, however many calls wait for
+//! it.
 //! Not here: which passwords are known already.
 
 use std::collections::HashMap;
@@ -21,15 +22,15 @@ use crate::suspects::Suspects;
 pub(crate) use crate::waiting::Full;
 use crate::waiting::Waiting;
 
-/// Most calls that wait for one comparison.
+/// The most calls that wait for one comparison.
 const CALLS_OF_ONE_MAX: usize = 4_096;
-/// How long suspects rest after a wrong password of one of them. A flood takes a fiftieth of a processor then: bursts of
-/// 20 ms delay the requests that they meet, so that few of them must be the rule.
+/// How long suspects rest after a wrong password of one of them. A flood of wrong passwords then takes a fiftieth of a
+/// processor. Bursts of 20 ms delay the requests that they meet, so there must be few of them.
 const REST_OF_SUSPECTS: Duration = Duration::from_secs(1);
-/// How long a comparison of a suspect keeps the others from running, should it never end.
+/// How long a comparison for a suspect keeps other suspects from running, should it never end.
 const COMPARISON_MAX: Duration = Duration::from_secs(10);
 
-/// What is compared: the same key, the same question.
+/// Stands for what is compared: comparisons with the same key have the same answer.
 pub(crate) type Key = [u8; 32];
 
 struct Comparison {
@@ -41,10 +42,10 @@ struct Comparison {
 
 type Answer = Result<bool, Full>;
 
-/// What a place does next.
+/// What a place does next. A place is a thread that compares passwords.
 enum Next {
     Compare(Comparison),
-    /// Only suspects wait, whose turn comes then.
+    /// Only suspects wait, and the next of them may be compared after this time.
     Rest(Duration),
     /// Nobody waits.
     End,
@@ -53,18 +54,18 @@ enum Next {
 #[derive(Default)]
 struct State {
     waiting: Waiting<Comparison>,
-    /// Comparisons for [suspects](crate::suspects), which come last.
+    /// The comparisons for [suspects](crate::suspects), which come last.
     put_off: Waiting<Comparison>,
     suspects: Suspects,
-    /// When the next comparison for a suspect may begin.
+    /// The moment from which on the next comparison for a suspect may begin.
     suspects_from: Duration,
-    /// Who waits for the outcome of each comparison, waiting or running.
+    /// For each comparison that waits or runs, the calls that wait for its outcome.
     calls: HashMap<Key, Vec<oneshot::Sender<Answer>>>,
     running: usize,
 }
 
 impl State {
-    /// Lets a comparison wait, after those of its address.
+    /// Lets a comparison wait after those of the same address.
     fn push(&mut self, comparison: Comparison, now: Duration) -> Result<(), Full> {
         let from = comparison.from;
         let waiting = match self.suspects.has(from, now) {
@@ -77,8 +78,8 @@ impl State {
         Ok(())
     }
 
-    /// The next comparison. What was given up by all who asked is left out; what waits from before its address became a
-    /// suspect is put off.
+    /// Takes the next comparison. Comparisons for which no call waits any more are left out. A comparison whose address
+    /// became a suspect while it waited is put off.
     fn take(&mut self, now: Duration) -> Next {
         while let Some(comparison) = self.waiting.pop() {
             if !self.is_asked(&comparison.key) {
@@ -104,7 +105,7 @@ impl State {
         Next::End
     }
 
-    /// Whether somebody still waits for a comparison; if not, it is forgotten.
+    /// Tells whether a call still waits for a comparison. If none does, the comparison is forgotten.
     fn is_asked(&mut self, key: &Key) -> bool {
         let calls = self.calls.get(key);
         let is_asked = calls.is_some_and(|calls| calls.iter().any(|call| !call.is_closed()));
@@ -114,7 +115,7 @@ impl State {
         is_asked
     }
 
-    /// Keeps what came out, for those who asked and for what comes of this address.
+    /// Answers the calls that wait for a comparison, and notes for its address whether the password was wrong.
     fn compared(&mut self, key: &Key, from: IpAddr, is_right: bool, now: Duration) {
         self.answer_all(key, || Ok(is_right));
         let was_suspect = self.suspects.has(from, now);
@@ -132,16 +133,16 @@ impl State {
 
     fn answer_all(&mut self, key: &Key, answer: impl Fn() -> Answer) {
         for call in self.calls.remove(key).unwrap_or_default() {
-            // Whoever asked may have gone.
+            // The call that asked may have been dropped.
             let _ = call.send(answer());
         }
     }
 }
 
-/// Compares passwords with hashes.
+/// Compares passwords with hashes, in a bounded number of threads.
 pub(crate) struct Lane {
     state: Mutex<State>,
-    /// Something waits that a resting place might take, or suspects may go on at another time.
+    /// Is notified when something waits that a resting place might take, and when suspects may go on at another time.
     changed: Condvar,
     places: usize,
 }
@@ -161,11 +162,14 @@ impl Lane {
         })
     }
 
-    /// Whether the password is that of the hash. `key` stands for user and password.
+    /// Tells whether the password is that of the hash. `key` stands for user and password.
+    ///
+    /// # Errors
+    /// [`Full`] if too many comparisons or calls wait.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the comparison in its place; it is left out when its turn comes, unless others wait for
-    /// it too.
+    /// If the future is dropped, the comparison stays in its queue. It is left out when its turn comes, unless other
+    /// calls wait for it too.
     pub(crate) async fn compare(
         self: &Arc<Self>,
         from: IpAddr,
@@ -196,11 +200,11 @@ impl Lane {
             }
             answer
         };
-        // Its sender is dropped unused only if the runtime ends.
+        // The sender is dropped unused only if the runtime ends.
         answer.await.unwrap_or(Err(Full))
     }
 
-    /// Starts one more place. Without a thread for it, what waits is refused, unless another place works.
+    /// Starts one more place. If no thread can be had, all that waits is refused, unless another place works.
     fn start(self: &Arc<Self>, state: &mut State) {
         let lane = Arc::clone(self);
         let place = std::thread::Builder::new().name("gesta-password".into());
@@ -215,7 +219,7 @@ impl Lane {
         }
     }
 
-    /// Compares what waits until nothing does.
+    /// Compares what waits until nothing waits any more.
     fn work(&self) {
         while let Some(comparison) = self.next() {
             let begun = uptime();
@@ -230,7 +234,7 @@ impl Lane {
         }
     }
 
-    /// What is compared next; `None` ends the place.
+    /// Waits for the next comparison; `None` ends the place.
     fn next(&self) -> Option<Comparison> {
         let mut state = self.state();
         loop {

@@ -1,41 +1,41 @@
-//! Names of streams that accounts live in, and names of users and groups.
+//! The names of streams that hold accounts, and the names of users and groups.
 //!
 //! Invariant: names are compared as bytes. A name that differs from a reserved one in a single byte is another stream,
 //! and since it begins with `$` it is one of the system's.
 
 use gesta_core::{Error, Result, StreamId};
 
-/// Says that access is on, and which accounts count.
+/// The stream of the marker, which says that access is on and which accounts count.
 pub(crate) const MARKER: &str = "$access";
-/// Rights of streams that have none of their own, as clients of EventStoreDB write them.
+/// The stream of the rights of streams that have no rights of their own, as clients of EventStoreDB write them.
 pub(crate) const SETTINGS: &str = "$settings";
 pub(crate) const USER_PREFIX: &str = "$user-";
 pub(crate) const TOKEN_PREFIX: &str = "$token-";
-/// What the name of a metadata stream starts with.
+/// The beginning of the names of metadata streams.
 pub(crate) const METADATA_PREFIX: &str = "$$";
 
-/// The group that may do everything.
+/// The group whose users may do everything.
 pub(crate) const ADMINS: &str = "$admins";
-/// The group that may look after a server.
+/// The group whose users may look after a server.
 pub(crate) const OPERATORS: &str = "$ops";
-/// Everybody who has proved who they are.
+/// The role of everybody who has proved who they are.
 pub(crate) const EVERYBODY: &str = "$all";
 
-/// Longest name of a user or a group, in bytes.
+/// The longest name of a user or a group, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Whose a stream is.
+/// To whom a stream belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of the users.
+    /// The stream belongs to the users.
     User,
-    /// Its name begins with `$`.
+    /// The stream belongs to the system: its name begins with `$`.
     System,
-    /// It holds accounts.
+    /// The stream holds accounts.
     Account,
 }
 
-/// Whose the stream of this name is; metadata streams are their stream's.
+/// Tells to whom the stream of this name belongs. A metadata stream belongs to whom its stream belongs.
 pub(crate) fn kind(name: &str) -> Kind {
     let mut rest = name;
     while let Some(described) = rest.strip_prefix(METADATA_PREFIX) {
@@ -46,7 +46,7 @@ pub(crate) fn kind(name: &str) -> Kind {
     }
     match described(name).unwrap_or(name) {
         system if system.starts_with('$') => Kind::System,
-        // `$$` alone is no metadata stream of anything.
+        // The stream `$$` describes no stream.
         "" => Kind::System,
         _ => Kind::User,
     }
@@ -59,12 +59,12 @@ fn is_account(name: &str) -> bool {
         || name.starts_with(TOKEN_PREFIX)
 }
 
-/// The name that a metadata stream describes.
+/// Returns the name of the stream that a metadata stream describes.
 pub(crate) fn described(name: &str) -> Option<&str> {
     name.strip_prefix(METADATA_PREFIX)
 }
 
-/// The stream of a user.
+/// Returns the account stream of a user.
 pub(crate) fn user_stream(name: &str) -> Result<StreamId> {
     check_user("user", name)?;
     StreamId::new(format!("{USER_PREFIX}{name}"))
@@ -72,7 +72,7 @@ pub(crate) fn user_stream(name: &str) -> Result<StreamId> {
 
 /// Checks the name of a user.
 ///
-/// A colon would end the name in HTTP's Basic scheme, and names that begin with `$` are those of the system.
+/// A colon would end the name in HTTP's Basic scheme, and names that begin with `$` belong to the system.
 pub(crate) fn check_user(field: &str, name: &str) -> Result<()> {
     let rule = if name.is_empty() {
         "must not be empty".to_owned()
@@ -94,7 +94,8 @@ pub(crate) fn check_user(field: &str, name: &str) -> Result<()> {
     Err(Error::invalid(field, rule))
 }
 
-/// Checks the name of a group: that of the administrators, of the operators, or one as users have.
+/// Checks the name of a group, which is that of the administrators, that of the operators, or a name that a user may
+/// have.
 pub(crate) fn check_group(name: &str) -> Result<()> {
     match name {
         ADMINS | OPERATORS => Ok(()),

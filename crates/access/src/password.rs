@@ -14,16 +14,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use gesta_core::{Error, ErrorKind, Result};
 
-/// Shortest password, in bytes.
+/// The shortest password, in bytes.
 pub const PASSWORD_BYTES_MIN: usize = 8;
-/// Longest password, in bytes.
+/// The longest password, in bytes.
 pub const PASSWORD_BYTES_MAX: usize = 1_024;
-/// Most memory that a stored hash may ask for, in KiB.
+/// The most memory that a stored hash may ask for, in KiB.
 const MEMORY_KIB_MAX: u32 = 64 * 1_024;
 const PASSES_MAX: u32 = 8;
 const LANES_MAX: u32 = 4;
 
-/// A password, for as long as it is looked at.
+/// A password, while it is being checked.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Password(pub(crate) String);
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Hashed {
 }
 
 impl Hashed {
-    /// Hashes a password with a random salt. Takes some 20 ms of a processor.
+    /// Hashes a password with a random salt. This takes some 20 ms of a processor.
     pub(crate) fn new(password: &str) -> Result<Self> {
         check(password)?;
         let hash: std::result::Result<PasswordHash, _> =
@@ -57,8 +57,8 @@ impl Hashed {
         Ok(Self(hash.to_string().into()))
     }
 
-    /// What the password of a user who does not exist is compared with, so that it takes as long as for one who does:
-    /// the hash of no password that anybody knows.
+    /// Returns a hash of no password that anybody knows. The password of a user who does not exist is compared with it,
+    /// so that this takes as long as for a user who exists.
     pub(crate) fn of_nobody() -> Self {
         let (salt, hash): ([u8; 16], [u8; 32]) = (rand::random(), rand::random());
         let (salt, hash) = (STANDARD_NO_PAD.encode(salt), STANDARD_NO_PAD.encode(hash));
@@ -67,7 +67,7 @@ impl Hashed {
         Self(format!("$argon2id$v=19$m={memory},t={passes},p={lanes}${salt}${hash}").into())
     }
 
-    /// Takes a hash that the store has kept.
+    /// Reads a hash that the store has kept.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let odd = |why: String| format!("the hash of the password cannot be used: {why}");
         let hash = PasswordHash::new(text).map_err(|error| odd(error.to_string()))?;
@@ -84,12 +84,12 @@ impl Hashed {
         Ok(Self(text.into()))
     }
 
-    /// What the store keeps.
+    /// The text that the store keeps.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// True if it is the hash of this password; compares in constant time. Takes as long as [`Hashed::new`].
+    /// Tells whether this is the hash of the password. Compares in constant time, and takes as long as [`Hashed::new`].
     pub(crate) fn is_of(&self, password: &str) -> bool {
         PasswordHash::new(&self.0).is_ok_and(|hash| {
             Argon2::default()
@@ -104,7 +104,7 @@ fn check(password: &str) -> Result<()> {
     if (PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&length) {
         return Ok(());
     }
-    // The password itself is not repeated.
+    // The password itself is not repeated in the error.
     let rule =
         format!("must be {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes, found {length}");
     Err(Error::invalid("password", rule))

@@ -1,7 +1,7 @@
 //! The events of account streams: how accounts are stored.
 //!
-//! Invariants: an event that cannot be read, or that does not fit the one before it, closes its account instead of being
-//! passed over; fields that are not known are an error, for who reads an older form must not miss a restriction.
+//! Invariants: an event that cannot be read, or that does not fit the one before it, closes its account instead of
+//! being passed over; unknown fields are an error, since a reader of an older form must not miss a restriction.
 
 use std::fmt;
 
@@ -11,21 +11,21 @@ use uuid::Uuid;
 
 use crate::token::Scope;
 
-/// What an event of `$access` says.
+/// The data of an event of `$access`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AccessOn {
-    /// Accounts that do not name it were not made by who turned access on, and count nothing.
+    /// Accounts must name this id to count. Accounts that do not name it were not made by whoever turned access on.
     pub(crate) realm: Uuid,
-    /// How many events `$settings` had then: whoever wrote them, they count nothing.
+    /// How many events `$settings` had when access was turned on. They do not count, whoever wrote them.
     pub(crate) settings_before: u64,
 }
 
-/// What an event of `$user-…` says.
+/// The data of an event of `$user-…`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum UserEvent {
-    /// The account begins, or begins again with nothing of what it was.
+    /// The account begins, or begins again without anything that it had before.
     Created {
         realm: Uuid,
         id: Uuid,
@@ -57,25 +57,25 @@ pub(crate) enum UserEvent {
     },
 }
 
-/// What an event of `$token-…` says.
+/// The data of an event of `$token-…`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum TokenEvent {
     Created {
         user: String,
-        /// The id of the account: another account of the same name has nothing of this token.
+        /// The id of the account. Another account of the same name does not get this token.
         user_id: Uuid,
         hash: String,
         label: String,
         scopes: Vec<Scope>,
         prefixes: Vec<String>,
-        /// In microseconds since 1970.
+        /// The moment at which the token ends, in microseconds since 1970.
         expires: Option<i64>,
     },
     Revoked {},
 }
 
-/// Hashes are nobody's business.
+/// Shows no content, since that holds a hash.
 impl fmt::Debug for UserEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("UserEvent")
@@ -88,12 +88,12 @@ impl fmt::Debug for TokenEvent {
     }
 }
 
-/// Types of the events.
+/// The types of the events.
 pub(crate) const ACCESS_TYPE: &str = "$access";
 pub(crate) const USER_TYPE: &str = "$user";
 pub(crate) const TOKEN_TYPE: &str = "$token";
 
-/// Reads the data of an event.
+/// Reads the data of an event, which must have the type `kind`.
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     kind: &str,
     event_type: &EventType,
@@ -104,7 +104,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
             "an event has the type {event_type:?} instead of {kind:?}"
         ));
     }
-    // The text of an error of JSON may hold a part of a hash.
+    // The text of a JSON error may hold a part of a hash.
     serde_json::from_slice(data).map_err(|error| {
         format!(
             "an event cannot be read: {:?} at byte {}",
@@ -114,7 +114,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
     })
 }
 
-/// An event with this data.
+/// Makes an event of the type `kind` with this data.
 pub(crate) fn event<T: Serialize>(kind: &str, record: &T) -> gesta_core::Result<EventData> {
     let data = serde_json::to_vec(record).map_err(|error| {
         gesta_core::Error::corrupt("an account cannot be written").caused_by(error)

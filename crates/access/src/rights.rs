@@ -1,8 +1,8 @@
-//! What a caller wants to do, and whether the accounts and the rights of the stream allow it.
+//! Decides whether the accounts and the rights of a stream allow what a caller wants to do.
 //!
-//! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token does what its scopes
-//! and prefixes say and never more than its user; administrators may do the rest; everybody else what the stream's rights
-//! say, and for what these do not say the defaults.
+//! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token may do what its
+//! scopes and prefixes allow and never more than its user; administrators may do the rest; everybody else may do what
+//! the rights of the stream allow, and the defaults decide what these do not say.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::token::{Scope, Scopes};
 /// What a caller wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// Read or follow the events of a stream. Of a metadata stream: read the metadata.
+    /// Read or follow the events of a stream; of a metadata stream, read the metadata.
     Read(&'a StreamId),
-    /// Append to a stream. Of a metadata stream: change the metadata.
+    /// Append to a stream; of a metadata stream, change the metadata.
     Append(&'a StreamId),
     /// Delete a stream or close it for ever.
     Delete(&'a StreamId),
@@ -25,9 +25,9 @@ pub enum Operation<'a> {
     ReadMetadata(&'a StreamId),
     /// Replace the metadata of a stream.
     WriteMetadata(&'a StreamId),
-    /// Read or follow all events, or list streams: what may not be read is left out.
+    /// Read or follow all events, or list streams. What the caller may not read is left out.
     ReadMany,
-    /// Ask what the store is: for everybody who has proved who they are.
+    /// Ask what the store is. Everybody who has proved who they are may do this.
     Info,
     /// Look at what the server measures, or at all consumer groups.
     Observe,
@@ -35,16 +35,16 @@ pub enum Operation<'a> {
     ManageGroups,
     /// Look after the server: have it tidy up, or another node take over.
     Operate,
-    /// Copy the whole store, or whatever else no right of a stream covers.
+    /// Copy the whole store, or do anything else that no right of a stream covers.
     Manage,
 }
 
-/// An operation that goes on: as [`Operation`], with a name of its own.
+/// An operation that goes on, such as a subscription; like [`Operation`], but it owns its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnedOperation {
     /// Follow the events of a stream.
     Read(StreamId),
-    /// Whatever no right of a stream covers.
+    /// Do anything that no right of a stream covers.
     Manage,
 }
 
@@ -58,7 +58,8 @@ impl OwnedOperation {
 }
 
 impl<'a> Operation<'a> {
-    /// What is asked of which stream; metadata streams are a right of their stream.
+    /// Returns which right of which stream the operation needs, if it is about a stream. An operation on a metadata
+    /// stream needs a right of the stream that it describes.
     pub(crate) fn subject(self) -> Option<Subject<'a>> {
         let (stream, right) = match self {
             Operation::Read(stream) => (stream, Right::Read),
@@ -110,7 +111,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The scope that a token needs for it.
+    /// Returns the scope that a token needs for the operation.
     fn scope(self) -> Scope {
         let account = self
             .subject()
@@ -130,19 +131,20 @@ impl<'a> Operation<'a> {
 /// A right of a stream that is no metadata stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Subject<'a> {
-    /// The stream whose rights decide.
+    /// The name of the stream whose rights decide.
     pub(crate) name: &'a str,
     pub(crate) kind: Kind,
     pub(crate) right: Right,
 }
 
-/// Who calls, as the accounts of this moment know them.
+/// Who calls, as the accounts know the caller at this moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing<'a> {
     pub(crate) user: &'a str,
     pub(crate) groups: &'a [Box<str>],
     pub(crate) scopes: Scopes,
-    /// Empty: all streams.
+    /// The names of the streams that the caller may use begin with one of these; if there are none, all streams are
+    /// covered.
     pub(crate) prefixes: &'a [Box<str>],
 }
 
@@ -159,7 +161,7 @@ impl Standing<'_> {
         role == EVERYBODY || role == self.user || self.is_in(role)
     }
 
-    /// True if it is about a stream whose name begins as the token says.
+    /// Tells whether the prefixes cover the stream of this name.
     fn covers(&self, name: &str) -> bool {
         self.prefixes.is_empty()
             || self
@@ -169,19 +171,19 @@ impl Standing<'_> {
     }
 }
 
-/// What the metadata of a stream say of its rights.
+/// What the metadata of a stream says about its rights.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StreamRights {
-    /// `None`: nothing is said.
+    /// The rights that the newest metadata gives; `None` if it says nothing.
     pub(crate) acl: Option<Acl>,
-    /// Events below this revision were deleted. They can still be found among all events.
+    /// Events before this revision were deleted. They can still be found among all events.
     pub(crate) deleted_before: Revision,
-    /// Whether the rights of what was deleted are unknown or were not those of everybody.
+    /// Whether the rights of the deleted events are unknown or were not those of everybody.
     pub(crate) was_restricted: bool,
 }
 
 impl StreamRights {
-    /// What nobody but administrators may touch.
+    /// The rights of a stream that only administrators may use.
     pub(crate) fn closed() -> Self {
         Self {
             acl: Some(Acl::nobody()),
@@ -190,7 +192,7 @@ impl StreamRights {
         }
     }
 
-    /// Out of the events of a metadata stream, newest first; `all` says that there are no older ones.
+    /// Reads the rights from the events of a metadata stream, newest first. `all` says that there are no older events.
     pub(crate) fn of(events: &[gesta_core::RecordedEvent], all: bool) -> Self {
         let Some((newest, older)) = events.split_first() else {
             return Self::default();
@@ -225,16 +227,17 @@ impl StreamRights {
     }
 }
 
-/// Whether something is allowed.
+/// Whether an operation is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Yes,
     No,
-    /// The rights of the stream have to be read first.
+    /// The rights of the stream must be read before this can be decided.
     AsksRights,
 }
 
-/// Decides what does not depend on the rights of the stream, or says that it does.
+/// Decides whether an operation is allowed. Without `rights` it decides only what does not depend on the rights of the
+/// stream.
 pub(crate) fn decide(
     standing: Standing<'_>,
     operation: Operation<'_>,
@@ -292,8 +295,8 @@ fn has_right(
     roles.iter().any(|role| standing.has_role(role))
 }
 
-/// Whether an event among all events may be seen by who may read its stream as it is now: not if it is from before the
-/// stream was deleted, and the rights of that time are gone with the metadata.
+/// Tells whether a caller who may read a stream as it is now may see an event of it among all events. An event from
+/// before the stream was deleted is not shown if the rights of that time were restricted or are unknown.
 pub(crate) fn shows(
     standing: Standing<'_>,
     event: &gesta_core::RecordedEvent,

@@ -1,7 +1,7 @@
-//! What all handles of the accounts share, and the decisions of this moment.
+//! What all handles of the accounts share, and how it is decided at this moment what a caller may do.
 //!
-//! Invariants: nothing is decided without [`Shared::state`], which refuses while the accounts are not known or the news of
-//! them are too old; a caller is looked up anew for each decision. Not here: the rules of rights (`rights`).
+//! Invariants: nothing is decided without [`Shared::state`], which refuses while the accounts are not known or the news
+//! of them is too old; a caller is looked up anew for each decision. Not here: the rules of rights (`rights`).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,10 +26,11 @@ use crate::rights::{self, Operation, Standing, Verdict};
 use crate::token::{Scopes, Secret};
 use crate::usage::{Limits, Usage, Usages};
 
-/// Passwords that were found right and need not be compared again, and as many that were found wrong.
+/// The most passwords that are remembered as right, and the most that are remembered as wrong. They need not be
+/// compared again.
 const VERIFIED_MAX: usize = 10_000;
 
-/// Who calls. Says nothing of rights: these are looked up for each call.
+/// Who calls. This says nothing about rights, which are looked up for each call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub(crate) who: Who,
@@ -64,17 +65,17 @@ pub(crate) struct Shared {
     pub(crate) directory: RwLock<Directory>,
     pub(crate) acls: Acls,
     is_loaded: AtomicBool,
-    /// When the news were last complete, in microseconds of uptime.
+    /// The moment at which the news was last complete, in microseconds of uptime.
     contact_micros: AtomicU64,
-    /// Told when running subscriptions have to look at their rights again.
+    /// Is notified when running subscriptions must check their rights again.
     pub(crate) changed: Notify,
     pub(crate) changes: watch::Sender<u64>,
     /// Tells whether the accounts are loaded.
     pub(crate) loaded: watch::Sender<bool>,
     pub(crate) lane: Arc<Lane>,
     verified: Cache<Key, ()>,
-    /// Apart from the others, so that who guesses makes nobody's password be compared again. A program with an old
-    /// password asks with it for ever.
+    /// The passwords that were found wrong. They are apart from the others, so that a guesser does not make anybody's
+    /// password be compared again. Programs with an old password repeat it for ever.
     refused: Cache<Key, ()>,
     key: [u8; 32],
     nobody: Hashed,
@@ -124,7 +125,7 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The accounts, if they may be relied on.
+    /// Returns the accounts, if they may be relied on.
     pub(crate) fn state(&self) -> Result<State<'_>> {
         if !self.is_loaded.load(Ordering::Acquire) {
             return Err(Error::unavailable("the accounts are not loaded yet"));
@@ -144,7 +145,7 @@ impl Shared {
         Ok(State::On(directory))
     }
 
-    /// The news were complete at this moment.
+    /// Notes that the news was complete at this moment of uptime.
     pub(crate) fn in_contact(&self, at: Duration) {
         let micros = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         self.contact_micros.store(micros, Ordering::Release);
@@ -156,7 +157,7 @@ impl Shared {
     }
 
     pub(crate) fn token(&self, secret: &Secret) -> Result<Who> {
-        // Hashed first, so that an unknown id takes as long.
+        // The secret is hashed first, so that an unknown id takes as long.
         let hash = secret.hash();
         let wrong = || unauthenticated("the token is not known, has expired or was revoked");
         let State::On(directory) = self.state()? else {
@@ -198,7 +199,7 @@ impl Shared {
                     "too many passwords are being compared: try again, or use a token".into(),
                 ))
             })?;
-            // Also of a user who is disabled: whether that is so is asked for each call.
+            // This includes the password of a disabled user, since each call checks whether the user is disabled.
             let known = if is_right {
                 &self.verified
             } else {
@@ -214,13 +215,14 @@ impl Shared {
         })
     }
 
-    /// Passwords that need not be compared again.
+    /// Counts the passwords that need not be compared again.
     #[cfg(test)]
     pub(crate) fn known_passwords(&self) -> usize {
         self.verified.len() + self.refused.len()
     }
 
-    /// Stands for a user, a password and the hash that it was compared with; tells nobody outside this process which.
+    /// Makes a key that stands for a user, a password and the hash that it was compared with. Nobody outside this
+    /// process can tell these from the key.
     fn key_of(&self, name: &str, password: &Password, hash: &Hashed) -> Key {
         let mut key = Sha256::new_with_prefix(self.key);
         for part in [name, &password.0, hash.text()] {
@@ -230,7 +232,7 @@ impl Shared {
         key.finalize().into()
     }
 
-    /// Who calls, as the accounts know them now.
+    /// Returns who calls, as the accounts know the caller now.
     pub(crate) fn standing<'a>(
         &self,
         directory: &'a Directory,
@@ -264,7 +266,7 @@ impl Shared {
         })
     }
 
-    /// As [`Access::check`], without a line in the log.
+    /// Decides like [`Access::check`], but writes no line to the log.
     pub(crate) async fn allows(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
         let verdict = match self.decide(caller, operation, None)? {
             Verdict::AsksRights => self.check_rights(caller, operation).await?,
@@ -276,7 +278,7 @@ impl Shared {
         }
     }
 
-    /// Decides with what is in memory; `rights` are those of the stream if they were read for this call.
+    /// Decides with what is in memory. `rights` are those of the stream, if they were read for this call.
     pub(crate) fn decide(
         &self,
         caller: &Caller,
@@ -323,10 +325,10 @@ impl Shared {
         self.decide(caller, operation, Some(&rights))
     }
 
-    /// Whether the caller may see an event among all events.
+    /// Tells whether the caller may see an event among all events.
     ///
     /// # Errors
-    /// As [`Access::check`], if the caller may see nothing any more.
+    /// Those of [`Access::check`], if the caller may not see anything any more.
     pub(crate) async fn shows(&self, caller: &Caller, event: &RecordedEvent) -> Result<bool> {
         if let Some(shows) = self.shows_now(caller, event, None)? {
             return Ok(shows);
@@ -340,7 +342,8 @@ impl Shared {
             .unwrap_or(false))
     }
 
-    /// The same with what is in memory; `None` if the rights of the stream have to be read.
+    /// Tells whether the caller may see an event, with what is in memory; `None` if the rights of the stream must be
+    /// read first.
     pub(crate) fn shows_now(
         &self,
         caller: &Caller,
@@ -427,7 +430,7 @@ impl Shared {
         }
     }
 
-    /// What the user of the caller does at present; `None` for who has proved nothing.
+    /// Returns what the user of the caller does at present; `None` for a caller who has proved nothing.
     pub(crate) fn usage_of(&self, caller: &Caller) -> Option<Arc<Usage>> {
         let user = match &caller.who {
             Who::Anonymous => return None,
@@ -437,8 +440,8 @@ impl Shared {
         Some(self.usages.of(&user, (self.config.uptime)()))
     }
 
-    /// What the names of all streams begin with that the caller may see at all, if that can be said by one prefix. So a
-    /// list for a token need not look through all names.
+    /// Returns how the names of all streams begin that the caller may see, if one prefix tells this. So a list for a
+    /// token need not look through all names.
     pub(crate) fn only_prefix(&self, caller: &Caller) -> Option<String> {
         let Who::Token(id) = &caller.who else {
             return None;
@@ -449,7 +452,7 @@ impl Shared {
         }
     }
 
-    /// Who calls, for the log.
+    /// Names the caller for the log.
     fn name_of(&self, caller: &Caller) -> String {
         match &caller.who {
             Who::Anonymous => "anonymous".into(),

@@ -1,12 +1,12 @@
-//! Suspects: the addresses that many wrong passwords came from lately.
+//! Suspects: the addresses from which many wrong passwords came lately.
 //!
-//! Why: a typing error must cost nobody anything, guessing must.
+//! Why: a typing error must cost nothing, guessing must cost time.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Wrong passwords of an address, none of them longer than [`FORGOTTEN_AFTER`] after the one before, that make it one.
+/// So many wrong passwords make an address a suspect, if each came within [`FORGOTTEN_AFTER`] of the one before.
 pub(crate) const WRONG_MAX: u32 = 8;
 /// How long after its last wrong password an address is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -23,14 +23,15 @@ impl Wrong {
     }
 }
 
-/// Who sent wrong passwords. As many addresses as wrong passwords can be compared until they are forgotten: some thousands.
+/// The addresses from which wrong passwords came. There are at most as many as passwords can be compared until they are
+/// forgotten: some thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
     wrong: HashMap<IpAddr, Wrong>,
 }
 
 impl Suspects {
-    /// A wrong password came from there.
+    /// Notes that a wrong password came from this address.
     pub(crate) fn wrong(&mut self, from: IpAddr, now: Duration) {
         self.wrong.retain(|_, wrong| wrong.is_remembered(now));
         let wrong = self.wrong.entry(from).or_insert(Wrong {
@@ -41,7 +42,7 @@ impl Suspects {
         wrong.last = now;
     }
 
-    /// Whether the address is a suspect.
+    /// Tells whether the address is a suspect.
     pub(crate) fn has(&self, from: IpAddr, now: Duration) -> bool {
         let wrong = self.wrong.get(&from);
         wrong.is_some_and(|wrong| wrong.count >= WRONG_MAX && wrong.is_remembered(now))

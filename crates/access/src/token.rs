@@ -1,8 +1,8 @@
 //! API tokens: their text, what the store keeps of it, and what they may do.
 //!
-//! The text is `gesta_`, the id in 32 hexadecimal digits, `_`, and 256 random bits in base64. The id finds the token, the
-//! secret proves it. The store keeps the SHA-256 of the secret: a guess of 256 random bits needs no slow hash to be
-//! hopeless.
+//! The text is `gesta_`, the id in 32 hexadecimal digits, `_`, and 256 random bits in base64. The id finds the token,
+//! the secret proves it. The store keeps the SHA-256 of the secret: a slow hash is not needed, for 256 random bits
+//! cannot be guessed.
 //! Invariant: no form of a secret but its hash is shown by `Debug` or `Display`.
 
 use std::fmt;
@@ -19,24 +19,25 @@ use crate::names;
 
 const TEXT_PREFIX: &str = "gesta_";
 const SECRET_BYTES: usize = 32;
-/// Most prefixes of a token.
+/// The most prefixes of a token.
 pub(crate) const PREFIXES_MAX: usize = 64;
-/// Longest label of a token, in bytes.
+/// The longest label of a token, in bytes.
 const LABEL_BYTES_MAX: usize = 128;
 
 /// What a token may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Reading and following events and metadata.
+    /// Read and follow events and metadata.
     Read,
-    /// Appending events.
+    /// Append events.
     Append,
-    /// Everything that its user may: also deleting, changing metadata and, of administrators, accounts.
+    /// Do everything that the user of the token may do: also delete, change metadata and, if the user is an
+    /// administrator, change accounts.
     Admin,
 }
 
-/// The scopes of a token.
+/// A set of scopes, as a token has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes {
     read: bool,
@@ -45,14 +46,14 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Everything: what a password has.
+    /// All scopes, which a password gives.
     pub(crate) const ALL: Scopes = Scopes {
         read: true,
         append: true,
         admin: true,
     };
 
-    /// True if the scope is among them. `admin` has the other two.
+    /// Tells whether the set has this scope. `admin` includes the other two.
     #[must_use]
     pub fn has(self, scope: Scope) -> bool {
         self.admin
@@ -63,7 +64,7 @@ impl Scopes {
             }
     }
 
-    /// The scopes as a list.
+    /// Lists the scopes of the set.
     #[must_use]
     pub fn list(self) -> Vec<Scope> {
         let all = [
@@ -91,18 +92,19 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// A token to be made.
+/// The request to make a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// Whose rights it has at most.
+    /// The user whose rights limit those of the token.
     pub user: String,
-    /// What it is for, in the words of who makes it.
+    /// What the token is for, in the words of whoever makes it.
     pub label: String,
-    /// What it may be used for: at least one.
+    /// What the token may be used for; at least one scope.
     pub scopes: Vec<Scope>,
-    /// Only streams whose names begin with one of these; empty: all.
+    /// The token is limited to streams whose names begin with one of these. If the list is empty, it is good for all
+    /// streams.
     pub prefixes: Vec<String>,
-    /// From when on it is worth nothing.
+    /// The moment from which on the token is not valid; `None` if it does not expire.
     pub expires: Option<Timestamp>,
 }
 
@@ -110,7 +112,7 @@ impl NewToken {
     /// Checks what can be checked without the store.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if a part of the request breaks a rule.
     pub fn validate(&self, now: Timestamp) -> Result<()> {
         names::check_user("user", &self.user)?;
         if self.scopes.is_empty() {
@@ -149,7 +151,7 @@ impl NewToken {
     }
 }
 
-/// A secret and the id of the token that it proves.
+/// The secret of a token, with the id of the token.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret {
     pub(crate) id: Uuid,
@@ -163,7 +165,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one. Its randomness is the operating system's and is not injected: nobody may be able to choose it.
+    /// Makes a new secret. Its randomness comes from the operating system and is not injected, since nobody may be able
+    /// to choose it.
     pub(crate) fn random() -> Self {
         Self {
             id: Uuid::new_v4(),
@@ -171,7 +174,7 @@ impl Secret {
         }
     }
 
-    /// Reads the text of a token; `None` if it is none.
+    /// Reads the text of a token; `None` if it has another form.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(TEXT_PREFIX)?.split_once('_')?;
         if id.len() != 32
@@ -186,13 +189,13 @@ impl Secret {
         Some(Self { id, bytes })
     }
 
-    /// The text, for the one time that it is shown to its owner.
+    /// Returns the text, for the one time that it is shown to its owner.
     pub(crate) fn reveal(&self) -> String {
         let (id, secret) = (self.id.simple(), URL_SAFE_NO_PAD.encode(self.bytes));
         format!("{TEXT_PREFIX}{id}_{secret}")
     }
 
-    /// What the store keeps.
+    /// Returns the hash, which is what the store keeps.
     pub(crate) fn hash(&self) -> Hash {
         Hash(Sha256::digest(self.bytes).into())
     }
@@ -211,7 +214,7 @@ impl Hash {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// True if they are the same; takes as long if they are not.
+    /// Tells whether the two are the same, in constant time.
     pub(crate) fn is(&self, other: &Hash) -> bool {
         self.0.ct_eq(&other.0).into()
     }

@@ -1,11 +1,11 @@
-//! How much one user does at once, and how much one second.
+//! Limits how much one user does at once, and how much in a second.
 //!
-//! Why: the bounds of a server are for all together; without these one user could take all of them. Tokens count for their
-//! user. Invariants: what is kept is bounded by the users that call at present or have bytes outstanding; a call that is
-//! refused has done nothing.
-//! How bytes are counted: payloads that are appended, and payloads of events that are read, once their size is known. They
-//! are outstanding until the time has passed that they take at the user's rate. Who has more outstanding than a second's
-//! worth is refused, or a subscription waits.
+//! Why: the bounds of a server are for all callers together; without these limits one user could use all of them up.
+//! Tokens count for their user. Invariants: what is kept is bounded by the users that call at present or have bytes
+//! outstanding; a call that is refused has done nothing.
+//! How bytes are counted: payloads that are appended, and payloads of events that are read, once their size is known.
+//! Bytes are outstanding until the time has passed that they take at the user's rate. If a user has more than a
+//! second's worth outstanding, a call is refused and a subscription waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,24 +14,24 @@ use std::time::Duration;
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{Error, ErrorKind, Result};
 
-/// Users that are kept before those who no longer call are forgotten.
+/// When so many users are kept, those who no longer call are forgotten.
 const SWEEP_AFTER: usize = 1_024;
 
-/// What one user may do.
+/// The limits of one user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) calls_max: usize,
     pub(crate) bytes_per_second: u64,
 }
 
-/// All users that call at present.
+/// What all users do that call at present.
 #[derive(Debug)]
 pub(crate) struct Usages {
     limits: Limits,
     of: Mutex<HashMap<Arc<str>, Arc<Usage>>>,
 }
 
-/// One user.
+/// What one user does at present.
 #[derive(Debug)]
 pub(crate) struct Usage {
     user: Arc<str>,
@@ -40,7 +40,7 @@ pub(crate) struct Usage {
     account: Mutex<Account>,
 }
 
-/// Bytes whose time has not passed yet.
+/// Counts the bytes whose time has not passed yet.
 #[derive(Debug)]
 struct Account {
     outstanding: u64,
@@ -52,14 +52,14 @@ impl Account {
         let passed = now.saturating_sub(self.at);
         let passed_bytes = u128::from(bytes_per_second) * passed.as_nanos() / 1_000_000_000;
         let passed_bytes = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
-        // A time too short for a byte counts with the next one.
+        // A time that is too short for one byte counts with the next one.
         if passed_bytes > 0 || self.outstanding == 0 {
             self.at = now;
         }
         self.outstanding = self.outstanding.saturating_sub(passed_bytes);
     }
 
-    /// How long until no more than a second's worth is outstanding.
+    /// Returns how long it takes until no more than a second's worth is outstanding; `None` if that is so now.
     fn wait(&self, bytes_per_second: u64) -> Option<Duration> {
         let over = self
             .outstanding
@@ -86,7 +86,7 @@ impl Usages {
             return Arc::clone(usage);
         }
         if users.len() >= SWEEP_AFTER {
-            // Users with outstanding bytes are remembered.
+            // Users who call or have bytes outstanding are kept.
             users.retain(|_, usage| Arc::strong_count(usage) > 1 || usage.has_outstanding(now));
         }
         let usage = Arc::new(Usage {
@@ -123,7 +123,7 @@ impl Usage {
         })
     }
 
-    /// So many bytes were had.
+    /// Counts bytes that the user has read or appended.
     pub(crate) fn had(&self, bytes: usize, now: Duration) {
         let mut account = self.account();
         account.settle(now, self.limits.bytes_per_second);
@@ -132,7 +132,7 @@ impl Usage {
             .saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
-    /// How long the user has to wait for more.
+    /// Returns how long the user has to wait for more; `None` if not at all.
     pub(crate) fn wait(&self, now: Duration) -> Option<Duration> {
         let mut account = self.account();
         account.settle(now, self.limits.bytes_per_second);

@@ -1,25 +1,25 @@
-//! Who waits in a queue that gives a turn to each address.
+//! A queue that gives a turn to each address.
 //!
-//! Why: who asks thousands of times a second must take neither all places nor the turns of others.
-//! Invariants: an address has at most [`WAITING_OF_ONE_MAX`] waiting and all together at most [`WAITING_MAX`]; who has
-//! fewest waiting is not refused for those who have most.
+//! Why: a caller who asks thousands of times a second must take neither all places nor the turns of others.
+//! Invariants: an address has at most [`WAITING_OF_ONE_MAX`] items waiting, and all addresses together have at most
+//! [`WAITING_MAX`]; an address with fewer items is not refused in favour of the one with most.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Most that wait.
+/// The most items that wait.
 const WAITING_MAX: usize = 1_024;
-/// Most of one address that wait.
+/// The most items of one address that wait.
 pub(crate) const WAITING_OF_ONE_MAX: usize = 16;
 
 /// The queue is full for an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Who waits, by address.
+/// What waits, by address.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
-    /// Of each address that has some.
+    /// The waiting items of each address that has any.
     of: HashMap<IpAddr, VecDeque<T>>,
     /// The addresses in the order of their turns.
     turns: VecDeque<IpAddr>,
@@ -37,7 +37,8 @@ impl<T> Default for Waiting<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Takes one more. If all together are too many, the last one of the address with most gives way and is handed back.
+    /// Adds an item. If there are too many items, the last one of the address with most items is removed and handed
+    /// back.
     pub(crate) fn push(&mut self, from: IpAddr, item: T) -> Result<Option<T>, Full> {
         let own = self.of.get(&from).map_or(0, VecDeque::len);
         if own >= WAITING_OF_ONE_MAX {
@@ -68,7 +69,7 @@ impl<T> Waiting<T> {
         self.count == 0
     }
 
-    /// The next one, of the address whose turn it is.
+    /// Takes the next item, from the address whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let address = self.turns.pop_front()?;
         let items = self.of.get_mut(&address)?;

@@ -84,22 +84,22 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// The store that the flags name: several URLs are separated by spaces.
+    /// Returns the store that the flags name. Several URLs are separated by spaces.
     pub(crate) fn store_urls(&self) -> Option<String> {
         (!self.store.is_empty()).then(|| self.store.join(" "))
     }
 }
 
-/// Form of data.
+/// The form of data on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people; may change.
+    /// Text for people, which may change.
     Pretty,
     /// One JSON object per line.
     Json,
 }
 
-/// Form of the log.
+/// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -352,7 +352,7 @@ pub(crate) struct AllImport {
     /// The stream of lines that name none.
     #[arg(long, value_name = "STREAM", value_parser = stream)]
     pub(crate) stream: Option<StreamId>,
-    /// Pass over so many lines.
+    /// Pass over so many lines at the beginning.
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub(crate) skip: u64,
     /// Most events that are appended at a time.
@@ -360,7 +360,7 @@ pub(crate) struct AllImport {
     pub(crate) batch: u16,
 }
 
-/// Which events: values of one option are alternatives (tags: all of them), different options must all hold.
+/// The events to show: values of one option are alternatives (tags: all of them), different options must all hold.
 #[derive(Debug, Args)]
 pub(crate) struct FilterArgs {
     /// Only events of this type; may be repeated: any of them.
@@ -434,7 +434,7 @@ pub(crate) enum SchemaCommand {
     },
 }
 
-/// The databases of a new store.
+/// The databases in which a new store is created.
 #[derive(Debug, Args)]
 pub(crate) struct On {
     /// A PostgreSQL database that gets its share of the logs; repeated for each. Instead of --store.
@@ -443,7 +443,7 @@ pub(crate) struct On {
 }
 
 impl On {
-    /// These databases, or else the store.
+    /// Returns these databases, or the store if none are given.
     pub(crate) fn urls(&self, store: &str) -> String {
         match self.databases.as_slice() {
             [] => store.to_owned(),
@@ -481,21 +481,21 @@ pub(crate) struct Restore {
 /// `gesta scavenge`.
 #[derive(Debug, Args)]
 pub(crate) struct Scavenge {
-    /// Only tell what would be freed.
+    /// Only tell what would be freed, and free nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Make the file of a SQLite store smaller afterwards; without it, the room is used for new events. Needs room for
-    /// two more of it.
+    /// two more files of that size.
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) compact: bool,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
 }
 
-/// Consent to something that cannot be undone.
+/// Consent to a command that cannot be undone.
 #[derive(Debug, Args)]
 pub(crate) struct Confirm {
-    /// Do not ask.
+    /// Do not ask for consent.
     #[arg(long)]
     pub(crate) yes: bool,
 }

@@ -1,4 +1,4 @@
-//! What the commands do.
+//! Runs the commands.
 
 mod access;
 mod address;
@@ -86,7 +86,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     output.flush()
 }
 
-/// Takes the URL of the store from a file, if one is named. Flags win over the environment.
+/// Takes the URL of the store from a file, if one is named. Flags have precedence over the environment.
 fn read_store_file(global: &mut Global) -> Outcome {
     if !global.store.is_empty() {
         return Ok(());
@@ -110,7 +110,7 @@ fn read_store_file(global: &mut Global) -> Outcome {
         .map(str::to_owned)
         .collect();
     let is_postgres = |url: &String| url.starts_with("postgres");
-    // What stands there may be a password: it is not repeated.
+    // A line may hold a password, so no line is repeated in an error.
     match urls.as_slice() {
         [_] => {}
         [] => {
@@ -141,7 +141,7 @@ fn is_server(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }
 
-/// The database that an administrative command works on.
+/// Returns the URL of the database that an administrative command works on.
 fn database_url(global: &Global) -> Outcome<String> {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     if is_server(&url) {
@@ -152,7 +152,8 @@ fn database_url(global: &Global) -> Outcome<String> {
     Ok(url)
 }
 
-/// The store or server that a data command works on. Only commands that append make a store that is missing.
+/// Opens the store, or connects to the server, that a data command works on. Only commands that append make a store
+/// that is missing.
 async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStore>> {
     let given = given_store(global);
     let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
@@ -191,7 +192,7 @@ where
     with_store_telling(global, &Progress::default(), work).await
 }
 
-/// As [`with_store`], but Ctrl-C is a failure that tells how far the command came.
+/// Does what [`with_store`] does, but Ctrl-C is a failure that tells how far the command came.
 async fn with_store_telling<F>(
     global: &Global,
     progress: &Progress,
@@ -206,7 +207,7 @@ where
     .await
 }
 
-/// As [`with_store_telling`], but makes the store if there is none: for commands that append.
+/// Does what [`with_store_telling`] does, but makes the store if there is none; for commands that append.
 async fn with_new_store<F>(
     global: &Global,
     progress: &Progress,
@@ -221,7 +222,7 @@ where
     .await
 }
 
-/// Ctrl-C, from now on.
+/// Begins to receive Ctrl-C, which no longer ends the process by itself.
 fn interrupts() -> Outcome<Signal> {
     Ok(signal(SignalKind::interrupt())?)
 }
@@ -249,7 +250,7 @@ async fn work_on(
     Ok(closed?)
 }
 
-/// Sends log lines to standard error.
+/// Starts the log, whose lines go to standard error.
 fn start_log(format: LogFormat, filter: &str) -> Outcome {
     check_log_filter(filter)?;
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
@@ -267,7 +268,8 @@ fn start_log(format: LogFormat, filter: &str) -> Outcome {
     started.map_err(|error| Failure::other(format!("log: {error}")))
 }
 
-/// A lone word that is no level is taken for the name of a module: a mistyped level would show nothing.
+/// Refuses a log filter with a lone word that is no level. It would be taken for the name of a module, so a mistyped
+/// level would show nothing.
 fn check_log_filter(filter: &str) -> Outcome {
     let is_level = |word: &str| {
         word.parse::<tracing_subscriber::filter::LevelFilter>()

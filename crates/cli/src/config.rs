@@ -1,4 +1,4 @@
-//! Configuration of the server: defaults < file < environment < flags.
+//! The configuration of the server: defaults < file < environment < flags.
 //!
 //! How: each layer is a TOML table of the same form; a later one replaces values of an earlier one,
 //! and the sum is read into [`Config`]. A variable `GESTA_SECTION_KEY` stands for `key` in `[section]`.
@@ -18,7 +18,7 @@ use crate::args::{AccessMode, LogFormat};
 use crate::exit::{Failure, Outcome};
 use crate::units::{Size, Span};
 
-/// The embedded store that is used unless told otherwise.
+/// The embedded store that is used if no other is named.
 pub(crate) const DEFAULT_STORE: &str = "sqlite:gesta-data/gesta.db";
 /// The variable that names the configuration file.
 pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
@@ -27,30 +27,30 @@ pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// URL of the store; several, of its databases, are separated by spaces.
+    /// The URL of the store. If the store has several databases, their URLs are separated by spaces.
     #[serde(deserialize_with = "urls")]
     pub(crate) store: String,
-    /// Address to listen on.
+    /// The address to listen on.
     pub(crate) listen: String,
-    /// Addresses that are not loopback without TLS and users.
+    /// Whether an address that is not loopback is allowed without TLS and users.
     pub(crate) insecure: bool,
     /// When callers must say who they are.
     pub(crate) access: AccessMode,
-    /// `[tls]`.
+    /// The section `[tls]`.
     pub(crate) tls: Tls,
-    /// `[log]`.
+    /// The section `[log]`.
     pub(crate) log: Log,
-    /// `[server]`.
+    /// The section `[server]`.
     pub(crate) server: Server,
-    /// `[append]`.
+    /// The section `[append]`.
     pub(crate) append: Append,
-    /// Consumer groups.
+    /// The section `[groups]`.
     pub(crate) groups: Groups,
-    /// `[cluster]`.
+    /// The section `[cluster]`.
     pub(crate) cluster: Cluster,
 }
 
-/// One URL, or a list.
+/// One URL, or a list of URLs.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be a URL or a list of URLs")]
 enum Urls {
@@ -65,31 +65,32 @@ fn urls<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     })
 }
 
-/// TLS; with empty texts, connections are not encrypted.
+/// The settings of TLS. If all texts are empty, connections are not encrypted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Tls {
-    /// File with the certificate.
+    /// The file with the certificate.
     pub(crate) certificate: String,
-    /// File with its private key.
+    /// The file with the private key of the certificate.
     pub(crate) key: String,
-    /// File with the authorities of which every client must show a certificate.
+    /// The file with the authorities. Every client must show a certificate of one of them.
     pub(crate) client_ca: String,
-    /// Folder with a certificate of our own.
+    /// The folder with a certificate of our own, for trying out.
     pub(crate) self_signed: String,
 }
 
-/// Being one of several nodes.
+/// The settings of a server that is one of several nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Cluster {
-    /// Address to listen on for the other nodes; empty: this server is no node.
+    /// The address to listen on for the other nodes. If it is empty, this server is no node.
     pub(crate) node: String,
-    /// Host and port at which the others reach it; empty: the address that it listens on.
+    /// The host and port at which the other nodes reach this one. If it is empty, they use the address that it listens
+    /// on.
     pub(crate) advertise: String,
-    /// File that holds the secret that all nodes share.
+    /// The file that holds the secret that all nodes share.
     pub(crate) secret_file: String,
-    /// Its share of the logs, relative to the others.
+    /// How many logs the node is to have, relative to the weights of the other nodes.
     pub(crate) weight: u16,
 }
 
@@ -104,13 +105,13 @@ impl Default for Cluster {
     }
 }
 
-/// What is logged, and how.
+/// What is logged, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
-    /// Text or JSON.
+    /// The form of the log: text or JSON.
     pub(crate) format: LogFormat,
-    /// Which lines.
+    /// The filter that says which lines are logged.
     pub(crate) filter: String,
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct Server {
     pub(crate) subscriptions_max: usize,
     pub(crate) user_calls_max: usize,
     pub(crate) user_bytes_per_second: Size,
-    /// Several are separated by spaces.
+    /// The origins whose pages may call the server from a browser, separated by spaces.
     pub(crate) cors_origins: String,
     pub(crate) reads_in_flight_max: usize,
     pub(crate) body_bytes_max: Size,
@@ -257,9 +258,9 @@ impl Default for Groups {
 /// The layers of a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Layers<'a> {
-    /// The text of the configuration file, and its name.
+    /// The name of the configuration file, and its text.
     pub(crate) file: Option<(&'a Path, String)>,
-    /// Environment variables; others than those of Gesta are skipped.
+    /// The environment variables. Variables that are not those of Gesta are skipped.
     pub(crate) environment: Vec<(String, String)>,
     /// What the command line says.
     pub(crate) flags: Flags,
@@ -270,7 +271,7 @@ pub(crate) struct Layers<'a> {
 pub(crate) struct Flags {
     pub(crate) store: Option<String>,
     pub(crate) listen: Option<String>,
-    /// Left out unless it is given, so that a file or a variable can say it too.
+    /// Left out unless the flag is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
     pub(crate) access: Option<AccessMode>,
@@ -280,13 +281,13 @@ pub(crate) struct Flags {
     pub(crate) cluster: ClusterFlags,
 }
 
-/// The part of [`Server`].
+/// What the command line says about [`Server`].
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ServerFlags {
     pub(crate) cors_origins: Option<String>,
 }
 
-/// The part of [`Tls`].
+/// What the command line says about [`Tls`].
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct TlsFlags {
     pub(crate) certificate: Option<String>,
@@ -295,7 +296,7 @@ pub(crate) struct TlsFlags {
     pub(crate) self_signed: Option<String>,
 }
 
-/// The part of [`Cluster`].
+/// What the command line says about [`Cluster`].
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ClusterFlags {
     pub(crate) node: Option<String>,
@@ -303,7 +304,7 @@ pub(crate) struct ClusterFlags {
     pub(crate) secret_file: Option<String>,
 }
 
-/// The part of [`Log`].
+/// What the command line says about [`Log`].
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct LogFlags {
     pub(crate) format: Option<LogFormat>,
@@ -311,7 +312,7 @@ pub(crate) struct LogFlags {
 }
 
 impl Config {
-    /// The sum of all layers, and warnings about variables that mean nothing.
+    /// Returns the sum of all layers, and warnings about variables that no key stands for.
     pub(crate) fn load(layers: &Layers<'_>) -> Outcome<(Self, Vec<String>)> {
         let mut sum = Table::new();
         if let Some((path, text)) = &layers.file {

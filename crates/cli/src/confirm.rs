@@ -1,11 +1,11 @@
-//! Consent to what cannot be undone: asked on a terminal, otherwise `--yes` is needed.
+//! Asks for consent to what cannot be undone. Without a terminal, `--yes` is needed.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use crate::args::Confirm;
 use crate::exit::{Code, Failure, Outcome};
 
-/// Returns if the user agrees to `what`, a sentence without its full stop.
+/// Returns without error if the user agrees to `what`, a sentence without its full stop.
 pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
     if confirm.yes {
         return Ok(());

@@ -8,63 +8,63 @@ use std::io;
 
 use gesta_core::ErrorKind;
 
-/// Exit codes. 2 is also what the argument parser uses.
+/// The exit codes. The argument parser also uses 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Another failure.
+    /// The command failed for another reason.
     Other = 1,
-    /// Wrong usage, or an invalid value.
+    /// The command was used wrongly, or a value is invalid.
     Usage = 2,
-    /// No such stream or event, or closed by a tombstone.
+    /// There is no such stream or event, or the stream was closed by a tombstone.
     NotFound = 3,
-    /// Not at the expected revision.
+    /// The stream was not at the expected revision.
     WrongExpectedRevision = 4,
-    /// Unavailable or overloaded.
+    /// The store or the server is unavailable or overloaded.
     Unavailable = 5,
-    /// Outcome unknown.
+    /// The outcome of an append is not known.
     OutcomeUnknown = 6,
     /// Stored data is damaged.
     Damaged = 7,
     /// The checkpoint cannot be used with this store.
     InvalidCheckpoint = 8,
-    /// Who calls is not known, or may not do this.
+    /// It is not known who calls, or the caller may not do this.
     NotAllowed = 9,
-    /// Stopped by a signal before it was done.
+    /// The command was stopped by a signal before it was done.
     Interrupted = 130,
 }
 
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The store, or the way to it.
+    /// The store failed, or the connection to it.
     Store(gesta_core::Error),
-    /// A message and the code that fits it.
+    /// Another failure, with a message and the code that fits it.
     Message(Code, String),
-    /// Standard output was closed by its reader: not a failure.
+    /// The reader of standard output has closed it. This is no failure.
     ClosedPipe,
 }
 
-/// Result of a command.
+/// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// Wrong usage.
+    /// Makes the failure of a command that was used wrongly.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::Message(Code::Usage, message.into())
     }
 
-    /// Another failure.
+    /// Makes a failure without a code of its own.
     pub(crate) fn other(message: impl Into<String>) -> Self {
         Self::Message(Code::Other, message.into())
     }
 
-    /// Stopped by a signal before it was done.
+    /// Makes the failure of a command that was stopped by a signal before it was done.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
         Self::Message(Code::Interrupted, message.into())
     }
 
-    /// The exit code; `None` for success.
+    /// Returns the exit code; `None` for success.
     pub(crate) fn code(&self) -> Option<Code> {
         match self {
             Failure::Store(error) => Some(code_of(error.kind())),
@@ -91,7 +91,7 @@ fn code_of(kind: &ErrorKind) -> Code {
 }
 
 impl fmt::Display for Failure {
-    /// The message, then each cause that adds something.
+    /// Shows the message, then each cause that adds something.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = match self {
             Failure::ClosedPipe => return Ok(()),
@@ -119,7 +119,7 @@ impl From<gesta_core::Error> for Failure {
     }
 }
 
-/// Errors of standard output and input.
+/// Converts errors of standard input and output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -1,7 +1,7 @@
-//! Events from arguments and from lines of JSON on standard input.
+//! Reads events from arguments and from lines of JSON on standard input.
 //!
-//! Why: an id is made here for every event that has none, before anything is sent, so that a lost
-//! answer can be asked for again without storing anything twice.
+//! Why: an id is made here for every event that has none, before anything is sent, so that an append whose answer was
+//! lost can be sent again without storing anything twice.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::args::StreamAppend;
 use crate::exit::{Failure, Outcome};
 
-/// Longest line that is read: an event of 16 MiB in base64, and its other fields.
+/// The longest line that is read, in bytes: an event of 16 MiB in base64, and its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Number of events that are read in advance.
+/// How many events are read in advance.
 const READ_AHEAD_EVENTS: usize = 64;
 
 /// An event as users write it, with the fields of the HTTP API.
@@ -41,10 +41,10 @@ struct Line {
     metadata_base64: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
-    /// Where an event that was read stood: only `gesta all import` takes it.
+    /// The stream in which an event that was read stood. Only `gesta all import` uses it.
     stream: Option<String>,
     content_type: Option<String>,
-    /// What the store makes anew; taken, so that what was read can be imported.
+    /// The fields that the store makes anew. They are accepted so that what was read can be imported.
     #[serde(rename = "revision")]
     _revision: Option<IgnoredAny>,
     #[serde(rename = "log")]
@@ -57,31 +57,31 @@ struct Line {
     _checkpoint: Option<IgnoredAny>,
 }
 
-/// An event of a line.
+/// The event of one line.
 pub(crate) struct LineEvent {
     /// The number of the line; the first is 1.
     pub(crate) line: u64,
     /// The stream that the line names, if it names one.
     pub(crate) stream: Option<StreamId>,
-    /// The event, with an id.
+    /// The event, which always has an id.
     pub(crate) event: EventData,
 }
 
-/// Ids of events that come without one.
+/// How ids are made for events that come without one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ids {
-    /// Other ones each time.
+    /// Each id is random.
     Random,
-    /// From the text up to and including the line: the same text gives the same ids.
+    /// An id is made of the text up to and including the line, so the same text gives the same ids.
     OfText,
 }
 
-/// `null` is data like any other, not the absence of data.
+/// Reads a field in which `null` is a value and not the absence of data.
 fn even_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-/// The event that the arguments describe, if there is a `--type`.
+/// Makes the event that the arguments describe, if there is a `--type`.
 pub(crate) fn from_arguments(args: &StreamAppend) -> Outcome<Option<EventData>> {
     let Some(event_type) = args.event_type.clone() else {
         return Ok(None);
@@ -106,17 +106,17 @@ fn check_json(option: &str, text: &str) -> Outcome {
         .map_err(|error| Failure::usage(format!("{option} must be JSON: {error}")))
 }
 
-/// Reads events line by line; empty lines are skipped.
+/// Reads events line by line. Empty lines are skipped.
 struct Lines<R> {
     from: R,
     number: u64,
     ids: Ids,
-    /// Of all text so far.
+    /// The hash of all text so far.
     hash: u128,
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Lines of `from`.
+    /// Reads lines of `from`.
     fn new(from: R, ids: Ids) -> Self {
         Self {
             from,
@@ -126,18 +126,18 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Lines read so far.
+    /// Returns how many lines have been read.
     fn number(&self) -> u64 {
         self.number
     }
 
-    /// Passes over lines; fewer if there are not so many.
+    /// Passes over lines, or over all lines if there are fewer.
     fn skip(&mut self, lines: u64) -> Outcome {
         while self.number < lines && self.line()?.is_some() {}
         Ok(())
     }
 
-    /// The next event; `None` at the end.
+    /// Reads the next event; `None` at the end.
     fn next(&mut self) -> Outcome<Option<LineEvent>> {
         while let Some(line) = self.line()? {
             if !line.trim_ascii().is_empty() {
@@ -233,20 +233,20 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// The failure that a line is.
+/// Makes the failure for a line that cannot be accepted.
 pub(crate) fn refuse_line(line: u64, why: &str) -> Failure {
     Failure::usage(format!("line {line} of the input: {why}"))
 }
 
-/// Number of events that a thread reads in advance: a task that waits for a terminal or a slow pipe could not be
-/// stopped.
+/// Events that a thread reads in advance. If a task read them itself, it could not be stopped while it waits for a
+/// terminal or a slow pipe.
 pub(crate) struct Feed {
     events: mpsc::Receiver<Outcome<LineEvent>>,
     lines: Arc<AtomicU64>,
 }
 
 impl Feed {
-    /// Events from a file, or from standard input; `skip` lines are passed over.
+    /// Starts to read events from a file, or from standard input. The first `skip` lines are passed over.
     pub(crate) fn start(file: Option<File>, ids: Ids, skip: u64) -> Outcome<Self> {
         let (sender, events) = mpsc::channel(READ_AHEAD_EVENTS);
         let lines = Arc::new(AtomicU64::new(0));
@@ -262,7 +262,7 @@ impl Feed {
                 counted.store(lines.number(), Ordering::Release);
                 let more = matches!(next, Ok(Some(_)));
                 let Some(item) = next.transpose() else { break };
-                // Whoever does not listen any more has stopped.
+                // A receiver that is gone has stopped the command.
                 if sender.blocking_send(item).is_err() || !more {
                     break;
                 }
@@ -275,12 +275,12 @@ impl Feed {
         Ok(Self { events, lines })
     }
 
-    /// The next event; `None` at the end.
+    /// Returns the next event; `None` at the end.
     pub(crate) async fn next(&mut self) -> Outcome<Option<LineEvent>> {
         self.events.recv().await.transpose()
     }
 
-    /// The number of lines, once the end has come.
+    /// Returns the number of lines, once the end has come.
     pub(crate) fn lines(&self) -> u64 {
         self.lines.load(Ordering::Acquire)
     }

@@ -18,7 +18,7 @@ use clap::Parser;
 use crate::args::Cli;
 use crate::exit::Code;
 
-/// With the system's allocator, two and a half times as much memory stayed resident after a load of large events.
+/// With the allocator of the system, two and a half times as much memory stayed resident after a load of large events.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(commands::run(cli));
-    // A task that hangs, such as a blocked read of standard input, must not keep the process.
+    // A task that hangs, such as a blocked read of standard input, must not keep the process from ending.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Data on standard output: for people, or one JSON object per line.
+//! Writes data to standard output: for people, or one JSON object per line.
 //!
 //! Why here: every command shows events, places and summaries in the same way.
 //! Invariants: nothing but data is written to standard output; a closed pipe ends the command
@@ -17,14 +17,14 @@ use serde_json::value::RawValue;
 use crate::args::OutputFormat;
 use crate::exit::Outcome;
 
-/// Standard output, buffered.
+/// The buffered standard output.
 pub(crate) struct Output<W: Write = BufWriter<Stdout>> {
     format: OutputFormat,
     to: W,
 }
 
 impl Output {
-    /// Standard output in this form.
+    /// Returns standard output in this form.
     pub(crate) fn stdout(format: OutputFormat) -> Self {
         Self {
             format,
@@ -34,7 +34,7 @@ impl Output {
 }
 
 impl<W: Write> Output<W> {
-    /// Writes `record` as a line of JSON, or what `pretty` makes of it.
+    /// Writes `record` as a line of JSON, or the text that `pretty` makes of it.
     pub(crate) fn record<T: Serialize>(
         &mut self,
         record: &T,
@@ -56,7 +56,7 @@ impl<W: Write> Output<W> {
         Ok(())
     }
 
-    /// Writes an event; `checkpoint` resumes after it.
+    /// Writes an event. `checkpoint` is the place after it, from which reading can go on.
     pub(crate) fn event(
         &mut self,
         event: &RecordedEvent,
@@ -67,7 +67,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    /// Writes a line for people, such as the heading of a table; nothing in JSON.
+    /// Writes a line for people, such as the heading of a table. With JSON it writes nothing.
     pub(crate) fn heading(&mut self, line: &str) -> Outcome {
         if self.format == OutputFormat::Pretty {
             writeln!(self.to, "{line}")?;
@@ -80,7 +80,7 @@ impl<W: Write> Output<W> {
         Ok(self.to.write_all(text.as_bytes())?)
     }
 
-    /// Hands everything to the reader.
+    /// Hands everything that is buffered to the reader.
     pub(crate) fn flush(&mut self) -> Outcome {
         Ok(self.to.flush()?)
     }
@@ -142,7 +142,8 @@ impl<'a> EventRecord<'a> {
     }
 }
 
-/// The JSON text with its line breaks, which JSON allows only between tokens, made blanks; `None` if it is no JSON.
+/// Returns the JSON text on one line: its line breaks, which JSON allows only between tokens, become blanks. Returns
+/// `None` if the text is no JSON.
 fn json_on_one_line(bytes: &[u8]) -> Option<Box<RawValue>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let line = if text.contains(['\n', '\r']) {
@@ -182,7 +183,7 @@ fn indented(text: &mut String, label: &str, bytes: &[u8]) {
     }
 }
 
-/// The text with its control characters made visible.
+/// Returns the text with its control characters made visible.
 pub(crate) fn visible(text: &str) -> String {
     text.chars()
         .flat_map(|c| {

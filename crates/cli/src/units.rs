@@ -1,4 +1,4 @@
-//! Values with their unit in the text: `"5s"`, `"64MiB"`.
+//! Reads and shows values with their unit in the text: `"5s"`, `"64MiB"`.
 //!
 //! Why: a bare number in a configuration file leaves its unit to memory. Why not humantime and bytesize: bytesize takes
 //! a bare number for bytes and `5MB` for 5,000,000 of them, and humantime shows a day as `1day`; what is shown here can
@@ -32,7 +32,7 @@ pub(crate) struct Span(pub(crate) Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) usize);
 
-/// Number and unit of a text, multiplied out.
+/// Reads a number with its unit, and multiplies the two.
 fn parse(text: &str, units: &[(&str, u64)], what: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -51,7 +51,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str) -> Result<u64, String> {
     }
 }
 
-/// The text with the largest unit that leaves a whole number.
+/// Shows a value in the largest unit that leaves a whole number.
 fn show(value: u64, units: &[(&str, u64)]) -> String {
     let whole = |(_, factor): &&(&str, u64)| value != 0 && value.is_multiple_of(*factor);
     match units.iter().rev().find(whole) {

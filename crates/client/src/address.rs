@@ -1,4 +1,4 @@
-//! Addresses of calls.
+//! The addresses of calls.
 
 use gesta_core::{Error, Filter, Result, StreamId};
 use gesta_groups::{GroupId, Source};
@@ -7,15 +7,15 @@ use gesta_wire::request::QueryBody;
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
-/// Longest path with query that this client sends: somewhat shorter than what servers take.
+/// The longest path with its query that this client sends, in bytes. Servers take somewhat longer ones.
 const PATH_BYTES_MAX: usize = 64_000;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Base {
     scheme: Scheme,
     authority: Authority,
-    /// What comes before every path, without a slash at its end.
+    /// The beginning of every path, without a slash at its end.
     path: String,
 }
 
@@ -43,12 +43,12 @@ impl Base {
         })
     }
 
-    /// True if connections are encrypted.
+    /// Tells whether connections to the server are encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Another server, which is reached in the same way.
+    /// Returns the address of another server, which is reached in the same way.
     pub(crate) fn of_server(&self, authority: Authority) -> Self {
         Self {
             scheme: self.scheme.clone(),
@@ -57,7 +57,7 @@ impl Base {
         }
     }
 
-    /// The address of a call.
+    /// Returns the address of a call.
     pub(crate) fn join(&self, path: &Path) -> Result<Uri> {
         let text = format!("{}{}", self.path, path.text);
         if text.len() > PATH_BYTES_MAX {
@@ -80,7 +80,7 @@ impl Base {
     }
 }
 
-/// A path with its query, growing.
+/// A path with its query, to which parameters are added.
 #[derive(Debug)]
 pub(crate) struct Path {
     text: String,
@@ -102,7 +102,7 @@ impl Path {
         path
     }
 
-    /// An address of a consumer group: `rest` is what follows its name.
+    /// Makes the address of a consumer group. `rest` is what follows the name of the group.
     pub(crate) fn of_group(group: &GroupId, rest: &str) -> Self {
         let mut path = match group.source() {
             Source::Stream(stream) => Self::of_stream(stream, "/groups/"),
@@ -113,7 +113,7 @@ impl Path {
         path
     }
 
-    /// Adds a parameter.
+    /// Adds a parameter to the query.
     pub(crate) fn with(mut self, name: &str, value: impl AsRef<str>) -> Self {
         self.text.push(if self.has_query { '&' } else { '?' });
         self.has_query = true;
@@ -123,7 +123,7 @@ impl Path {
         self
     }
 
-    /// Adds the filter, if it is one.
+    /// Adds the filter to the query, unless every event passes.
     pub(crate) fn with_filter(self, filter: &Filter) -> Self {
         if filter.any_of.is_empty() {
             return self;

@@ -1,4 +1,4 @@
-//! A copy of the store of a server, part by part as it arrives.
+//! Fetches a copy of the store of a server, part by part as it arrives.
 
 use bytes::Bytes;
 use gesta_core::{Error, Result};
@@ -10,7 +10,7 @@ use crate::address::Path;
 use crate::store::HttpStore;
 use crate::transport::{Call, Effect};
 
-/// A copy of a store on its way from its server. Dropping it ends the transfer.
+/// A copy of a store that is being transferred from its server. Dropping it ends the transfer.
 #[derive(Debug)]
 pub struct BackupDownload {
     body: Incoming,
@@ -19,11 +19,11 @@ pub struct BackupDownload {
 
 impl HttpStore {
     /// Asks the server for a consistent copy of its store. The answer begins when the server has made the copy, which
-    /// takes as long as it takes to write one: give [`Config::answer_max`](crate::Config::answer_max) time for that.
+    /// takes as long as writing one; [`Config::answer_max`](crate::Config::answer_max) must allow for that.
     ///
     /// # Errors
-    /// `Unsupported` if the database makes its own backups, or the server gives none; `Overloaded` while it makes
-    /// another one; `Unavailable`.
+    /// `Unsupported` if the database makes its own backups, or the server gives no copies; `Overloaded` while the
+    /// server makes another copy; `Unavailable` if the server does not answer.
     ///
     /// # Cancel safety
     /// The server stops when the future, or the download, is dropped.
@@ -42,19 +42,19 @@ impl HttpStore {
 }
 
 impl BackupDownload {
-    /// The length of the whole copy, if the server tells it.
+    /// Returns the length of the whole copy in bytes, if the server tells it.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// The next part; `None` after the last one.
+    /// Returns the next part of the copy; `None` after the last part.
     ///
     /// # Errors
-    /// `Unavailable` if the connection breaks before the end: what came is not a copy.
+    /// `Unavailable` if the connection breaks before the end. What came until then is no copy.
     ///
     /// # Cancel safety
-    /// A dropped call loses nothing.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| {

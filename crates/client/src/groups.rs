@@ -1,8 +1,8 @@
 //! Consumer groups on a server.
 //!
-//! A consumer is a connection: when it is dropped or breaks, the consumer leaves its group and what it held is delivered
-//! to others. Who loses it joins again; the group knows where it is. Not here: joining again by itself, for only the
-//! caller knows what it was working on.
+//! A consumer is a connection: when it is dropped or breaks, the consumer leaves its group and the events that it held
+//! are delivered to others. A caller who loses the connection joins again, and the group goes on where it was. Not
+//! here: joining again automatically, since only the caller knows which events it was working on.
 
 use gesta_core::LogId;
 use gesta_groups::document::{self, Name, Names};
@@ -24,7 +24,7 @@ use crate::address::Path;
 use crate::sse::SseReader;
 use crate::transport::{Call, Told, Transport, told};
 
-/// The consumer groups of a server. Cheap to clone.
+/// The consumer groups of a server. Clones are cheap.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), gesta_groups::Error> {
@@ -55,7 +55,11 @@ impl HttpGroups {
     /// Creates a group.
     ///
     /// # Errors
-    /// `Exists`, `NotHere`, `Overloaded`, `Store`.
+    /// `Exists` if there is such a group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store refuses
+    /// or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the group may have been created or not.
     pub async fn create(&self, create: &Create) -> Result<document::Group> {
         let filter: Vec<QueryBody> = create.filter.any_of.iter().map(QueryBody::from).collect();
         let mut body = json!({ "settings": create.settings });
@@ -65,10 +69,14 @@ impl HttpGroups {
         self.group(Method::PUT, &create.group, body).await
     }
 
-    /// Changes the settings of a group: all of them are replaced.
+    /// Replaces all settings of a group.
     ///
     /// # Errors
-    /// `NotFound`, `NotHere`, `Overloaded`, `Store`.
+    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
+    /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the settings may have been replaced or not.
     pub async fn update(&self, group: &GroupId, settings: &Settings) -> Result<document::Group> {
         let body = json!({ "settings": settings });
         self.group(Method::POST, group, body).await
@@ -77,7 +85,11 @@ impl HttpGroups {
     /// Deletes a group.
     ///
     /// # Errors
-    /// `NotFound`, `NotHere`, `Overloaded`, `Store`.
+    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
+    /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the group may have been deleted or not.
     pub async fn delete(&self, group: &GroupId) -> Result<()> {
         let call = Call::write(
             Method::DELETE,
@@ -87,10 +99,14 @@ impl HttpGroups {
         self.sent(call, group).await.map(|_| ())
     }
 
-    /// A group, as it is now.
+    /// Returns a group as it is now.
     ///
     /// # Errors
-    /// `NotFound`, `NotHere`, `Store`.
+    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Store` if the store refuses or does
+    /// not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn info(&self, group: &GroupId) -> Result<document::Group> {
         let found = self
             .sent(Call::get(Path::of_group(group, "")), group)
@@ -98,10 +114,14 @@ impl HttpGroups {
         Ok(answer::read(&found)?)
     }
 
-    /// The names of the groups of a source, or of all groups, after `after`; at most `limit`.
+    /// Lists the names of the groups of a source, or of all groups. The list begins after the group `after` and has at
+    /// most `limit` names.
     ///
     /// # Errors
-    /// `Store`.
+    /// `Store` if the store refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn list(
         &self,
         source: Option<&Source>,
@@ -125,13 +145,16 @@ impl HttpGroups {
         Ok(answer::read::<Names>(&found)?.groups)
     }
 
-    /// Joins a group with room for `buffer` events. The name is shown to people who look at the group.
+    /// Joins a group as a consumer that holds at most `buffer` events at a time. The name is shown to people who look
+    /// at the group.
     ///
     /// # Errors
-    /// `NotFound`, `Refused` if the group is full, `NotHere`, `Dropped` (try again), `Overloaded`, `Store`.
+    /// `NotFound` if there is no such group; `Refused` if the group is full; `NotHere` if another node runs it;
+    /// `Dropped` if the group was changed meanwhile, so that it must be joined again; `Overloaded`; `Store` if the
+    /// store refuses or does not answer.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the group again.
+    /// If the future is dropped, the consumer leaves the group again.
     pub async fn join(&self, group: &GroupId, buffer: u32, name: &str) -> Result<GroupConsumer> {
         let mut path = Path::of_group(group, "/consume").with("buffer", buffer.to_string());
         if !name.is_empty() {
@@ -159,10 +182,14 @@ impl HttpGroups {
         }
     }
 
-    /// A consumer has finished these events. Returns for how many of them the answer came in time.
+    /// Acknowledges events for a consumer: they are finished. Returns for how many of them the answer came in time.
     ///
     /// # Errors
-    /// `NoConsumer` if it has left, `NotHere`, `Store`.
+    /// `NoConsumer` if the consumer has left the group; `NotHere` if another node runs the group; `Store` if the store
+    /// refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn ack(&self, group: &GroupId, id: ConsumerId, events: &[Which]) -> Result<usize> {
         let body = answers(id, events);
         self.answered(group, "/ack", body)
@@ -170,10 +197,13 @@ impl HttpGroups {
             .map_err(|error| lost(error, group, id))
     }
 
-    /// A consumer refuses these events. Returns for how many of them the answer came in time.
+    /// Refuses events for a consumer. Returns for how many of them the answer came in time.
     ///
     /// # Errors
-    /// As [`HttpGroups::ack`].
+    /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn nack(
         &self,
         group: &GroupId,
@@ -196,10 +226,14 @@ impl HttpGroups {
             .map_err(|error| lost(error, group, id))
     }
 
-    /// Delivers the parked events before this revision of the parked stream, or all of them, again.
+    /// Delivers the parked events again: those before revision `stop_at` of the parked stream, or all of them.
     ///
     /// # Errors
-    /// `NotFound`, `ReplayRunning`, `NotHere`, `Overloaded`, `Store`.
+    /// `NotFound` if there is no such group; `ReplayRunning` if parked events are being delivered again already;
+    /// `NotHere` if another node runs the group; `Overloaded`; `Store` if the store refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the delivery may have begun or not.
     pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
         let body = stop_at.map_or_else(|| json!({}), |stop_at| json!({ "stop_at": stop_at }));
         let path = Path::of_group(group, "/replay-parked");
@@ -257,17 +291,17 @@ impl std::fmt::Debug for GroupConsumer {
 }
 
 impl GroupConsumer {
-    /// Its number.
+    /// Returns the id of the consumer.
     #[must_use]
     pub fn id(&self) -> ConsumerId {
         self.id
     }
 
-    /// The next event.
+    /// Waits for the next event and returns it.
     ///
     /// # Errors
-    /// Why it is not in the group any more: `Dropped`, `NotHere`, `NotFound`, `Store` with `Unavailable` if the
-    /// connection broke. What it held is delivered again.
+    /// The reason why the consumer is not in the group any more: `Dropped`, `NotHere`, `NotFound`, or `Store` with
+    /// `Unavailable` if the connection broke. The events that it held are delivered again.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -284,24 +318,30 @@ impl GroupConsumer {
                     });
                 }
                 "error" => return Err(ended(&message.data, &self.group)),
-                // What is not known yet.
+                // Messages of other names are skipped; a newer server may send them.
                 _ => {}
             }
         }
     }
 
-    /// These events are finished. Returns for how many of them the answer came in time.
+    /// Acknowledges these events: they are finished. Returns for how many of them the answer came in time.
     ///
     /// # Errors
-    /// As [`HttpGroups::ack`].
+    /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn ack(&self, events: &[Which]) -> Result<usize> {
         self.groups.ack(&self.group, self.id, events).await
     }
 
-    /// These events are refused. Returns for how many of them the answer came in time.
+    /// Refuses these events. Returns for how many of them the answer came in time.
     ///
     /// # Errors
-    /// As [`HttpGroups::ack`].
+    /// The errors of [`HttpGroups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer may have been taken or not.
     pub async fn nack(&self, events: &[Which], action: Action, reason: &str) -> Result<usize> {
         let groups = &self.groups;
         groups
@@ -344,7 +384,7 @@ fn answers(consumer: ConsumerId, events: &[Which]) -> serde_json::Value {
     })
 }
 
-/// Why the server has ended a consumer.
+/// Returns the error for which the server has ended a consumer.
 fn ended(problem: &[u8], group: &GroupId) -> Error {
     let why = told(problem);
     let why =
@@ -352,7 +392,7 @@ fn ended(problem: &[u8], group: &GroupId) -> Error {
     of_group(why, group)
 }
 
-/// The same error as the server had.
+/// Returns the error of the group that the server had, if its answer tells one.
 fn of_group(error: gesta_core::Error, group: &GroupId) -> Error {
     let source = std::error::Error::source(&error);
     let Some(Told(document)) = source.and_then(|source| source.downcast_ref::<Told>()) else {
@@ -396,7 +436,7 @@ fn elsewhere(document: &Document, group: GroupId) -> Error {
     }
 }
 
-/// The same for an answer of a consumer.
+/// Returns `NoConsumer` if the server does not know the consumer, else the same error.
 fn lost(error: Error, group: &GroupId, consumer: ConsumerId) -> Error {
     let Error::Store(of_store) = &error else {
         return error;

@@ -2,7 +2,7 @@
 //!
 //! Why: programs, the command line and the conformance suite use a store on a server like any other.
 //! Invariants: problem documents become the [`ErrorKind`](gesta_core::ErrorKind) that the server had;
-//! an append whose answer did not come is `OutcomeUnknown`, never `Unavailable`; data come back byte for byte.
+//! an append whose answer did not come is `OutcomeUnknown`, never `Unavailable`; data comes back byte for byte.
 //! Not here: retries (the caller has the event ids and decides).
 //!
 //! ```no_run

@@ -1,4 +1,5 @@
-//! Which server owns which log, as the servers of a cluster have told: changes go straight there.
+//! Remembers which server owns which log, as the servers of a cluster have told, so that changes go straight to the
+//! owner.
 //!
 //! Why: a change that comes to another node is forwarded, which costs a hop. What is known here is advice: every server
 //! answers every call, so an outdated note costs a hop or a second try, and nothing else.
@@ -19,22 +20,22 @@ use tokio::time::Instant;
 
 /// The header that names the owner of the log that a change went to.
 const LOG_OWNER: &str = "gesta-log-owner";
-/// A server that could not be reached is not gone to for so long.
+/// How long a server that could not be reached is left alone.
 const AVOID_FOR: Duration = Duration::from_secs(10);
-/// `/info` is asked no more often than this.
+/// The least time between two requests for `/info`.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a server tells of the owner of a log.
+/// What a server tells about the owner of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// Where the other nodes reach the owner: its name.
+    /// The name of the owner, which is the address at which the other nodes reach it.
     node: String,
     log: LogId,
     epoch: u64,
 }
 
 impl Hint {
-    /// `10.0.0.1:2114; log=3; epoch=17`; `None` if there is no hint, or none that can be read.
+    /// Reads a hint such as `10.0.0.1:2114; log=3; epoch=17`; `None` if there is none, or it cannot be read.
     pub(crate) fn of(head: &HeaderMap) -> Option<Self> {
         let mut parts = head.get(LOG_OWNER)?.to_str().ok()?.split(';');
         let node = parts.next()?.trim().to_owned();
@@ -55,14 +56,14 @@ impl Hint {
     }
 }
 
-/// The owner of a log.
+/// What is known about the owner of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Note {
     node: String,
     epoch: u64,
 }
 
-/// The part of `/info` that matters here.
+/// The part of `/info` that this module reads.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Info {
     incarnation: String,
@@ -92,14 +93,14 @@ struct Owner {
 #[derive(Debug, Default)]
 struct State {
     incarnation: String,
-    /// Number of logs; 0: not known yet.
+    /// How many logs the store has; 0 if this is not known yet.
     logs: u16,
-    /// Where clients reach each node.
+    /// The address at which clients reach each node, by the name of the node.
     apis: HashMap<String, Authority>,
     owners: HashMap<LogId, Note>,
-    /// Servers that could not be reached, and until when they are left alone.
+    /// The servers that could not be reached, each with the moment until which it is left alone.
     avoided: HashMap<Authority, Instant>,
-    /// When `/info` was last asked for.
+    /// The moment at which `/info` was last asked for.
     asked: Option<Instant>,
 }
 
@@ -112,7 +113,7 @@ impl Owners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server that owns the log of a stream, if it is known and may be asked.
+    /// Returns the log of a stream and the server that owns it, if that server is known and need not be left alone.
     pub(crate) fn of(&self, stream: &StreamId, now: Instant) -> Option<(LogId, Authority)> {
         let state = self.state();
         let log = (state.logs > 0).then(|| log_of(stream, state.logs))?;
@@ -121,8 +122,8 @@ impl Owners {
         (!is_avoided).then(|| (log, api.clone()))
     }
 
-    /// Takes what an answer says of the owner. `direct` is the log whose supposed owner has answered. True if `/info`
-    /// is to be asked: it knows the address.
+    /// Takes over what an answer says about the owner of a log. `direct` is the log whose supposed owner has answered.
+    /// Returns whether `/info` must be asked for the address of the owner.
     pub(crate) fn heard(&self, hint: Option<Hint>, direct: Option<LogId>, now: Instant) -> bool {
         let mut state = self.state();
         let Some(hint) = hint else { return false };
@@ -131,7 +132,7 @@ impl Owners {
             let Hint { node, log, epoch } = hint.clone();
             state.owners.insert(log, Note { node, epoch });
         } else if direct == Some(hint.log) {
-            // The server that was taken for the owner is not, and knows of nothing newer.
+            // The server that was taken for the owner is not the owner, and knows nothing newer.
             state.owners.remove(&hint.log);
         }
         let is_known = state.logs > 0 && state.apis.contains_key(&hint.node);
@@ -143,11 +144,12 @@ impl Owners {
         asks
     }
 
-    /// Takes what a server that the client was given says of the cluster.
+    /// Takes over what a server that the client was given says about the cluster.
     pub(crate) fn learn(&self, info: Info) {
         let mut state = self.state();
         if state.incarnation != info.incarnation {
-            // Epochs of different incarnations do not compare. What was heard before anything was known is of this one.
+            // Epochs of different incarnations cannot be compared. What was heard before anything was known is of this
+            // one.
             if !state.incarnation.is_empty() {
                 state.owners.clear();
             }
@@ -171,8 +173,8 @@ impl Owners {
         }
     }
 
-    /// A server could not be reached, or has not answered: nothing is known of what it owns, and it is left alone for a
-    /// while.
+    /// Notes that a server could not be reached or has not answered: what it owns is forgotten, and it is left alone
+    /// for a while.
     pub(crate) fn lost(&self, api: &Authority, now: Instant) {
         let mut state = self.state();
         let State { apis, owners, .. } = &mut *state;
@@ -181,7 +183,7 @@ impl Owners {
         state.avoided.insert(api.clone(), now + AVOID_FOR);
     }
 
-    /// The owner of a log does not serve it at present.
+    /// Forgets the owner of a log, which does not serve it at present.
     pub(crate) fn forget(&self, log: LogId) {
         self.state().owners.remove(&log);
     }

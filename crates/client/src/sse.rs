@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::transport;
 
-/// Largest message: the largest event in base64, with its names and tags.
+/// The largest message, in bytes: the largest event in base64, with its names and tags.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A subscription over the body of an answer. It ends when `closed` is cancelled.
+/// Makes a subscription of the body of an answer. It ends when `closed` is cancelled.
 pub(crate) fn subscription(
     body: Incoming,
     silence_max: Duration,
@@ -31,7 +31,7 @@ pub(crate) fn subscription(
         let more = message.is_ok().then_some(reader);
         Some((message, more))
     });
-    // May be asked again after its end.
+    // The stream may be polled again after its end.
     Subscription::new(messages.fuse())
 }
 
@@ -61,7 +61,7 @@ impl SseReader {
         }
     }
 
-    /// The next message, whatever it means. Dropping the future loses nothing.
+    /// Returns the next message, whatever its name. Dropping the future loses nothing.
     pub(crate) async fn message(&mut self) -> Result<Message> {
         loop {
             if let Some(message) = self.messages.next()? {
@@ -106,7 +106,7 @@ pub(crate) struct Message {
     pub(crate) data: Bytes,
 }
 
-/// What a message means; names that are not known yet are skipped.
+/// Returns what a message means; `None` if its name is not known, so that it is skipped.
 fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
     let checkpoint = || {
         message
@@ -129,11 +129,11 @@ fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
     }))
 }
 
-/// Takes bytes, gives messages.
+/// Splits received bytes into messages.
 #[derive(Debug, Default)]
 struct Messages {
     buffer: BytesMut,
-    /// Bytes of `buffer` that hold no end of a line.
+    /// How many bytes at the beginning of `buffer` are known to hold no end of a line.
     searched: usize,
     name: String,
     id: String,
@@ -146,7 +146,7 @@ impl Messages {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message.
+    /// Returns the next whole message, if it has arrived.
     fn next(&mut self) -> Result<Option<Message>> {
         while let Some(length) = self.buffer[self.searched..]
             .iter()
@@ -194,13 +194,13 @@ impl Messages {
                 self.data.extend_from_slice(value);
                 self.has_data = true;
             }
-            // A comment, or a field that is not known yet.
+            // This is a comment, or a field that is not known yet.
             _ => {}
         }
         Ok(())
     }
 
-    /// A message without data is none; the id stays until another comes.
+    /// Ends a message. A message without data is dropped. The id is kept until another one comes.
     fn end_message(&mut self) -> Option<Message> {
         let name = std::mem::take(&mut self.name);
         if !std::mem::take(&mut self.has_data) {

@@ -20,10 +20,10 @@ use crate::groups::HttpGroups;
 use crate::sse;
 use crate::transport::{Call, Config, Transport};
 
-/// A store on a server, reached through its HTTP API. Cheap to clone; clones share connections.
+/// A store on a server, reached through its HTTP API. Clones are cheap and share connections.
 ///
-/// An append whose answer did not come is `OutcomeUnknown`; retry it with the same event ids.
-/// A subscription ends with `Unavailable` when its connection breaks; resume it with the last checkpoint.
+/// An append whose answer did not come fails with `OutcomeUnknown`; it can be retried with the same event ids. A
+/// subscription ends with `Unavailable` when its connection breaks; it can be resumed with the last checkpoint.
 #[derive(Debug, Clone)]
 pub struct HttpStore {
     transport: Transport,
@@ -31,18 +31,18 @@ pub struct HttpStore {
 }
 
 impl HttpStore {
-    /// The store on the server at `url`, for example `http://127.0.0.1:2113`. Nothing is sent yet.
+    /// Returns the store on the server at `url`, for example `http://127.0.0.1:2113`. Nothing is sent yet.
     ///
     /// # Errors
-    /// `InvalidArgument` if the URL is not one of a server.
+    /// `InvalidArgument` if the URL is not that of a server.
     pub fn connect(url: &str) -> Result<Self> {
         Self::with_config(url, Config::default())
     }
 
-    /// As [`connect`](Self::connect), with other waits.
+    /// Returns the store on the server at `url`, as [`connect`](Self::connect) does, with another configuration.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// `InvalidArgument` if the URL is not that of a server, or the TLS files or credentials cannot be used.
     pub fn with_config(url: &str, config: Config) -> Result<Self> {
         Ok(Self {
             transport: Transport::new(url, config)?,
@@ -50,13 +50,14 @@ impl HttpStore {
         })
     }
 
-    /// The store that these servers serve together, as nodes of one cluster. The first one is asked, the next one when
-    /// a server cannot be reached, and so on. With [`OwnerHints::Follow`](crate::OwnerHints) changes go to the owner of
-    /// their log, at the address that `/info` of one of these servers tells; if it does not answer, to one of these.
-    /// Credentials are sent to whomever a call goes.
+    /// Returns the store that these servers serve together, as nodes of one cluster. The first server is asked; if it
+    /// cannot be reached, the next one is asked, and so on. With [`OwnerHints::Follow`](crate::OwnerHints) changes go
+    /// to the owner of their log, at the address that `/info` of one of these servers tells; if the owner cannot be
+    /// reached, they go to one of these servers. Credentials are sent to every server to which a call goes.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no URL, or one is not that of a server.
+    /// `InvalidArgument` if there is no URL, a URL is not that of a server, or the TLS files or credentials cannot be
+    /// used.
     pub fn connect_to_cluster(urls: &[&str], config: Config) -> Result<Self> {
         Ok(Self {
             transport: Transport::to_cluster(urls, config)?,
@@ -64,7 +65,7 @@ impl HttpStore {
         })
     }
 
-    /// The consumer groups of the server.
+    /// Returns the consumer groups of the server.
     #[must_use]
     pub fn groups(&self) -> HttpGroups {
         HttpGroups::new(self.transport.clone(), self.closed.clone())
@@ -77,7 +78,7 @@ impl HttpStore {
         Ok(())
     }
 
-    /// Sends a call whose answer is taken part by part.
+    /// Sends a call whose answer is read part by part.
     pub(crate) async fn open(&self, call: Call) -> Result<hyper::Response<hyper::body::Incoming>> {
         self.check_open()?;
         self.transport.open(call).await
@@ -88,7 +89,7 @@ impl HttpStore {
         Ok(self.transport.send(Call::get(path)).await?.body)
     }
 
-    /// Changes streams of one log; `stream` is one of them.
+    /// Sends a change of streams of one log; `stream` is one of them.
     async fn write(
         &self,
         method: Method,
@@ -245,11 +246,11 @@ impl EventStore for HttpStore {
         ))
     }
 
-    /// Closes this client: later calls get `Unavailable`, its subscriptions end. The server goes on.
     async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
         resolve_one_by_one(self, events).await
     }
 
+    /// Closes this client: later calls get `Unavailable`, and its subscriptions end. The server goes on.
     async fn shutdown(&self) -> Result<()> {
         self.closed.cancel();
         Ok(())

@@ -12,14 +12,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// TLS of a client; without anything, the authorities of the operating system are believed.
+/// The TLS settings of a client. With the defaults, the authorities of the operating system are believed.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Authorities that are believed instead of those of the operating system, in PEM form.
+    /// The authorities that are believed instead of those of the operating system, in PEM form.
     pub ca_pem: Option<Vec<u8>>,
-    /// The certificate that the client shows, and what leads from it to an authority, in PEM form.
+    /// The certificate that the client shows, and those that lead from it to an authority, in PEM form.
     pub certificate_pem: Option<Vec<u8>>,
-    /// Its private key, in PEM form.
+    /// The private key of the certificate, in PEM form.
     pub key_pem: Option<Vec<u8>>,
 }
 
@@ -33,7 +33,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The configuration of connections. The operating system is asked only if connections are `encrypted`.
+    /// Makes the configuration of connections. The authorities of the operating system are read only if connections are
+    /// `encrypted`.
     pub(crate) fn config(&self, encrypted: bool) -> Result<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -88,16 +89,16 @@ fn unusable(what: &str, why: impl fmt::Display) -> Error {
     Error::invalid("tls", format!("{what} cannot be used: {why}"))
 }
 
-/// Who a client is.
+/// How a client shows who it is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// An API token.
+    /// The client shows an API token.
     Token(String),
-    /// A user and the password.
+    /// The client shows a user and the password.
     Password {
-        /// The login.
+        /// The name of the user.
         login: String,
-        /// The password.
+        /// The password of the user.
         password: String,
     },
 }
@@ -112,7 +113,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// The field of a request's head that shows them.
+    /// Returns the value of the `Authorization` header that shows the credentials.
     pub(crate) fn header(&self) -> Result<HeaderValue> {
         let text = match self {
             Credentials::Token(token) => format!("Bearer {token}"),

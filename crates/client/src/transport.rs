@@ -1,4 +1,4 @@
-//! Sending a request and taking its answer, with a maximum for every wait; and to which of several servers it is sent.
+//! Sends requests to one of several servers and takes their answers, with a maximum for every wait.
 //!
 //! Invariant: a change is sent a second time only if nothing of it has reached the first server.
 
@@ -28,37 +28,39 @@ use crate::address::{Base, Path};
 use crate::owners::{Hint, Info, Owners};
 use crate::tls::{Credentials, Tls};
 
-/// Largest answer: a page of the largest events in base64, with their names and tags.
+/// The largest answer, in bytes: a page of the largest events in base64, with their names and tags.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Connections to the server that are kept for later calls.
+/// The most connections to each server that are kept for later calls.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Shorter than servers keep idle connections, so that a request seldom meets a closing one.
+/// How long idle connections are kept. Servers keep them for longer, so that a request seldom meets a closing one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for a connection to the owner of a log, which may be an address that cannot be reached from here.
+/// The longest wait for a connection to the owner of a log, whose address may not be reachable from here.
 const CONNECT_OWNER_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a client of a cluster sends changes to the owners of their logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnerHints {
-    /// It does, once it has been told who they are: a change is then not forwarded from one node to another.
+    /// The client sends changes to the owners once it has been told who they are. A change is then not forwarded from
+    /// one node to another.
     #[default]
     Follow,
-    /// It asks only the servers that it was given: for clients that reach nodes by other addresses than these tell.
+    /// The client asks only the servers that it was given. This is for clients that reach nodes by other addresses than
+    /// the nodes tell.
     Ignore,
 }
 
-/// Longest waits of a client, and whom it believes and asks.
+/// How long a client waits at most, whom it believes, and which servers it asks.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// For a connection.
+    /// The longest wait for a connection.
     pub connect_max: Duration,
-    /// From a request to the end of its answer.
+    /// The longest time from a request to the end of its answer; of a subscription, to its beginning.
     pub answer_max: Duration,
-    /// For a sign of life in a subscription; servers send one every 15 seconds.
+    /// The longest silence in a subscription. Servers send a heartbeat every 15 seconds.
     pub silence_max: Duration,
-    /// Whom the client believes to be the server, for `https`.
+    /// Which authorities the client believes, for `https`, and the certificate that it shows.
     pub tls: Tls,
-    /// Who the client is. Over `http` everybody in between can read it.
+    /// Who the client is. Over `http` everybody in between can read this.
     pub credentials: Option<Credentials>,
     /// Whether changes go straight to the owners of their logs. A client of one URL
     /// ([`HttpStore::connect`](crate::HttpStore::connect)) never does that.
@@ -78,12 +80,12 @@ impl Default for Config {
     }
 }
 
-/// What it means for the caller when no answer comes.
+/// What a call may have done when no answer comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing can have been written.
+    /// The call only reads, so nothing was written.
     Reads,
-    /// It may have been written.
+    /// The call may have written something.
     Writes,
 }
 
@@ -103,7 +105,7 @@ pub(crate) struct Call {
     pub(crate) path: Path,
     pub(crate) body: Bytes,
     pub(crate) effect: Effect,
-    /// The stream that is changed: the owner of its log does it without forwarding.
+    /// The stream that is changed. The owner of its log does this without forwarding.
     pub(crate) stream: Option<StreamId>,
 }
 
@@ -128,7 +130,7 @@ impl Call {
         }
     }
 
-    /// A change of this stream.
+    /// Notes that the call changes this stream.
     pub(crate) fn of(self, stream: &StreamId) -> Self {
         let stream = Some(stream.clone());
         Self { stream, ..self }
@@ -148,37 +150,37 @@ type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
     client: Connections,
-    /// To owners of logs, with a shorter wait.
+    /// Connections to owners of logs, with a shorter wait.
     to_owners: Connections,
     servers: Arc<Servers>,
     authorization: Option<HeaderValue>,
     config: Config,
 }
 
-/// The servers that a client was given, and the owners of logs that they have told of.
+/// The servers that a client was given, and the owners of logs that they have told.
 #[derive(Debug)]
 struct Servers {
     given: Vec<Base>,
-    /// Which of them is asked; it grows when one could not be reached.
+    /// Counts how often a server could not be reached. It says which of the given servers is asked.
     turn: AtomicUsize,
-    /// `None`: hints are not followed.
+    /// The owners of logs; `None` if hints are not followed.
     owners: Option<Owners>,
 }
 
 impl Servers {
-    /// The server that is asked now, and the turn that this is.
+    /// Returns the server that is asked now, with its turn.
     fn present(&self) -> (usize, &Base) {
         let turn = self.turn.load(Ordering::Relaxed);
         (turn, &self.given[turn % self.given.len()])
     }
 
-    /// A server could not be reached or has not answered: others are asked from now on.
+    /// Notes that a server could not be reached or has not answered: others are asked from now on.
     fn lost(&self, asked: &Asked) {
         match (asked, &self.owners) {
             (Asked::Given(turn), _) => {
                 let order = Ordering::Relaxed;
                 let next = turn.wrapping_add(1);
-                // Another call may have found that out.
+                // Another call may have noted this already.
                 let _ = self.turn.compare_exchange(*turn, next, order, order);
             }
             (Asked::Owner(api), Some(owners)) => owners.lost(api, Instant::now()),
@@ -189,13 +191,13 @@ impl Servers {
 
 /// Why there is no answer.
 enum Trouble {
-    /// There was no connection: nothing has reached the server.
+    /// There was no connection, so nothing has reached the server.
     NotSent(Error),
-    /// Anything else.
+    /// Anything else went wrong.
     Failed(Error),
 }
 
-/// Who was asked last.
+/// Which server was asked last.
 #[derive(Default)]
 enum Asked {
     #[default]
@@ -226,12 +228,12 @@ fn connections(config: &Config, is_encrypted: bool, connect_max: Duration) -> Re
 }
 
 impl Transport {
-    /// The connections to one server, which alone is asked.
+    /// Makes the connections to one server; no other is asked.
     pub(crate) fn new(url: &str, config: Config) -> Result<Self> {
         Self::start(vec![Base::parse(url)?], None, config)
     }
 
-    /// The connections to servers of one cluster.
+    /// Makes the connections to the servers of one cluster.
     pub(crate) fn to_cluster(urls: &[&str], config: Config) -> Result<Self> {
         let given: Result<Vec<Base>> = urls.iter().map(|url| Base::parse(url)).collect();
         let given = given?;
@@ -290,14 +292,14 @@ impl Transport {
         answer.unwrap_or_else(|_| Err(self.late(&asked, effect)))
     }
 
-    /// The error of a call that is not answered in time.
+    /// Returns the error of a call that is not answered in time.
     fn late(&self, asked: &Asked, effect: Effect) -> Error {
         self.servers.lost(asked);
         let seconds = self.config.answer_max.as_secs();
         effect.error(format!("no answer within {seconds} s"))
     }
 
-    /// Sends a call; an error answer is an error.
+    /// Sends a call. An answer that is an error becomes an error.
     async fn begin(&self, call: Call, asked: &mut Asked) -> Result<Response<Incoming>> {
         if let Some(answer) = self.ask_owner(&call, asked).await {
             return answer;
@@ -320,7 +322,7 @@ impl Transport {
         }
     }
 
-    /// Sends a change to the owner of its log; `None` if that is not known, or could not be reached.
+    /// Sends a change to the owner of its log; `None` if the owner is not known or cannot be reached.
     async fn ask_owner(
         &self,
         call: &Call,
@@ -347,7 +349,7 @@ impl Transport {
         }
     }
 
-    /// Sends a call to a server; `direct` is the log of which it is believed to be the owner.
+    /// Sends a call to a server. `direct` is the log of which the server is believed to be the owner.
     async fn ask(
         &self,
         client: &Connections,
@@ -390,12 +392,12 @@ impl Transport {
         Ok(request)
     }
 
-    /// Asks one of the servers that the client was given where all of them are, and who owns which log.
+    /// Asks one of the servers that the client was given where all servers are, and who owns which log.
     fn learn(self) -> BoxFuture<'static, ()> {
         let learn = async move {
             let answer = self.send(Call::get(Path::of("/info"))).await;
             let info = answer.and_then(|answer| answer::read::<Info>(&answer.body));
-            // If there is none, the next hint asks again.
+            // If there is no answer, the next hint asks again.
             if let (Some(owners), Ok(info)) = (&self.servers.owners, info) {
                 owners.learn(info);
             }
@@ -413,14 +415,14 @@ async fn answered(response: Response<Incoming>, effect: Effect) -> Result<Respon
     Err(told(&body).unwrap_or_else(|| effect.error(format!("the server answered {}", head.status))))
 }
 
-/// The error that a problem document tells of; `None` if it is not one of this API.
+/// Returns the error that a problem document stands for; `None` if the text is no problem document of this API.
 pub(crate) fn told(json: &[u8]) -> Option<Error> {
     let document = Document::read(json)?;
     let kind = document.clone().into_error()?;
     Some(Error::new(kind).caused_by(Told(document)))
 }
 
-/// The document that an error was made of, for who can tell more of it than its kind.
+/// The document of which an error was made, for callers that can tell more from it than from the kind of the error.
 #[derive(Debug)]
 pub(crate) struct Told(pub(crate) Document);
 

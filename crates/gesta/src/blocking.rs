@@ -1,8 +1,8 @@
-//! Work that blocks.
+//! Runs work that blocks.
 
 use gesta_core::{Error, Result};
 
-/// Runs what blocks on a thread of its own.
+/// Runs blocking work on a thread of its own.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,4 +1,4 @@
-//! A database by its URL, and what only particular ones can do.
+//! A database by its URL, and what only particular databases can do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,28 +16,29 @@ use crate::url::Scheme;
 /// What to do if the database holds no store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Missing {
-    /// Refuse with `Schema`, and make nothing: a mistyped URL is no new store.
+    /// Refuse with `Schema` and make nothing, since a mistyped URL should not make a new store.
     #[default]
     Refuse,
-    /// Make one, unless the URL says `create=false` (SQLite).
+    /// Make a store, unless the URL says `create=false` (SQLite).
     Create,
 }
 
 /// How a store is opened.
 #[derive(Clone)]
 pub struct Options {
-    /// Bounds and times.
+    /// The bounds and times of the store.
     pub config: Config,
-    /// Number of logs if the store does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps its own.
+    /// How many logs the store gets if it does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps its
+    /// number.
     pub logs: u16,
     /// What to do if there is no store yet. A store in memory is always made.
     pub missing: Missing,
-    /// Source of the time that events are stored at.
+    /// The clock that tells the time at which events are stored.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Options {
-    /// A store that exists; the default bounds, the system's clock.
+    /// Opens a store that exists, with the default bounds and the clock of the system.
     fn default() -> Self {
         Self {
             config: Config::default(),
@@ -58,10 +59,14 @@ impl Options {
         }
     }
 
-    /// Opens the store at `url` with these options, as [`open`](crate::open) does. They say nothing to a server.
+    /// Opens the store at `url` with these options, as [`open`](crate::open) does. For the URL of a server the options
+    /// have no effect.
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// The errors of [`open`](crate::open).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(self, url: &str) -> Result<Arc<dyn EventStore>> {
         if crate::url::is_server(url) {
             return crate::connect(url);
@@ -72,7 +77,10 @@ impl Options {
     /// Opens the store in the database at `url` with these options, as [`open_database`](crate::open_database) does.
     ///
     /// # Errors
-    /// As [`open_database`](crate::open_database).
+    /// The errors of [`open_database`](crate::open_database).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open_database(self, url: &str) -> Result<Arc<Store>> {
         Database::open(url, &self).await?.start(&self)
     }
@@ -88,7 +96,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// An open database, with or without a [`Store`] running on it. Cheap to clone.
+/// An open database, on which a [`Store`] may run. Clones are cheap.
 #[derive(Clone)]
 pub struct Database {
     kind: Engine,
@@ -111,10 +119,13 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens the database at `url`; an empty one becomes a store if the options say so.
+    /// Opens the database at `url`. An empty database becomes a store if the options say so.
     ///
     /// # Errors
-    /// As [`open`](crate::open); `InvalidArgument` for the URL of a server.
+    /// The errors of [`open`](crate::open); `InvalidArgument` for the URL of a server.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(url: &str, options: &Options) -> Result<Self> {
         let opened = match Scheme::of(url) {
             Ok(Scheme::Sqlite) => open_sqlite(url, options).await,
@@ -125,7 +136,7 @@ impl Database {
         Ok(Self { kind })
     }
 
-    /// What it is.
+    /// Returns what kind of database this is and what it can do.
     #[must_use]
     pub fn info(&self) -> Arc<BackendInfo> {
         match self.kind {
@@ -138,10 +149,11 @@ impl Database {
         }
     }
 
-    /// Starts a store on it. At most once: the store owns the writing connections, and closes the database on shutdown.
+    /// Starts a store on the database. This may be done once: the store owns the writing connections, and closes the
+    /// database on shutdown.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// The errors of [`Store::open`].
     pub fn start(&self, options: &Options) -> Result<Arc<Store>> {
         Store::open(
             self.backend(),
@@ -150,13 +162,13 @@ impl Database {
         )
     }
 
-    /// Starts a store on it that is one node of the cluster of this database: it appends to the logs that it owns, and
-    /// forwards the changes of others to their owners. `listener` takes the links of the other nodes. At most once, as
-    /// [`start`](Self::start).
+    /// Starts a store on the database that is one node of its cluster: it appends to the logs that it owns, and
+    /// forwards changes of other logs to their owners. `listener` takes the links of the other nodes. This may be done
+    /// once, as with [`start`](Self::start).
     ///
     /// # Errors
-    /// As [`Store::open`]; `Unsupported` if the database is used by one process alone; `Unavailable` if it does not
-    /// answer.
+    /// The errors of [`Store::open`]; `Unsupported` if the database is used by one process alone; `Unavailable` if it
+    /// does not answer.
     #[cfg(feature = "cluster")]
     pub async fn start_node(
         &self,
@@ -169,8 +181,8 @@ impl Database {
         started.map_err(|error| error.during("join the cluster"))
     }
 
-    /// The registries of the nodes that share this store, one for each of its databases, for administration: who is
-    /// alive, and who appends to the logs that lie there.
+    /// Returns the registries of the nodes that share this store, one for each of its databases. They tell for
+    /// administration who is alive, and who appends to the logs that lie there.
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone.
@@ -194,13 +206,14 @@ impl Database {
         }
     }
 
-    /// Re-reads the whole store and checks every promise that data can show. Damage is in the report, it is no error.
+    /// Reads the whole store again and checks every promise that data can show. Damage is told in the report and is no
+    /// error.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database cannot be read.
     ///
     /// # Cancel safety
-    /// Only reads.
+    /// The check only reads.
     pub async fn verify(&self, progress: impl FnMut(Progress) + Send) -> Result<Report> {
         let mut progress = progress;
         let report = match self.kind {
@@ -218,14 +231,14 @@ impl Database {
         report.map_err(|error: Error| error.during("verify"))
     }
 
-    /// Copies a SQLite store, while it is in use, to a new file. Appends go on.
+    /// Copies a SQLite store to a new file while it is in use. Appends go on.
     ///
     /// # Errors
     /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Overloaded` while another copy is
     /// being made; `Unsupported` for other databases, which have their own ways (`pg_dump`, `pg_basebackup`).
     ///
     /// # Cancel safety
-    /// A dropped backup ends soon and removes what it wrote; [`Database::close`] waits for that.
+    /// If the future is dropped, the copy ends soon and removes what it wrote; [`Database::close`] waits for that.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         let done = match self.kind {
             #[cfg(feature = "sqlite")]
@@ -236,13 +249,13 @@ impl Database {
         done.map_err(|error: Error| error.during("back up"))
     }
 
-    /// Copies a SQLite store, while it is in use, to a file without a name: for whoever sends it elsewhere.
+    /// Copies a SQLite store, while it is in use, to a file without a name, which can then be sent elsewhere.
     ///
     /// # Errors
-    /// As [`Database::backup`].
+    /// The errors of [`Database::backup`].
     ///
     /// # Cancel safety
-    /// As [`Database::backup`].
+    /// That of [`Database::backup`].
     pub async fn backup_file(&self) -> Result<std::fs::File> {
         let done = match self.kind {
             #[cfg(feature = "sqlite")]
@@ -253,7 +266,7 @@ impl Database {
         done.map_err(|error: Error| error.during("back up"))
     }
 
-    /// Closes the database, if no store was started on it.
+    /// Closes the database. This is only for a database on which no store was started.
     pub async fn close(&self) {
         self.backend().close().await;
     }
@@ -299,7 +312,7 @@ async fn open_postgres(_url: &str, _options: &Options) -> Result<Engine> {
     Err(crate::url::left_out("postgres"))
 }
 
-/// PostgreSQL needs no help.
+/// Returns the error for a backup or restore of PostgreSQL, which has its own tools for that.
 pub(crate) fn own_backups(done: &str) -> Error {
     ErrorKind::Unsupported(format!(
         "PostgreSQL makes its own backups: pg_basebackup with WAL archiving, or pg_dump and pg_restore; after every restore run \

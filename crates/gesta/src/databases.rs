@@ -1,6 +1,6 @@
-//! The databases of a store: adding one, and moving a log from one to another while the store is in use.
+//! The databases of a store: adds one, and moves a log from one to another while the store is in use.
 //!
-//! How a move goes, and why it may be broken off anywhere: `docs/internals/moving-logs.md`. Not here: the order of the
+//! How a move goes, and why it may be stopped at any point: `docs/internals/moving-logs.md`. Not here: the order of the
 //! steps (`gesta_several::moving`), what a step does in a database (`gesta_postgres::Relocation`).
 
 use futures::future::{join_all, try_join_all};
@@ -15,26 +15,30 @@ pub use gesta_several::moving::Step;
 
 use crate::schema::postgres_configs;
 
-/// Pages that are copied before the databases are looked at again.
+/// How many pages are copied before the databases are looked at again.
 const PAGES_MAX: usize = 64;
-/// How often a step may be refused, because somebody else has changed the databases meanwhile.
+/// How often in sequence a step may be refused because another process has changed the databases meanwhile.
 const REFUSALS_MAX: u32 = 20;
 
-/// What is wanted of a log.
+/// Where a log is to be moved.
 #[derive(Clone, Copy, Debug)]
 pub enum MoveTo<'a> {
-    /// It lies in the database at this URL.
+    /// The log is to lie in the database at this URL.
     Database(&'a str),
-    /// It stays where it was: a move that was begun is undone.
+    /// The log is to stay where it was: a move that was begun is undone.
     Back,
 }
 
-/// Adds an empty database to the store in the databases at `urls`. It holds no log until one is moved there. Give its URL
-/// to every process of the store before that. If this is broken off, calling it again finishes it.
+/// Adds the empty database at `new` to the store in the databases at `urls`. It holds no log until one is moved there.
+/// Every process of the store must be given its URL before that. If this is interrupted, calling it again finishes it.
 ///
 /// # Errors
-/// `Schema` if there is another store at `new`; `Unsupported` while nodes are registered, or without the rights;
-/// `InvalidArgument`; `Unavailable`.
+/// `Schema` if there is another store at `new`; `Unsupported` while nodes are registered, or if the rights are missing;
+/// `InvalidArgument` if a URL cannot be used or a database of the store is missing; `Unavailable` if a database does
+/// not answer.
+///
+/// # Cancel safety
+/// If the future is dropped, the database may have been added in part. Calling it again finishes it.
 pub async fn add(urls: &str, new: &str) -> Result<LogMap> {
     let added = add_to(urls, new).await;
     added.map_err(|error| error.during("add a database"))
@@ -62,7 +66,7 @@ async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
             schema::create_part(&config, &copy).await?;
             wider
         }
-        // Broken off before.
+        // An earlier call was interrupted.
         Some(copy) if copy.map.store() == map.store() => copy.map,
         Some(_) => {
             let text = format!("there is another store in {}", config.name());
@@ -119,15 +123,15 @@ impl Databases {
     }
 }
 
-/// Somebody who moves a log, step by step. He may be dropped at any moment: the next one goes on.
+/// Moves a log, step by step. A mover may be dropped at any moment; the next one goes on.
 pub struct Mover {
     databases: Databases,
     log: LogId,
-    /// The new database; `None`: the move is undone.
+    /// The database to which the log is moved; `None` if the move is undone.
     to: Option<DatabaseId>,
-    /// The last step was to compare.
+    /// Whether the last step was to compare.
     compared: bool,
-    /// Up to where the copy was compared, when the old database had scavenged so much.
+    /// The position up to which the copy was compared, and how much the old database had scavenged at that time.
     compared_to: Option<(Position, u64)>,
     refusals: u32,
 }
@@ -142,10 +146,15 @@ impl std::fmt::Debug for Mover {
 }
 
 impl Mover {
-    /// Connects to the databases at `urls`, which must be all of the store; that of the goal may be left out.
+    /// Connects to the databases at `urls`, which must be all databases of the store. The database of the goal may be
+    /// left out.
     ///
     /// # Errors
-    /// `Unavailable`; `InvalidArgument` if a database is missing; `Schema` if there is no store.
+    /// `Unavailable` if a database does not answer; `InvalidArgument` if a database is missing; `Schema` if there is no
+    /// store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(urls: &str, log: LogId, goal: MoveTo<'_>) -> Result<Self> {
         let mut configs = postgres_configs(urls, 1)?;
         let mut target = None;
@@ -174,14 +183,16 @@ impl Mover {
         })
     }
 
-    /// Looks at all databases, and does the next step; [`Step::Done`] if there is none.
+    /// Looks at all databases and does the next step. Returns the step, which is [`Step::Done`] if there is nothing to
+    /// do.
     ///
     /// # Errors
-    /// `Unavailable` if a database does not answer, or somebody else moves logs of the store; `Unsupported` if another
-    /// log is being moved; `Corrupt`.
+    /// `Unavailable` if a database does not answer, or another process moves logs of the store; `Unsupported` if
+    /// another log is being moved; `Corrupt` if the databases contradict each other.
     ///
     /// # Cancel safety
-    /// The step is done or not; whoever comes next looks for himself.
+    /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection
+    /// may be inside of a transaction. Another mover looks at the databases again and goes on.
     pub async fn step(&mut self) -> Result<Step> {
         let looks = self.databases.look(self.log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
@@ -207,7 +218,7 @@ impl Mover {
         Ok(step)
     }
 
-    /// False if somebody else was faster.
+    /// Does a step. Returns false if another process has changed the databases meanwhile.
     async fn perform(
         &mut self,
         step: &Step,
@@ -250,14 +261,14 @@ impl Mover {
     }
 }
 
-/// Moves a log to another database of the store, or undoes a move that was begun. `progress` is told each step when it is
-/// done. Appends to the log wait only while its last rows are copied. If this is broken off, calling it again goes on.
+/// Moves a log to another database of the store, or undoes a move that was begun. `progress` is called for each step
+/// when it is done. Appends to the log wait only while its last rows are copied.
 ///
 /// # Errors
-/// As [`Mover::open`] and [`Mover::step`].
+/// The errors of [`Mover::open`] and [`Mover::step`].
 ///
 /// # Cancel safety
-/// A move that was broken off is finished, or undone, by the next call. Until then the log may be closed.
+/// If the future is dropped, the next call finishes the move, or undoes it. Until then the log may be closed.
 pub async fn move_log(
     urls: &str,
     log: LogId,

@@ -75,9 +75,9 @@ pub use gesta_store::{
 pub use restore::{Restored, restore};
 pub use url::SCHEMES;
 
-/// Bounds and times of the append pipeline.
+/// The bounds and times of the append pipeline.
 pub type AppendConfig = gesta_append::Config;
-/// Bounds and times of the tail hub.
+/// The bounds and times of the tail hub.
 pub type TailConfig = gesta_tail::Config;
 
 use std::sync::Arc;
@@ -93,21 +93,27 @@ use std::sync::Arc;
 ///   named, in any order ([`schema::create`] makes such a store);
 /// * `http://host:port`: a server, with the feature `client`. It is asked for the first time by the first call.
 ///
-/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] gives
-/// the store of a database with what only it can do, such as owning entities and scavenging.
+/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] returns
+/// the store of a database with what only such a store can do, for example owning entities and scavenging.
 ///
 /// # Errors
-/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if there is no store, or it must be
-/// migrated or is newer than this program; `Unsupported` if the database cannot keep the contract, or this program was
-/// built without the feature.
+/// `InvalidArgument` for another scheme or a wrong option; `Unavailable` if the database does not answer; `Schema` if
+/// there is no store, or it must be migrated or is newer than this program; `Unsupported` if the database cannot keep
+/// the contract, or this program was built without the feature.
+///
+/// # Cancel safety
+/// Dropping the future changes no stored data.
 pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
     Options::default().open(url).await
 }
 
-/// Opens the store in the database at `url`, as [`open`] does, but not a server.
+/// Opens the store in the database at `url`, as [`open`] does, but never a server.
 ///
 /// # Errors
-/// As [`open`]; `InvalidArgument` for the URL of a server.
+/// The errors of [`open`]; `InvalidArgument` for the URL of a server.
+///
+/// # Cancel safety
+/// Dropping the future changes no stored data.
 pub async fn open_database(url: &str) -> Result<Arc<Store>> {
     Options::default().open_database(url).await
 }

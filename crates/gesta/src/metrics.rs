@@ -1,4 +1,5 @@
-//! What stores, nodes and entities have done, as metrics of `prometheus-client`: read when they are asked for.
+//! Shows what stores, nodes and entities have done as metrics of `prometheus-client`. They are read when they are asked
+//! for.
 //!
 //! Why collectors: the numbers are counted where the work is done; nothing is counted twice.
 //! Not here: the registry and its text, which are the application's.
@@ -21,7 +22,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[cfg(feature = "cluster")]
 pub use self::cluster::ClusterMetrics;
 
-/// Name, help and value of a counter.
+/// The name, the help text and the value of a counter.
 type PipelineCounter = (&'static str, &'static str, fn(&PipelineStats) -> u64);
 
 const PIPELINE_COUNTERS: [PipelineCounter; 7] = [
@@ -62,11 +63,11 @@ const PIPELINE_COUNTERS: [PipelineCounter; 7] = [
     ),
 ];
 
-/// What the append pipelines of a store have done, with the number of the log as label: `gesta_pipeline_…`.
+/// The metrics of the append pipelines of a store, `gesta_pipeline_…`. The label is the number of the log.
 pub struct PipelineMetrics(Arc<Store>);
 
 impl PipelineMetrics {
-    /// Metrics of this store, to be registered as a collector.
+    /// Makes the metrics of this store, to be registered as a collector.
     #[must_use]
     pub fn new(store: Arc<Store>) -> Self {
         Self(store)
@@ -99,14 +100,14 @@ impl Collector for PipelineMetrics {
     }
 }
 
-/// What a runtime of entities has done: each number of [`Stats`] under its name.
+/// The metrics of a runtime of entities: each number of [`Stats`] under its name.
 pub struct EntityMetrics<F> {
     stats: F,
 }
 
 impl<F: Fn() -> Stats> EntityMetrics<F> {
-    /// Metrics of the runtime whose statistics `stats` returns, to be registered as a collector. Their names have no
-    /// prefix; register them in a `sub_registry_with_prefix`.
+    /// Makes the metrics of the runtime whose statistics `stats` returns, to be registered as a collector. Their names
+    /// have no prefix; register them in a `sub_registry_with_prefix`.
     pub fn new(stats: F) -> Self {
         Self { stats }
     }

@@ -1,4 +1,4 @@
-//! Putting a backup in the place of a store: checked first, with a new incarnation.
+//! Puts a backup in the place of a store, after checking it, with a new incarnation.
 
 use std::path::Path;
 
@@ -12,12 +12,13 @@ use crate::url::Scheme;
 pub struct Restored {
     /// What the check of the backup found.
     pub report: Report,
-    /// The incarnation of the new store; `None` if the backup is damaged and so no store was made.
+    /// The incarnation of the new store; `None` if the backup is damaged, so that no store was made.
     pub incarnation: Option<Incarnation>,
 }
 
-/// Makes a store at `url` out of the backup `from`: copies it, checks every promise that data can show, and gives it a
-/// new incarnation, since positions after the backup will be used again. Only then does it get its name.
+/// Makes a store at `url` out of the backup `from`. Copies the backup, checks every promise that data can show, and
+/// gives the copy a new incarnation, since positions after the backup will be used again. Only then the copy gets its
+/// name.
 ///
 /// # Errors
 /// `InvalidArgument` if something is at `url` already, or `from` is a store in use; `Unavailable` if it cannot be
@@ -25,7 +26,7 @@ pub struct Restored {
 /// ways.
 ///
 /// # Cancel safety
-/// A dropped restore leaves at most a file whose name ends in `.unfinished`, which the next one removes.
+/// If the future is dropped, at most a file is left whose name ends in `.unfinished`; the next restore removes it.
 pub async fn restore(
     from: &Path,
     url: &str,

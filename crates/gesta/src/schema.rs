@@ -1,27 +1,31 @@
-//! The schema of a store, by URL: making, migrating, printing, beginning a new life after a restore.
+//! The schema of a store, by URL: makes it, migrates it, prints it, and begins a new life of the store after a restore.
 //!
-//! None of these needs the store to be open; SQLite refuses while it is.
+//! None of these functions needs the store to be open; SQLite refuses while it is.
 
 use gesta_core::{Error, Incarnation, Result};
 
 use crate::url::Scheme;
 
-/// The versions of a schema before and after a migration; equal if there was nothing to do.
+/// The versions of a schema before and after a migration. They are equal if there was nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Migrated {
-    /// Before.
+    /// The version before; of several databases, the oldest one.
     pub from: u32,
-    /// Now.
+    /// The version now.
     pub to: u32,
 }
 
 /// Makes an empty store with `logs` logs (1 to 1,024; SQLite: 1).
 ///
-/// With several PostgreSQL URLs, separated by spaces, the logs lie in turn in these databases. If that is broken off,
+/// With several PostgreSQL URLs, separated by spaces, the logs lie in turn in these databases. If this is interrupted,
 /// calling it again finishes it.
 ///
 /// # Errors
-/// `Schema` if there is one already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is a store already; `InvalidArgument` if a URL or the number of logs cannot be used; `Unavailable`
+/// if a database does not answer; `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been made or not; of several databases, some may have been made.
 pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
     let made = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::create(url, logs).await,
@@ -34,7 +38,12 @@ pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
 /// Brings an existing store to the schema of this program.
 ///
 /// # Errors
-/// `Schema` if there is no store, or it is newer than this program; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is no store, or it is newer than this program; `Unavailable` if the database does not answer;
+/// `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been migrated or not; of several databases, some may have been. Calling
+/// it again finishes it.
 pub async fn migrate(url: &str) -> Result<Migrated> {
     let migrated = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::migrate(url).await,
@@ -44,10 +53,10 @@ pub async fn migrate(url: &str) -> Result<Migrated> {
     migrated.map_err(|error| error.during("migrate the schema"))
 }
 
-/// The statements that make a store with `logs` logs, for people who run them by hand. Connects to nothing.
+/// Returns the statements that make a store with `logs` logs, for people who run them by hand. Connects to nothing.
 ///
 /// # Errors
-/// `InvalidArgument`.
+/// `InvalidArgument` if the URL or the number of logs cannot be used.
 pub fn print(url: &str, logs: u16) -> Result<String> {
     match Scheme::of(url)? {
         Scheme::Sqlite => sqlite::print(url, logs),
@@ -55,11 +64,15 @@ pub fn print(url: &str, logs: u16) -> Result<String> {
     }
 }
 
-/// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from
-/// then on.
+/// Begins a new life of a store, as must follow every restore of a backup. Checkpoints that were made before are
+/// refused from then on.
 ///
 /// # Errors
-/// `Schema` if there is no store; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is no store; `Unavailable` if the database does not answer; `Unsupported` if the rights are
+/// missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the new incarnation may have begun or not.
 pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
     let begun = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::new_incarnation(url).await,
@@ -70,10 +83,14 @@ pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
 }
 
 /// Gives the space that scavenging has left in the file of a SQLite store back to the file system. The store must not
-/// be open; there must be space for two more of it. Gives the bytes of the file before and after.
+/// be open, and there must be space for two more files of that size. Returns the bytes of the file before and after.
 ///
 /// # Errors
-/// `Schema` if there is no store; `Unavailable`; `Unsupported` for other databases, which do so by themselves.
+/// `Schema` if there is no store; `Unavailable` if the file cannot be read or written; `Unsupported` for other
+/// databases, which use the space again by themselves.
+///
+/// # Cancel safety
+/// If the future is dropped, the work goes on to its end in a thread of its own.
 pub async fn compact(url: &str) -> Result<(u64, u64)> {
     let done = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::compact(url).await,
@@ -194,7 +211,7 @@ mod postgres {
     use super::{Migrated, check_logs};
     use crate::{several, url};
 
-    /// Of each database that is named; there is at least one.
+    /// Returns the configuration of each database that is named; there is at least one.
     pub(crate) fn configs(urls: &str, logs: u16) -> Result<Vec<Config>> {
         check_logs(logs, LOGS_MAX)?;
         let config = |url: &str| {
@@ -212,7 +229,7 @@ mod postgres {
         }
     }
 
-    /// One database after the other: whoever is broken off goes on where he was.
+    /// Migrates one database after the other. If this is interrupted, the next call goes on where it was.
     pub(super) async fn migrate(urls: &str) -> Result<Migrated> {
         let mut oldest = u32::MAX;
         let mut newest = 0;
@@ -234,7 +251,8 @@ mod postgres {
         }
     }
 
-    /// One that is changed changes that of the store; here it is each that is named, since each may have been restored.
+    /// Begins a new incarnation in each database that is named, since each may have been restored. The incarnation of
+    /// the store is made of those of its databases.
     pub(super) async fn new_incarnation(urls: &str) -> Result<Incarnation> {
         let configs = configs(urls, 1)?;
         if let [config] = configs.as_slice() {

@@ -1,4 +1,4 @@
-//! A store whose logs lie in several databases of PostgreSQL: opening, making and auditing all of them.
+//! Opens, makes and audits a store whose logs lie in several databases of PostgreSQL.
 //!
 //! Invariant: a store of several databases is made only by a command that names them all, never by opening it.
 //! Not here: routing (`gesta_several`), the tables (`gesta_postgres`).
@@ -19,14 +19,14 @@ use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 /// The open databases of a store.
 pub(crate) struct Databases {
     pub(crate) routed: Arc<Several>,
-    /// In the order of the map.
+    /// The backends of the databases, in the order of the map.
     parts: Vec<Arc<PostgresBackend>>,
 }
 
 /// Opens all databases of a store.
 ///
 /// # Errors
-/// As [`PostgresBackend::open`] and [`Several::open`]; the error names the database.
+/// The errors of [`PostgresBackend::open`] and [`Several::open`]; the error names the database.
 pub(crate) async fn open(configs: Vec<Config>) -> Result<Databases> {
     let count = configs.len();
     let opened = configs
@@ -70,7 +70,7 @@ async fn put_together(opened: &[Arc<PostgresBackend>]) -> Result<Databases> {
     })
 }
 
-/// Says which of the databases that were given it is about.
+/// Adds to an error which of the given databases it is about.
 fn named(at: usize, count: usize, name: &str, error: Error) -> Error {
     let at = at + 1;
     let which = |why: &str| format!("number {at} of the {count} databases given ({name}): {why}");
@@ -84,10 +84,10 @@ fn named(at: usize, count: usize, name: &str, error: Error) -> Error {
     Error::new(kind).caused_by(error)
 }
 
-/// A map of a new store whose logs lie in turn in these databases.
+/// Makes the map of a new store whose logs lie in turn in these databases.
 ///
 /// # Errors
-/// `InvalidArgument` if a database is there twice, or there are too few logs.
+/// `InvalidArgument` if a database is given twice, or there are too few logs.
 fn new_map(configs: &[Config], logs: u16) -> Result<LogMap> {
     let names: Vec<String> = configs.iter().map(Config::name).collect();
     let twice = (1..names.len()).find(|at| names[..*at].contains(&names[*at]));
@@ -109,11 +109,12 @@ fn copy_at(map: &LogMap, place: usize) -> MapCopy {
     }
 }
 
-/// Makes an empty store whose logs lie in turn in these databases. If that was broken off before, it is finished.
+/// Makes an empty store whose logs lie in turn in these databases. If an earlier call was interrupted, this one
+/// finishes it.
 ///
 /// # Errors
-/// `Schema` if there is a store in one of them already; `InvalidArgument`; `Unavailable`; `Unsupported` without the
-/// rights.
+/// `Schema` if there is a store in one of them already; `InvalidArgument` if a database is given twice, or there are
+/// too few logs; `Unavailable` if a database does not answer; `Unsupported` if the rights are missing.
 pub(crate) async fn create(configs: &[Config], logs: u16) -> Result<Incarnation> {
     let count = configs.len();
     let map = new_map(configs, logs)?;
@@ -144,10 +145,10 @@ pub(crate) async fn create(configs: &[Config], logs: u16) -> Result<Incarnation>
     Ok(map.origin())
 }
 
-/// The statements that make such a store, for each database its own.
+/// Returns the statements that make such a store, for each database its own.
 ///
 /// # Errors
-/// `InvalidArgument`.
+/// `InvalidArgument` if a database is given twice, or there are too few logs.
 pub(crate) fn print(configs: &[Config], logs: u16) -> Result<String> {
     let map = new_map(configs, logs)?;
     let parts = configs.iter().enumerate().map(|(place, config)| {
@@ -159,10 +160,10 @@ pub(crate) fn print(configs: &[Config], logs: u16) -> Result<String> {
 }
 
 impl Databases {
-    /// One snapshot of each database.
+    /// Takes one snapshot of each database.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if a database does not answer.
     pub(crate) async fn audit_source(&self) -> Result<SeveralAudit> {
         let sources = try_join_all(self.parts.iter().map(|part| part.audit_source()));
         Ok(SeveralAudit {
@@ -172,7 +173,7 @@ impl Databases {
     }
 }
 
-/// The rows of each log, from its database.
+/// Reads the rows of each log from the database in which the log lies.
 pub(crate) struct SeveralAudit {
     map: Arc<LogMap>,
     sources: Vec<PostgresAudit>,

@@ -1,8 +1,8 @@
-//! Which backend a URL means.
+//! Tells which backend a URL means.
 
 use gesta_core::{Error, Result};
 
-/// The URLs that a store can have.
+/// The forms of URLs that a store can have.
 pub const SCHEMES: &[&str] = &[
     "sqlite:PATH",
     "sqlite::memory:",
@@ -17,10 +17,10 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    /// The kind of database that a URL names.
+    /// Returns the kind of database that a URL names.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none of this name. The rest of the URL, which may hold a password, is not
+    /// `InvalidArgument` if there is no kind of this name. The rest of the URL, which may hold a password, is not
     /// repeated.
     pub(crate) fn of(url: &str) -> Result<Self> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
@@ -43,10 +43,11 @@ impl Scheme {
     }
 }
 
-/// The URLs of the databases of a store: several PostgreSQL URLs are separated by white space. There is at least one.
+/// Returns the URLs of the databases of a store. Several PostgreSQL URLs are separated by white space. There is at
+/// least one.
 ///
 /// # Errors
-/// `InvalidArgument` if the first is one of PostgreSQL and another is not.
+/// `InvalidArgument` if the first URL is one of PostgreSQL and another is not.
 #[cfg(feature = "postgres")]
 pub(crate) fn list(urls: &str) -> Result<Vec<&str>> {
     if !matches!(Scheme::of(urls.trim_start()), Ok(Scheme::Postgres)) {
@@ -56,7 +57,7 @@ pub(crate) fn list(urls: &str) -> Result<Vec<&str>> {
     let list: Vec<&str> = urls.split_whitespace().collect();
     let is_postgres = |url: &&str| matches!(Scheme::of(url), Ok(Scheme::Postgres));
     if let Some(at) = list.iter().position(|url| !is_postgres(url)) {
-        // It may be a piece of a password.
+        // The text may be a piece of a password, so it is not repeated.
         let rule = format!(
             "must be URLs of PostgreSQL, separated by spaces (%20 within a URL); number {} does not begin with postgres://",
             at + 1
@@ -66,12 +67,12 @@ pub(crate) fn list(urls: &str) -> Result<Vec<&str>> {
     Ok(list)
 }
 
-/// True for the URL of a server.
+/// Tells whether the URL is that of a server.
 pub(crate) fn is_server(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }
 
-/// The error of a build without this feature.
+/// Returns the error of a build without this feature.
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "client")))]
 pub(crate) fn left_out(feature: &str) -> Error {
     gesta_core::ErrorKind::Unsupported(format!(

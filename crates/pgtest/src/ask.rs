@@ -1,4 +1,4 @@
-//! What is asked of a port or a server.
+//! Asks a port or a PostgreSQL server something.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,14 +10,14 @@ use crate::Result;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A port of 127.0.0.1 that nobody uses at this moment.
+/// Returns a port of 127.0.0.1 that nobody uses at this moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())
 }
 
-/// True if a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
+/// Tells whether a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
 pub(crate) fn answers(addr: SocketAddr) -> bool {
     let attempt = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
@@ -35,7 +35,7 @@ pub(crate) fn answers(addr: SocketAddr) -> bool {
     attempt().is_ok_and(|kind| kind == b'R')
 }
 
-/// The first column of the first row of what the statements give.
+/// Runs statements and returns the first column of the first row of their answer.
 async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     let driver = tokio::spawn(connection);
@@ -49,7 +49,7 @@ async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
     Ok(value.flatten())
 }
 
-/// As [`first_value`], blocking; usable inside and outside of a runtime.
+/// Does what [`first_value`] does, but blocks. It can be used inside and outside of a runtime.
 pub(crate) fn query(url: &str, sql: &str) -> Result<Option<String>> {
     let (url, sql) = (url.to_owned(), sql.to_owned());
     let worker = std::thread::spawn(move || -> Result<Option<String>> {

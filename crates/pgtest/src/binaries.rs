@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder that holds `initdb` and `postgres`, or `None` if there is none on this machine.
+/// Returns the folder that holds `initdb` and `postgres`, or `None` if there is none on this machine.
 ///
-/// Looked for, in this order: the variable `GESTA_PG_BIN`, `pg_config --bindir`, the newest
-/// `/usr/lib/postgresql/*/bin`, every folder of `PATH`.
+/// It looks, in this order, at the variable `GESTA_PG_BIN`, at `pg_config --bindir`, at the newest
+/// `/usr/lib/postgresql/*/bin`, and at every folder of `PATH`.
 #[must_use]
 pub fn find_binaries() -> Option<PathBuf> {
     let named = std::env::var_os("GESTA_PG_BIN").map(PathBuf::from);
@@ -31,7 +31,7 @@ fn from_pg_config() -> Option<PathBuf> {
         .then(|| PathBuf::from(text.trim_end()))
 }
 
-/// The `bin` folders below `root`, highest version first.
+/// Returns the `bin` folders below `root`, highest version first.
 fn from_packages(root: &Path) -> Vec<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir(root)
         .into_iter()

@@ -16,9 +16,10 @@ use nix::unistd::Pid;
 
 use crate::processes::is_alive;
 
-/// Arguments: the file for the program's words, the file that is its standard input, where its standard output goes
-/// (`log`, or `pipe`: to this process), the program and its arguments. The first line on standard output is the id of
-/// the program's process. Whoever the program has started is killed after it is gone, with the shell itself.
+/// The shell script that runs the program. Its arguments are the file for the log, the file that is the standard input
+/// of the program, where its standard output goes (`log`, or `pipe`: to this process), the program and its arguments.
+/// The first line on standard output is the process id of the program. Processes that the program has started are
+/// killed after it is gone, with the shell itself.
 const SUPERVISE: &str = r#"
 log=$1 input=$2 output=$3
 shift 3
@@ -32,19 +33,19 @@ wait "$program"
 kill -9 0
 "#;
 
-/// Lines of the log that a message repeats.
+/// How many lines of the log a message repeats.
 const LOG_LINES: usize = 20;
 
-/// Where the standard output of a program goes; its standard error always goes to the log.
+/// Where the standard output of a program goes. Its standard error always goes to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// To the log.
+    /// The output goes to the log.
     Log,
-    /// To [`Child::take_output`].
+    /// The output can be read from [`Child::take_output`].
     Pipe,
 }
 
-/// A running program. Dropping it kills the program and whatever the program has started.
+/// A running program. Dropping it kills the program and all processes that the program has started.
 #[derive(Debug)]
 pub struct Child {
     shell: std::process::Child,
@@ -54,7 +55,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a program whose standard input is a file (none: empty) and whose words are added to the file `log`.
+    /// Starts a program. Its standard input is the file `input`, or empty if that is `None`. Its output is added to the
+    /// file `log`.
     ///
     /// # Errors
     /// If no process can be started.
@@ -76,7 +78,7 @@ impl Child {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // The program has its log; the shell would tell of kills that are meant.
+            // The program has its log. The shell would report kills that are intended.
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
@@ -95,39 +97,39 @@ impl Child {
         })
     }
 
-    /// The id of the program's process.
+    /// Returns the process id of the program.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
 
-    /// The program's standard output, once, if it is piped.
+    /// Returns the standard output of the program at the first call, if it is piped.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.output.take()
     }
 
-    /// True while the program lives.
+    /// Tells whether the program lives.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        // Once the shell was told to end, the id may be another process's.
+        // Once the shell was told to end, the id may belong to another process.
         self.shell.stdin.is_some() && is_alive(self.pid.as_raw())
     }
 
-    /// Sends the program a signal, unless it was killed.
+    /// Sends the program a signal, unless the program was killed.
     pub fn signal(&self, signal: Signal) {
         if self.shell.stdin.is_some() {
             let _ = kill(self.pid, signal);
         }
     }
 
-    /// Kills the program and whatever it has started; returns when the program is dead.
+    /// Kills the program and all processes that it has started. Returns when the program is dead.
     pub fn kill(&mut self) {
-        // The pid stays the program's: the shell does not reap it before its standard input closes.
+        // The process id stays that of the program, since the shell does not reap it before its standard input closes.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }
 
-    /// The last lines that the program has written to its log.
+    /// Returns the last lines that the program has written to its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
@@ -143,7 +145,7 @@ impl Drop for Child {
     }
 }
 
-/// Byte by byte: what follows the line is the program's.
+/// Reads the first line byte by byte, since what follows it is the output of the program.
 fn first_line(from: &mut ChildStdout) -> std::io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -153,7 +155,7 @@ fn first_line(from: &mut ChildStdout) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// A loopback address that nobody uses at this moment.
+/// Returns a loopback address that nobody uses at this moment.
 ///
 /// # Errors
 /// If no port can be bound.

@@ -1,10 +1,11 @@
-//! A primary with standbys on this machine: streaming replication, promotion, and what loses commits.
+//! A primary with standbys on this machine: streaming replication, promotion, and faults that lose commits.
 //!
 //! Members are numbered from 0, and a number stays with its port and folder whatever the member's part is. Member 0
-//! begins as the primary. Nothing happens by itself: no member is promoted, and none follows a new primary, unless a
-//! test says so. What loses commits at a promotion: [`Cluster::hold_replication`] suspends the primary's process that
-//! sends to one standby, so that what is committed from then on does not leave the primary. (Delayed *replay* loses
-//! nothing: a standby replays all that it has received before it becomes the primary.)
+//! Members are numbered from 0, and a number keeps its port and folder, whether the member is the primary or a standby.
+//! Member 0 begins as the primary. Nothing happens by itself: no member is promoted, and none follows a new primary,
+//! unless a test says so. Commits are lost at a promotion after [`Cluster::hold_replication`], which suspends the
+//! process of the primary that sends to one standby, so that what is committed from then on does not leave the primary.
+//! (Delayed *replay* loses nothing: a standby replays all that it has received before it becomes the primary.)
 
 use std::net::SocketAddr;
 
@@ -13,9 +14,9 @@ use crate::{Result, Server, ServerConfig, wait_until};
 /// Whether a commit waits for standbys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// A commit waits for no standby: a promotion loses what the standby has not received.
+    /// A commit waits for no standby. A promotion loses what the standby has not received.
     Asynchronous,
-    /// A commit waits until one standby, whichever is first, has it on disk (`synchronous_standby_names`).
+    /// A commit waits until any one standby has it on disk (`synchronous_standby_names`).
     Synchronous,
 }
 
@@ -27,8 +28,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a primary (member 0) and its standbys (members 1 and more), blocking until all follow it.
-    /// `None`, said aloud, if PostgreSQL is not installed.
+    /// Starts a primary (member 0) and its standbys (members 1 and more), blocking until all standbys follow it.
+    /// Returns `None`, with a message on standard error, if PostgreSQL is not installed.
     ///
     /// # Errors
     /// If a server cannot be made or does not start; the text holds its log.
@@ -36,16 +37,16 @@ impl Cluster {
         Self::start_with(ServerConfig::default(), standbys, replication)
     }
 
-    /// As [`Cluster::start`], every member with this configuration.
+    /// Does what [`Cluster::start`] does, with this configuration for every member.
     ///
     /// # Errors
-    /// As [`Cluster::start`].
+    /// The errors of [`Cluster::start`].
     pub fn start_with(
         config: ServerConfig,
         standbys: usize,
         replication: Replication,
     ) -> Result<Option<Self>> {
-        // A held stream must not be made anew by a time-out, and a new primary is followed at once.
+        // A stream that is held must not be opened again by a time-out, and a new primary is followed at once.
         let config = config
             .with("wal_receiver_timeout", "0")
             .with("wal_retrieve_retry_interval", "100ms")
@@ -68,13 +69,13 @@ impl Cluster {
         Ok(Some(cluster))
     }
 
-    /// The number of the member that is the primary: that was promoted last.
+    /// Returns the number of the primary, which is the member that was promoted last.
     #[must_use]
     pub fn primary(&self) -> usize {
         self.primary
     }
 
-    /// A member's server.
+    /// Returns the server of a member.
     ///
     /// # Panics
     /// If there is no such member.
@@ -83,7 +84,7 @@ impl Cluster {
         &self.members[member]
     }
 
-    /// A member's server, to kill, stop or restart it.
+    /// Returns the server of a member, to kill, stop or restart it.
     ///
     /// # Panics
     /// If there is no such member.
@@ -91,14 +92,14 @@ impl Cluster {
         &mut self.members[member]
     }
 
-    /// URL of the database `postgres` that names all members in the order of their numbers.
+    /// Returns the URL of the database `postgres` that names all members in the order of their numbers.
     #[must_use]
     pub fn url(&self) -> String {
         let hosts: Vec<SocketAddr> = self.members.iter().map(Server::addr).collect();
         self.url_through(&hosts)
     }
 
-    /// As [`Cluster::url`] with other addresses: those of proxies, or of hosts that do not answer.
+    /// Returns the URL of [`Cluster::url`] with other addresses: those of proxies, or of hosts that do not answer.
     #[must_use]
     pub fn url_through(&self, hosts: &[SocketAddr]) -> String {
         let own = self.members[0].addr().to_string();
@@ -109,7 +110,7 @@ impl Cluster {
     /// Waits until a standby has received and replayed all that the primary has written so far.
     ///
     /// # Errors
-    /// If it does not within a minute.
+    /// If the standby has not done so within a minute.
     pub fn wait_for_standby(&self, member: usize) -> Result<()> {
         let primary = &self.members[self.primary];
         let end = primary.query("SELECT pg_current_wal_flush_lsn()")?;
@@ -124,8 +125,9 @@ impl Cluster {
         .map_err(|error| format!("{error}\n{}", standby.log()).into())
     }
 
-    /// From now on the standby receives nothing from the primary; with [`Replication::Synchronous`] and no other
-    /// standby, commits wait. It ends by [`Cluster::release_replication`], and by the promotion of a member.
+    /// Stops the replication to a standby: from now on it receives nothing from the primary. With
+    /// [`Replication::Synchronous`] and no other standby, commits wait. [`Cluster::release_replication`] ends this, and
+    /// so does the promotion of a member.
     ///
     /// # Errors
     /// If the primary has no connection to this standby.
@@ -133,7 +135,7 @@ impl Cluster {
         self.suspend_sender(member, true)
     }
 
-    /// The standby receives again, beginning with what was held.
+    /// Lets the standby receive again, beginning with what was held.
     ///
     /// # Errors
     /// If the primary has no connection to this standby.
@@ -158,7 +160,7 @@ impl Cluster {
     /// it yet; see [`Cluster::set_replication`].
     ///
     /// # Errors
-    /// If it is no standby, or is not promoted within a minute.
+    /// If the member is no standby, or is not promoted within a minute.
     pub fn promote(&mut self, member: usize) -> Result<()> {
         let server = &self.members[member];
         server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")?;
@@ -173,8 +175,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a member that is not the primary a standby of it, whatever it was before: its data are replaced by a fresh
-    /// copy of the primary's (`pg_basebackup`), so that it may have been a primary or have commits of its own.
+    /// Makes a member that is not the primary a standby of it, whatever the member was before. The data of the member
+    /// is replaced by a fresh copy of the primary's (`pg_basebackup`), so the member may have been a primary or have
+    /// commits of its own.
     ///
     /// # Errors
     /// If the copy fails, or the standby does not start or does not catch up.
@@ -192,7 +195,7 @@ impl Cluster {
         self.wait_for_standby(member)
     }
 
-    /// Sets on the primary whether commits wait for one standby; takes effect at once.
+    /// Sets on the primary whether commits wait for one standby. This takes effect at once.
     ///
     /// # Errors
     /// If the primary does not answer.
@@ -222,7 +225,7 @@ impl Cluster {
     }
 }
 
-/// The name by which a primary knows a member.
+/// Returns the name by which a primary knows a member.
 fn name(member: usize) -> String {
     format!("member_{member}")
 }

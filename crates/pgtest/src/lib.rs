@@ -1,4 +1,4 @@
-//! Throw-away PostgreSQL servers, alone, as a primary with standbys, or in the care of Patroni, other programs that run
+//! Throw-away PostgreSQL servers (alone, as a primary with standbys, or managed by Patroni), other programs that run
 //! beside a test, and a fault-injecting TCP proxy, for tests and the lab.
 //!
 //! Why: tests of promises need a real server that can be stopped, killed and slowed down at will.
@@ -28,13 +28,13 @@ pub use server::{Auth, Server, ServerConfig};
 pub use shared::{fresh_schema, shared};
 pub use silent::SilentHost;
 
-/// Result of this crate; the errors are for people who read test output.
+/// The result of a function of this crate. The errors are for people who read the output of tests.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How long anything that a server is told to do may take.
+/// How long a server may take for anything that it is told to do.
 const DONE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Waits for a condition, blocking; `complaint` is the error.
+/// Waits for a condition, blocking. `complaint` is the text of the error if the condition is not met in time.
 fn wait_until(complaint: &str, mut done: impl FnMut() -> bool) -> Result<()> {
     let deadline = std::time::Instant::now() + DONE_TIMEOUT;
     while !done() {

@@ -1,10 +1,11 @@
-//! PostgreSQL servers that Patroni keeps highly available, with etcd: the distribution's own programs, on this machine.
+//! PostgreSQL servers on this machine that Patroni keeps highly available with etcd. The programs are those of the
+//! distribution.
 //!
 //! Why: Patroni promotes, demotes and rewinds by itself, in an order and at times that no test of ours would think of.
-//! Members are numbered from 0; a number stays with its ports and folder. Invariants: everything listens on 127.0.0.1
-//! only, nothing of PostgreSQL runs as root, and nothing outlives the process that started it: Patroni detaches the
-//! servers that it starts, so a shell (the *keeper*) ends them and removes all files when its standard input closes.
-//! Not here: fail-overs that a test makes by itself ([`Cluster`](crate::Cluster)).
+//! Members are numbered from 0; a number keeps its ports and folder. Invariants: everything listens on 127.0.0.1 only,
+//! nothing of PostgreSQL runs as root, and nothing outlives the process that started it: Patroni detaches the servers
+//! that it starts, so a shell (the *keeper*) ends them and removes all files when its standard input closes. Not here:
+//! fail-overs that a test makes by itself ([`Cluster`](crate::Cluster)).
 
 mod api;
 mod config;
@@ -26,7 +27,7 @@ use crate::processes::{children_of, is_alive, suspend};
 use crate::run_as::{RunAs, has_program};
 use crate::{Child, Output, Replication, Result, find_binaries, free_address, wait_until};
 
-/// `$0` is the folder of all members. Whoever is suspended is killed as well.
+/// The script of the keeper; `$0` is the folder of all members. It also kills processes that are suspended.
 const KEEP: &str = r#"
 read -r _
 for patroni in $(cat "$0"/*/patroni.pid 2>/dev/null); do
@@ -42,11 +43,11 @@ done
 rm -rf "$0"
 "#;
 
-/// All members follow a primary within this time: making two copies, or a copy anew, among it.
+/// How long it may take until all members follow a primary. This includes making two copies, or making a copy again.
 const WHOLE_WITHIN: Duration = Duration::from_secs(180);
-/// A switch-over is answered within this time.
+/// How long a switch-over may take.
 const SWITCH_OVER_MAX: Duration = Duration::from_secs(60);
-/// Pause between two looks at the members.
+/// The pause between two looks at the members.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One server and its Patroni.
@@ -59,12 +60,12 @@ struct Member {
     patroni: Option<Child>,
 }
 
-/// The cluster. Dropping it kills everything.
+/// The members and their etcd. Dropping it kills all their processes.
 #[derive(Debug)]
 pub struct Patroni {
     config: PatroniConfig,
     members: Vec<Member>,
-    /// Processes that send to standbys and were suspended.
+    /// The processes that send to standbys and were suspended.
     held: Vec<i32>,
     run_as: RunAs,
     etcd: Option<Child>,
@@ -73,14 +74,14 @@ pub struct Patroni {
 }
 
 impl Patroni {
-    /// True if PostgreSQL, Patroni and etcd are installed.
+    /// Tells whether PostgreSQL, Patroni and etcd are installed.
     #[must_use]
     pub fn is_installed() -> bool {
         find_binaries().is_some() && has_program("patroni") && has_program("etcd")
     }
 
-    /// Starts everything, blocking until all members follow a primary. `None`, said aloud, if something of it is not
-    /// installed.
+    /// Starts all servers, blocking until all members follow a primary. Returns `None`, with a message on standard
+    /// error, if one of the programs is not installed.
     ///
     /// # Errors
     /// If a part does not start; the text holds the logs.
@@ -183,10 +184,10 @@ impl Patroni {
         Ok(folder)
     }
 
-    /// Starts the Patroni of a member that has none; it starts the server.
+    /// Starts the Patroni of a member that has none. Patroni then starts the server.
     ///
     /// # Errors
-    /// If there is no such process to be had.
+    /// If no process can be started.
     pub fn start_node(&mut self, number: usize) -> Result<()> {
         let member = &mut self.members[number];
         let home = member.home.display();
@@ -203,33 +204,34 @@ impl Patroni {
         Ok(())
     }
 
-    /// URL of the database `postgres` that names all members in the order of their numbers.
+    /// Returns the URL of the database `postgres` that names all members in the order of their numbers.
     #[must_use]
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.members.iter().map(|m| m.server.to_string()).collect();
         format!("postgres://postgres@{}/postgres", hosts.join(","))
     }
 
-    /// URL of the database `postgres` of each member.
+    /// Returns the URL of the database `postgres` of each member.
     #[must_use]
     pub fn member_urls(&self) -> Vec<String> {
         self.members.iter().map(Member::url).collect()
     }
 
-    /// Where the servers listen.
+    /// Returns the addresses at which the servers listen.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.server).collect()
     }
 
-    /// The member whose Patroni says that it is the primary.
+    /// Returns the member whose Patroni says that it is the primary.
     #[must_use]
     pub fn primary(&self) -> Option<usize> {
         let mut all = self.members.iter();
         all.position(|member| api::is_so(member.api, "/primary"))
     }
 
-    /// Waits until all members follow one primary, with a synchronous standby if there is to be one; gives the primary.
+    /// Waits until all members follow one primary, with a synchronous standby if the configuration asks for one.
+    /// Returns the primary.
     ///
     /// # Errors
     /// If that takes more than three minutes; the text holds the logs.
@@ -265,7 +267,7 @@ impl Patroni {
         (answer.as_deref() == Some("t")).then_some(primary)
     }
 
-    /// Asks a member's Patroni to give the part of the primary to another member; returns when that is done.
+    /// Asks Patroni to make another member the primary instead of `primary`. Returns when that is done.
     ///
     /// # Errors
     /// If Patroni refuses or fails.
@@ -279,8 +281,8 @@ impl Patroni {
         }
     }
 
-    /// Kills a member's Patroni and its server with all processes, as the death of a machine does (but for its page
-    /// cache).
+    /// Kills the Patroni and the server of a member with all their processes, as when a machine dies, but the page
+    /// cache of the machine is kept.
     ///
     /// # Errors
     /// If a process does not end.
@@ -301,10 +303,10 @@ impl Patroni {
         wait_until_dead(&all)
     }
 
-    /// Kills the first process of a member's server, upon which the others end. Patroni lives.
+    /// Kills the first process of a member's server, whereupon the others end. Patroni lives.
     ///
     /// # Errors
-    /// If there is none, or a process does not end.
+    /// If there is no such process, or a process does not end.
     pub fn kill_postmaster(&self, number: usize) -> Result<()> {
         let server = self.members[number].postmaster();
         let server = server.ok_or("the member has no server")?;
@@ -314,7 +316,7 @@ impl Patroni {
         wait_until_dead(&all)
     }
 
-    /// Suspends a member's Patroni (`SIGSTOP`) or lets it go on. Its server lives, whatever becomes of it.
+    /// Suspends the Patroni of a member (`SIGSTOP`) or lets it go on. The server of the member is not touched.
     ///
     /// # Errors
     /// If the process does not stop.
@@ -324,7 +326,7 @@ impl Patroni {
         suspend(patroni.pid(), suspended)
     }
 
-    /// From now on no standby receives anything from this primary.
+    /// Stops the replication from this primary: from now on no standby receives anything from it.
     ///
     /// # Errors
     /// If the primary does not answer or has no standbys.
@@ -344,12 +346,12 @@ impl Patroni {
         Ok(())
     }
 
-    /// Standbys of this primary, whatever has become of it, receive again.
+    /// Lets the standbys of this server receive again, whether it is still a primary or not.
     ///
     /// # Errors
     /// If a process does not go on.
     pub fn release_replication(&mut self, primary: usize) -> Result<()> {
-        // Only what still is a process of this server: the number may have become another's.
+        // Only processes that still belong to this server are touched, since another process may have got the number.
         let ours = self.members[primary].postmaster();
         let ours = ours.map(children_of).unwrap_or_default();
         for sender in self.held.drain(..).filter(|pid| ours.contains(pid)) {
@@ -358,7 +360,7 @@ impl Patroni {
         Ok(())
     }
 
-    /// The last lines of what each Patroni (and its server) wrote.
+    /// Returns the last lines that each Patroni (and its server) has written.
     #[must_use]
     pub fn logs(&self) -> String {
         let told = self.members.iter().map(|member| {
@@ -374,7 +376,7 @@ impl Member {
         format!("postgres://postgres@{}/postgres", self.server)
     }
 
-    /// The first process of the server, if it runs.
+    /// Returns the first process of the server, if it runs.
     fn postmaster(&self) -> Option<i32> {
         let lock = std::fs::read_to_string(self.home.join("data/postmaster.pid")).ok()?;
         let pid = lock.lines().next()?.trim().parse().ok()?;

@@ -1,11 +1,11 @@
-//! Processes of a server, as the kernel shows them in `/proc`.
+//! The processes of a server, as the kernel shows them in `/proc`.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Result;
 
-/// Parent process and state of a process, from `/proc`.
+/// Returns the parent and the state of a process, from `/proc`.
 fn stat(pid: i32) -> Option<(i32, char)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
@@ -28,7 +28,7 @@ pub(crate) fn children_of(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Suspends a process and waits until it is, or lets it go on. A process that has ended is left alone.
+/// Suspends a process and waits until it is suspended, or lets it go on. A process that has ended is left alone.
 pub(crate) fn suspend(pid: i32, suspended: bool) -> Result<()> {
     if !suspended {
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
@@ -43,7 +43,7 @@ pub(crate) fn suspend(pid: i32, suspended: bool) -> Result<()> {
 
 /// Suspends a server and all of its processes, or lets them go on.
 ///
-/// The server comes first when it is suspended and last when it goes on: it makes no new processes in between.
+/// The server is suspended first and goes on last, so that it makes no new processes in between.
 pub(crate) fn suspend_all(server: i32, suspended: bool) -> Result<()> {
     if suspended {
         suspend(server, true)?;

@@ -1,10 +1,10 @@
-//! A TCP proxy that delays, cuts, freezes and loses: the network between two programs, which a test can hurt.
+//! A TCP proxy that delays, cuts, freezes and loses: a network between two programs with faults that a test chooses.
 //!
 //! Why own threads and `ppoll`: timers of an async runtime tick in milliseconds, and a delay of 0.75 ms is among those
-//! worth measuring. One thread per connection waits for its two sockets and for the next chunk that falls due,
-//! whichever is first, so a busy connection costs one wake-up per burst and an idle one nothing.
-//! Invariants: bytes of a direction keep their order, also when the delay changes; a chunk leaves no earlier than it
-//! came in plus the delay; a bounded number of bytes waits per direction.
+//! worth measuring. One thread per connection waits for its two sockets and for the next chunk that falls due, so a
+//! busy connection costs one wake-up per burst and an idle one nothing.
+//! Invariants: the bytes of a direction keep their order, also when the delay changes; a chunk leaves no earlier than
+//! its arrival plus the delay; a bounded number of bytes waits per direction.
 
 mod pump;
 mod replies;
@@ -20,20 +20,20 @@ use tokio::sync::watch;
 use pump::Pump;
 pub use replies::LoseReply;
 
-/// How long a connection to the target may take.
+/// The longest time in which a connection to the target must be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// The proxy. Dropping it ends it and cuts all connections.
+/// The proxy. Dropping it ends the proxy and cuts all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
 }
 
-/// What the proxy, its acceptor and its connections share.
+/// What the proxy, the thread that accepts, and the connections share.
 #[derive(Debug)]
 struct Shared {
-    /// Nanoseconds, to the server and to the client.
+    /// The delays in nanoseconds, to the server and to the client.
     delays: [AtomicU64; 2],
     frozen: AtomicBool,
     half_open: AtomicBool,
@@ -41,7 +41,7 @@ struct Shared {
     refuse: AtomicBool,
     swallow_replies: AtomicBool,
     swallowed_bytes: AtomicU64,
-    /// True if the target is a PostgreSQL server, whose replies are looked into.
+    /// Whether the target is a PostgreSQL server, whose replies are then parsed.
     is_postgres: bool,
     lose: Mutex<Option<LoseReply>>,
     lost: watch::Sender<u64>,
@@ -61,7 +61,7 @@ struct Link {
 impl Link {
     fn cut(&self) {
         self.cut.store(true, Ordering::Release);
-        // Wakes the thread that polls the sockets. A socket that is closed already is as good.
+        // This wakes the thread that polls the sockets. If a socket is closed already, that is as good.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -76,7 +76,8 @@ impl FaultProxy {
         Self::listen(target, false)
     }
 
-    /// The same for a PostgreSQL server, so that [`lose_reply`](Self::lose_reply) can tell its replies apart.
+    /// Listens and forwards to a PostgreSQL server, so that [`lose_reply`](Self::lose_reply) can tell its replies
+    /// apart.
     ///
     /// # Errors
     /// If no port can be bound or no thread started.
@@ -112,13 +113,13 @@ impl FaultProxy {
         Ok(proxy)
     }
 
-    /// Where it listens.
+    /// Returns the address at which the proxy listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// `url` with its first `host:port` replaced by the proxy's.
+    /// Returns `url` with its first `host:port` replaced by that of the proxy.
     #[must_use]
     pub fn url(&self, url: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
@@ -133,7 +134,7 @@ impl FaultProxy {
         )
     }
 
-    /// Delays bytes that come in from now on by this much in each direction; a round trip takes the sum longer.
+    /// Delays bytes that arrive from now on by this much in each direction. A round trip takes the sum longer.
     pub fn set_delay(&self, to_server: Duration, to_client: Duration) {
         for (delay, duration) in self.shared.delays.iter().zip([to_server, to_client]) {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -141,52 +142,53 @@ impl FaultProxy {
         }
     }
 
-    /// Delays each direction by half of this.
+    /// Delays each direction by half of `round_trip`.
     pub fn set_round_trip(&self, round_trip: Duration) {
         self.set_delay(round_trip / 2, round_trip / 2);
     }
 
-    /// Cuts all connections that exist now; returns how many there were.
+    /// Cuts all connections that exist now. Returns how many there were.
     pub fn cut_all(&self) -> usize {
         let open = self.shared.open();
         open.values().for_each(|link| link.cut());
         open.len()
     }
 
-    /// While on, connections stay and new ones are accepted, but no byte passes; later all of them do.
+    /// While this is on, connections stay and new ones are accepted, but no byte passes; when it ends, all of them do.
     pub fn freeze(&self, on: bool) {
         self.shared.frozen.store(on, Ordering::Release);
     }
 
-    /// While on, all connections stay open but every byte of either direction is swallowed, as when a firewall forgets
-    /// them.
+    /// While this is on, all connections stay open but every byte of either direction is thrown away, as when a
+    /// firewall forgets them.
     pub fn set_half_open(&self, on: bool) {
         self.shared.half_open.store(on, Ordering::Release);
     }
 
-    /// While on, bytes from clients are kept; they reach the server when it is turned off, even if the client has gone
-    /// meanwhile. This makes a late commit.
+    /// While this is on, bytes from clients are kept. They reach the server when it is turned off, even if the client
+    /// has gone meanwhile. This makes a late commit.
     pub fn hold_requests(&self, on: bool) {
         self.shared.hold_requests.store(on, Ordering::Release);
     }
 
-    /// While on, new connections are closed at once.
+    /// While this is on, new connections are closed at once.
     pub fn refuse_connections(&self, on: bool) {
         self.shared.refuse.store(on, Ordering::Release);
     }
 
-    /// While on, requests pass and replies are thrown away: what was sent happens, and nobody hears of it.
+    /// While this is on, requests pass and replies are thrown away: the server does what it was sent, and nobody learns
+    /// of it.
     pub fn swallow_replies(&self, on: bool) {
         self.shared.swallow_replies.store(on, Ordering::Release);
     }
 
-    /// Bytes thrown away so far.
+    /// Returns how many bytes were thrown away so far.
     #[must_use]
     pub fn swallowed_bytes(&self) -> u64 {
         self.shared.swallowed_bytes.load(Ordering::Acquire)
     }
 
-    /// Arms the loss of one reply; see [`LoseReply`].
+    /// Makes the proxy lose one reply; see [`LoseReply`].
     ///
     /// # Panics
     /// If the proxy was not started by [`to_postgres`](Self::to_postgres).
@@ -200,7 +202,7 @@ impl FaultProxy {
 
     /// Waits until `count` replies were lost.
     pub async fn replies_lost(&self, count: u64) {
-        // The sender lives as long as `self`.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self
             .shared
             .lost
@@ -209,13 +211,13 @@ impl FaultProxy {
             .await;
     }
 
-    /// Number of connections accepted so far.
+    /// Returns how many connections were accepted so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.accepted.load(Ordering::Acquire)
     }
 
-    /// Number of connections that are open now.
+    /// Returns how many connections are open now.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.shared.open().len()
@@ -226,7 +228,7 @@ impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.cut_all();
-        // Wakes the acceptor, which sees the flag and returns.
+        // This wakes the thread that accepts. It sees the flag and returns.
         let _ = TcpStream::connect(self.addr);
     }
 }
@@ -255,7 +257,7 @@ fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
         let number = shared.accepted.fetch_add(1, Ordering::AcqRel);
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
-        // Without a thread the connection is dropped, as a full server would.
+        // Without a thread the connection is dropped, as by a full server.
         let _ = thread.spawn(move || serve(client, target, number, &shared));
     }
 }
@@ -276,7 +278,8 @@ fn serve(client: TcpStream, target: SocketAddr, number: u64, shared: &Shared) {
         cut: AtomicBool::new(false),
     });
     shared.open().insert(number, Arc::clone(&link));
-    // The connection is registered first and the flag read then, so a proxy dropped in between still closes it.
+    // The connection is registered first and the flag is read then, so a proxy that is dropped in between still closes
+    // it.
     if !shared.stopped.load(Ordering::Acquire) {
         Pump::new(&link, shared).run();
     }

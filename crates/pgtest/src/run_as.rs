@@ -1,4 +1,4 @@
-//! The user that servers run as: PostgreSQL refuses to run as root.
+//! The user as whom servers run, since PostgreSQL refuses to run as root.
 
 use std::ffi::OsString;
 use std::os::unix::fs::chown;
@@ -9,7 +9,7 @@ use nix::unistd::{Uid, User};
 
 use crate::Result;
 
-/// Another user than this process's, if this process runs as root.
+/// The user of servers, if this process runs as root; else they run as the user of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct RunAs(Option<Other>);
 
@@ -21,6 +21,8 @@ struct Other {
 }
 
 impl RunAs {
+    /// Finds the user as whom servers run.
+    ///
     /// # Errors
     /// If this process runs as root and there is no unprivileged user.
     pub(crate) fn find() -> Result<Self> {
@@ -42,7 +44,7 @@ impl RunAs {
         )
     }
 
-    /// Gives a file or folder to the user.
+    /// Makes the user the owner of a file or folder.
     pub(crate) fn own(&self, path: &Path) -> Result<()> {
         if let Some(user) = &self.0 {
             chown(path, Some(user.uid), Some(user.gid))?;
@@ -50,7 +52,7 @@ impl RunAs {
         Ok(())
     }
 
-    /// A command that runs as the user.
+    /// Makes a command that runs as the user.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let words = self.words(program);
         let mut command = Command::new(&words[0]);
@@ -58,7 +60,7 @@ impl RunAs {
         command
     }
 
-    /// The words of a command that runs as the user, without the program's arguments.
+    /// Returns the words of a command that runs as the user, without the arguments of the program.
     pub(crate) fn words(&self, program: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = match &self.0 {
             None => Vec::new(),
@@ -80,7 +82,7 @@ impl RunAs {
     }
 }
 
-/// True if a program of this name stands in a folder of `PATH`.
+/// Tells whether a folder of `PATH` holds a program of this name.
 pub(crate) fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))

@@ -1,8 +1,8 @@
-//! One throw-away server: its files, its supervising shell, its end.
+//! One throw-away server: its files, its supervising shell, and how it ends.
 //!
-//! The shell starts `postgres`, prints its process id, and then waits for a line on its standard
-//! input: the name of the signal to stop it with. If this process dies, even by `kill -9`, the
-//! pipe closes, and the shell stops the server and removes its files. Nothing can be forgotten.
+//! The shell starts `postgres`, prints its process id, and then waits for a line on its standard input: the name of the
+//! signal to stop it with. If this process dies, even by `kill -9`, the pipe closes, and the shell stops the server and
+//! removes its files. So neither a server nor a file can be left behind.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,8 @@ use crate::processes::{children_of, is_alive, suspend, suspend_all};
 use crate::run_as::RunAs;
 use crate::{Result, find_binaries, wait_until};
 
-/// Starts the server and ends it; see the module's text. `$0` is the data folder's parent.
+/// The shell script that starts the server and ends it; see the text of the module. `$0` is the parent of the data
+/// folder.
 const SUPERVISE: &str = r#"
 "$@" >>"$0/server.log" 2>&1 </dev/null &
 server=$!
@@ -41,7 +42,7 @@ fi
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const NOT_ENDED: &str = "the server did not end in time";
-/// Another process can take a free port before the server does.
+/// How often a start is tried, since another process can take a free port before the server does.
 const PORT_ATTEMPTS: usize = 5;
 
 /// How clients prove who they are.
@@ -50,19 +51,19 @@ pub enum Auth {
     /// Everybody on this machine may connect.
     #[default]
     Trust,
-    /// SCRAM-SHA-256 with this password.
+    /// Clients authenticate by SCRAM-SHA-256 with this password.
     Password(String),
 }
 
-/// What a server is started with. Everything not named is PostgreSQL's default.
+/// The configuration with which a server is started. PostgreSQL's defaults hold for all that it does not name.
 #[derive(Debug, Clone, Default)]
 pub struct ServerConfig {
     /// How clients prove who they are.
     pub auth: Auth,
-    /// Further settings, as in `postgresql.conf`: (name, value).
+    /// Further settings, as in `postgresql.conf`, each with its name and value.
     pub settings: Vec<(String, String)>,
-    /// Files to put into the data folder, readable by the server alone: (name, contents). `server.crt`
-    /// and `server.key` are what `ssl = on` looks for.
+    /// Files to put into the data folder, each with its name and contents. Only the server may read them. With `ssl =
+    /// on` the server looks for `server.crt` and `server.key`.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
@@ -89,7 +90,7 @@ struct Running {
     pid: i32,
 }
 
-/// A running (or stopped) throw-away server. Dropping it stops the server and removes its files.
+/// A throw-away server, running or stopped. Dropping it stops the server and removes its files.
 #[derive(Debug)]
 pub struct Server {
     binaries: PathBuf,
@@ -104,13 +105,13 @@ impl Server {
     /// Starts a server with the default configuration; see [`Server::start_with`].
     ///
     /// # Errors
-    /// As [`Server::start_with`].
+    /// The errors of [`Server::start_with`].
     pub fn start() -> Result<Option<Self>> {
         Self::start_with(ServerConfig::default())
     }
 
-    /// Makes a new cluster and starts it, blocking until it answers. `None`, said aloud, if
-    /// PostgreSQL is not installed.
+    /// Makes a new database cluster and starts its server, blocking until it answers. Returns `None`, with a message on
+    /// standard error, if PostgreSQL is not installed.
     ///
     /// # Errors
     /// If the cluster cannot be made or does not start; the text holds the server's log.
@@ -126,7 +127,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// A server that has an empty folder and does not run.
+    /// Makes a server that has an empty folder and does not run.
     fn without_data(config: ServerConfig) -> Result<Option<Self>> {
         let Some(binaries) = find_binaries() else {
             let message = "PostgreSQL is not installed (set GESTA_PG_BIN to the folder of `initdb`): \
@@ -165,7 +166,7 @@ impl Server {
     /// `name` is the `application_name` by which the primary knows it.
     ///
     /// # Errors
-    /// If the copy cannot be made or does not start.
+    /// If the copy cannot be made or the standby does not start.
     pub(crate) fn start_standby(&self, name: &str) -> Result<Self> {
         let standby = Self::without_data(self.config.clone())?;
         let mut standby = standby.ok_or("PostgreSQL is not installed any more")?;
@@ -177,7 +178,7 @@ impl Server {
     /// Stops this server and starts it again, on its port, as a standby with a fresh copy of the primary's data.
     ///
     /// # Errors
-    /// If the copy cannot be made or does not start.
+    /// If the copy cannot be made or the standby does not start.
     pub(crate) fn restart_as_standby_of(&mut self, primary: &Self, name: &str) -> Result<()> {
         self.kill_9()?;
         std::fs::remove_dir_all(self.data())?;
@@ -210,7 +211,7 @@ impl Server {
         Ok(())
     }
 
-    /// A command that runs as the server's user.
+    /// Makes a command that runs as the user of the server.
     fn command(&self, program: &Path) -> Command {
         let mut command = self.run_as.command(program);
         command.current_dir(self.home.path()).env_remove("PGDATA");
@@ -309,7 +310,8 @@ impl Server {
         }
     }
 
-    /// Ready: the lock file says so, and the port answers a start-up message with a request to authenticate.
+    /// Waits until the lock file says that the server is ready, and the port answers a start-up message with a request
+    /// to authenticate.
     fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -333,19 +335,19 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address at which the server listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// URL of the database `postgres`, as superuser.
+    /// Returns the URL of the database `postgres`, for the superuser.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_for("postgres")
     }
 
-    /// URL of a database, as superuser.
+    /// Returns the URL of a database, for the superuser.
     #[must_use]
     pub fn url_for(&self, database: &str) -> String {
         let password = match &self.config.auth {
@@ -355,13 +357,13 @@ impl Server {
         format!("postgres://postgres{password}@{}/{database}", self.addr())
     }
 
-    /// Process id of the server; `None` while it is stopped.
+    /// Returns the process id of the server; `None` while it is stopped.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.running.as_ref().map(|running| running.pid)
     }
 
-    /// What the server has written to its log.
+    /// Returns what the server has written to its log.
     #[must_use]
     pub fn log(&self) -> String {
         let mut text = Vec::new();
@@ -371,7 +373,7 @@ impl Server {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Makes a database and gives its URL. The name must be a plain lower-case identifier.
+    /// Makes a database and returns its URL. The name must be a plain lower-case identifier.
     ///
     /// # Errors
     /// If the server does not answer or refuses.
@@ -380,7 +382,8 @@ impl Server {
         Ok(self.url_for(name))
     }
 
-    /// Runs statements as superuser in the database `postgres`, blocking. Usable inside and outside of a runtime.
+    /// Runs statements as superuser in the database `postgres`, blocking. It can be used inside and outside of a
+    /// runtime.
     ///
     /// # Errors
     /// If the server does not answer within 30 seconds or refuses.
@@ -388,30 +391,31 @@ impl Server {
         self.query(sql).map(|_| ())
     }
 
-    /// As [`Server::execute`], and gives the first column of the first row as text; `None` without a row or for NULL.
+    /// Runs statements as [`Server::execute`] does, and returns the first column of the first row as text; `None`
+    /// without a row or for NULL.
     ///
     /// # Errors
-    /// As [`Server::execute`].
+    /// The errors of [`Server::execute`].
     pub fn query(&self, sql: &str) -> Result<Option<String>> {
         query(&self.url(), sql)
     }
 
-    /// Stops it as `systemctl stop` would: connections are ended, everything is written. Its data stay.
+    /// Stops the server as `systemctl stop` would: connections are ended, everything is written. Its data is kept.
     ///
     /// # Errors
-    /// If it does not end in time.
+    /// If the server does not end in time.
     pub fn stop(&mut self) -> Result<()> {
         self.end("INT")
     }
 
-    /// Ends all of its processes by `kill -9`, as a crash of the machine's kernel would (but for its page cache). Its
-    /// data stay.
+    /// Ends all processes of the server by `kill -9`, as when the kernel of the machine crashes, but the page cache is
+    /// kept. Its data is kept.
     ///
     /// # Errors
-    /// If it does not end in time.
+    /// If the server does not end in time.
     pub fn kill_9(&mut self) -> Result<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
-        // Stopped first, so that it neither starts new processes nor cleans up after dead ones.
+        // The server is suspended first, so that it neither starts new processes nor cleans up after dead ones.
         let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
         let children = children_of(pid);
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -422,16 +426,16 @@ impl Server {
         wait_until(NOT_ENDED, || !children.iter().any(|child| is_alive(*child)))
     }
 
-    /// Starts it again on the same port with the same data; stops it first if it runs.
+    /// Starts the server again on the same port with the same data. A running server is stopped first.
     ///
     /// # Errors
-    /// If it does not start; the text holds the server's log.
+    /// If the server does not stop or does not start; the text holds its log.
     pub fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.launch()
     }
 
-    /// Changes or adds a setting; takes effect with the next [`Server::restart`].
+    /// Changes or adds a setting, which takes effect with the next [`Server::restart`].
     pub fn set(&mut self, name: &str, value: &str) {
         self.config.settings.retain(|(known, _)| known != name);
         self.config
@@ -439,11 +443,11 @@ impl Server {
             .push((name.to_owned(), value.to_owned()));
     }
 
-    /// Ends one of its backends by `kill -9`. The server then ends all other connections and recovers, as PostgreSQL
-    /// does.
+    /// Ends one backend of the server by `kill -9`. The server then ends all other connections and recovers, as
+    /// PostgreSQL does.
     ///
     /// # Errors
-    /// If there is no such process among the server's own.
+    /// If the server has no such process.
     pub fn kill_backend(&self, backend: i32) -> Result<()> {
         let ours = self.pid().map(children_of).unwrap_or_default();
         if !ours.contains(&backend) {
@@ -453,10 +457,10 @@ impl Server {
         Ok(())
     }
 
-    /// Suspends one of its backends (`SIGSTOP`) or lets it go on (`SIGCONT`).
+    /// Suspends one backend of the server (`SIGSTOP`) or lets it go on (`SIGCONT`).
     ///
     /// # Errors
-    /// If there is no such process among the server's own.
+    /// If the server has no such process.
     pub fn suspend_backend(&self, backend: i32, suspended: bool) -> Result<()> {
         let ours = self.pid().map(children_of).unwrap_or_default();
         if !ours.contains(&backend) {
@@ -465,7 +469,7 @@ impl Server {
         suspend(backend, suspended)
     }
 
-    /// Suspends the server and all of its processes, as a machine that hangs: connections stay open, nothing answers.
+    /// Suspends the server and all of its processes, like a machine that hangs: connections stay open, nothing answers.
     ///
     /// # Errors
     /// If a process does not stop.
@@ -485,10 +489,10 @@ impl Server {
         let Some(mut running) = self.running.take() else {
             return Ok(());
         };
-        // Whoever is suspended does not end.
+        // A suspended process does not end.
         let _ = suspend_all(running.pid, false);
         if let Some(mut stdin) = running.stdin.take() {
-            // Fails only if the shell is gone, which the wait below tells.
+            // This fails only if the shell is gone, which the wait below shows.
             let _ = stdin.write_all(format!("{signal}\n").as_bytes());
             let mut ended = false;
             let outcome = wait_until(NOT_ENDED, || {

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Server, ServerConfig};
 
-/// The server that all tests of this process share; `None`, said aloud, if PostgreSQL is not installed.
+/// Returns the server that all tests of this process share; `None`, with a message on standard error, if PostgreSQL is
+/// not installed.
 ///
-/// It ends with the process. Use a schema or database of your own, and never stop it.
+/// The server ends with the process. Tests use a schema or database of their own, and never stop the server.
 ///
 /// # Panics
-/// If it does not start, or if PostgreSQL is not installed and the variable `CI` is set.
+/// If the server does not start, or if PostgreSQL is not installed and the variable `CI` is set.
 #[must_use]
 pub fn shared() -> Option<&'static Server> {
     static SHARED: OnceLock<Option<Server>> = OnceLock::new();
@@ -24,7 +25,7 @@ pub fn shared() -> Option<&'static Server> {
     SHARED.get_or_init(start).as_ref()
 }
 
-/// A schema name that no other test of this process uses.
+/// Returns a schema name that no other test of this process uses.
 #[must_use]
 pub fn fresh_schema() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);

@@ -1,4 +1,4 @@
-//! A host that accepts connections and never says a word, as a server that hangs before it answers.
+//! A host that accepts connections and never answers, like a server that hangs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Accepts every connection, keeps it open, reads nothing and answers nothing. Dropping it closes them all.
+/// A host that accepts every connection, keeps it open, reads nothing and answers nothing. Dropping it closes all
+/// connections.
 #[derive(Debug)]
 pub struct SilentHost {
     addr: SocketAddr,
@@ -39,13 +40,13 @@ impl SilentHost {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which the host listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Number of connections accepted so far.
+    /// Returns how many connections were accepted so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
         *self.accepted.borrow()

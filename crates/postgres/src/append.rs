@@ -1,9 +1,10 @@
-//! The handles that append, one for each log, and the connections under them.
+//! The handles that append, one for each log, and the connections that they use.
 //!
 //! A store with one log has a connection for it, and each batch is a statement of its own, written inside of
 //! [`LogWriter::submit`]. With several logs the handles of a process share a connection, and their batches go together
-//! (decision 0016). Every handle has an epoch of its own, so a row tells which handle wrote it, whatever the connection.
-//! Invariant: a connection has at most one handle for each log; whoever wants another one gets a connection for it.
+//! (decision 0016). Every handle has an epoch of its own, so a row tells which handle wrote it, whatever the
+//! connection.
+//! Invariant: a connection has at most one handle for each log; a second handle for the log gets another connection.
 //! Not here: what a batch contains, and what to do about its outcome (`gesta-append`).
 
 use std::future::Future;
@@ -24,7 +25,7 @@ use crate::sharing::{SharedLane, Sharing, unknown};
 type Opened = Result<Arc<Sharing>>;
 type Opening = BoxFuture<'static, Opened>;
 
-/// Opens handles.
+/// Opens the handles of a process.
 #[derive(Debug)]
 pub(crate) struct Writers {
     connector: Arc<Connector>,
@@ -36,7 +37,8 @@ pub(crate) struct Writers {
 #[derive(Debug, Default)]
 struct Current {
     open: Weak<Sharing>,
-    /// Whoever wants one while it is being opened waits for the same. It ends when nobody waits for it.
+    /// The opening of the next connection. All handles that want one meanwhile wait for the same opening. It ends when
+    /// no handle waits for it.
     opening: Option<WeakShared<Opening>>,
 }
 
@@ -63,8 +65,11 @@ impl Writers {
         }
     }
 
+    /// Opens a handle of a log.
+    ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the settings of the server cannot keep the contract.
+    /// `Unavailable` if no primary can be reached; `Unsupported` if the settings of the server cannot keep the
+    /// contract.
     pub(crate) async fn open(&self, log: LogId) -> Result<Writer> {
         let way = match self.logs {
             0 | 1 => {
@@ -96,11 +101,11 @@ impl Writers {
                     "the connection was lost while it was opened",
                 ));
             }
-            // Another handle of this log has come first: one more connection.
+            // Another handle of this log got its place first, so this one needs a further connection.
         }
     }
 
-    /// A place on the present connection, or else the next one.
+    /// Returns a place on the present connection, or else the opening of the next connection.
     fn find(&self, log: LogId) -> std::result::Result<SharedLane, Shared<Opening>> {
         let mut current = self.current();
         if let Some(lane) = current.open.upgrade().and_then(|open| open.open_lane(log)) {

@@ -1,9 +1,9 @@
 //! The connection that appends: one statement after the other, pipelined, each in a transaction of its own.
 //!
 //! A statement is handed to the connection inside of [`Appender::send`], so the order of calls is the order of
-//! execution, and dropping the returned future takes nothing back: it only reads the answer.
+//! execution, and dropping the returned future takes nothing back: the future only reads the answer.
 //! Invariants: a statement counts as executed only after the server's `ReadyForQuery`, without any warning on the
-//! connection so far; once one answer is in doubt, every later one is, and nothing more is to be sent.
+//! connection so far; once one answer is in doubt, every later one is, and nothing more is sent.
 //! Not here: which batches go into a statement (`gather`), the handles of the logs (`append`).
 
 use std::future::Future;
@@ -38,16 +38,16 @@ const INSERT_EVENTS_OF_LOGS: &str = include_str!("../sql/insert_events_of_logs.s
 const INSERT_EVENTS_OF_LOGS_AND_NAMES: &str =
     include_str!("../sql/insert_events_of_logs_and_names.sql");
 
-/// Number of statements in a row that give up waiting before the writer turns to the other hosts, if there are any.
+/// After so many statements in a row that gave up waiting, the writer turns to the other hosts, if there are any.
 const WAITS_GIVEN_UP_MAX: u32 = 2;
-/// Why a writer must be discarded after a fail-over: what it commits may be in the old server alone.
+/// The reason to discard a writer after a fail-over: what it commits may be in the old server alone.
 const CHANGED_OVER: &str = "the database has changed over";
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
-/// The answer to a statement under way.
+/// The future of the answer to a statement under way.
 type Answer = Pin<Box<dyn Future<Output = Driver<Reply>> + Send>>;
 
-/// Which statements a connection has to know.
+/// Which statements a connection must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Appends {
     ToOneLog,
@@ -62,7 +62,7 @@ pub(crate) struct Appender {
     answer_timeout: Duration,
     shared: Arc<Shared>,
     ledger: Arc<Ledger>,
-    /// Ends the connection's use when its host is given up, or the database changes over.
+    /// The task that ends the use of the connection when its host is given up, or the database changes over.
     _telling: Telling,
 }
 
@@ -82,29 +82,30 @@ struct OfLogs {
     insert_and_names: Statement,
 }
 
-/// What the database says of a statement that it has executed.
+/// What the database says about a statement that it has executed.
 enum Reply {
-    /// Number of events of the one log; 1 if its end is confirmed.
+    /// The number of events that were stored in the one log; 1 if its end is confirmed.
     Count(u64),
-    /// The logs whose row was the last, and the number of events stored in them.
+    /// The logs whose named row was the last, and the number of events that were stored in them.
     Logs(Vec<i16>, i64),
 }
 
-/// What came of a statement.
+/// The outcome of a statement.
 pub(crate) enum Judged {
-    /// It was executed: for each part, in their order, whether the row that it follows was the last.
+    /// The statement was executed. For each part, in their order, this tells whether the row that it follows was the
+    /// last.
     Executed(Vec<bool>),
-    /// Nothing of it was stored.
+    /// Nothing of the statement was stored.
     Failed(tokio_postgres::Error),
-    /// It may be stored, or may yet be. The connection must be discarded.
+    /// The statement may be stored, or may be stored later. The connection must be discarded.
     Unknown(String),
 }
 
-/// A part of a statement, for whoever judges its answer.
+/// What must be known about a part of a statement to judge its answer.
 struct Expected {
     sql_log: i16,
     events: u64,
-    /// The row that is the last of the log, if the part was good.
+    /// The row that is the last of the log, if the row that the part follows was.
     mark: Mark,
 }
 
@@ -124,7 +125,7 @@ struct Shared {
     flights: Mutex<Flights>,
     /// True once something is in doubt.
     doubted: watch::Sender<bool>,
-    /// Statements in a row that gave up waiting in the database.
+    /// How many statements in a row gave up waiting in the database.
     waits_given_up: AtomicU32,
     lookout: Lookout,
 }
@@ -143,20 +144,20 @@ impl Shared {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything without an answer is in doubt.
+    /// Puts everything in doubt that has no answer.
     fn raise(&self, reason: &str) {
         self.flights().raise(reason);
         self.doubted.send_replace(true);
     }
 
-    /// The answer to this statement puts it, and all after it, in doubt.
+    /// Puts this statement and all after it in doubt, because of the answer to it.
     fn raise_from(&self, number: u64, reason: &str) {
         self.flights().raise_from(number, reason);
         self.doubted.send_replace(true);
     }
 
-    /// Counts statements that gave up waiting, for a lock or for anything else. Twice in a row is no accident: what is
-    /// waited for may be a commit that itself waits for a lost standby. The other hosts come first.
+    /// Counts statements in a row that gave up waiting, for a lock or for anything else. Two in a row are no accident:
+    /// they may wait for a commit that itself waits for a lost standby. Then the other hosts come first.
     fn count_given_up(&self, judged: &Judged) {
         match judged {
             Judged::Failed(error) if error::is_wait_given_up(error) => {
@@ -169,15 +170,15 @@ impl Shared {
         }
     }
 
-    /// Waits until this statement is in doubt, and says why.
+    /// Waits until this statement is in doubt, and returns the reason.
     async fn doubted(&self, number: u64) -> String {
         let mut receiver = self.doubted.subscribe();
-        // The sender is `self`.
+        // The sender is `self`, so waiting cannot fail.
         let _ = receiver.wait_for(|doubted| *doubted).await;
         let reason = self.flights().doubt_of(number);
         match reason {
             Some(reason) => reason,
-            // Answered before the doubt came up: the answer is there.
+            // The statement was answered before the doubt arose, and the answer is there.
             None => std::future::pending().await,
         }
     }
@@ -187,7 +188,8 @@ impl Appender {
     /// Opens a connection and prepares it.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the settings of the server cannot keep the contract.
+    /// `Unavailable` if no primary can be reached; `Unsupported` if the settings of the server cannot keep the
+    /// contract.
     pub(crate) async fn open(connector: &Connector, appends: Appends) -> Result<Self> {
         let connection = connector.connect(Role::Writer).await?;
         let ledger = connector
@@ -220,24 +222,24 @@ impl Appender {
         })
     }
 
-    /// Why nothing more may be sent, if so.
+    /// Returns the reason why nothing more may be sent; `None` if more may be sent.
     pub(crate) fn doubt(&self) -> Option<String> {
         self.shared.flights().reason()
     }
 
-    /// Everything without an answer is in doubt, and nothing more may be sent.
+    /// Puts everything in doubt that has no answer. Nothing more may be sent.
     pub(crate) fn raise(&self, reason: &str) {
         self.shared.raise(reason);
     }
 
-    /// True once the connection must be discarded.
+    /// Tells whether the connection must be discarded.
     pub(crate) fn is_lost(&self) -> bool {
         self.connection.is_lost()
             || !self.ledger.is_current(self.connection.generation)
             || self.doubt().is_some()
     }
 
-    /// Writes a statement to the connection. The future gives what came of it.
+    /// Writes a statement to the connection. The future returns its outcome.
     pub(crate) fn send(
         &self,
         parts: Vec<Part<Arc<Prepared>>>,
@@ -254,7 +256,7 @@ impl Appender {
         }
     }
 
-    /// Hands a statement to the connection's queue: the first poll encodes and queues it.
+    /// Hands a statement to the queue of the connection. The first poll encodes and queues it.
     fn write(&self, parts: Vec<Part<Arc<Prepared>>>) -> Answer {
         let client = Arc::clone(&self.connection.client);
         let kind = kind_of(&parts);
@@ -282,8 +284,8 @@ impl Appender {
         }
     }
 
-    /// Awaits an answer, unless the connection's use ends before. The answer may take `limit` from when the statement
-    /// was sent or from the answer before it, whichever is later.
+    /// Awaits an answer, unless the use of the connection ends before. The answer may take `limit` from when the
+    /// statement was sent or from the answer before it, whichever is later.
     fn judged(
         &self,
         mut answer: Answer,
@@ -343,7 +345,7 @@ impl Expected {
     }
 }
 
-/// What an answer means, with what is known about the others.
+/// Decides what an answer means, with what is known about the others.
 fn judge(
     number: u64,
     expected: &[Expected],
@@ -366,7 +368,7 @@ fn judge(
             Err(reason) => Judged::Unknown(reason),
         },
     };
-    // A later statement was answered without a warning: so was this one.
+    // If a later statement was answered without a warning, so was this one.
     let warning = notices
         .warning()
         .filter(|_| !flights.is_answered(number))
@@ -387,7 +389,8 @@ fn judge(
     }
 }
 
-/// Which parts were good, if the answer can be true of them.
+/// Returns for each part whether the row that it follows was the last. If the answer contradicts the statement, returns
+/// how.
 fn compare(expected: &[Expected], reply: &Reply) -> std::result::Result<Vec<bool>, String> {
     let (good, stored): (Vec<bool>, u64) = match reply {
         Reply::Count(count) => (vec![*count > 0; expected.len()], *count),
@@ -411,7 +414,8 @@ fn compare(expected: &[Expected], reply: &Reply) -> std::result::Result<Vec<bool
     }
 }
 
-/// Tells what this process now knows of the logs, and whether the answer still counts.
+/// Notes the last rows that this process now knows of the logs. If the answer does not count any more, its outcome is
+/// unknown.
 fn witness(
     judged: Judged,
     expected: &[Expected],
@@ -435,19 +439,19 @@ fn witness(
 fn read_reply(rows: &[Row]) -> Driver<Reply> {
     match rows {
         [row] => Ok(Reply::Logs(row.try_get(0)?, row.try_get(1)?)),
-        // Cannot be; whoever compares finds that it is not what was expected.
+        // This cannot happen; the comparison finds that the answer is not what was expected.
         _ => Ok(Reply::Logs(Vec::new(), -1)),
     }
 }
 
-/// One second per MiB: a slow line is not a dead one.
+/// Allows one second for each MiB, since a slow line is not a dead one.
 fn upload_allowance(parts: &[Part<Arc<Prepared>>]) -> Duration {
     let batches = parts.iter().flat_map(|part| &part.batches);
     let bytes: usize = batches.map(|batch| batch.bytes()).sum();
     Duration::from_secs(u64::try_from(bytes >> 20).unwrap_or(0))
 }
 
-/// A prepared statement, and the kind of its answer.
+/// A prepared statement, by the kind of its answer.
 enum Known {
     OfOneLog(Statement),
     OfLogs(Statement),
@@ -497,7 +501,7 @@ impl Statements {
             (StatementKind::One, _) => &self.insert_one,
             (StatementKind::Plain, _) => &self.insert,
             (StatementKind::Packed, _) => &self.insert_packed,
-            // A connection that appends to one log is given no parts of several.
+            // A connection that appends to one log is given no parts of several logs.
             (StatementKind::Names | StatementKind::Logs | StatementKind::LogsAndNames, _) => {
                 &self.insert_and_names
             }

@@ -1,4 +1,4 @@
-//! A store's rows in one snapshot, raw, for the audit.
+//! The raw rows of a store in one snapshot, for the audit.
 //!
 //! One `REPEATABLE READ READ ONLY` transaction on a connection of its own. It may last for minutes: appends do
 //! not wait for it, and the chained insert does not slow down under an open snapshot.
@@ -29,7 +29,7 @@ const AUDIT_STREAM_NAME: &str = include_str!("../sql/audit_stream_name.sql");
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// The snapshot. Dropping it ends it.
+/// The snapshot of a store. Dropping it ends the snapshot.
 #[derive(Debug)]
 pub struct PostgresAudit {
     connection: Connection,
@@ -64,7 +64,7 @@ impl PostgresAudit {
             .map_err(|error| failed(&error))
     }
 
-    /// The last position of a page that is not too large.
+    /// Returns the last position of a page that is not too large.
     async fn page_end(&self, log: i16, after: i64, limit: i64) -> Result<Option<i64>> {
         let size = |row: &Row| -> Driver<(i64, i64)> { Ok((row.try_get(0)?, row.try_get(1)?)) };
         let sizes = self
@@ -103,7 +103,7 @@ fn name(row: &Row) -> Driver<AuditName> {
 
 fn event(row: &Row) -> Driver<AuditRow> {
     let bytes = |index: usize| row.try_get::<_, &[u8]>(index).map(Bytes::copy_from_slice);
-    // What cannot be unpacked stays as it is: then its checksum is wrong, and the audit says so.
+    // Data that cannot be unpacked is left as it is. Then its checksum is wrong, and the audit says so.
     let (code, data): (i16, Bytes) = (row.try_get(8)?, bytes(10)?);
     let (content_type, data) = unpack(code, &data).unwrap_or((i64::from(code), data));
     Ok(AuditRow {

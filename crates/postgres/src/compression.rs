@@ -1,45 +1,46 @@
-//! Data that this process compresses itself: large ones that are not JSON, or what the store's URL says by
+//! Data that this process compresses itself: large data that is not JSON, or what the URL of the store says by
 //! `compression=…` (decision 0012).
 //!
-//! Why: a log has one writing connection, and the database compresses large values while it works on that connection's
-//! statement: a third of that work with events of 20 kB. Here whoever appends does it, on any core, and less travels.
-//! The price: SQL alone cannot read such data. How: an LZ4 block (Collet, `lz4_Block_format.md`) after the length of
-//! the data as four bytes, little-endian, which the usual LZ4 packages of other languages read. The stored code of the
-//! content type says that it is so. Invariants: a row's checksum is that of its data as they were appended; whoever
-//! reads needs no option; stored bytes grow to at most [`GROWTH_MAX`] times as many. Not here: what the database
-//! compresses (`sql/migrate_0001.sql`).
+//! Why: a log has one writing connection, and the database compresses large values while it works on the statement of
+//! that connection, which is a third of that work with events of 20 kB. Here the process that appends compresses them,
+//! on any core, and less data travels. The price: SQL alone cannot read such data. How: an LZ4 block (Collet,
+//! `lz4_Block_format.md`) follows the length of the data as four bytes, little-endian, which the usual LZ4 packages of
+//! other languages read. The stored code of the content type says that the data is compressed. Invariants: the checksum
+//! of a row is that of its data as it was appended; a reader needs no option; stored bytes grow to at most
+//! [`GROWTH_MAX`] times as many. Not here: what the database compresses (`sql/migrate_0001.sql`).
 
 use bytes::Bytes;
 use gesta_core::limits::EVENT_BYTES_MAX;
 use gesta_core::{ContentType, StreamId};
 use lz4::block;
 
-/// Added to the code of the content type of data that were compressed here.
+/// Is added to the code of the content type of data that was compressed here.
 pub(crate) const PACKED: i16 = 2;
 
-/// Smaller data stay in their row, where the database does not compress them either.
+/// The least size of data that is compressed, in bytes. Smaller data stays in its row, where the database does not
+/// compress it either.
 const BYTES_MIN: usize = 2 * 1_024;
-/// Data that would shrink to a smaller part than this are left to the database: memory that a page of rows takes stays
-/// foreseeable.
+/// How many times as large as its compressed form data may be. Data that shrinks more is left to the database, so that
+/// the memory for a page of rows can be foreseen.
 const GROWTH_MAX: usize = 8;
-/// Bytes that tell the length.
+/// How many bytes hold the length.
 const PREFIX_BYTES: usize = 4;
 
-/// Which data of large events this process compresses itself; the database compresses the others. Every process reads
-/// both, whatever its own choice.
+/// Which data of large events this process compresses itself. The database compresses the other data. Every process
+/// reads both, whatever its own setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
-    /// None.
+    /// This process compresses nothing.
     Database,
-    /// Data that are not JSON: SQL could make nothing of them anyhow. JSON stays readable.
+    /// This process compresses data that is not JSON, which SQL could not use in any case. JSON stays readable for SQL.
     #[default]
     Binary,
-    /// All. SQL shows large JSON data compressed.
+    /// This process compresses all data. SQL shows large JSON data compressed.
     Client,
 }
 
 impl Compression {
-    /// The data as they are to be stored, if that is not as they are.
+    /// Returns the compressed data, if it is to be stored compressed.
     pub(crate) fn pack(
         self,
         stream: &StreamId,
@@ -51,7 +52,7 @@ impl Compression {
             Compression::Binary => content_type != ContentType::Json,
             Compression::Client => true,
         };
-        // Metadata of streams is read by statements of other shape.
+        // Statements of other shape read the metadata of streams.
         if !wanted || data.len() < BYTES_MIN || stream.described_stream().is_some() {
             return None;
         }
@@ -62,7 +63,7 @@ impl Compression {
     }
 }
 
-/// Length of the data that a stored code and bytes stand for. Damaged bytes count as they are.
+/// Returns the length of the data as it was appended, by its stored code and bytes. Damaged bytes count as they are.
 pub(crate) fn length(code: i16, stored: &[u8]) -> usize {
     match told_length(stored).filter(|_| code >= PACKED) {
         Some(length) => length,
@@ -70,10 +71,10 @@ pub(crate) fn length(code: i16, stored: &[u8]) -> usize {
     }
 }
 
-/// The code of the content type and the data as they were appended, of those that are stored.
+/// Returns the code of the content type and the data as they were appended, from those that are stored.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A text that says what is wrong.
 pub(crate) fn unpack(code: i16, stored: &Bytes) -> Result<(i64, Bytes), String> {
     if code < PACKED {
         return Ok((i64::from(code), stored.clone()));
@@ -90,7 +91,7 @@ pub(crate) fn unpack(code: i16, stored: &Bytes) -> Result<(i64, Bytes), String> 
     Ok((i64::from(code - PACKED), data.into()))
 }
 
-/// The length that the first bytes tell, if it can be that of these bytes.
+/// Returns the length that the first bytes tell, if it can be the length of these data.
 fn told_length(stored: &[u8]) -> Option<usize> {
     let prefix = stored.first_chunk::<PREFIX_BYTES>()?;
     let length = usize::try_from(u32::from_le_bytes(*prefix)).ok()?;

@@ -1,7 +1,7 @@
-//! The store's URL: what it may say, and what it means.
+//! The URL of a store: its options, and what they mean.
 //!
-//! `postgres://user:password@host:port/database?option=value&…`. Options of Gesta are taken out,
-//! those of the connection go to the driver, anything else is refused with the list of what is known.
+//! `postgres://user:password@host:port/database?option=value&…`. Options of Gesta are taken out, those of the
+//! connection go to the driver, and any other option is refused with the list of known ones.
 //! Invariant: no error and no `Debug` text of this module holds any part of a password.
 
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::compression::Compression;
 use crate::password::Passwords;
 use crate::tls::TlsMode;
 
-/// Options of Gesta itself, with what they mean.
+/// The options of Gesta itself, with what they mean.
 const OWN_OPTIONS: &[(&str, &str)] = &[
     ("schema", "name of the PostgreSQL schema, default gesta"),
     ("durability", "full (default) or weakened"),
@@ -40,7 +40,7 @@ const OWN_OPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Options that the driver understands.
+/// The options that the driver understands.
 const DRIVER_OPTIONS: &[&str] = &[
     "user",
     "password",
@@ -59,25 +59,25 @@ const DRIVER_OPTIONS: &[&str] = &[
     "load_balance_hosts",
 ];
 
-/// For connecting to the only host.
+/// How long connecting to a single host may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For connecting to one of several hosts: another one may be the primary.
+/// How long connecting to one of several hosts may take, since another one may be the primary.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(3);
 const SCHEMA_DEFAULT: &str = "gesta";
-/// PostgreSQL cuts names at 63 bytes; the retention role adds `_retention`.
+/// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
 
 /// Which settings of the server are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RequiredDurability {
-    /// An acknowledged append survives a crash of the server; anything less is refused.
+    /// An acknowledged append must survive a crash of the server. Weaker settings are refused.
     #[default]
     Full,
-    /// The server may run with `fsync` or `full_page_writes` off: said aloud by `durability=weakened`.
+    /// The server may run with `fsync` or `full_page_writes` off. This is chosen explicitly by `durability=weakened`.
     Weakened,
 }
 
-/// Where the store is and how to talk to it.
+/// Where the store is and how to connect to it.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) driver: tokio_postgres::Config,
@@ -88,17 +88,20 @@ pub struct Config {
     pub schema: String,
     /// Which settings of the server are accepted.
     pub durability: RequiredDurability,
-    /// What of the data of large events this process compresses itself.
+    /// Which data of large events this process compresses itself.
     pub compression: Compression,
-    /// Connections for reads; one for messages and one for appends come on top.
+    /// The most connections for ordinary reads. One for reads that appends wait for, one for messages and one for
+    /// appends come on top.
     pub readers_max: usize,
-    /// A batch without an answer for this long makes its connection count as lost. One second per MiB is added.
+    /// How long a batch may take to be answered; after that its connection counts as lost. One second is added for each
+    /// MiB.
     pub answer_timeout: Duration,
-    /// Number of logs if the store does not exist yet and is made on opening.
+    /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
-    /// Refuses to open a store that does not exist, instead of making it.
+    /// Whether opening a store that does not exist is refused, instead of making it.
     pub must_exist: bool,
-    /// Opens a database that holds only some logs of its store. Whoever opens all of them and routes by log says so.
+    /// Whether a database may be opened that holds only some logs of its store. This is set by a caller that opens all
+    /// databases and routes calls by log.
     pub is_part: bool,
 }
 
@@ -122,11 +125,11 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Reads a URL. Times and sizes not named are Gesta's defaults. A password that the URL does not hold is taken from
-    /// `PGPASSWORD`, or from the password file: `PGPASSFILE`, or else `~/.pgpass`.
+    /// Reads a URL. Gesta's defaults hold for times and sizes that it does not name. If the URL has no password, that
+    /// is taken from `PGPASSWORD`, or from the password file: `PGPASSFILE`, or else `~/.pgpass`.
     ///
     /// # Errors
-    /// `InvalidArgument` names the option and the rule that it breaks; never the password.
+    /// `InvalidArgument`, which names the option and the rule that it breaks, but never the password.
     pub fn parse(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         if !matches!(scheme, "postgres" | "postgresql") {
@@ -140,7 +143,7 @@ impl Config {
             driver_url.push_str(&format!("{name}={value}"));
         }
         let driver = driver_url.parse::<tokio_postgres::Config>();
-        // The driver's messages name an option, but never its value.
+        // The messages of the driver name an option, but never its value.
         let driver = driver.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             invalid(cause.as_deref().unwrap_or("cannot be understood"))
@@ -213,7 +216,8 @@ impl Config {
         Ok(())
     }
 
-    /// What libpq does with a named root certificate, and what nobody should have to name.
+    /// Completes the configuration: with a named root certificate `require` means `verify-ca`, as for libpq, and what
+    /// nobody should have to name gets a default.
     fn finish(&mut self, options: &Options) {
         let has = |wanted: &str| options.driver.iter().any(|(name, _)| name == wanted);
         if self.tls == TlsMode::Require && self.root_certificates.is_some() {
@@ -256,16 +260,16 @@ impl Config {
         }
     }
 
-    /// How long connecting to one host may take, with the start of the session.
+    /// Returns how long connecting to one host may take, with the start of the session.
     pub(crate) fn connect_timeout(&self) -> Duration {
         let timeout = self.driver.get_connect_timeout().copied();
-        // The driver takes 0 for "no limit", as libpq does; a host that hangs must not hold us for ever.
+        // For the driver 0 means "no limit", as for libpq; a host that hangs must not keep a caller for ever.
         timeout
             .filter(|timeout| !timeout.is_zero())
             .unwrap_or(CONNECT_TIMEOUT)
     }
 
-    /// Where the store is, for people: hosts with their ports, database, and the schema if it is not the usual one.
+    /// Names the store for people: the hosts with their ports, the database, and the schema if it is not the usual one.
     #[must_use]
     pub fn name(&self) -> String {
         let ports = self.driver.get_ports();
@@ -292,12 +296,12 @@ impl Config {
         name
     }
 
-    /// The channel of the messages between processes.
+    /// Returns the name of the channel of the messages between processes.
     pub(crate) fn channel(&self) -> String {
         format!("gesta_{}", self.schema)
     }
 
-    /// The role that alone may remove events.
+    /// Returns the name of the role that alone may remove events.
     pub(crate) fn retention_role(&self) -> String {
         format!("{}_retention", self.schema)
     }
@@ -305,15 +309,15 @@ impl Config {
 
 #[derive(Default)]
 struct Options {
-    /// Decoded.
+    /// The options of Gesta, decoded.
     own: Vec<(String, String)>,
-    /// Still encoded, for the driver.
+    /// The options of the driver, still encoded.
     driver: Vec<(String, String)>,
 }
 
 impl Options {
     fn parse(query: &str) -> Result<Self> {
-        // A `?` inside of a password that was not encoded ends up here; do not echo it.
+        // A `?` inside of a password that was not encoded leads here, so the text is not repeated.
         if query.contains('@') {
             return Err(invalid(
                 "must percent-encode the characters ? / @ : of user and password",
@@ -340,7 +344,7 @@ impl Options {
     }
 }
 
-/// A schema is a plain identifier, so that it can stand in DDL and in a role's name as it is.
+/// Checks that a schema is a plain identifier, so that it can be part of DDL and of the name of a role as it is.
 fn check_schema(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
@@ -376,7 +380,7 @@ fn unknown(name: &str) -> Error {
         .map(|(name, meaning)| format!("{name} ({meaning})"));
     let driver = DRIVER_OPTIONS.iter().map(ToString::to_string);
     let known: Vec<String> = own.chain(driver).collect();
-    // What looks like no option's name may be a piece of a password.
+    // A text that does not look like the name of an option may be a piece of a password.
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     let shown = if plain { name } else { "(not shown)" };
     invalid(&format!(

@@ -1,4 +1,4 @@
-//! One connection: made, set up, verified, driven, closed.
+//! One connection: how it is made, set up, verified, driven and closed.
 //!
 //! Every session states what it relies on instead of trusting the server's defaults, and reads it back. Invariants: a
 //! connection that is handed out speaks to a primary with a UTF-8 database of a known version; that database has been
@@ -26,27 +26,27 @@ const READ_SESSION: &str = include_str!("../sql/read_session.sql");
 const READ_SETTINGS: &str = include_str!("../sql/read_settings.sql");
 const READ_TIMELINE: &str = include_str!("../sql/read_timeline.sql");
 
-/// 14 brought lz4, and is the oldest version that is tested.
+/// The oldest version of the server that is accepted: 14 brought lz4, and is the oldest version that is tested.
 const VERSION_MIN: i32 = 140_000;
-/// A statement of the registry takes at most this long.
+/// How long a statement of the registry may take.
 const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// How long a closing connection may take to say good-bye.
+/// How long a connection may take to close in good order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Appends.
+    /// The connection appends.
     Writer,
-    /// Reads.
+    /// The connection reads.
     Reader,
-    /// Messages between processes.
+    /// The connection carries messages between processes.
     Signals,
-    /// Beats of this node: they must not wait for anything.
+    /// The connection sends the beats of this node, which must not wait for anything.
     Beats,
-    /// Changes of leases.
+    /// The connection changes leases.
     Leases,
-    /// Schema changes, audits, scavenging: may take long.
+    /// The connection changes the schema, audits or scavenges, which may take long.
     Admin,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Role {
 pub(crate) struct Connector {
     pub(crate) config: Config,
     pub(crate) hosts: Arc<Hosts>,
-    /// What the backend tells about itself, once it is open, and the settings that this rests on.
+    /// What the backend tells about itself, once it is open, and the settings on which this is based.
     told: RwLock<Option<(Arc<BackendInfo>, Settings)>>,
     /// What every connection is compared with, once the store is open.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
@@ -67,19 +67,19 @@ pub(crate) struct Connection {
     pub(crate) client: Arc<Client>,
     pub(crate) session: Session,
     pub(crate) notices: Arc<Notices>,
-    /// Its answers count as long as this is the present generation; see `witness`.
+    /// The generation of the connection. Its answers count as long as this is the present one; see `witness`.
     pub(crate) generation: u64,
-    /// Messages of `LISTEN`.
+    /// The messages of `LISTEN`.
     pub(crate) notifications: mpsc::Receiver<Notification>,
     pub(crate) hosts: Arc<Hosts>,
-    /// Ends when the host is given up.
+    /// The use of the host, which ends when the host is given up.
     pub(crate) used: HostUse,
-    /// Dropped with the connection, which ends the driver.
+    /// Is dropped with the connection, which ends the driver.
     _open: oneshot::Sender<()>,
 }
 
-/// Warnings that the server sent, in order with its answers: a warning is recorded before the answer
-/// that follows it is handed out.
+/// The warnings of the server, in order with its answers: a warning is recorded before the answer that follows it is
+/// handed out.
 #[derive(Debug)]
 pub(crate) struct Notices {
     warning: Mutex<Option<String>>,
@@ -87,7 +87,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// The first warning since the session was set up.
+    /// Returns the first warning since the session was set up.
     pub(crate) fn warning(&self) -> Option<String> {
         self.warning
             .lock()
@@ -117,14 +117,14 @@ pub(crate) struct Session {
     pub(crate) version: String,
     pub(crate) backend: i32,
     pub(crate) settings: Settings,
-    /// `None` if the server does not tell.
+    /// The timeline of the server; `None` if the server does not tell it.
     pub(crate) timeline: Option<Timeline>,
     isolation: String,
     read_only: bool,
     in_recovery: bool,
 }
 
-/// The settings that decide what an acknowledgement is worth.
+/// The settings that decide how durable an acknowledged append is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     pub(crate) fsync: bool,
@@ -144,7 +144,7 @@ impl Connector {
         })
     }
 
-    /// What the backend tells about itself, by the settings last seen.
+    /// Returns what the backend tells about itself, by the settings that were seen last.
     pub(crate) fn info(&self) -> Option<Arc<BackendInfo>> {
         let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
         told.as_ref().map(|(info, _)| Arc::clone(info))
@@ -155,7 +155,7 @@ impl Connector {
         *told = Some((info, settings.clone()));
     }
 
-    /// The settings of the server as they are now. `role` is that of the session which has found them.
+    /// Takes over the settings of the server as they are now. `role` is that of the session that has found them.
     pub(crate) fn observe(&self, role: Role, found: &Settings) {
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
         let Some((info, settings)) = told.as_mut() else {
@@ -163,7 +163,7 @@ impl Connector {
         };
         let mut found = found.clone();
         if role == Role::Signals {
-            // Sessions for messages commit as they please; those that append as they were told.
+            // Sessions for messages choose their own setting; those that append use the one that was told.
             found
                 .synchronous_commit
                 .clone_from(&settings.synchronous_commit);
@@ -259,8 +259,10 @@ impl Connector {
         Ok(session)
     }
 
+    /// Returns the durability that the settings give.
+    ///
     /// # Errors
-    /// `Unsupported` if the settings are weaker than full and that was not asked for.
+    /// `Unsupported` if the settings are weaker than full and the configuration does not accept that.
     pub(crate) fn check_durability(&self, settings: &Settings) -> Result<Durability> {
         let durability = settings.durability();
         if let (Durability::Weakened(why), RequiredDurability::Full) =
@@ -276,7 +278,7 @@ impl Connector {
 }
 
 impl Connection {
-    /// True once the connection must be discarded.
+    /// Tells whether the connection must be discarded.
     pub(crate) fn is_lost(&self) -> bool {
         self.client.is_closed() || *self.notices.lost.borrow() || self.used.is_over()
     }
@@ -309,7 +311,8 @@ impl Settings {
     }
 }
 
-/// Raises what is weaker than `on`; what is stricter stays. Messages and beats need no durability at all.
+/// Returns the level to which `synchronous_commit` is raised. A level weaker than `on` is raised; a stricter one stays.
+/// Messages and beats need no durability at all.
 fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
     match (role, found) {
         (Role::Signals | Role::Beats, _) => Some("off"),
@@ -318,8 +321,8 @@ fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
     }
 }
 
-/// A session's settings. No wait is endless; plans are made once and use the indexes that the statements were written
-/// for.
+/// Returns the settings of a session. No wait is endless; plans are made once and use the indexes for which the
+/// statements were written.
 fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> {
     let milliseconds = |duration: Duration| duration.as_millis().to_string();
     let mut settings: Vec<(&'static str, String)> = [
@@ -350,7 +353,7 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
             Duration::from_secs(10),
             Duration::from_secs(30),
         ),
-        // The caller gives up earlier, and nothing may come of it long after that.
+        // The caller gives up earlier, and the statement must have no effect long after that.
         Role::Beats | Role::Leases => (REGISTRY_TIMEOUT, REGISTRY_TIMEOUT / 2, REGISTRY_TIMEOUT),
         Role::Admin => (
             Duration::ZERO,
@@ -384,7 +387,8 @@ pub(crate) async fn read_session(client: &Client) -> Result<Session> {
     check_session(row).map_err(|error| error::general(&error))?
 }
 
-/// The timeline that the server writes on. `None` if it is a standby, or does not tell (some services do not).
+/// Reads the timeline on which the server writes. Returns `None` if the server is a standby or does not tell it, like
+/// some services.
 pub(crate) async fn read_timeline(client: &Client) -> Option<Timeline> {
     let rows = client.query_typed(READ_TIMELINE, &[]).await;
     let row = rows.ok()?.into_iter().next()?;
@@ -450,7 +454,7 @@ fn connect_error(error: &tokio_postgres::Error) -> Error {
         return ErrorKind::Unsupported(text.to_owned()).into();
     }
     match error.code().and_then(|code| code.code().get(..2)) {
-        // Wrong password, no such database: waiting does not help.
+        // With a wrong password or without such a database, waiting does not help.
         Some("28" | "3D" | "42") => ErrorKind::Unsupported(text).into(),
         _ => Error::unavailable(text),
     }
@@ -498,15 +502,15 @@ where
         () = closed => {}
     }
     notices.lost.send_replace(true);
-    // The other half lives as long as the connection is wanted.
+    // The sender lives as long as the connection is wanted.
     match closing.try_recv() {
         Err(oneshot::error::TryRecvError::Empty) => End::Lost,
         _ => End::Closed,
     }
 }
 
-/// True if two sessions that are open at once, and one of them in a transaction, do not each have a backend of their
-/// own.
+/// Tells whether sessions share backends: whether two sessions that are open at once, one of them in a transaction, do
+/// not each have a backend of their own.
 pub(crate) async fn is_pooled_by_transaction(one: &Connection, other: &Connection) -> Result<bool> {
     let general = |error| error::general(&error);
     other.client.batch_execute("BEGIN").await.map_err(general)?;
@@ -531,7 +535,7 @@ async fn backend_of(connection: &Connection) -> Result<i32> {
         .map(|session| session.backend)
 }
 
-/// Each session must have kept its backend, and they must differ.
+/// Tells whether a session did not keep its backend, or both have the same.
 fn shares_backends(one_before: i32, one_now: i32, other_before: i32, other_now: i32) -> bool {
     one_before != one_now || other_before != other_now || one_now == other_now
 }

@@ -1,9 +1,9 @@
-//! Batches as the binds of their statement.
+//! Writes batches as the binds of their statement.
 //!
 //! What a batch alone decides, its checksums among it, is made when it is submitted ([`Prepared`]); the statement that
-//! carries it, alone or with others, writes its columns straight from the rows ([`Binds`]). Invariants: positions follow
-//! the row that the batch is chained to, without a gap; every number fits the column that it goes to; the parts of a
-//! statement are in order of log, so that two of them in two sessions cannot wait for each other.
+//! carries it, alone or with others, writes its columns straight from the rows ([`Binds`]). Invariants: positions
+//! follow the row that the batch is chained to, without a gap; every number fits the column that it goes to; the parts
+//! of a statement are in the order of their logs, so that two of them in two sessions cannot wait for each other.
 //! Not here: sending (`appender`), the binary form of arrays (`values`).
 
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::gather::Part;
 use crate::prepared::{Names, Prepared};
 use crate::values::{Column, Field};
 
-/// Which statement a batch, or several, need.
+/// The statement that one or several batches need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StatementKind {
-    /// No events of one log: is the row the last?
+    /// Batches of one log without events: asks whether the row is the last.
     Confirm,
-    /// One event alone.
+    /// One event, without tags, new names or compressed data.
     One,
-    /// Events of one log alone.
+    /// Several events of one log, without tags, new names or compressed data.
     Plain,
-    /// Events of one log, with compressed data among them.
+    /// Events of one log, some of them with compressed data.
     Packed,
-    /// Events of one log, of any kind, with new streams, new types or tags.
+    /// Events of one log of any kind, with new streams, new types or tags.
     Names,
-    /// Events of several logs alone.
+    /// Events of several logs, without tags, new names or compressed data.
     Logs,
-    /// Events of several logs, of any kind, with new streams, new types or tags.
+    /// Events of several logs of any kind, with new streams, new types, tags or compressed data.
     LogsAndNames,
 }
 
-/// The statement that these parts need.
+/// Returns the statement that these parts need.
 pub(crate) fn kind_of(parts: &[Part<Arc<Prepared>>]) -> StatementKind {
     let batches = || parts.iter().flat_map(|part| &part.batches);
     let names = batches().any(|batch| batch.has_names());
@@ -57,7 +57,7 @@ pub(crate) fn kind_of(parts: &[Part<Arc<Prepared>>]) -> StatementKind {
 #[derive(Debug)]
 pub(crate) struct Binds<'a> {
     kind: StatementKind,
-    /// One element per log.
+    /// The rows that the parts follow, one for each log.
     links: Links,
     epoch: i64,
     columns: Vec<Column<'a>>,
@@ -66,7 +66,7 @@ pub(crate) struct Binds<'a> {
     tags: Tags<'a>,
 }
 
-/// The row that must be the last, of each log.
+/// For each log, the row that must be the last.
 #[derive(Default, Debug)]
 struct Links {
     logs: Vec<i16>,
@@ -104,7 +104,7 @@ impl<'a> Tags<'a> {
             for tag in row.tags.as_slice() {
                 self.logs.push(batch.log);
                 self.texts.push(tag.as_str());
-                // Positions were checked: they fit.
+                // The positions were checked, so they fit.
                 self.positions
                     .push(i64::try_from(row.position.0).unwrap_or(i64::MAX));
             }
@@ -125,7 +125,7 @@ const OF_ONE_LOG: &[Field] = &[
     Field::Data,
     Field::Metadata,
 ];
-/// The same, as the statements of several logs take them.
+/// The columns of the events, as the statements of several logs take them.
 const OF_LOGS: &[Field] = &[
     Field::Position,
     Field::Stream,
@@ -197,7 +197,7 @@ impl<'a> Binds<'a> {
         )
     }
 
-    /// In the order of the statement.
+    /// Returns the binds in the order of the statement.
     pub(crate) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         let several = matches!(self.kind, StatementKind::Logs | StatementKind::LogsAndNames);
         let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(28);

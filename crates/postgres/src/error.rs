@@ -1,4 +1,4 @@
-//! What an answer of the database means.
+//! Decides what an answer of the database means.
 //!
 //! Every `SQLSTATE` is judged in one place. The question about a batch is always: *can it be stored, now or later?* An
 //! `ERROR` before the commit says no; a lost connection says nothing. Invariant: texts hold the server's message and
@@ -8,7 +8,7 @@ use gesta_core::backend::BatchOutcome;
 use gesta_core::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Constraints whose violation means that another writer came first.
+/// The constraints whose violation means that another writer came first.
 const CHAIN_CONSTRAINTS: &[&str] = &[
     "events_pkey",
     "events_stream_revision_key",
@@ -24,11 +24,11 @@ const CHAIN_CONSTRAINTS: &[&str] = &[
 pub(crate) enum Class {
     /// Another writer came first.
     Missed,
-    /// Refused for what the batch contains.
+    /// The batch was refused because of what it contains.
     Refused,
-    /// Not stored, for a passing reason.
+    /// The batch was not stored, for a passing reason.
     Failed,
-    /// It may be stored, or may yet be.
+    /// The batch may be stored, or may be stored later.
     Unknown,
 }
 
@@ -40,17 +40,18 @@ fn class_of_state(code: &str, constraint: Option<&str>, ends_connection: bool) -
         ("23505", _) if constraint.is_some_and(|name| CHAIN_CONSTRAINTS.contains(&name)) => {
             Class::Missed
         }
-        // The server ends the connection, or is not (any more) the one to write to, or a proxy lost our statements.
+        // The server ends the connection, or is not the primary any more, or a proxy has lost the prepared statements.
         ("57P01" | "57P02" | "57P03" | "57P04" | "57P05", _) | (_, "08" | "25" | "26") => {
             Class::Unknown
         }
-        // Deadlock, serialization, lock and statement time-outs, no space, no memory, too many connections.
+        // These are deadlocks, failed serialisation, time-outs of locks and statements, no space, no memory, and too
+        // many connections.
         ("40001" | "40P01" | "55P03" | "57014" | "55006", _) | (_, "40" | "53" | "58") => {
             Class::Failed
         }
-        // Missing rights or tables: an administrator can repair this, and splitting the batch cannot.
+        // Rights or tables are missing. An administrator can repair this, and splitting the batch cannot.
         (_, "28" | "3D" | "3F" | "42") => Class::Failed,
-        // 22, 23, 54, P0 and whatever is not known: nothing was stored, and splitting the batch finds the cause.
+        // These are 22, 23, 54, P0 and unknown codes: nothing was stored, and splitting the batch finds the cause.
         _ => Class::Refused,
     }
 }
@@ -71,25 +72,25 @@ fn ends_connection(db: &DbError) -> bool {
     )
 }
 
-/// The driver keeps the kinds of its errors to itself, and the cause of this one is an I/O error as that of a lost
-/// connection is: only the text tells them apart. A test makes both errors; with another text they would count as
-/// *unknown*.
+/// Tells whether values could not be encoded. The driver does not show the kinds of its errors, and the cause of this
+/// one is an I/O error, as that of a lost connection is, so only the text tells them apart. A test makes both errors;
+/// with another text they would count as *unknown*.
 fn is_encoding(error: &tokio_postgres::Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing parameter") || text.starts_with("error encoding message")
 }
 
-/// True if the statement gave up waiting: for a lock, or for anything else.
+/// Tells whether the statement gave up waiting, for a lock or for anything else.
 pub(crate) fn is_wait_given_up(error: &tokio_postgres::Error) -> bool {
     matches!(error.code(), Some(code) if matches!(code.code(), "55P03" | "57014"))
 }
 
-/// True if the values could not be encoded: the server has not seen the statement.
+/// Tells whether the values could not be encoded, so that the server has not seen the statement.
 pub(crate) fn was_not_sent(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none() && is_encoding(error)
 }
 
-/// True if the connection must be discarded.
+/// Tells whether the connection must be discarded after this error.
 pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         Some(db) => {
@@ -99,7 +100,7 @@ pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// The message for people: text and code, without detail.
+/// Returns the message for people: text and code, without detail.
 pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => db_text(db),
@@ -114,7 +115,7 @@ pub(crate) fn db_text(db: &DbError) -> String {
     format!("{} (SQLSTATE {})", db.message(), db.code().code())
 }
 
-/// What became of a batch that ended with this error.
+/// Returns the outcome of a batch that ended with this error.
 pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
     let text = text(error);
     match class_of(error) {
@@ -125,7 +126,7 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
     }
 }
 
-/// The error of a read or of an administrative statement.
+/// Returns the error of a read or of an administrative statement.
 pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
     let text = text(error);
     let Some(code) = error.code() else {

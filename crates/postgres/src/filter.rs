@@ -1,4 +1,4 @@
-//! What the database can do with a filter.
+//! Narrows reads by a filter as far as the database can.
 //!
 //! A filter is *any of* queries. The statements take one list per kind of condition, so each list is the
 //! union over the queries, and a kind counts only if every query sets it: what comes back is a superset,
@@ -7,16 +7,16 @@
 use gesta_core::{Filter, Query};
 use tokio_postgres::types::ToSql;
 
-/// Conditions that an event must meet to match, as far as the database is asked.
+/// The conditions that the database checks for a filter.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Narrowing<'a> {
-    /// None.
+    /// The filter sets no conditions.
     Nothing,
-    /// These.
+    /// The filter sets these conditions.
     To(Conditions<'a>),
 }
 
-/// `None` holds for every event.
+/// The conditions that an event must meet. `None` holds for every event.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Conditions<'a> {
     types: Option<Vec<&'a str>>,
@@ -60,7 +60,7 @@ fn tags(query: &Query) -> impl Iterator<Item = &str> {
     query.tags.iter().map(gesta_core::Tag::as_str)
 }
 
-/// All values of all queries, or `None` if a query has none and so allows any.
+/// Returns all values of all queries, or `None` if a query has none and so allows any.
 fn union<'a>(
     queries: &'a [Query],
     values: impl Fn(&'a Query) -> Vec<&'a str>,
@@ -81,7 +81,7 @@ fn union<'a>(
 }
 
 impl Conditions<'_> {
-    /// Binds $6 and following of the filtered statements.
+    /// Returns the binds $6 and following of the filtered statements.
     pub(crate) fn params(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
         let params: [&(dyn ToSql + Sync); 4] = [
             &self.types,

@@ -1,25 +1,27 @@
-//! The batches on their way on one connection: whose answer is late, and from which one on everything is in doubt.
+//! The batches that are on their way on one connection: whose answer is late, and from which batch on everything is in
+//! doubt.
 //!
 //! Pure: the clock is passed in. Answers arrive in the order of sending, so only the oldest batch is waited for: its
-//! time runs from when it was sent or from when the one before it was answered, whichever is later. When it is over,
-//! all that are on their way are in doubt at once. Invariant: after a batch in doubt, no later one is certain; before a
-//! batch that was answered, none is in doubt. This holds whatever the order in which the answers are looked at.
+//! time runs from when it was sent or from when the one before it was answered, whichever is later. When this time is
+//! over, all batches on their way are in doubt at once. Invariant: after a batch in doubt, no later one is certain;
+//! before a batch that was answered, none is in doubt. This holds whatever the order in which the answers are looked
+//! at.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A timer that fires so much too late shows that this process did not run: answers may wait in the socket.
+/// A timer that fires this much too late shows that the process did not run, so answers may wait in the socket.
 const OVERSLEPT: Duration = Duration::from_millis(500);
 
-/// The batches on their way.
+/// The batches that are on their way.
 #[derive(Debug)]
 pub(crate) struct Flights {
-    /// Not answered yet, oldest first.
+    /// The batches that are not answered yet, oldest first.
     waiting: VecDeque<Flight>,
     next: u64,
-    /// Everything below this number has been answered.
+    /// All batches before this number have been answered.
     answered_below: u64,
     last_answer: Instant,
     doubt: Option<Doubt>,
@@ -34,7 +36,7 @@ struct Flight {
 
 #[derive(Debug)]
 struct Doubt {
-    /// This batch and all after it.
+    /// The number of the first batch in doubt; all after it are in doubt too.
     from: u64,
     reason: String,
 }
@@ -44,7 +46,7 @@ struct Doubt {
 pub(crate) enum Look {
     /// Look again at this moment.
     Wait(Instant),
-    /// The oldest batch is late, but still has time until this moment.
+    /// The oldest batch is late, but has time until this moment.
     Late(Instant),
     /// The time of the oldest batch is over.
     Overdue,
@@ -61,7 +63,7 @@ impl Flights {
         }
     }
 
-    /// A batch is sent; its answer may take `limit`. Gives its number.
+    /// Notes that a batch is sent, whose answer may take `limit`. Returns the number of the batch.
     pub(crate) fn send(&mut self, limit: Duration, now: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -73,12 +75,12 @@ impl Flights {
         number
     }
 
-    /// The answer to a batch has arrived. Gives the reason if it is in doubt nevertheless.
+    /// Notes that the answer to a batch has arrived. Returns the reason if the batch is in doubt nevertheless.
     pub(crate) fn answered(&mut self, number: u64, now: Instant) -> Option<String> {
         if let Some(reason) = self.doubt_of(number) {
             return Some(reason);
         }
-        // The answers to those before have arrived too, even if nobody has looked at them yet.
+        // The answers to the batches before have arrived too, even if they have not been looked at yet.
         while self
             .waiting
             .pop_front_if(|flight| flight.number <= number)
@@ -89,17 +91,17 @@ impl Flights {
         None
     }
 
-    /// A batch was not sent after all.
+    /// Notes that a batch was not sent after all.
     pub(crate) fn withdraw(&mut self, number: u64) {
         self.waiting.retain(|flight| flight.number != number);
     }
 
-    /// True if the answer to this batch, or to a later one, was looked at and is certain.
+    /// Tells whether the answer to this batch, or to a later one, was looked at and is certain.
     pub(crate) fn is_answered(&self, number: u64) -> bool {
         number < self.answered_below
     }
 
-    /// Everything that was not answered is in doubt, for good. The first reason stays.
+    /// Puts every batch in doubt that was not answered, for good. The first reason is kept.
     pub(crate) fn raise(&mut self, reason: &str) {
         self.doubt.get_or_insert_with(|| Doubt {
             from: self.answered_below,
@@ -107,7 +109,7 @@ impl Flights {
         });
     }
 
-    /// This batch was answered, by something that puts it and all after it in doubt, if no later one was answered well.
+    /// Puts this batch and all after it in doubt, because of its answer, unless a later one was answered well.
     pub(crate) fn raise_from(&mut self, number: u64, reason: &str) {
         let from = number.max(self.answered_below);
         self.doubt.get_or_insert_with(|| Doubt {
@@ -116,18 +118,18 @@ impl Flights {
         });
     }
 
-    /// Why nothing more may be sent, if so.
+    /// Returns the reason why nothing more may be sent; `None` if more may be sent.
     pub(crate) fn reason(&self) -> Option<String> {
         self.doubt.as_ref().map(|doubt| doubt.reason.clone())
     }
 
-    /// Why this batch is in doubt, if it is.
+    /// Returns the reason why this batch is in doubt; `None` if it is not.
     pub(crate) fn doubt_of(&self, number: u64) -> Option<String> {
         let doubt = self.doubt.as_ref().filter(|doubt| number >= doubt.from);
         doubt.map(|doubt| doubt.reason.clone())
     }
 
-    /// Looks at the oldest batch. `due` is the moment that the caller meant to look.
+    /// Looks at the oldest batch. `due` is the moment at which the caller meant to look.
     pub(crate) fn look(&mut self, late_after: Duration, due: Instant, now: Instant) -> Look {
         if now.saturating_duration_since(due) > OVERSLEPT {
             return Look::Wait(now + OVERSLEPT);

@@ -1,5 +1,5 @@
-//! What goes into the next statement of a connection that appends to several logs, and what its answer means for each
-//! batch.
+//! Decides which batches go into the next statement of a connection that appends to several logs, and what the answer
+//! means for each batch.
 //!
 //! Why: a commit costs the same whether it stores the events of one log or of sixteen. So the logs of a process share a
 //! connection, and what they submit while statements are under way leaves together (decision 0016). Pure: no tasks, no
@@ -11,7 +11,7 @@
 //! * While nothing is under way, nothing waits.
 //! * The batches of a lane that are under way are chained to each other, and are first sent in the order of submission;
 //!   a batch that is not chained to the one before it waits until that one is answered.
-//! * Every batch gets one verdict, and after it is never sent again. Whoever is sent again was not stored.
+//! * Every batch gets one verdict, and after it is never sent again. A batch that is sent again was not stored.
 //! * A batch is answered with an error of the database only if it was alone in its statement, or if the error tells
 //!   nothing about what the statement contains (`Failed`).
 //! * What waits is sent at the latest after as many statements as there are lanes.
@@ -33,71 +33,72 @@ use tokio::time::Instant;
 use crate::gather::lane::Lane;
 use gesta_core::pace::Pace;
 
-/// Most events of one statement: about 15 ms of work near the database, and as much as one gains by gathering.
+/// The most events of one statement: about 15 ms of work near the database, and as much as can be gained by gathering.
 const EVENTS_MAX: usize = 2_000;
-/// Most bytes of data and metadata of one statement. A batch that is larger goes alone.
+/// The most bytes of data and metadata of one statement. A larger batch goes alone.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Most statements under way.
+/// The most statements under way.
 const UNDER_WAY_MAX: usize = 64;
-/// Statements of full size under way near the database: one that it works on and one that waits.
+/// The most statements of full size under way near the database: one that it works on and one that waits.
 const NEAR_UNDER_WAY_MAX: usize = 2;
-/// The same where a statement travels for longer than it is worked on.
+/// The most statements of full size under way where a statement travels for longer than the database works on it.
 const FAR_UNDER_WAY_MAX: usize = 4;
 
-/// A handle's place in the gathering.
+/// Identifies the lane of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct LaneId(u64);
 
-/// A batch that was submitted.
+/// Identifies a batch that was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Ticket(u64);
 
-/// A row, by what identifies it in its log.
+/// Identifies a row in its log.
 pub(crate) type Place = (Position, WriterEpoch);
 
-/// What is to be known of a batch in order to gather it.
+/// What must be known about a batch in order to gather it.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece<T> {
-    /// The row that it follows.
+    /// The row that the batch follows.
     pub(crate) after: Place,
-    /// Its last row; `after` if it has none.
+    /// The last row of the batch; `after` if it has no events.
     pub(crate) end: Place,
     pub(crate) events: usize,
     pub(crate) bytes: usize,
-    /// The batch.
+    /// The batch itself.
     pub(crate) load: T,
 }
 
-/// Batches of one log that follow one another, in one statement.
+/// The batches of one log in one statement, which follow one another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Part<T> {
     pub(crate) log: LogId,
     pub(crate) batches: Vec<T>,
 }
 
-/// What the database said of a statement. Doubt ends the gathering instead ([`Gather::end`]).
+/// What the database said about a statement. If a statement is in doubt, [`Gather::end`] is called instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Said<'a> {
-    /// It was executed: for each part, in their order, whether the row that it follows was the last.
+    /// The statement was executed. For each part, in their order, this tells whether the row that it follows was the
+    /// last.
     Executed(&'a [bool]),
-    /// Nothing of it was stored: a key was taken, so another writer came first in one of its logs.
+    /// Nothing was stored: a key was taken, so another writer came first in one of the logs.
     Collided,
-    /// Nothing of it was stored: the content of one of its batches is refused.
+    /// Nothing was stored: the content of one of the batches is refused.
     Refused,
-    /// Nothing of it was stored, for a passing reason.
+    /// Nothing was stored, for a passing reason.
     Failed,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Committed,
     Missed,
-    /// What the database said of the statement holds for this batch.
+    /// The error of the statement holds for this batch.
     Error,
 }
 
-/// The database says what cannot be: a batch was stored although one that it follows was not.
+/// The database contradicts itself: a batch was stored although one that it follows was not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
@@ -105,7 +106,7 @@ pub(crate) struct Broken;
 #[derive(Debug)]
 pub(crate) struct Gather<T> {
     lanes: BTreeMap<LaneId, Lane<T>>,
-    /// Statements without an answer, oldest first.
+    /// The statements without an answer, oldest first.
     under_way: VecDeque<Statement>,
     pace: Pace,
     tickets: u64,
@@ -117,13 +118,13 @@ pub(crate) struct Gather<T> {
 struct Statement {
     number: u64,
     sent: Instant,
-    /// Statements under way when it was sent, itself included.
+    /// How many statements were under way when it was sent, itself included.
     queue: usize,
     size: usize,
     parts: Vec<(LaneId, Vec<Ticket>)>,
 }
 
-/// What the next statement would hold of a lane: `count` batches from number `first` on.
+/// The batches of a lane that the next statement would hold: `count` batches from index `first` on.
 struct Choice {
     lane: LaneId,
     first: usize,
@@ -136,9 +137,9 @@ struct Chosen {
     choices: Vec<Choice>,
     events: usize,
     bytes: usize,
-    /// Batches without events count as one.
+    /// The size of the statement, in events. A batch without events counts as one.
     size: usize,
-    /// Something that waits does not fit.
+    /// Whether a waiting batch does not fit.
     is_full: bool,
 }
 
@@ -168,7 +169,7 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// Opens a lane. `None` if the log has one: two would be two writers, which need two connections.
+    /// Opens a lane. Returns `None` if the log has a lane: two lanes would be two writers, which need two connections.
     pub(crate) fn open(&mut self, log: LogId) -> Option<LaneId> {
         if self.lanes.values().any(|lane| lane.log == log) {
             return None;
@@ -179,7 +180,7 @@ impl<T: Clone> Gather<T> {
         Some(id)
     }
 
-    /// Closes a lane. Its batches that are not under way are withdrawn: nobody waits for them.
+    /// Closes a lane. Its batches that are not under way are withdrawn and returned, since no caller waits for them.
     pub(crate) fn close(&mut self, id: LaneId) -> Vec<Ticket> {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return Vec::new();
@@ -191,8 +192,8 @@ impl<T: Clone> Gather<T> {
         withdrawn
     }
 
-    /// Takes a batch. Whoever submits must not decide again what was not stored before all that he has submitted is
-    /// answered: two batches of one epoch at one place could not be told apart.
+    /// Takes a batch. After a batch was not stored, the caller must not decide again before all that it has submitted
+    /// is answered: two batches of one epoch at one place could not be told apart.
     pub(crate) fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -202,8 +203,8 @@ impl<T: Clone> Gather<T> {
         ticket
     }
 
-    /// What is to be sent now, in order of log, if anything is. To be called until it gives nothing, whenever something
-    /// was submitted or answered.
+    /// Returns what is to be sent now, in the order of the logs; `None` if nothing is. Whenever a batch was submitted
+    /// or answered, this is to be called until it returns `None`.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<Part<T>>> {
         let wanted = self.size_wanted(now)?;
         let chosen = self.choose();
@@ -233,8 +234,8 @@ impl<T: Clone> Gather<T> {
         Some(parts)
     }
 
-    /// The oldest statement was answered. Gives the verdicts that follow, or says that they contradict each other: then
-    /// everything is in doubt.
+    /// Takes the answer to the oldest statement. Returns the verdicts that follow, or [`Broken`] if they contradict
+    /// each other; then everything is in doubt.
     pub(crate) fn answered(
         &mut self,
         said: Said<'_>,
@@ -272,7 +273,7 @@ impl<T: Clone> Gather<T> {
         Ok(verdicts)
     }
 
-    /// Ends everything: the batches that have no verdict yet.
+    /// Ends everything. Returns the batches that have no verdict yet.
     pub(crate) fn end(&mut self) -> Vec<Ticket> {
         self.under_way.clear();
         let lanes = std::mem::take(&mut self.lanes);
@@ -280,7 +281,7 @@ impl<T: Clone> Gather<T> {
     }
 
     /// Chooses one batch of each lane, then more of the same lanes, as long as they fit. The lane that was served least
-    /// recently comes first, and so does not wait for one that submits more.
+    /// recently comes first, so it does not wait for one that submits more.
     fn choose(&self) -> Chosen {
         let mut waiting: Vec<_> = self
             .lanes
@@ -312,7 +313,7 @@ impl<T: Clone> Gather<T> {
         chosen
     }
 
-    /// Adds what follows the batches that were chosen, one of each lane in turn.
+    /// Adds batches that follow the chosen ones, one of each lane in turn.
     fn choose_more(&self, chosen: &mut Chosen) {
         loop {
             let before = chosen.events + chosen.size;
@@ -331,9 +332,9 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// How large a statement must be to be sent now, unless it is full. Any may go if nothing is under way, or if the
-    /// database would be idle before another one arrives; else, if few are under way, one as large as the smallest of
-    /// them. The rules are those by which the pipeline of one log sends its batches.
+    /// Returns how large a statement must be to be sent now, unless it is full. A statement of any size may be sent if
+    /// none is under way, or if the database would be idle before another one arrives. Else, if few are under way, it
+    /// must be as large as the smallest of them. The pipeline of one log sends its batches by the same rules.
     fn size_wanted(&self, now: Instant) -> Option<usize> {
         let under_way = self.under_way.len();
         let Some(oldest) = self.under_way.front() else {

@@ -1,11 +1,11 @@
-//! Finds out that the history of the store has changed, once, and makes this process forget.
+//! Finds out that the history of the store has changed, once, and makes this process forget what it knew.
 //!
 //! Every connection is compared with what the process knows (`witness`) before it is handed out, so no answer of a
-//! database that has lost commits is used together with anything older. Who finds a loss gives the store a new
-//! incarnation, by compare-and-swap in the database, so that checkpoints of the lost history are refused everywhere;
-//! the other servers learn it from their own connections, or by a message. Invariants: what is forgotten is forgotten
-//! before the first answer of the new history is handed out; an answer counts only if its connection is still of the
-//! present generation when it is handed out.
+//! database that has lost commits is used together with anything older. A process that finds a loss gives the store a
+//! new incarnation, by compare-and-swap in the database, so that checkpoints of the lost history are refused
+//! everywhere; the other servers learn it from their own connections, or by a message. Invariants: what is forgotten is
+//! forgotten before the first answer of the new history is handed out; an answer counts only if its connection is still
+//! of the present generation when it is handed out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,9 +28,9 @@ const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
 
-/// Messages that are kept for a slow listener.
+/// The most messages that are kept for a slow listener.
 const SIGNALS_QUEUE_MAX: usize = 1_024;
-/// Comparisons of one connection, if others change what is known meanwhile.
+/// How often one connection is compared, if what is known changes meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
@@ -42,11 +42,11 @@ pub(crate) struct Ledger {
     current: CurrentHistory,
     /// The present generation of connections.
     generation: watch::Sender<u64>,
-    /// Forgotten with each generation.
+    /// The names that were read. They are forgotten with each generation.
     pub(crate) names: Names,
-    /// Messages to all who listen in this process.
+    /// Carries messages to all listeners in this process.
     pub(crate) received: broadcast::Sender<Signal>,
-    /// Of this process, in messages to others.
+    /// The id of this process, which its messages to other processes carry.
     pub(crate) process: Uuid,
     channel: String,
 }
@@ -72,8 +72,8 @@ impl Ledger {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this generation hands over an answer that goes up to these rows, of one log each. False if the
-    /// answer must not be used.
+    /// Notes that a connection of this generation hands over an answer that goes up to these rows, one of each log.
+    /// Returns false if the answer must not be used.
     pub(crate) fn observe(&self, generation: u64, marks: impl IntoIterator<Item = Mark>) -> bool {
         self.known().observe(generation, marks)
     }
@@ -93,10 +93,11 @@ impl Ledger {
         }
     }
 
-    /// Compares a new connection with what is known, and gives the generation that it is of.
+    /// Compares a new connection with what is known. Returns the generation of the connection.
     ///
     /// # Errors
-    /// `Unavailable` if the server is an old primary, or the database has lost commits and we may not say so in it.
+    /// `Unavailable` if the server is an old primary, or the database has lost commits and this process may not note
+    /// that in it.
     pub(crate) async fn check(&self, client: &Client, server: Option<Timeline>) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let view = self.admit(server)?;
@@ -138,8 +139,8 @@ impl Ledger {
         Ok(view)
     }
 
-    /// Forgets what rests on answers of older connections. Under the lock of what is known, so nobody gets a connection
-    /// of the new generation before.
+    /// Forgets what rests on answers of older connections. This is done under the lock of what is known, so that nobody
+    /// gets a connection of the new generation before.
     fn begin_generation(&self, known: &Known) {
         self.names.forget(known.generation());
         self.generation.send_replace(known.generation());
@@ -156,12 +157,13 @@ impl Ledger {
             %old, new = %incarnation, number = history.number, why,
             "the history of the store has changed: all that was known is forgotten, older checkpoints are refused"
         );
-        // Fails only if nobody listens.
+        // This fails only if there is no listener.
         let _ = self.received.send(Signal::HistoryChanged);
         Some(generation)
     }
 
-    /// Begins a new incarnation in place of `old`, unless somebody else has; gives the one that there is then.
+    /// Begins a new incarnation in place of `old`, unless another process has. Returns the incarnation that the store
+    /// has then.
     async fn replace(&self, client: &Client, old: Incarnation, why: &str) -> Result<Incarnation> {
         tracing::error!(%old, why, "the database has lost commits");
         let new = Incarnation::random();
@@ -169,7 +171,7 @@ impl Ledger {
             Ok(found) if found != old => Ok(found),
             Ok(_) => Err(Error::unavailable("the incarnation could not be replaced")),
             Err(error) => {
-                // The connection is dropped, and with it the transaction.
+                // The connection is dropped, and the transaction with it.
                 let cause = error::text(&error);
                 Err(Error::unavailable(format!(
                     "the database has lost commits ({why}), and a new incarnation could not be begun ({cause}): allow \
@@ -186,7 +188,8 @@ impl Ledger {
         new: Incarnation,
     ) -> Driver<Incarnation> {
         let payload = incarnation_payload(self.process, new);
-        // Not to hang for a standby that is away: who loses this, too, finds it out again.
+        // This must not hang because a standby is away. A process that loses this change, too, finds out the loss
+        // again.
         client
             .batch_execute("BEGIN; SET LOCAL synchronous_commit = local")
             .await?;
@@ -201,7 +204,7 @@ impl Ledger {
         self.incarnation_in(client).await
     }
 
-    /// The incarnation that the database has.
+    /// Reads the incarnation that the database has.
     pub(crate) async fn incarnation_in(&self, client: &Client) -> Driver<Incarnation> {
         let rows = client.query_typed(READ_STORE, &[]).await?;
         match rows.first() {
@@ -242,7 +245,7 @@ fn found_log(row: &Row) -> Result<Option<FoundLog>> {
         return Ok(None);
     };
     if number("end_position")? == Some(CLOSED) {
-        // The log is open in another database, if at all: what is here proves nothing.
+        // If at all, the log is open in another database, so what is here proves nothing.
         return Ok(None);
     }
     let end = match (number("end_position")?, number("end_writer")?) {

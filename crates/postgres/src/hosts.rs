@@ -1,10 +1,10 @@
-//! The hosts of the store's URL: in which order they are asked, which one is given up, and which primary is out of
+//! The hosts of the URL of the store: in which order they are asked, which one is given up, and which primary is out of
 //! date.
 //!
 //! Why not the driver's list: it asks the hosts one after the other, always beginning with the first, so a first host
-//! that hangs hides the others. Invariants: the order is decided by what was found, never by chance; whoever waits for
-//! an answer of a host that is given up learns it at once; a primary on an older timeline than one seen before is not
-//! used. Not here: connecting (`reach`), what a connection is checked for (`connection`).
+//! that hangs hides the others. Invariants: the order is decided by what was found, never by chance; a caller that
+//! waits for an answer of a host that is given up learns it at once; a primary on an older timeline than one seen
+//! before is not used. Not here: connecting (`reach`), what a connection is checked for (`connection`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,9 +23,9 @@ use crate::tls;
 
 /// One host of the URL.
 pub(crate) struct Host {
-    /// Connects to this host alone.
+    /// The configuration that connects to this host alone.
     pub(crate) driver: tokio_postgres::Config,
-    /// Host and port, for messages.
+    /// The host and its port, for messages.
     pub(crate) name: String,
 }
 
@@ -33,17 +33,17 @@ pub(crate) struct Host {
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
     pub(crate) tls: MakeRustlsConnect,
-    /// Connecting to one host and setting up the session may take this long.
+    /// How long connecting to one host and setting up the session may take.
     pub(crate) timeout: Duration,
     standing: Mutex<Standing>,
     given_up: Vec<watch::Sender<GivenUp>>,
-    /// How often a connection to the primary was made.
+    /// Counts how often a connection to the primary was made.
     reached: watch::Sender<u64>,
-    /// By host: answers that are late.
+    /// The answers that are late, for each host.
     pub(crate) lateness: Vec<Lateness>,
 }
 
-/// How many answers of a host are late, and whether somebody looks at the other hosts because of it.
+/// How many answers of a host are late, and whether a task looks at the other hosts because of it.
 #[derive(Debug, Default)]
 pub(crate) struct Lateness {
     pub(crate) answers: AtomicUsize,
@@ -64,7 +64,7 @@ struct GivenUp {
     reason: Arc<str>,
 }
 
-/// A use of a host that lasts until the host is given up.
+/// A use of a host, which lasts until the host is given up.
 #[derive(Clone, Debug)]
 pub(crate) struct HostUse {
     pub(crate) host: usize,
@@ -72,8 +72,8 @@ pub(crate) struct HostUse {
     given_up: watch::Receiver<GivenUp>,
 }
 
-/// Which database cluster a primary belongs to, on which timeline it is, and when it was started. Every promotion
-/// begins a higher timeline.
+/// The database cluster to which a primary belongs, the timeline on which it is, and when it was started. Every
+/// promotion begins a higher timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timeline {
     pub(crate) cluster: i64,
@@ -82,14 +82,16 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// True if a server on this timeline was replaced by the one on that, and does not know it. Timelines of different
-    /// clusters cannot be compared.
+    /// Tells whether a server on this timeline was replaced by a server on timeline `newest` without knowing it.
+    /// Timelines of different clusters cannot be compared.
     pub(crate) fn was_replaced_by(self, newest: Timeline) -> bool {
         self.cluster == newest.cluster && self.number < newest.number
     }
 }
 
 impl Hosts {
+    /// Reads the hosts of a configuration.
+    ///
     /// # Errors
     /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be
     /// read.
@@ -120,7 +122,7 @@ impl Hosts {
         &self.hosts[host]
     }
 
-    /// The hosts, most promising first.
+    /// Returns the hosts, the most promising one first.
     pub(crate) fn order(&self) -> Vec<usize> {
         self.standing().order()
     }
@@ -136,11 +138,10 @@ impl Hosts {
         }
     }
 
-    /// The host is a primary and answers.
+    /// Notes that the host is a primary and answers.
     ///
     /// # Errors
-    /// `Unavailable` if a host with a higher timeline was seen before: then this one was replaced, and does not know
-    /// it.
+    /// `Unavailable` if a host with a higher timeline was seen before: then this host was replaced without knowing it.
     pub(crate) fn is_primary(&self, host: usize, timeline: Option<Timeline>) -> Result<()> {
         let mut standing = self.standing();
         if let Some(newest) = standing.is_primary(host, timeline) {
@@ -155,7 +156,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until a moment, or until somebody has reached the primary: whoever could not need not wait any longer.
+    /// Waits until a moment, or until another caller has reached the primary, since a caller that could not need not
+    /// wait any longer.
     pub(crate) async fn pause(&self, until: Instant) {
         let mut reached = self.reached.subscribe();
         tokio::select! {
@@ -165,13 +167,12 @@ impl Hosts {
         }
     }
 
-    /// The host did not answer, refused, or lost a connection: the others come first.
+    /// Notes that the host did not answer, refused, or lost a connection. From now on the others come first.
     pub(crate) fn disappointed(&self, host: usize) {
         self.standing().disappointed(host);
     }
 
-    /// The host is given up: every use of it ends, and the others come first. With one host alone there is no choice,
-    /// and nothing happens.
+    /// Gives a host up: every use of it ends, and the others come first. If there is one host only, nothing happens.
     pub(crate) fn give_up(&self, lost: &HostUse, reason: &str) {
         if self.hosts.len() == 1 {
             return;
@@ -197,12 +198,12 @@ impl Hosts {
 }
 
 impl HostUse {
-    /// True once the host was given up.
+    /// Tells whether the host was given up.
     pub(crate) fn is_over(&self) -> bool {
         self.given_up.borrow().times != self.times
     }
 
-    /// Waits until the host is given up, and says why.
+    /// Waits until the host is given up, and returns the reason.
     pub(crate) fn over(&self) -> impl Future<Output = String> + Send + use<> {
         let (times, mut given_up) = (self.times, self.given_up.clone());
         async move {
@@ -217,14 +218,14 @@ impl HostUse {
     }
 }
 
-/// Why a host will not do.
+/// Why a host cannot be used.
 #[derive(Clone, Debug)]
 pub(crate) enum Unfit {
-    /// It did not answer for this long.
+    /// The host did not answer for this long.
     Silent(Duration),
-    /// It is a standby. It may be promoted.
+    /// The host is a standby. It may be promoted.
     Standby,
-    /// Whatever else.
+    /// Anything else went wrong.
     Failed(Error),
 }
 
@@ -237,12 +238,12 @@ impl From<Error> for Unfit {
 /// What was found out about the hosts. Pure.
 #[derive(Debug)]
 struct Standing {
-    /// When each host last disappointed, as a count of disappointments; 0 is never, or not since it was the primary.
+    /// The number of the last disappointment by each host; 0 if there was none, or none since it was the primary.
     disappointments: Vec<u64>,
     count: u64,
-    /// Who was the primary last; in the beginning, who is to be asked first.
+    /// The host that was the primary last; in the beginning, the host to be asked first.
     primary: usize,
-    /// The highest timeline seen.
+    /// The highest timeline that was seen.
     newest: Option<Timeline>,
 }
 
@@ -256,7 +257,8 @@ impl Standing {
         }
     }
 
-    /// Those that never disappointed first, the last primary first of all; of the others, who disappointed longest ago.
+    /// Returns the order of the hosts: first those that never disappointed, with the last primary at the beginning;
+    /// then the others, of which the one that disappointed longest ago is first.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.disappointments.len()).collect();
         order.sort_by_key(|host| (self.disappointments[*host], *host != self.primary, *host));
@@ -268,7 +270,7 @@ impl Standing {
         self.disappointments[host] = self.count;
     }
 
-    /// Gives the newest timeline if that of the host is older.
+    /// Notes that a host is the primary. If its timeline is older than the newest one, returns the newest one instead.
     fn is_primary(&mut self, host: usize, timeline: Option<Timeline>) -> Option<i64> {
         if let (Some(newest), Some(found)) = (self.newest, timeline)
             && found.was_replaced_by(newest)
@@ -283,7 +285,7 @@ impl Standing {
     }
 }
 
-/// One configuration per host, alike in everything but the host.
+/// Makes one configuration for each host; they differ in the host only.
 fn split(all: &tokio_postgres::Config, passwords: &Passwords) -> Result<Vec<Host>> {
     let (names, addresses, ports) = (all.get_hosts(), all.get_hostaddrs(), all.get_ports());
     let count = names.len().max(addresses.len());
@@ -299,7 +301,7 @@ fn split(all: &tokio_postgres::Config, passwords: &Passwords) -> Result<Vec<Host
     if ports.len() > 1 && ports.len() != count {
         return wrong("ports", ports.len());
     }
-    // As the driver has it: who does not say is who the process runs as.
+    // As in the driver, the user is that of the process if no user is named.
     let own = || std::env::var("USER").unwrap_or_default();
     let user = all.get_user().map_or_else(own, str::to_owned);
     let host = |index: usize| {

@@ -1,4 +1,4 @@
-//! Gesta's backend for PostgreSQL (14 or newer) and what speaks its protocol and keeps its semantics.
+//! Gesta's backend for PostgreSQL (14 or newer) and databases that speak its protocol and keep its semantics.
 //!
 //! Why: the database that a team already runs keeps the events. One connection appends, a few read, one carries messages
 //! between processes. Invariants: an append is stored only after the row that its author believed to be the

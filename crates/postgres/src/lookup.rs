@@ -1,6 +1,6 @@
-//! What the append pipeline asks: ends, heads, events without payload; and the list of streams.
+//! Reads what the append pipeline asks for (ends, heads, events without payload), and lists streams.
 //!
-//! One statement each, so each answer belongs to one snapshot of the primary.
+//! Each read is one statement, so each answer belongs to one snapshot of the primary.
 
 use gesta_core::backend::{
     EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId, StoredId,
@@ -31,7 +31,8 @@ const READ_IDS: &str = include_str!("../sql/read_ids.sql");
 const LIST_STREAMS: &str = include_str!("../sql/list_streams.sql");
 const LIST_SYSTEM_STREAMS: &str = include_str!("../sql/list_system_streams.sql");
 
-/// The end of a log. Told with the incarnation, so that who only asks for ends notices another one.
+/// Reads the end of a log. The answer comes with the incarnation, so that a caller that only asks for ends notices
+/// another one.
 pub(crate) struct ReadLogEnd<'a> {
     pub(crate) log: LogId,
     pub(crate) ledger: &'a Ledger,
@@ -49,9 +50,9 @@ impl Read for ReadLogEnd<'_> {
     }
 }
 
-/// The last rows of all logs.
+/// Reads the last rows of all logs.
 pub(crate) struct ReadLogEnds<'a> {
-    /// The database is one of several: whoever routes by log knows what a closed log is.
+    /// Whether the database is one of several. The caller that routes by log then knows what a closed log is.
     pub(crate) is_part: bool,
     pub(crate) ledger: &'a Ledger,
 }
@@ -74,7 +75,7 @@ impl Read for ReadLogEnds<'_> {
     }
 }
 
-/// The end of a log in the present incarnation.
+/// Returns the end of a log, if it is of the present incarnation.
 fn current_end(
     row: &Row,
     log: LogId,
@@ -96,7 +97,7 @@ fn current_end(
     Ok(end)
 }
 
-/// Streams and types in one snapshot.
+/// Reads streams and types in one snapshot.
 pub(crate) struct Load<'a> {
     pub(crate) log: LogId,
     pub(crate) request: &'a LoadRequest,
@@ -182,7 +183,8 @@ fn stream_of(row: &Row) -> ReadResult<LoadedStream> {
     })
 }
 
-/// Row id, last revision, its position; `None` unless all are there. The id of the event stands elsewhere.
+/// Reads a row id, a last revision and its position; `None` unless all three are there. The id of the event comes from
+/// another column.
 fn head_of(row: &Row, columns: [usize; 3]) -> ReadResult<Option<StreamHead>> {
     let [id, last, position] = columns;
     let id: Option<i64> = row.try_get(id)?;
@@ -200,7 +202,7 @@ fn head_of(row: &Row, columns: [usize; 3]) -> ReadResult<Option<StreamHead>> {
     }
 }
 
-/// Events without payload.
+/// Reads events without payload.
 pub(crate) struct Lookup<'a> {
     pub(crate) names: &'a Names,
     pub(crate) log: LogId,
@@ -308,7 +310,7 @@ fn event_ref(
     })
 }
 
-/// Ids of a part of a log.
+/// Reads the ids of a part of a log.
 pub(crate) struct ReadIds {
     pub(crate) log: LogId,
     pub(crate) after: Position,
@@ -334,7 +336,7 @@ fn stored_id(row: &Row) -> ReadResult<StoredId> {
     })
 }
 
-/// Names of streams in binary order.
+/// Lists the names of streams in binary order.
 pub(crate) struct List<'a> {
     pub(crate) prefix: &'a str,
     pub(crate) after: Option<&'a StreamId>,
@@ -354,7 +356,7 @@ impl Read for List<'_> {
         } else {
             LIST_STREAMS
         };
-        // Names are not empty, so each is above the empty text.
+        // Names are not empty, so each of them is after the empty text.
         let after = self.after.map_or("", StreamId::as_str);
         let end = end_of_prefix(self.prefix).unwrap_or_else(above_all_names);
         let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
@@ -370,7 +372,8 @@ impl Read for List<'_> {
     }
 }
 
-/// The first text above all that start with `prefix`, in the order of code points, which is that of UTF-8's bytes.
+/// Returns the first text after all that begin with `prefix`, in the order of code points, which is that of the bytes
+/// of UTF-8.
 fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
@@ -383,7 +386,7 @@ fn end_of_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// A text above every name: more of the last character than a name can hold.
+/// Returns a text after every name: more of the last character than a name can hold.
 fn above_all_names() -> String {
     let characters = (STREAM_NAME_BYTES_MAX + "$$".len()) / char::MAX.len_utf8() + 1;
     std::iter::repeat_n(char::MAX, characters).collect()

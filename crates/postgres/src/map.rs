@@ -1,4 +1,4 @@
-//! The copy of the map of the logs that this database keeps: reading it, writing it, printing it.
+//! The copy of the map of the logs that this database keeps: reads it, writes it, prints it.
 //!
 //! Invariant: a copy is written in one transaction, so that a reader finds a whole one. Not here: what a map is
 //! (`gesta_core::LogMap`), comparing the copies of several databases (`gesta-several`).
@@ -17,10 +17,10 @@ const READ_MAP: &str = include_str!("../sql/read_map.sql");
 const REPLACE_MAP: &str = include_str!("../sql/replace_map.sql");
 const INSERT_MAP: &str = include_str!("../sql/insert_map.sql");
 
-/// A position of this log as it is stored.
+/// Converts the stored position of a row of this log.
 ///
 /// # Errors
-/// [`Error::log_closed`] if it is that of the row that closes the log; `Corrupt` if it is negative.
+/// [`Error::log_closed`] if the position is that of the row that closes the log; `Corrupt` if it is negative.
 pub(crate) fn open_position(log: LogId, stored: i64) -> Result<Position> {
     if stored == CLOSED {
         return Err(Error::log_closed(log));
@@ -30,10 +30,11 @@ pub(crate) fn open_position(log: LogId, stored: i64) -> Result<Position> {
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// Reads the copy of a store of `logs` logs.
+/// Reads the copy of the map in a store of `logs` logs.
 ///
 /// # Errors
-/// `Unavailable`; `Unsupported` without the right; `Corrupt` if it is no map of these logs.
+/// `Unavailable` if the database does not answer; `Unsupported` if the right is missing; `Corrupt` if it is no map of
+/// these logs.
 pub(crate) async fn read(client: &Client, logs: u16) -> Result<MapCopy> {
     let row = client.query_opt(READ_MAP, &[]).await;
     let row = row.map_err(|error| error::general(&error))?;
@@ -42,7 +43,7 @@ pub(crate) async fn read(client: &Client, logs: u16) -> Result<MapCopy> {
     stored.into_copy(logs)
 }
 
-/// Reads the copy of a store of so many logs.
+/// Reads the copy of the map in a store of `logs` logs.
 pub(crate) struct ReadMap {
     pub(crate) logs: u16,
 }
@@ -55,7 +56,7 @@ impl Read for ReadMap {
     }
 }
 
-/// The rows as they are.
+/// The rows of the map as they are stored.
 struct Stored {
     version: i64,
     origin: Uuid,
@@ -103,12 +104,12 @@ impl Stored {
         }
         let version = u64::try_from(self.version)
             .map_err(|_| corrupt(format!("has version {}", self.version)))?;
-        // Number 0 and what is negative become a place that no map has.
+        // The number 0 and negative numbers become a place that no map has.
         let place = |home: i32| usize::try_from(home - 1).unwrap_or(usize::MAX - 1);
         let homes = self.homes.into_iter().map(place).collect();
         let moving = match self.moving {
             (Some(log), Some(to)) => Some(Moving {
-                // What is negative becomes a log that no store has.
+                // A negative number becomes a log that no store has.
                 log: LogId(u16::try_from(log).unwrap_or(u16::MAX)),
                 to: place(to),
             }),
@@ -138,7 +139,7 @@ impl Stored {
     }
 }
 
-/// Replaces the copy by `map`, if it is still of version `expected`; false if it is not.
+/// Replaces the copy by `map`, if it is still of version `expected`. Returns whether it was replaced.
 pub(crate) async fn replace(client: &Client, expected: u64, map: &LogMap) -> Driver<bool> {
     let number = |version| i64::try_from(version).unwrap_or(i64::MAX);
     let moving = map.moving();
@@ -181,7 +182,7 @@ pub(crate) async fn insert(client: &Client, copy: &MapCopy) -> Driver<()> {
     Ok(())
 }
 
-/// For each log the number of its database.
+/// Returns the number of the database of each log.
 fn numbers_of_homes(map: &LogMap) -> Vec<i32> {
     let homes = (0..map.logs()).filter_map(|log| map.home(gesta_core::LogId(log)));
     homes
@@ -189,7 +190,7 @@ fn numbers_of_homes(map: &LogMap) -> Vec<i32> {
         .collect()
 }
 
-/// The statements that write the copy of a new store.
+/// Returns the statements that write the copy of a new store.
 pub(crate) fn print(copy: &MapCopy) -> String {
     let map = &copy.map;
     let databases = (1..).zip(map.databases()).map(|(number, one): (i32, _)| {

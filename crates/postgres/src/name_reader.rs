@@ -12,10 +12,10 @@ use crate::pool::{PooledReader, ReadResult};
 use crate::sql_numbers::log_number;
 
 impl<T: Clone> Cache<T> {
-    /// The names of these rows, in their order. Unknown ones are read, all in one statement.
+    /// Returns the names of these rows, in their order. Names that are not in memory are read, all in one statement.
     ///
     /// # Errors
-    /// `Corrupt` if a row has no name or its name was changed; what the database says.
+    /// `Corrupt` if a row has no name or its name was changed; the errors of the database.
     pub(crate) async fn resolve(
         &self,
         reader: &mut PooledReader,

@@ -1,9 +1,9 @@
-//! Names of interned streams and types, by row id, in a bounded memory.
+//! Keeps the names of interned streams and types by row id, in a bounded memory.
 //!
-//! Why: a join per event costs more than the event. An interned name never changes, so a name once read stays right,
-//! until the database loses commits: then its row id is used again for another name. So all names are forgotten with
-//! each new generation of connections (`witness`), and what an older connection has read does not come in any more. Of
-//! one generation the least recently used ones are forgotten.
+//! Why: a join per event costs more than the event. An interned name never changes, so a name that was read once stays
+//! right until the database loses commits; then its row id is used again for another name. So all names are forgotten
+//! with each new generation of connections (`witness`), and names that an older connection has read are no longer
+//! added. Of one generation the least recently used names are forgotten.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ const READ_TYPE_NAMES: &str = include_str!("../sql/read_type_names.sql");
 const STREAMS_MAX: usize = 200_000;
 const TYPES_MAX: usize = 20_000;
 
-/// The memory of a store.
+/// The names of a store that are in memory.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) streams: Cache<StreamId>,
@@ -44,21 +44,21 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Forgets all: from now on only connections of this generation add names.
+    /// Forgets all names. From now on only connections of this generation add names.
     pub(crate) fn forget(&self, generation: u64) {
         self.streams.forget(generation);
         self.types.forget(generation);
     }
 }
 
-/// Names that connections of one generation have read.
+/// The names that connections of one generation have read.
 #[derive(Debug)]
 struct Remembered<T> {
     generation: u64,
     names: LruCache<(LogId, i64), T>,
 }
 
-/// Names of one kind.
+/// The names of one kind.
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
     known: Mutex<Remembered<T>>,
@@ -116,7 +116,7 @@ impl<T: Clone> Cache<T> {
         (found, missing.into_iter().collect())
     }
 
-    /// Takes names in that a connection of this generation has read.
+    /// Adds names that a connection of this generation has read.
     pub(crate) fn remember(&self, log: LogId, generation: u64, read: &HashMap<i64, T>) {
         let mut known = self.lock();
         if known.generation == generation {

@@ -1,4 +1,4 @@
-//! Passwords that do not stand in the URL: `PGPASSWORD`, and the password file of libpq.
+//! Passwords that are not in the URL: `PGPASSWORD`, and the password file of libpq.
 //!
 //! As libpq does: the URL comes first, then `PGPASSWORD`, then the file named by `PGPASSFILE`, or else `~/.pgpass`. A
 //! file that others may read is not used. The file is read when the URL is. Invariant: no message and no `Debug` text
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 /// Where passwords come from, if not from the URL.
 #[derive(Clone, Default)]
 pub(crate) enum Passwords {
-    /// There is none.
+    /// There is no password.
     #[default]
     None,
-    /// One for all hosts.
+    /// There is one password for all hosts.
     One(String),
-    /// Those of a password file, first match wins.
+    /// The passwords are those of a password file, of which the first match counts.
     File(Vec<Entry>),
 }
 
@@ -35,9 +35,9 @@ impl fmt::Debug for Passwords {
     }
 }
 
-/// What a password is wanted for.
+/// The connection for which a password is wanted.
 pub(crate) struct Wanted<'a> {
-    /// `localhost` for a socket of this machine.
+    /// The name of the host; `localhost` for a socket of this machine.
     pub(crate) host: &'a str,
     pub(crate) port: u16,
     pub(crate) database: &'a str,
@@ -45,7 +45,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Passwords {
-    /// Those of the environment of this process.
+    /// Reads the passwords from the environment of this process.
     pub(crate) fn of_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(password) = variable("PGPASSWORD") {
@@ -60,7 +60,8 @@ impl Passwords {
         }
     }
 
-    /// Reads a password file. One that cannot be used is none; why is logged, unless it is the usual one and missing.
+    /// Reads a password file. A file that cannot be used counts as none. The reason is logged, unless the file is the
+    /// default one and missing.
     fn read(path: &Path, is_named: bool) -> Self {
         let shown = path.display();
         let metadata = match std::fs::metadata(path) {
@@ -89,7 +90,7 @@ impl Passwords {
         }
     }
 
-    /// The password for a host.
+    /// Returns the password for a connection.
     pub(crate) fn find(&self, wanted: &Wanted<'_>) -> Option<&str> {
         match self {
             Self::None => None,
@@ -121,7 +122,8 @@ fn is_open_to_others(_: &std::fs::Metadata) -> bool {
     false
 }
 
-/// `host:port:database:user:password`; `*` alone matches everything, `\` takes the next character as it is.
+/// Reads a line such as `host:port:database:user:password`. A `*` alone matches everything, and `\` takes the next
+/// character as it is.
 fn entry(line: &str) -> Option<Entry> {
     if line.starts_with('#') {
         return None;
@@ -134,7 +136,7 @@ fn entry(line: &str) -> Option<Entry> {
         match character {
             '\\' => field.extend(characters.next()),
             ':' if count < 5 => fields.push(String::new()),
-            // What follows the password is not looked at.
+            // What follows the password is not read.
             ':' => break,
             character => field.push(character),
         }

@@ -6,8 +6,8 @@ use gesta_core::backend::Signal;
 use gesta_core::{Incarnation, LogId, Position};
 use uuid::Uuid;
 
-/// `process kind log value`, separated by spaces; of a request to give way `process give_way log asker needed waited`,
-/// times in microseconds. A program that does not know a kind passes the message over.
+/// Writes a message as `process kind log value`, separated by spaces, and a request to give way as `process give_way
+/// log asker needed waited`, with times in microseconds. A program that does not know a kind ignores the message.
 pub(crate) fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
     let process = process.simple();
     Some(match signal {
@@ -25,7 +25,7 @@ pub(crate) fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
     })
 }
 
-/// Tells that an incarnation of the store has begun.
+/// Writes the message that an incarnation of the store has begun.
 pub(crate) fn incarnation_payload(process: Uuid, incarnation: Incarnation) -> String {
     let (process, incarnation) = (process.simple(), incarnation.0.simple());
     format!("{process} incarnation 0 {incarnation}")
@@ -39,7 +39,7 @@ pub(crate) enum Message {
     Incarnation(Incarnation),
 }
 
-/// `None` for our own messages and for what is not understood.
+/// Reads a message; `None` for our own messages and for those that are not understood.
 pub(crate) fn from_payload(process: Uuid, payload: &str) -> Option<Message> {
     let mut parts = payload.split(' ');
     let sender: Uuid = parts.next()?.parse().ok()?;

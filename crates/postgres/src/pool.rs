@@ -1,10 +1,10 @@
-//! Connections for reads: few, opened when needed, reused, replaced when they break.
+//! The connections for reads: few, opened when needed, reused, replaced when they break.
 //!
 //! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new
-//! connection. A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
-//! Appends wait for some reads. However many others are slow, there is a connection for those. Invariants: never more
-//! than `readers_max` connections and that one; after a failure to connect, the next attempt waits, up to a second or
-//! until another connection was made, so that a dead database is not hammered.
+//! connection. A read that finds its pooled connection dead is tried once more on a new one, since reads change
+//! nothing. Appends wait for some reads; one connection is kept for those, however many others are slow. Invariants:
+//! there are never more than `readers_max` connections and that one; after a failure to connect, the next attempt
+//! waits, up to a second or until another connection was made, so that a dead database is not overloaded with attempts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::error;
 use crate::history::Ledger;
 use crate::witness::Mark;
 
-/// A read takes at most this long; the server gives up a little earlier.
+/// How long a read may take. The server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);
-/// A read that appends wait for: it is short, so a longer silence means that the connection is dead.
+/// How long a read may take for which appends wait. It is short, so a longer silence means that the connection is dead.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// New connections for one read, if the database changes over while it runs.
+/// How many new connections are opened for one read, if the database changes over while it runs.
 const CONNECTS_MAX: u32 = 3;
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// Why a read failed: the driver's error, or ours.
+/// Why a read failed: an error of the driver, or one of ours.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(crate) enum ReadError {
     Silent(Duration),
     #[error("{0}")]
     HostLost(String),
-    /// The store has another incarnation than the one that we know.
+    /// The store has another incarnation than this process knows.
     #[error("another incarnation of the store has begun")]
     OtherIncarnation,
 }
@@ -61,10 +61,10 @@ pub(crate) type ReadResult<T> = std::result::Result<T, ReadError>;
 
 /// A read, which may run twice.
 pub(crate) trait Read: Sync {
-    /// What it gives.
+    /// What the read returns.
     type Answer: Send;
 
-    /// Runs it on a connection.
+    /// Runs the read on a connection.
     fn run(
         &self,
         reader: &mut PooledReader,
@@ -75,13 +75,13 @@ pub(crate) trait Read: Sync {
 #[derive(Debug)]
 pub(crate) struct PooledReader {
     pub(crate) connection: Connection,
-    /// Of each log that the read has seen, the last row that it has seen.
+    /// For each log, the last row that the present read has seen.
     seen: Vec<Mark>,
     statements: Vec<(&'static str, Statement)>,
 }
 
 impl PooledReader {
-    /// The read has seen this row, and will hand over what rests on it.
+    /// Notes that the read has seen this row, and hands over what rests on it.
     pub(crate) fn saw(&mut self, log: LogId, position: Position, writer: WriterEpoch) {
         let mark = Mark {
             log,
@@ -95,7 +95,7 @@ impl PooledReader {
         }
     }
 
-    /// The prepared form of a statement.
+    /// Returns the prepared form of a statement.
     pub(crate) async fn statement(&mut self, sql: &'static str) -> ReadResult<Statement> {
         if let Some((_, found)) = self
             .statements
@@ -118,14 +118,14 @@ struct State {
     next_attempt: Option<Instant>,
 }
 
-/// The pool.
+/// The pool of connections for reads.
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Arc<Connector>,
     ledger: Arc<Ledger>,
-    /// For all reads: one more than …
+    /// The permits for all reads: one more than for ordinary reads.
     all: Semaphore,
-    /// … for those that no append waits for.
+    /// The permits for ordinary reads, for which no append waits.
     ordinary: Semaphore,
     state: Mutex<State>,
 }
@@ -147,10 +147,10 @@ impl Pool {
         }
     }
 
-    /// Runs a read on a connection. If the future is dropped half way, the connection is closed.
+    /// Runs a read on a connection. If the future is dropped before its end, the connection is closed.
     ///
     /// # Errors
-    /// `Unavailable`; what the read itself gives.
+    /// `Unavailable` if the database does not answer; the errors of the read itself.
     pub(crate) async fn read<R: Read>(
         &self,
         operation: &'static str,
@@ -170,7 +170,7 @@ impl Pool {
         let _permit = self.all.acquire().await.map_err(closed)?;
         while let Some(mut reader) = self.take_idle() {
             match limited(&read, purpose, &mut reader).await {
-                // Broken while it was idle: not this read's fault.
+                // The connection broke while it was idle, so this read goes on with another one.
                 Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
                 Err(ReadError::HostLost(_)) => {}
                 outcome if !self.counts(&mut reader, &outcome) => {}
@@ -189,8 +189,8 @@ impl Pool {
         ))
     }
 
-    /// True if the outcome is of the present history, or is none. Otherwise the read must run on a new connection,
-    /// which finds out what has changed.
+    /// Tells whether the outcome is of the present history. Otherwise the read must run on a new connection, which
+    /// finds out what has changed.
     fn counts<T>(&self, reader: &mut PooledReader, outcome: &ReadResult<T>) -> bool {
         !matches!(outcome, Err(ReadError::OtherIncarnation))
             && self
@@ -207,7 +207,7 @@ impl Pool {
         };
         let mut state = self.state();
         if matches!(outcome, Err(ReadError::Silent(_))) {
-            // The others lead to the same server: do not wait for each of them.
+            // The other connections lead to the same server, so no read must wait for each of them.
             state.idle.clear();
         }
         if usable && !state.closed && !reader.connection.is_lost() {
@@ -252,7 +252,7 @@ impl Pool {
         }
     }
 
-    /// Closes all connections; those in use close when their read ends.
+    /// Closes all connections. Those in use close when their read ends.
     pub(crate) fn close(&self) {
         self.all.close();
         self.ordinary.close();

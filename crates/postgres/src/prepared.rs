@@ -1,4 +1,4 @@
-//! What a batch alone decides of its statement: it is made when the batch is submitted.
+//! The part of a statement that a batch alone decides. It is made when the batch is submitted.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct Prepared {
     pub(crate) has_tags: bool,
 }
 
-/// What of new names is not written straight from the batch.
+/// The columns of new names that are not written straight from the batch.
 #[derive(Default, Debug)]
 pub(crate) struct Names {
     pub(crate) ids: Vec<i64>,
@@ -41,6 +41,8 @@ impl Names {
 }
 
 impl Prepared {
+    /// Prepares a batch.
+    ///
     /// # Errors
     /// `InvalidArgument` if a number is out of range or the batch contradicts itself.
     pub(crate) fn new(batch: Arc<Batch>, log: LogId, epoch: WriterEpoch) -> Result<Self> {
@@ -63,12 +65,12 @@ impl Prepared {
         })
     }
 
-    /// Number of events.
+    /// Returns how many events the batch has.
     pub(crate) fn events(&self) -> usize {
         self.batch.rows.len()
     }
 
-    /// Its last row; the row that it follows if it has none.
+    /// Returns the last row of the batch; if it has no events, the row that it follows.
     pub(crate) fn end(&self) -> Place {
         match self.batch.rows.last() {
             Some(row) => (row.position, WriterEpoch(self.epoch)),
@@ -76,7 +78,7 @@ impl Prepared {
         }
     }
 
-    /// Size of data and metadata.
+    /// Returns the size of data and metadata, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let rows = self.batch.rows.iter();
         rows.map(|row| row.data.len() + row.metadata.len()).sum()
@@ -91,8 +93,8 @@ impl Prepared {
     }
 }
 
-/// The statement trusts the positions to count on from its predecessor; a batch that counts otherwise must not reach
-/// it.
+/// Checks that the positions count on from the row that the batch follows. The statement relies on this, so another
+/// batch must not reach it.
 fn check(batch: &Batch, log: LogId) -> Result<()> {
     if batch.log != log {
         return Err(Error::invalid(

@@ -3,10 +3,11 @@
 //! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
 //! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to
 //! answer, the others are asked again, so a promotion is noticed although one host hangs. Where a standby answers and
-//! no host is the primary, one is about to be: whoever wants to append waits for it here, because pauses between calls
-//! are longer. When an answer on a connection is late, and now and then by the connection for messages, the other hosts are asked whether one of them
-//! is now the primary, on a higher timeline. If so, the host is given up before the answer's time is over, or though it
-//! answers: an old primary that goes on does not know that it was replaced.
+//! no host is the primary, a standby is about to be promoted: a caller that wants to append waits for it here, because
+//! pauses between calls are longer. When an answer on a connection is late, and now and then by the connection for
+//! messages, the other hosts are asked whether one of them is now the primary, on a higher timeline. If so, the host is
+//! given up before the time of the answer is over, or although it answers: an old primary that goes on does not know
+//! that it was replaced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,17 +23,18 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::connection::{Connection, Connector, Role, read_timeline};
 use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 
-/// The next host is asked when the one before has not answered for so long.
+/// How long a host may be silent until the next one is asked.
 const NEXT_AFTER: Duration = Duration::from_millis(500);
-/// A host that has answered that it will not do is asked again so much later, as long as another one is silent or a
+/// How long after its answer a host that cannot be used is asked again, as long as another host is silent or a
 /// promotion is waited for.
 const AGAIN_AFTER: Duration = Duration::from_millis(300);
-/// An answer is late after this long: on a database that works, answers take milliseconds.
+/// After how long an answer is late. On a database that works, answers take milliseconds.
 pub(crate) const LATE_AFTER: Duration = Duration::from_millis(500);
-/// Pause between two looks at the other hosts.
+/// The pause between two looks at the other hosts.
 const LOOK_PAUSE: Duration = Duration::from_millis(300);
 
-/// An attempt that has ended: was it the first one at this host in this call, which host, what came of it.
+/// An attempt that has ended: whether it was the first one at this host in this call, which host it was, and its
+/// outcome.
 type Ended = (Turn, usize, std::result::Result<Connection, Unfit>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,8 @@ impl Connector {
     /// Opens a connection to the primary and verifies it.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the server, its settings or our rights will not do. The text names each host.
+    /// `Unavailable` if no host is a primary that answers; `Unsupported` if the server, its settings or our rights do
+    /// not suffice. The text names each host.
     pub(crate) async fn connect(&self, role: Role) -> Result<Connection> {
         let mut unasked: VecDeque<usize> = self.hosts.order().into();
         let mut again: VecDeque<(Instant, usize)> = VecDeque::new();
@@ -64,8 +67,8 @@ impl Connector {
                 asked_first += 1;
                 next_at = now + NEXT_AFTER;
             }
-            // When nobody is asked for the first time any more, and nobody is about to be promoted, asking again is up
-            // to the caller.
+            // When no host is being asked for the first time any more, and none is about to be promoted, asking again
+            // is left to the caller.
             let asks_again = asked_first > 0 || waits;
             while asks_again && let Some((_, host)) = again.pop_front_if(|(from, _)| *from <= now) {
                 asked.push(self.ask(Turn::Again, host, role).boxed());
@@ -94,7 +97,7 @@ impl Connector {
         }
     }
 
-    /// Asks one host. What was found out is known to [`Hosts`] before this ends.
+    /// Asks one host. What is found out is noted in [`Hosts`] before this ends.
     async fn ask(&self, turn: Turn, host: usize, role: Role) -> Ended {
         let limit = self.hosts.timeout;
         let opened = timeout(limit, self.open(host, role)).await;
@@ -109,7 +112,7 @@ impl Connector {
         (turn, host, outcome)
     }
 
-    /// One error for all hosts. What waiting cannot mend is said as such only if no host may yet become better.
+    /// Makes one error for all hosts. It is `Unsupported` only if waiting cannot help with any host.
     fn none_will_do(&self, unfit: &[Option<Unfit>]) -> Error {
         let mut texts = Vec::new();
         let (mut unsupported, mut passing) = (false, false);
@@ -130,7 +133,7 @@ impl Connector {
                         passing = true;
                         text.clone()
                     }
-                    // Corrupt, a missing schema and the like: not a matter of the host.
+                    // Damaged data, a missing schema and the like do not depend on the host.
                     _ => return error.clone().during("connect to PostgreSQL"),
                 },
             };
@@ -145,15 +148,15 @@ impl Connector {
     }
 }
 
-/// True if a host answers that it is a standby, so that it may be promoted, and the connection is one that is wanted
-/// as soon as a host is the primary.
+/// Tells whether the caller should wait for a promotion: a host answers that it is a standby, and the connection is one
+/// that is wanted as soon as a host is the primary.
 fn awaits_promotion(role: Role, unfit: &[Option<Unfit>]) -> bool {
     let is_standby = |reason: &Option<Unfit>| matches!(reason, Some(Unfit::Standby));
     let is_urgent = matches!(role, Role::Writer | Role::Signals);
     is_urgent && unfit.len() > 1 && unfit.iter().any(is_standby)
 }
 
-/// Watches over the host of a connection, for whoever awaits an answer.
+/// Watches the host of a connection for a caller that awaits an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookout {
     hosts: Arc<Hosts>,
@@ -170,8 +173,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the host of this connection is given up, and says why. To be called when an answer begins to be
-    /// awaited: if it is still awaited after a moment, the other hosts are looked at.
+    /// Waits until the host of this connection is given up, and returns the reason. This is to be called when an answer
+    /// begins to be awaited: if it is still awaited after [`LATE_AFTER`], the other hosts are looked at.
     pub(crate) fn host_lost(&self) -> impl Future<Output = String> + Send + use<> {
         let lookout = (self.hosts.len() > 1).then(|| self.lookout());
         async move {
@@ -192,7 +195,8 @@ impl Connection {
 }
 
 impl Lookout {
-    /// The other hosts are looked at for as long as the guard lives. `None` if there is nothing to look at.
+    /// Begins to look at the other hosts, for as long as the returned guard lives. Returns `None` if there is nothing
+    /// to look at.
     pub(crate) fn is_late(&self) -> Option<Late> {
         Late::begin(&self.hosts, &self.used, self.timeline)
     }
@@ -203,7 +207,7 @@ impl Lookout {
     }
 }
 
-/// An answer is late: while one of these lives, the other hosts are looked at.
+/// Says that an answer is late: while such a guard lives, the other hosts are looked at.
 #[derive(Debug)]
 pub(crate) struct Late {
     hosts: Arc<Hosts>,
@@ -211,7 +215,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// `None` if there is nothing to look at.
+    /// Makes a guard; `None` if there is nothing to look at.
     fn begin(hosts: &Arc<Hosts>, used: &HostUse, timeline: Option<Timeline>) -> Option<Self> {
         let timeline = timeline.filter(|_| hosts.len() > 1)?;
         let lateness = &hosts.lateness[used.host];
@@ -233,11 +237,12 @@ impl Drop for Late {
     }
 }
 
-/// Asks the other hosts while answers of one are late, and gives it up when another one has become the primary.
+/// Asks the other hosts while answers of one host are late, and gives that host up when another one has become the
+/// primary.
 async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
     let lateness = &hosts.lateness[used.host];
     let others = (0..hosts.len()).filter(|other| *other != used.host);
-    // Each by itself: one that is silent too must not delay what another one says.
+    // Each host is asked by itself, so that a silent one does not delay what another one says.
     let mut looks: FuturesUnordered<_> = others
         .map(|other| becomes_primary(&hosts, other, ours))
         .collect();
@@ -252,7 +257,7 @@ async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
         }
         if used.is_over() || lateness.answers.load(Ordering::SeqCst) == 0 {
             lateness.looking.store(false, Ordering::SeqCst);
-            // Somebody may have come between the two lines above.
+            // Another answer may have become late between the two lines above.
             let needed = !used.is_over() && lateness.answers.load(Ordering::SeqCst) > 0;
             if !needed || lateness.looking.swap(true, Ordering::SeqCst) {
                 return;
@@ -261,7 +266,8 @@ async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
     }
 }
 
-/// Asks a host again and again until it is the primary on a higher timeline than ours; gives that timeline.
+/// Asks a host again and again until it is the primary on a higher timeline than ours. Returns the host and that
+/// timeline.
 async fn becomes_primary(hosts: &Hosts, other: usize, ours: Timeline) -> (usize, i64) {
     loop {
         if let Some(timeline) = timeline_of(hosts, other).await
@@ -275,7 +281,7 @@ async fn becomes_primary(hosts: &Hosts, other: usize, ours: Timeline) -> (usize,
     }
 }
 
-/// The timeline of a host, if it answers and is a primary.
+/// Returns the timeline of a host, if it answers and is a primary.
 async fn timeline_of(hosts: &Hosts, host: usize) -> Option<Timeline> {
     let look = async {
         let (client, driver) = hosts

@@ -1,9 +1,9 @@
-//! Pages of events.
+//! Reads pages of events.
 //!
-//! One statement reads a page in the order of an index. Payloads above a share of the page's bytes are
-//! left out of it and fetched afterwards, so that a page never moves gigabytes to show megabytes.
-//! Invariants: every row's checksum is verified before anybody sees it; a filter's exact test is
-//! [`Filter::matches`](gesta_core::Filter::matches), the database only narrows down.
+//! One statement reads a page in the order of an index. Payloads above a share of the page's bytes are left out of it
+//! and fetched afterwards, so that a page never moves gigabytes to show megabytes.
+//! Invariants: the checksum of every row is verified before anybody sees it; the exact test of a filter is
+//! [`Filter::matches`](gesta_core::Filter::matches), and the database only narrows the choice.
 //! Not here: parts of many streams in one statement (`read_streams`).
 
 use bytes::{Bytes, BytesMut};
@@ -36,17 +36,18 @@ const READ_LOG_TAGGED_FORWARDS: &str = include_str!("../sql/read_log_tagged_forw
 const READ_LOG_TAGGED_BACKWARDS: &str = include_str!("../sql/read_log_tagged_backwards.sql");
 const READ_PAYLOADS: &str = include_str!("../sql/read_payloads.sql");
 
-/// Payloads up to this size share an allocation with their neighbours.
+/// The largest payload that shares an allocation with its neighbours, in bytes.
 const SHARED_BYTES_MAX: usize = 4 * 1_024;
 const ARENA_BYTES: usize = 64 * 1_024;
-/// A payload of this size always comes with its row.
+/// A payload up to this size always comes with its row, in bytes.
 const INLINE_BYTES_MIN: usize = 1_024;
 
-/// An event as it came, its names not yet known.
+/// An event as it was read, before its names are known.
 #[derive(Debug)]
 pub(crate) struct Raw {
     position: i64,
-    /// The interned stream; in a page of many streams the place of its slice, from 1, until that is looked at.
+    /// The row of the interned stream. In a page of many streams it is the place of its slice, from 1, until the slice
+    /// is found.
     pub(crate) stream: i64,
     pub(crate) revision: i64,
     pub(crate) event_type: i64,
@@ -65,13 +66,13 @@ enum Payload {
         data: Bytes,
         metadata: Bytes,
     },
-    /// Left out for its size.
+    /// The payload was left out because of its size.
     Large(usize),
 }
 
 impl Raw {
-    /// Memory that the event will hold, but for its names, which events share. Data and metadata count as they are
-    /// stored until they are here, then as they were appended.
+    /// Returns the memory that the event will hold, without its names, which events share. Data and metadata count by
+    /// their stored size until they are read, and then by their size as they were appended.
     pub(crate) fn cost_bytes(&self) -> usize {
         let payload = match &self.payload {
             Payload::Here { data, metadata } => length(self.content_type, data) + metadata.len(),
@@ -132,14 +133,14 @@ fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postg
     })
 }
 
-/// What one statement gave.
+/// The rows that one statement returned.
 pub(crate) struct Page {
     pub(crate) raws: Vec<Raw>,
-    /// No more rows than these; false if rows or bytes ended it.
+    /// Whether there are no more rows than these; false if the limit of rows or bytes ended the page.
     pub(crate) exhausted: bool,
 }
 
-/// Runs a page's statement, which gives at most `rows_max` rows, and stops when `bytes_left` are used up.
+/// Runs the statement of a page, which returns at most `rows_max` rows, and stops when `bytes_left` are used up.
 pub(crate) async fn fetch(
     reader: &mut PooledReader,
     sql: &'static str,
@@ -172,7 +173,7 @@ pub(crate) async fn fetch(
     Ok(Page { raws, exhausted })
 }
 
-/// What rests on these rows will be handed over.
+/// Notes that what rests on these rows will be handed over.
 pub(crate) fn saw(reader: &mut PooledReader, log: LogId, page: &Page) -> Result<()> {
     if let Some(last) = page.raws.iter().max_by_key(|raw| raw.position) {
         reader.saw(
@@ -184,7 +185,7 @@ pub(crate) fn saw(reader: &mut PooledReader, log: LogId, page: &Page) -> Result<
     Ok(())
 }
 
-/// Fetches what was left out. Rows that were scavenged meanwhile are dropped.
+/// Fetches the payloads that were left out. Rows that were scavenged meanwhile are dropped.
 pub(crate) async fn fill(
     reader: &mut PooledReader,
     log: i16,
@@ -224,7 +225,7 @@ pub(crate) async fn fill(
     Ok(())
 }
 
-/// Verifies rows and gives them their names.
+/// Verifies rows and adds their names.
 async fn recorded(
     reader: &mut PooledReader,
     names: &Names,
@@ -246,7 +247,7 @@ async fn recorded(
     Ok(events)
 }
 
-/// Verifies a row and gives it its names.
+/// Verifies a row and adds its names.
 pub(crate) fn event_of(
     raw: Raw,
     log: LogId,
@@ -298,13 +299,14 @@ pub(crate) fn event_of(
     })
 }
 
-/// Payloads above this are left out of a statement for `rows` rows: it then moves at most two pages' bytes.
+/// Returns the size above which payloads are left out of a statement for `rows` rows. The statement then moves at most
+/// the bytes of two pages.
 pub(crate) fn inline_bytes(rows: usize) -> i32 {
     let share = (2 * PAGE_BYTES_MAX / rows.max(1)).max(INLINE_BYTES_MIN);
     i32::try_from(share).unwrap_or(i32::MAX)
 }
 
-/// Ends a page: too many events, or too many bytes.
+/// Fills a page until there are too many events or too many bytes.
 struct Filling {
     limit: usize,
     events: Vec<RecordedEvent>,
@@ -324,7 +326,7 @@ impl Filling {
         }
     }
 
-    /// Takes the next event; false if the page was full already.
+    /// Adds the next event. Returns false if the page was full already.
     fn take(&mut self, event: RecordedEvent) -> bool {
         let bytes = event.cost_bytes();
         let full = self.events.len() >= self.limit
@@ -339,7 +341,7 @@ impl Filling {
     }
 
     /// Drops rows that cannot be part of the page any more: before their payloads are fetched, and once more before
-    /// they are made larger. One beyond the end stays, to tell that there is more.
+    /// they are unpacked. One row beyond the end stays, to tell that there is more.
     fn trim(&self, raws: &mut Vec<Raw>) {
         let mut bytes = self.bytes;
         let mut held = !self.events.is_empty();
@@ -386,7 +388,7 @@ async fn stream_page(
         Direction::Forwards => READ_STREAM_FORWARDS,
         Direction::Backwards => READ_STREAM_BACKWARDS,
     };
-    // One more than wanted tells whether there is more.
+    // One row more than wanted tells whether there is more.
     let rows_max = slice.limit.saturating_add(1);
     let log = log_number(slice.log)?;
     let (mut from, mut to) = (bound(slice.from.0), bound(slice.to.0));
@@ -408,7 +410,7 @@ async fn stream_page(
         filling.trim(&mut page.raws);
         let events = recorded(reader, names, slice.log, page.raws).await?;
         let all_taken = events.into_iter().all(|event| filling.take(event));
-        // Goes on only if rows vanished between the statements.
+        // Another round is needed only if rows vanished between the statements.
         let Some(last) = last.filter(|_| all_taken && !page.exhausted) else {
             return Ok(filling.finish());
         };

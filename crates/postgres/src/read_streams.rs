@@ -1,9 +1,10 @@
-//! Parts of many streams in one statement.
+//! Reads parts of many streams in one statement.
 //!
-//! Why: who loads thousands of streams would otherwise wait a round trip for each, and most of the cost of a short
-//! stream is its statement, not its events.
-//! Invariants: rows and bytes of one answer are bounded over all streams together; what that ended or left out is not
-//! `complete`. Streams' names come from the slices; each row's checksum proves that it is of that stream.
+//! Why: a caller that loads thousands of streams would otherwise wait for a round trip for each, and most of the cost
+//! of a short stream is its statement, not its events.
+//! Invariants: rows and bytes of one answer are bounded over all streams together; a stream that was cut or left out
+//! because of that is not `complete`. The names of the streams come from the slices; the checksum of each row proves
+//! that it is of that stream.
 //! Not here: decoding and verifying rows (`read`).
 
 use gesta_core::backend::{Rows, StreamSlice};
@@ -19,7 +20,7 @@ use crate::values::Moment;
 
 const READ_STREAMS: &str = include_str!("../sql/read_streams.sql");
 
-/// Most rows of one answer.
+/// The most rows of one answer.
 const ROWS_MAX: usize = 65_536;
 
 /// Reads parts of streams, all forwards.
@@ -44,7 +45,7 @@ impl Read for ReadStreamsPage<'_> {
             mut answer,
         } = Parts::of(self.slices, page)?;
         fill(reader, log, &mut raws).await?;
-        // Compressed data were counted as they are stored, and become larger now.
+        // Compressed data was counted by its stored size, and becomes larger now.
         let filled = Page {
             raws,
             exhausted: true,
@@ -79,7 +80,7 @@ async fn fetch_slices(
     let streams = column(|slice| bound(slice.stream_row.0));
     let from = column(|slice| bound(slice.from.0));
     let to = column(|slice| bound(slice.to.0));
-    // One more than wanted tells whether there is more.
+    // One row more than wanted tells whether there is more.
     let limits = column(|slice| i64::try_from(slice.limit.saturating_add(1)).unwrap_or(i64::MAX));
     let created_from: Vec<Option<Moment>> = slices
         .iter()
@@ -106,7 +107,7 @@ async fn fetch_slices(
     fetch(reader, READ_STREAMS, &params, rows_max, PAGE_BYTES_MAX).await
 }
 
-/// The slice that a row came for.
+/// Returns the index of the slice to which a row belongs.
 fn place_of(raw: &Raw) -> usize {
     usize::try_from(raw.stream - 1).unwrap_or(usize::MAX)
 }
@@ -115,7 +116,7 @@ fn place_of(raw: &Raw) -> usize {
 struct Parts {
     /// The rows that belong to the answer.
     raws: Vec<Raw>,
-    /// One answer for each slice.
+    /// The answer for each slice, still without events.
     answer: Vec<Rows>,
 }
 
@@ -127,7 +128,7 @@ impl Parts {
         let mut raws = Vec::with_capacity(page.raws.len());
         let mut bytes = 0_usize;
         let mut last: Option<(usize, i64)> = None;
-        // Slices from here on were ended, or not reached.
+        // The index of the first slice that was cut or not reached.
         let mut cut = None;
         for raw in page.raws {
             let place = place_of(&raw);

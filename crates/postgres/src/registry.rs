@@ -1,10 +1,10 @@
 //! The registry of nodes and leases (`gesta_core::registry`) in the tables `nodes`, `leases` and `moves`.
 //!
-//! Two connections: one for beats, whose commits wait for nobody, so that a standby that hangs stops appends but not
-//! membership; one for everything else. Of that, deaths and states of nodes do not wait either, for they change the rows
-//! of beats; the rest waits as appends do. Invariants: a connection is used for one statement at a time and thrown away
-//! if the answer is not waited for; an answer counts only if it belongs to the present history; opening a connection goes
-//! on when the caller gives up, so that a slow one succeeds in the end.
+//! There are two connections: one for beats, whose commits wait for no standby, so that a standby that hangs stops
+//! appends but not membership; and one for everything else. Of that, deaths and states of nodes do not wait for
+//! standbys either, for they change the rows of beats; the rest waits as appends do. Invariants: a connection is used
+//! for one statement at a time and discarded if the answer is not waited for; an answer counts only if it belongs to
+//! the present history; opening a connection goes on when the caller gives up, so that a slow one succeeds in the end.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -301,7 +301,7 @@ impl PostgresRegistry {
     }
 }
 
-/// One connection that opens when it is needed.
+/// One connection, which is opened when it is needed.
 #[derive(Debug)]
 struct Line {
     role: Role,
@@ -320,7 +320,7 @@ enum Slot {
 }
 
 impl Line {
-    /// Runs one statement. A connection whose answer is not waited for is closed, as it is when the store is closed.
+    /// Runs one statement. If the answer is not waited for, or the store is closed, the connection is closed.
     async fn run(&self, sql: &str, binds: &Binds<'_>) -> Result<Vec<Row>> {
         tokio::select! {
             biased;
@@ -351,7 +351,7 @@ impl Line {
         outcome.map_err(|error| error::general(&error))
     }
 
-    /// Takes the connection out of its slot; it is put back when the statement has been answered.
+    /// Takes the connection out of its slot. It is put back when the statement has been answered.
     async fn take(&self, slot: &mut Slot) -> Result<Connection> {
         match std::mem::take(slot) {
             Slot::Open(connection)
@@ -436,7 +436,7 @@ fn state_from_sql(name: &str) -> Result<NodeState> {
     found.ok_or_else(|| out_of_range("state"))
 }
 
-/// A column of an array, which must be as long as the others.
+/// Reads a column that is an array, which must be as long as the others.
 fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str, length: usize) -> Result<Vec<T>> {
     let values: Vec<T> = get(row, name)?;
     if values.len() == length {
@@ -494,7 +494,7 @@ fn nodes_from_row(row: &Row) -> Result<Vec<NodeRow>> {
     (0..count).map(node).collect()
 }
 
-/// Arrays of arrays of different lengths do not exist in SQL, so the numbers come as text.
+/// Reads the numbers of nodes from a text, since SQL has no arrays of arrays of different lengths.
 fn nodes_from_text(text: &str) -> Result<Vec<NodeId>> {
     let numbers = text.split(',').filter(|number| !number.is_empty());
     let number = |number: &str| number.parse().map(NodeId).map_err(|_| out_of_range("node"));
@@ -523,7 +523,7 @@ fn leases_from_row(row: &Row) -> Result<Vec<LeaseRow>> {
             frozen: frozens[n],
             since: sinces[n].0,
         };
-        // Everybody finds the lease of a log by its place.
+        // The lease of a log is found by its place in the list.
         if usize::from(lease.log.0) == n {
             return Ok(lease);
         }

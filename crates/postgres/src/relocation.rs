@@ -1,10 +1,12 @@
-//! What moving a log does in one database: looking, closing, opening, copying, and changing the copy of the map.
+//! Moves a log, as far as one database is concerned: looks at it, closes it, opens it, copies it, and changes the copy
+//! of the map.
 //!
-//! Why a row closes a log: it stands above every position. While it is there it is the last row, so every chained insert
-//! misses, whoever sends it and whatever he believes; and no position is left to chain to it. It is written under the lock
-//! that scavenging takes: every append that is under way has ended before, and each that begins later sees the row.
-//! Invariants: what is conditional on the version of the map holds the map's row until it commits; rows are copied byte
-//! for byte, and the names of a page with its events; a page is copied whole or not at all.
+//! Why a row closes a log: its position is after every other one. While it is there it is the last row, so every
+//! chained insert misses, whichever process sends it and whatever that process believes; and no position is left to
+//! chain to it. It is written under the lock that scavenging takes: every append that is under way has ended before,
+//! and each that begins later sees the row.
+//! Invariants: what is conditional on the version of the map holds the row of the map until it commits; rows are copied
+//! byte for byte, and the names of a page with its events; a page is copied whole or not at all.
 //! Not here: the order of the steps (`gesta_several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
@@ -25,9 +27,9 @@ const LOCK_MAP: &str = include_str!("../sql/lock_map.sql");
 const DELETE_SURPLUS: &str = include_str!("../sql/delete_surplus.sql");
 const DELETE_SCAVENGES: &str = include_str!("../sql/delete_scavenges.sql");
 
-/// Rows that are copied in one transaction.
+/// How many rows are copied in one transaction.
 const PAGE_ROWS: i64 = 1_000;
-/// Rows whose positions are compared at once.
+/// How many rows are compared at once, by their positions.
 const COMPARED_ROWS: i64 = 10_000;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
@@ -35,19 +37,23 @@ type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 /// What a database holds of a log that is being moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CopyState {
-    /// Its copy of the map.
+    /// The copy of the map that the database keeps.
     pub copy: MapCopy,
-    /// Whether the log is closed in it.
+    /// Whether the log is closed in the database.
     pub closed: bool,
-    /// The last position, but for the row that closes the log.
+    /// The last position of the log; the row that closes the log does not count.
     pub last: Position,
-    /// Nodes that are registered in it and have not left.
+    /// How many nodes are registered in the database and have not left.
     pub nodes: u64,
-    /// Events of the log that scavenging has removed here. It grows whenever scavenging removes something.
+    /// How many events of the log scavenging has removed here. The number grows whenever scavenging removes something.
     pub scavenged: u64,
 }
 
 /// A connection to one database of a store, for moving logs.
+///
+/// # Cancel safety
+/// If the future of a change is dropped before its end, the connection may still be inside of a transaction, so this
+/// value must be dropped as well. The database then takes back what was not committed.
 #[derive(Debug)]
 pub struct Relocation {
     connection: Connection,
@@ -59,7 +65,10 @@ impl Relocation {
     /// Connects to a database that is part of a store.
     ///
     /// # Errors
-    /// `Unavailable`; `Schema` if there is no store, or one of another version.
+    /// `Unavailable` if the database does not answer; `Schema` if there is no store, or one of another version.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(config: &Config) -> Result<Self> {
         let mut config = config.clone();
         (config.must_exist, config.is_part) = (true, true);
@@ -73,7 +82,7 @@ impl Relocation {
         })
     }
 
-    /// Where it is, for people.
+    /// Names the database for people.
     #[must_use]
     pub fn name(&self) -> String {
         self.config.name()
@@ -83,10 +92,14 @@ impl Relocation {
         &self.connection.client
     }
 
-    /// Looks.
+    /// Reads what the database holds of a log.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if this user may not take the retention role, without which nothing can be opened.
+    /// `Unavailable` if the database does not answer; `Unsupported` if this user may not take the retention role,
+    /// without which no log can be opened.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn look(&self, log: LogId) -> Result<CopyState> {
         let copy = map::read(self.client(), self.logs).await?;
         let (number, role) = (log_number(log)?, self.config.retention_role());
@@ -123,19 +136,25 @@ impl Relocation {
         })
     }
 
-    /// Replaces the copy of the map, if it has still this version; false if it has not.
+    /// Replaces the copy of the map, if it is still of version `expected`. Returns whether it was replaced.
     ///
     /// # Errors
-    /// `Unavailable`: it is done, or not.
+    /// `Unavailable`; the copy may have been replaced or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the copy may have been replaced or not.
     pub async fn put(&self, expected: u64, map: &LogMap) -> Result<bool> {
         let done = map::replace(self.client(), expected, map).await;
         done.map_err(|error| error::general(&error))
     }
 
-    /// Closes a log here, if the copy of the map has still this version; false if it has not.
+    /// Closes a log here, if the copy of the map is still of version `expected`. Returns whether it was closed.
     ///
     /// # Errors
-    /// `Unavailable`: it is done, or not.
+    /// `Unavailable`; the log may have been closed or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the log may have been closed or not; see [`Relocation`].
     pub async fn close(&self, log: LogId, expected: u64) -> Result<bool> {
         let number = log_number(log)?;
         self.if_version(expected, async |client: &Client| {
@@ -145,10 +164,13 @@ impl Relocation {
         .await
     }
 
-    /// Opens a log here, if the copy of the map has still this version; false if it has not.
+    /// Opens a log here, if the copy of the map is still of version `expected`. Returns whether it was opened.
     ///
     /// # Errors
-    /// `Unavailable`: it is done, or not.
+    /// `Unavailable`; the log may have been opened or not.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the log may have been opened or not; see [`Relocation`].
     pub async fn reopen(&self, log: LogId, expected: u64) -> Result<bool> {
         let number = log_number(log)?;
         let become_retention = format!("SET LOCAL ROLE {}", self.config.retention_role());
@@ -160,7 +182,7 @@ impl Relocation {
         .await
     }
 
-    /// Runs statements in one transaction that holds the map, if that has this version.
+    /// Runs statements in one transaction that locks the map, if the map has version `expected`.
     async fn if_version(
         &self,
         expected: u64,
@@ -191,11 +213,14 @@ impl Relocation {
         outcome
     }
 
-    /// Copies the next rows of a log after a position to another database, with their names and tags. Gives the last
+    /// Copies the next rows of a log after a position to another database, with their names and tags. Returns the last
     /// position that was copied; `None` if there is no row after it.
     ///
     /// # Errors
-    /// `Unavailable`: they are copied, or none is. `Refused` if some are there already.
+    /// `Unavailable`; either all rows of the page were copied, or none. `Refused` if some rows are there already.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the page may have been copied, whole, or not; see [`Relocation`].
     pub async fn copy_page(
         &self,
         to: &Self,
@@ -250,11 +275,14 @@ impl Relocation {
         row.try_get(0).map_err(|error| error::general(&error))
     }
 
-    /// Compares what was copied to another database after `after` up to `up_to`: rows that were scavenged here since are
-    /// removed there, and how far streams were scavenged is copied.
+    /// Compares the rows after `after` up to `up_to` that were copied to another database. Rows that were scavenged
+    /// here since are removed there, and how far streams were scavenged is copied.
     ///
     /// # Errors
-    /// `Corrupt` if rows are missing there; `Unavailable`.
+    /// `Corrupt` if rows are missing there; `Unavailable` if a database does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a part of the changes may have been made; see [`Relocation`].
     pub async fn compare(
         &self,
         to: &Self,

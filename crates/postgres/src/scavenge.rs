@@ -1,4 +1,4 @@
-//! Removing what no reader may see any more, under the retention role.
+//! Removes what no reader may see any more, under the retention role.
 //!
 //! Why the lock: an append that took its snapshot long ago (a suspended process, a swapped-out
 //! server) still believes an old row to be the last, and is stopped only by the row that took its
@@ -23,13 +23,13 @@ const DELETE_HIDDEN: &str = include_str!("../sql/delete_hidden.sql");
 const LOCK_EVENTS: &str = include_str!("../sql/lock_events.sql");
 const READ_LOG_END: &str = include_str!("../sql/read_log_end.sql");
 
-/// Events removed in one transaction.
+/// The most events that are removed in one transaction.
 const ROWS_PER_TRANSACTION: i64 = 5_000;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// Removes the events of a stream that `visibility` hides, or counts them. The stream was looked up in this history: in
-/// another one its row may be another stream's.
+/// Removes the events of a stream that `visibility` hides, or counts them. The stream must have been looked up in this
+/// history, since in another history its row may be that of another stream.
 pub(crate) async fn remove_hidden(
     connector: &Connector,
     history: History,
@@ -129,7 +129,7 @@ fn removed(row: &Row) -> Result<Removed> {
 fn failed(connector: &Connector, error: &tokio_postgres::Error) -> Error {
     let role = connector.config.retention_role();
     let mapped = match error.code() {
-        // No such role, not a member of it, or the role lacks its rights.
+        // There is no such role, this user is not a member of it, or the role lacks its rights.
         Some(
             &SqlState::UNDEFINED_OBJECT
             | &SqlState::INVALID_PARAMETER_VALUE

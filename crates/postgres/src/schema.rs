@@ -1,4 +1,4 @@
-//! The schema of a store: making it, migrating it, checking it, printing it.
+//! The schema of a store: makes it, migrates it, checks it, prints it.
 //!
 //! Invariants: one process at a time changes a schema (an advisory lock that ends with the
 //! transaction); a step is applied whole or not at all; a store of another version is never written to.
@@ -69,15 +69,22 @@ pub(crate) struct Store {
 /// Makes an empty store with `logs` logs (1 to 1,024), all in this database.
 ///
 /// # Errors
-/// `Schema` if there is a store already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is a store already; `InvalidArgument` if the number of logs is not possible; `Unavailable` if the
+/// database does not answer; `Unsupported` if the rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been made, whole, or not.
 pub async fn create(config: &Config, logs: u16) -> Result<Incarnation> {
     create_part(config, &alone(config, logs)?).await
 }
 
-/// Makes one database of a store: with no events, and with this copy of the map.
+/// Makes one database of a store, without events and with this copy of the map.
 ///
 /// # Errors
-/// As [`create`].
+/// The errors of [`create`].
+///
+/// # Cancel safety
+/// That of [`create`].
 pub async fn create_part(config: &Config, copy: &MapCopy) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let made = create_if_missing(&connection, config, copy)
@@ -93,10 +100,14 @@ pub async fn create_part(config: &Config, copy: &MapCopy) -> Result<Incarnation>
     }
 }
 
-/// Brings an existing store to the schema of this program; gives the version before and after.
+/// Brings an existing store to the schema of this program. Returns the versions before and after.
 ///
 /// # Errors
-/// `Schema` if there is no store, or a newer one; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is no store, or a newer one; `Unavailable` if the database does not answer; `Unsupported` if the
+/// rights are missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the store may have been migrated, whole, or not.
 pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let outcome = locked(&connection, config, async || {
@@ -115,11 +126,14 @@ pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
         .map_err(|error| error.during("migrate the schema"))
 }
 
-/// Begins a new life of the store: every checkpoint of the old one is refused from now on, by servers that run as well.
-/// For use after a restore.
+/// Begins a new life of the store, as is needed after a restore. From now on every checkpoint of the old life is
+/// refused, also by servers that are running.
 ///
 /// # Errors
-/// `Schema` if there is no store; `Unavailable`; `Unsupported` without the right.
+/// `Schema` if there is no store; `Unavailable` if the database does not answer; `Unsupported` if the right is missing.
+///
+/// # Cancel safety
+/// If the future is dropped, the new incarnation may have begun or not.
 pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     read(&connection, config)
@@ -138,10 +152,13 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     Ok(incarnation)
 }
 
-/// The copy of the map of a database that holds events of no log, or `None` if it holds no store of this version.
+/// Reads the copy of the map of a database that holds no events. Returns `None` if there is no store.
 ///
 /// # Errors
-/// `Unavailable`; `Schema` if the store is of another version, or holds events.
+/// `Unavailable` if the database does not answer; `Schema` if the store is of another version, or holds events.
+///
+/// # Cancel safety
+/// Dropping the future changes nothing.
 pub async fn read_empty(config: &Config) -> Result<Option<MapCopy>> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
     let Some(store) = read(&connection, config).await? else {
@@ -157,10 +174,10 @@ pub async fn read_empty(config: &Config) -> Result<Option<MapCopy>> {
     map::read(&connection.client, store.logs).await.map(Some)
 }
 
-/// The map of a new store that has this database only.
+/// Returns the map of a new store that has this database only.
 ///
 /// # Errors
-/// `InvalidArgument` for an impossible number of logs.
+/// `InvalidArgument` if the number of logs is not possible.
 fn alone(config: &Config, logs: u16) -> Result<MapCopy> {
     check_logs(logs)?;
     let here = DatabaseId::random();
@@ -169,15 +186,15 @@ fn alone(config: &Config, logs: u16) -> Result<MapCopy> {
     Ok(MapCopy { here, map })
 }
 
-/// The statements that make a store with `logs` logs, all in this database, for people who run them by hand.
+/// Returns the statements that make a store with `logs` logs, all in this database, for people who run them by hand.
 ///
 /// # Errors
-/// `InvalidArgument` for an impossible number of logs.
+/// `InvalidArgument` if the number of logs is not possible.
 pub fn ddl(config: &Config, logs: u16) -> Result<String> {
     Ok(ddl_of_part(config, &alone(config, logs)?))
 }
 
-/// The statements that make one database of a store, for people who run them by hand.
+/// Returns the statements that make one database of a store, for people who run them by hand.
 #[must_use]
 pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
     let schema = &config.schema;
@@ -209,7 +226,8 @@ pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
 /// Finds the store, or makes it if there is none and it may be made.
 ///
 /// # Errors
-/// `Schema` if it is of another version; `Unavailable`; `Unsupported` without the rights.
+/// `Schema` if there is no store and none may be made, or the store is of another version; `Unavailable` if the
+/// database does not answer; `Unsupported` if the rights are missing.
 pub(crate) async fn open(connection: &Connection, config: &Config) -> Result<Store> {
     let store = match read(connection, config).await? {
         Some(store) => store,
@@ -286,7 +304,7 @@ async fn build(
     map::insert(client, copy).await?;
     client.batch_execute("SAVEPOINT retention").await?;
     if let Err(error) = client.batch_execute(CREATE_RETENTION).await {
-        // Everything but scavenging works without it.
+        // Everything but scavenging works without the retention role.
         client
             .batch_execute("ROLLBACK TO SAVEPOINT retention")
             .await?;
@@ -309,7 +327,7 @@ async fn apply(connection: &Connection, step: &Migration) -> Driver<()> {
     Ok(())
 }
 
-/// Runs `work` in a transaction that holds the schema's lock.
+/// Runs `work` in a transaction that holds the lock of the schema.
 async fn locked<T>(
     connection: &Connection,
     config: &Config,
@@ -343,7 +361,7 @@ async fn locked<T>(
     outcome
 }
 
-/// The row about the store; `None` if there is no store in the schema.
+/// Reads the row about the store; `None` if there is no store in the schema.
 async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>> {
     let general = |error: tokio_postgres::Error| error::general(&error);
     let found = connection

@@ -1,10 +1,10 @@
-//! One connection that appends to all logs of a process: handles submit, statements leave, answers come back.
+//! One connection that appends to all logs of a process: handles submit batches, statements leave, answers come back.
 //!
-//! Whoever submits a batch sends what may be sent, at once and in its own task; one task for each connection takes the
-//! answers in order, sends what has gathered meanwhile, and then tells the handles. Invariants: statements are written
-//! in the order in which [`Gather`] gives them, by one at a time; once one outcome is unknown, all that are not told yet
-//! are unknown, of every log. Not here: what is sent together, and what an answer means for each batch (`gather`), the
-//! connection (`appender`).
+//! A handle that submits a batch sends what may be sent, at once and in its own task; one task for each connection
+//! takes the answers in order, sends what has gathered meanwhile, and then tells the handles. Invariants: statements
+//! are written in the order in which [`Gather`] returns them, by one task at a time; once one outcome is unknown, all
+//! outcomes that are not told yet are unknown, of every log. Not here: what is sent together, and what an answer means
+//! for each batch (`gather`), the connection (`appender`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -36,15 +36,15 @@ pub(crate) struct Sharing {
 #[derive(Debug)]
 struct State {
     gather: Gather<Arc<Prepared>>,
-    /// Whoever waits for a batch.
+    /// The handles that wait for the outcome of a batch.
     waiting: HashMap<Ticket, Told>,
-    /// Somebody is writing a statement, and will look for another one.
+    /// Whether a task is writing a statement; it will then look for another one.
     is_sending: bool,
-    /// Why nothing is sent any more.
+    /// The reason why nothing is sent any more, if so.
     doubt: Option<String>,
 }
 
-/// The place of one log on a shared connection. Dropping it withdraws what was not sent.
+/// The place of one log on a shared connection. Dropping it withdraws the batches that were not sent.
 #[derive(Debug)]
 pub(crate) struct SharedLane {
     sharing: Arc<Sharing>,
@@ -68,7 +68,7 @@ impl Sharing {
         sharing
     }
 
-    /// A place for this log. `None` if it has one, or if the connection must be discarded.
+    /// Returns a place for this log. Returns `None` if the log has one, or if the connection must be discarded.
     pub(crate) fn open_lane(self: &Arc<Self>, log: LogId) -> Option<SharedLane> {
         if self.is_lost() {
             return None;
@@ -78,7 +78,7 @@ impl Sharing {
         Some(SharedLane { sharing, lane })
     }
 
-    /// True once the connection must be discarded.
+    /// Tells whether the connection must be discarded.
     pub(crate) fn is_lost(&self) -> bool {
         self.appender.is_lost()
     }
@@ -87,7 +87,7 @@ impl Sharing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what may be sent. Where somebody else is doing that, he looks again when he has done.
+    /// Sends what may be sent. If another task is sending, that task looks again when it has finished.
     fn send(&self) {
         loop {
             let mut state = self.state();
@@ -100,7 +100,7 @@ impl Sharing {
             state.is_sending = true;
             drop(state);
             let _sending = Sending(self);
-            // Fails only if the task has ended: then everybody was told.
+            // This fails only if the task has ended; then all waiting handles were told.
             let _ = self.sent.send(self.appender.send(parts).boxed());
         }
     }
@@ -130,7 +130,7 @@ impl Sharing {
             .map(|(ticket, verdict)| (state.waiting.remove(&ticket), verdict))
             .collect();
         drop(state);
-        // First give the database work again, then answer.
+        // The database first gets work again, and then the handles are answered.
         self.send();
         for (told, verdict) in told {
             let outcome = match (verdict, judged) {
@@ -139,13 +139,13 @@ impl Sharing {
                 _ => BatchOutcome::Missed,
             };
             if let Some(told) = told {
-                // Fails only if nobody waits any more.
+                // This fails only if nobody waits any more.
                 let _ = told.send(outcome);
             }
         }
     }
 
-    /// Everything that was not told is in doubt, and nothing is sent any more.
+    /// Puts everything in doubt that was not told. Nothing is sent any more.
     fn end(&self, reason: &str) {
         self.appender.raise(reason);
         let mut state = self.state();
@@ -160,7 +160,7 @@ impl Sharing {
 }
 
 impl SharedLane {
-    /// Takes a batch; sends it at once, or when others that are under way have been answered.
+    /// Takes a batch. It is sent at once, or when other statements that are under way have been answered.
     pub(crate) fn submit(&self, batch: Arc<Prepared>) -> BoxFuture<'static, BatchOutcome> {
         let (told, outcome) = oneshot::channel();
         let piece = piece_of(batch);
@@ -191,7 +191,7 @@ impl Drop for SharedLane {
     }
 }
 
-/// A statement is being written.
+/// Says that a statement is being written.
 struct Sending<'a>(&'a Sharing);
 
 impl Drop for Sending<'_> {
@@ -203,7 +203,7 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Tells everybody if the task that takes the answers ends before the connection does.
+/// Tells all handles if the task that takes the answers ends before the connection does.
 struct Receiving(Weak<Sharing>);
 
 impl Drop for Receiving {

@@ -1,8 +1,8 @@
 //! Messages between the processes that share a store, by `LISTEN` and `NOTIFY` on one connection.
 //!
-//! Why apart from appends: a commit that notifies takes a lock of the whole server. Why so few: while one message
-//! travels, later ones about the same log are merged, and there is a pause between two. Invariants: a message may be
-//! lost, but then [`Signal::Interrupted`] follows; what this process sent does not come back.
+//! Why apart from appends: a commit that notifies takes a lock of the whole server. Why there are few messages: while
+//! one travels, later ones about the same log are merged, and there is a pause between two statements. Invariants: a
+//! message may be lost, but then [`Signal::Interrupted`] follows; messages of this process do not come back to it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,26 +24,26 @@ use crate::reach::Lookout;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
-/// Shortest time between two statements that notify.
+/// The shortest time between two statements that notify.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A connection in use is asked for a sign of life this often.
+/// How often a connection in use is asked whether it is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does not
 /// know.
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
-/// So long they may take to answer.
+/// How long the other hosts may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);
 /// How old the settings in `/info` may be.
 const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// What waits to be sent.
+/// The messages that wait to be sent.
 #[derive(Default, Debug)]
 struct Pending {
     appended: BTreeMap<LogId, Position>,
-    /// To give way, or to go on; the newest counts.
+    /// Requests to give way, or to go on; for each log the newest one counts.
     requests: BTreeMap<LogId, Signal>,
 }
 
@@ -52,11 +52,12 @@ struct Shared {
     ledger: Arc<Ledger>,
     pending: Mutex<Pending>,
     wake: Notify,
-    /// Others are asked to give way, or may go on: this does not wait for the end of a pause.
+    /// Is notified when other processes are to give way or may go on. Such a message does not wait for the end of a
+    /// pause.
     urgent: Notify,
 }
 
-/// The connection for messages. Dropping it ends it.
+/// The connection for messages. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct Signals {
     shared: Arc<Shared>,
@@ -75,7 +76,7 @@ impl Signals {
         Self { shared, task }
     }
 
-    /// Messages from now on; a listener that is too slow gets [`Signal::Interrupted`].
+    /// Returns the messages from now on. A listener that is too slow gets [`Signal::Interrupted`].
     pub(crate) fn subscribe(&self) -> BoxStream<'static, Signal> {
         let receiver = self.shared.ledger.received.subscribe();
         let next = |mut receiver: broadcast::Receiver<Signal>| async move {
@@ -167,7 +168,7 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
     }
 }
 
-/// Listens and sends until the connection breaks; says why.
+/// Listens and sends until the connection breaks. Returns the reason.
 async fn serve(
     mut connection: Connection,
     connector: &Connector,
@@ -197,13 +198,14 @@ async fn serve(
     }
 }
 
-/// Listens to the channel from now on, and prepares the statement that sends to it.
+/// Begins to listen to the channel, and prepares the statement that sends to it.
 async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement, String> {
     answered(client.batch_execute(&format!("LISTEN {channel}"))).await?;
     answered(client.prepare(SEND_SIGNALS)).await
 }
 
-/// Hands on what arrives until the connection is lost, or until another incarnation of the store has begun; says which.
+/// Passes on what arrives until the connection is lost, or until another incarnation of the store has begun. Returns
+/// the reason.
 async fn receive(
     notifications: &mut mpsc::Receiver<Notification>,
     channel: &str,
@@ -225,7 +227,7 @@ async fn receive(
     "the connection was lost".to_owned()
 }
 
-/// Sends what waits, and now and then a sign of life, until it is not answered; says why.
+/// Sends the messages that wait, and now and then an empty statement, until one is not answered. Returns the reason.
 async fn send(client: &Client, statement: &Statement, channel: &str, shared: &Shared) -> String {
     loop {
         let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())

@@ -1,4 +1,4 @@
-//! The backend: what it is made of, and which module answers what.
+//! The backend: what it consists of, and which module answers which call.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -31,13 +31,14 @@ use crate::signals::Signals;
 use crate::virtual_index::PostgresIndex;
 use crate::{map, scavenge, schema};
 
-/// Batches that may be on their way at once: the pipeline sends more than a few of them only far from the database.
+/// The most batches that may be on their way at once. The pipeline sends more than a few of them only far from the
+/// database.
 const BATCHES_IN_FLIGHT_MAX: usize = 64;
 
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresBackend {
-    /// As it was when the store was opened.
+    /// The information as it was when the store was opened.
     info: Arc<BackendInfo>,
     map: RwLock<Arc<MapCopy>>,
     ledger: Arc<Ledger>,
@@ -51,11 +52,15 @@ pub struct PostgresBackend {
 }
 
 impl PostgresBackend {
-    /// Opens a store; makes it, with [`Config::logs_if_new`] logs, if there is none, unless [`Config::must_exist`].
+    /// Opens a store. If there is none, it is made with [`Config::logs_if_new`] logs, unless [`Config::must_exist`] is
+    /// set.
     ///
     /// # Errors
-    /// `Unavailable`; `Schema` if the store is of another version; `Unsupported` if the server, its settings,
-    /// our rights, or a pooler in between cannot keep the contract.
+    /// `Unavailable` if no primary can be reached; `Schema` if the store is of another version, or is missing and must
+    /// exist; `Unsupported` if the server, its settings, our rights, or a pooler in between cannot keep the contract.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(config: Config) -> Result<Self> {
         let connector = Arc::new(Connector::new(config)?);
         let one = connector.connect(Role::Admin).await?;
@@ -106,16 +111,19 @@ impl PostgresBackend {
         })
     }
 
-    /// The copy of the map of the logs that this database keeps, as it was read last.
+    /// Returns the copy of the map of the logs that this database keeps, as it was read last.
     #[must_use]
     pub fn map(&self) -> Arc<MapCopy> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One snapshot of the store for [`gesta_sql::verify::audit`].
+    /// Takes one snapshot of the store for [`gesta_sql::verify::audit`].
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if no primary can be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the snapshot.
     pub async fn audit_source(&self) -> Result<PostgresAudit> {
         PostgresAudit::begin(&self.connector, self.info.logs).await
     }
@@ -127,7 +135,7 @@ impl PostgresBackend {
         Ok(())
     }
 
-    /// Refuses a log that lies in another database: what is appended here would never be found.
+    /// Refuses a log that lies in another database, since what is appended here would never be found.
     fn check_home(&self, log: LogId) -> Result<()> {
         let copy = self.map();
         let map = &copy.map;
@@ -165,7 +173,7 @@ impl KeepsMap for PostgresBackend {
     }
 }
 
-/// Refuses a database whose store has others.
+/// Refuses a database whose store has other databases too.
 fn check_whole(copy: &MapCopy) -> Result<()> {
     let map = &copy.map;
     let count = map.databases().len();
@@ -218,7 +226,7 @@ impl Backend for PostgresBackend {
 
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
         if self.info.logs == 1 {
-            // The statement that every connection has prepared already.
+            // Every connection has prepared this statement already.
             return Ok(vec![self.log_end(LogId(0), purpose).await?]);
         }
         let read = ReadLogEnds {

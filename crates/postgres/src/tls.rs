@@ -17,18 +17,18 @@ use rustls::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// How much encryption, as libpq's `sslmode`.
+/// How connections are encrypted, as libpq's `sslmode` says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TlsMode {
-    /// None.
+    /// Connections are not encrypted.
     Disable,
-    /// If the server offers it.
+    /// Connections are encrypted if the server offers it.
     Prefer,
-    /// Always, with whoever answers.
+    /// Connections are always encrypted, with any server that answers.
     Require,
-    /// With a certificate of a trusted authority.
+    /// The server must show a certificate of a trusted authority.
     VerifyCa,
-    /// With a certificate of a trusted authority for this host.
+    /// The server must show a certificate of a trusted authority for this host.
     VerifyFull,
 }
 
@@ -45,7 +45,7 @@ impl TlsMode {
     }
 }
 
-/// Makes the connector. Certificates are the operating system's, or those of a PEM file.
+/// Makes the connector. The trusted certificates are those of the operating system, or those of a PEM file.
 pub(crate) fn connector(mode: TlsMode, roots: Option<&Path>) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

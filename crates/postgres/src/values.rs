@@ -1,7 +1,7 @@
-//! Values on their way to and from the driver: columns of a batch as arrays, moments in time.
+//! Converts values for the driver: columns of a batch as arrays, moments in time.
 //!
-//! Batches go out as one array per column, a single event as one value per column. Each column writes itself straight
-//! into the message buffer: no intermediate vectors, no copy of payloads but this one.
+//! A batch is sent as one array per column, a single event as one value per column. Each column writes itself straight
+//! into the message buffer: there are no intermediate vectors, and payloads are copied this one time only.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,17 +16,17 @@ use crate::compression::PACKED;
 use crate::gather::Part;
 use crate::prepared::Prepared;
 
-/// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
+/// The microseconds from 1970 to 2000, where the time of PostgreSQL begins.
 const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;
 
 type Failure = Box<dyn StdError + Sync + Send>;
 
-/// A `timestamptz`.
+/// A moment, as `timestamptz` holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(pub(crate) Timestamp);
 
 fn to_postgres_time(moment: Timestamp) -> i64 {
-    // The far ends would be PostgreSQL's infinities; nobody's clock gets there.
+    // The far ends would be the infinities of PostgreSQL, which no clock reaches.
     moment.0.saturating_sub(EPOCH_OFFSET_US)
 }
 
@@ -54,7 +54,7 @@ impl<'a> FromSql<'a> for Moment {
     }
 }
 
-/// Which column of the events.
+/// A column of the events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Field {
     Position,
@@ -73,15 +73,15 @@ pub(crate) enum Field {
     Tags,
 }
 
-/// One column of the events of a statement, as an array; or as a value, if that is what the statement takes and there
-/// is one event.
+/// One column of the events of a statement, written as an array; or as a single value, if the statement takes one and
+/// there is one event.
 pub(crate) struct Column<'a> {
     pub(crate) parts: &'a [Part<Arc<Prepared>>],
     pub(crate) field: Field,
 }
 
 impl Column<'_> {
-    /// Each event: its batch, and its number in it.
+    /// Returns for each event its batch, and its index in the batch.
     fn rows(&self) -> impl Iterator<Item = (&Prepared, usize)> {
         let batches = self.parts.iter().flat_map(|part| &part.batches);
         batches.flat_map(|batch| (0..batch.events()).map(|number| (&**batch, number)))

@@ -1,7 +1,7 @@
-//! What is kept for virtual streams: switching, writing entries, reading them.
+//! What is stored for virtual streams: switches them, writes entries, reads them.
 //!
 //! A page of entries is one statement. Its condition is the position up to which the log had been looked at, and the
-//! last event of the part of the log that the entries are about: so of several processes one succeeds, and entries that
+//! last event of the part of the log that the entries are about. So of several processes one succeeds, and entries that
 //! were made of events which a fail-over has lost are refused, even if they were read from the old primary and are
 //! written to the new one.
 //! Not here: which entries there are (`gesta_core::backend::IndexPage`).
@@ -51,7 +51,7 @@ async fn query(
     Ok(reader.connection.client.query(&statement, params).await?)
 }
 
-/// As [`query`], for a change; says which right is missing.
+/// Runs a statement that changes something. If a right is missing, the error says which one.
 async fn change(
     reader: &mut PooledReader,
     sql: &'static str,
@@ -103,7 +103,7 @@ impl Read for Switch {
     }
 }
 
-/// Runs twice if its connection breaks: if the first run was stored, the second misses.
+/// A write of entries. It runs twice if its connection breaks; if the first run was stored, the second misses.
 struct Write {
     page: IndexPage,
 }

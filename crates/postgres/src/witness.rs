@@ -1,12 +1,12 @@
-//! What this process knows of the logs, and whether a database still has it. Pure.
+//! What this process knows about the logs, and whether a database still has it. Pure.
 //!
-//! Why: a fail-over can lose commits. Then positions are used again for other events, and whatever a process remembers
-//! (names of streams, heads, pages, checkpoints) may be wrong without looking wrong. So of each log the last row that
-//! this process has committed, read as the end or handed out is kept, with the connection that wrote it, and compared
-//! with every database that a new connection leads to. Invariants: nothing is handed out that the witness does not
-//! cover; every row before a row that is still there is still there as well, since a database loses commits only from
-//! its end; connections carry the *generation* in which they were compared, and what comes from a connection of an
-//! older one is dropped. Not here: asking the database, and telling others (`history`).
+//! Why: a fail-over can lose commits. Then positions are used again for other events, and what a process remembers
+//! (names of streams, heads, pages, checkpoints) may be wrong without looking wrong. So for each log the last row is
+//! kept that this process has committed, read as the end or handed out, and it is compared with every database to which
+//! a new connection leads. Invariants: nothing is handed out that the witness does not cover; every row before a row
+//! that is still there is still there as well, since a database loses commits only from its end; connections carry the
+//! *generation* in which they were compared, and what comes from a connection of an older one is dropped. Not here:
+//! asking the database, and telling others (`history`).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +15,7 @@ use gesta_core::{Incarnation, LogId, Position};
 
 use crate::hosts::Timeline;
 
-/// A row, by what identifies it.
+/// Identifies a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub(crate) log: LogId,
@@ -30,7 +30,7 @@ pub(crate) struct View {
     pub(crate) incarnation: Incarnation,
     pub(crate) marks: Vec<Mark>,
     server: Option<Timeline>,
-    /// The witness was found on this timeline before.
+    /// Whether the witness was found on this timeline before.
     same_timeline: bool,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct View {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FoundLog {
     pub(crate) log: LogId,
-    /// Its last row; `None` if it is empty.
+    /// The last row of the log; `None` if the log is empty.
     pub(crate) end: Option<(Position, WriterEpoch)>,
-    /// Who wrote the row at the position of the mark; `None` if there is no such row.
+    /// The writer of the row at the position of the mark; `None` if there is no such row.
     pub(crate) writer: Option<WriterEpoch>,
 }
 
@@ -56,26 +56,27 @@ pub(crate) struct Found {
 pub(crate) enum Comparison {
     /// Everything that the witness names is there.
     Same,
-    /// The store has another incarnation, which somebody has begun.
+    /// The store has another incarnation, which another process has begun.
     Begun,
-    /// Commits were lost, so a new incarnation must be begun in place of the one that was found. With the reason.
+    /// Commits were lost, so a new incarnation must be begun in place of the one that was found. The text is the
+    /// reason.
     Lost(String),
 }
 
-/// The server was replaced by one on this timeline, and does not know it.
+/// The server was replaced by one on this timeline without knowing it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Replaced(pub(crate) i64);
 
-/// Everything that is known of the history of a store.
+/// Everything that is known about the history of a store.
 #[derive(Debug)]
 pub(crate) struct Known {
     generation: u64,
     incarnation: Incarnation,
-    /// Incarnations that were replaced: a database that has one of them again has lost that.
+    /// The incarnations that were replaced. A database that has one of them again has lost the replacement.
     ended: HashSet<Incarnation>,
-    /// The server of this generation; `None` as long as none has told.
+    /// The server of this generation; `None` as long as no server has told its timeline.
     server: Option<Timeline>,
-    /// Cluster and timeline on which the witness was found last.
+    /// The cluster and the timeline on which the witness was found last.
     verified: Option<(i64, i64)>,
     marks: BTreeMap<LogId, Mark>,
 }
@@ -100,8 +101,8 @@ impl Known {
         self.incarnation
     }
 
-    /// A connection of this generation has handed over these rows. False if its generation is over: then the answer
-    /// must not be used.
+    /// Notes that a connection of this generation has handed over these rows. Returns false if its generation is over;
+    /// then the answer must not be used.
     pub(crate) fn observe(
         &mut self,
         generation: u64,
@@ -120,11 +121,11 @@ impl Known {
         true
     }
 
-    /// A new connection leads to this server. Another server than before begins a new generation, whatever it knows:
-    /// what the old connections still say is of the old server.
+    /// Notes that a new connection leads to this server. Another server than before begins a new generation, whatever
+    /// it knows, since what the old connections still say is of the old server.
     ///
     /// # Errors
-    /// If the server is an old primary.
+    /// [`Replaced`] if the server is an old primary.
     pub(crate) fn admit(&mut self, server: Option<Timeline>) -> Result<View, Replaced> {
         if let (Some(known), Some(found)) = (self.server, server) {
             if found.was_replaced_by(known) {
@@ -148,7 +149,7 @@ impl Known {
         })
     }
 
-    /// Compares a view of this with what a database says.
+    /// Compares what is known with what a database says.
     pub(crate) fn judge(&self, view: &View, found: &Found) -> Comparison {
         if found.incarnation != view.incarnation {
             return match self.ended.contains(&found.incarnation) {
@@ -164,7 +165,7 @@ impl Known {
             .map_or(Comparison::Same, Comparison::Lost)
     }
 
-    /// All was found. The generation of the connection; `None` if the view is outdated.
+    /// Notes that everything was found. Returns the generation of the connection; `None` if the view is outdated.
     pub(crate) fn settle(&mut self, view: &View, found: &Found) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
@@ -172,7 +173,7 @@ impl Known {
         if let Some(server) = view.server {
             self.verified = Some((server.cluster, server.number));
         }
-        // A row that scavenging has removed proves nothing at the next fail-over: the end takes its place.
+        // A row that scavenging has removed proves nothing at the next fail-over, so the end takes its place.
         for log in found.logs.iter().filter(|log| log.writer.is_none()) {
             if let Some((position, writer)) = log.end {
                 let log = log.log;
@@ -189,8 +190,8 @@ impl Known {
         Some(self.generation)
     }
 
-    /// Another history has begun: all that was known is forgotten. The generation of the connection; `None` if the view
-    /// is outdated.
+    /// Begins another history: all that was known is forgotten. Returns the generation of the connection; `None` if the
+    /// view is outdated.
     pub(crate) fn change(&mut self, view: &View, incarnation: Incarnation) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
@@ -204,7 +205,7 @@ impl Known {
     }
 }
 
-/// Why the row of a mark was lost, if it was.
+/// Returns why the row of a mark was lost; `None` if it was not.
 fn lost(mark: &Mark, found: &Found, same_timeline: bool) -> Option<String> {
     let Mark {
         log,
@@ -221,7 +222,7 @@ fn lost(mark: &Mark, found: &Found, same_timeline: bool) -> Option<String> {
             "position {position} of log {log} holds another event than before"
         )),
         Some(_) => None,
-        // Scavenged, on the timeline that we know. On another one nobody can tell.
+        // The row was scavenged, if this is the timeline that we know. On another timeline nobody can tell.
         None if same_timeline => None,
         None => Some(format!(
             "position {position} of log {log} is gone, on another timeline"

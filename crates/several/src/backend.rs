@@ -1,4 +1,4 @@
-//! [`Several`]: each call goes to the database of its log.
+//! [`Several`], a backend that passes each call on to the database of its log.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::writer::RoutedWriter;
 /// names a position of every log. A log may move from one to another while this is open.
 pub struct Several {
     routes: Arc<Routes>,
-    /// Number of logs, which never changes.
+    /// How many logs the store has; this never changes.
     logs: u16,
     info: Joined,
 }
@@ -39,11 +39,16 @@ impl std::fmt::Debug for Several {
 }
 
 impl Several {
-    /// Puts the databases of a store together, in any order, after checking that they are all of them and agree.
+    /// Opens a store out of its databases, which may be given in any order, after checking that they are all databases
+    /// of one store and agree.
     ///
     /// # Errors
-    /// `InvalidArgument` if a database is missing, there twice, or of another store; `Corrupt` if their maps differ, or
-    /// one holds events of a log that lies in another and is not closed there; `Unavailable` if one does not answer.
+    /// `InvalidArgument` if a database is missing, given twice, or of another store; `Corrupt` if the copies of the map
+    /// differ, or a database holds events of a log that lies in another one and is not closed there; `Unavailable` if a
+    /// database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn open(parts: &[Part]) -> Result<Self> {
         let routes = Arc::new(Routes::new(parts)?);
         let several = Self {
@@ -55,13 +60,13 @@ impl Several {
         Ok(several)
     }
 
-    /// Where each log lies, as far as this process knows.
+    /// Returns the map that tells where each log lies, as far as this process knows.
     #[must_use]
     pub fn map(&self) -> Arc<LogMap> {
         self.routes.map()
     }
 
-    /// No database may hold events of a log that lies in another one, unless the log is closed in it.
+    /// Checks that no database holds events of a log that lies in another one, unless the log is closed in it.
     async fn check_contents(&self) -> Result<()> {
         let map = self.map();
         let all = self.ends_of_parts(Purpose::Read).await?;
@@ -81,7 +86,7 @@ impl Several {
         Ok(())
     }
 
-    /// The ends that each database knows of all logs of the store.
+    /// Asks each database for the ends of all logs of the store, and returns the answers in the order of the databases.
     async fn ends_of_parts(&self, purpose: Purpose) -> Result<Vec<Vec<LogEnd>>> {
         let all = self.routes.all(|part| part.log_ends(purpose)).await?;
         let logs = self.logs;
@@ -93,8 +98,8 @@ impl Several {
         Ok(all)
     }
 
-    /// A page of a log. One that ends before the slice does is believed only if the log is still open where it was read:
-    /// where it is closed, later rows lie elsewhere.
+    /// Reads a page of a log. If the page ends before the slice does, it is believed only if the log is still open in
+    /// that database: where the log is closed, later rows lie in another database.
     async fn page(part: &Arc<dyn Backend>, slice: LogSlice) -> Result<Rows> {
         let (log, to) = (slice.log, slice.to);
         let rows = part.read_log(slice).await?;
@@ -105,7 +110,8 @@ impl Several {
         Ok(rows)
     }
 
-    /// Names in one database of streams whose logs lie in it. A database may hold a copy of a log that was moved.
+    /// Lists the streams of one database whose logs lie in it. A database may also hold a copy of a log that was moved;
+    /// the streams of that copy are left out.
     async fn names_at(
         &self,
         part: &Arc<dyn Backend>,
@@ -139,7 +145,8 @@ impl Backend for Several {
             .get(self.routes.backends().map(|part| part.info()))
     }
 
-    /// Each database's number only grows, so their sum changes whenever one of them does.
+    /// The number is the sum of those of all databases. Each of these only grows, so the sum changes whenever one of
+    /// them does.
     fn history(&self) -> History {
         let of_parts: Vec<History> = self.routes.backends().map(|part| part.history()).collect();
         let incarnations = of_parts.iter().map(|history| history.incarnation);
@@ -177,7 +184,7 @@ impl Backend for Several {
         for log in (0..self.logs).map(LogId) {
             let end = of_parts[self.routes.home_in(&map, log)?][usize::from(log.0)];
             ends.push(match end == LogEnd::CLOSED {
-                // It has moved since the map was read, or moves just now.
+                // The log has moved since the map was read, or moves just now.
                 true => self.log_end(log, purpose).await?,
                 false => end,
             });
@@ -255,7 +262,7 @@ impl Backend for Several {
     async fn send_signal(&self, signal: Signal) {
         let log = match signal {
             Signal::Appended { log, .. } | Signal::GiveWay { log, .. } => log,
-            // Only within a process.
+            // These signals stay within a process.
             Signal::Interrupted | Signal::HistoryChanged => return,
         };
         if let Ok(home) = self.routes.home(log) {
@@ -277,7 +284,7 @@ impl Backend for Several {
             .await
     }
 
-    /// None: each database has its own.
+    /// There is no registry of the whole store, since each database has its own.
     fn registry(&self) -> Option<Arc<dyn Registry>> {
         None
     }
@@ -285,7 +292,7 @@ impl Backend for Several {
     fn registries(&self) -> Vec<Arc<dyn Registry>> {
         let parts = self.routes.backends().map(|part| part.registry());
         let parts: Option<Vec<_>> = parts.collect();
-        // A database without a registry is used by this process alone, and then all of the store is.
+        // A database without a registry is used by this process alone, and so is the whole store then.
         let parts = parts.unwrap_or_default().into_iter().enumerate();
         let leases =
             |(at, inner)| Arc::new(Leases::new(inner, &self.routes, at)) as Arc<dyn Registry>;
@@ -297,7 +304,8 @@ impl Backend for Several {
     }
 }
 
-/// A message from one of the databases. If it is about a log that this process believes to be elsewhere, the log has moved.
+/// Passes on a message from the database at place `at`. If the message is about a log that this process believes to be
+/// in another database, the log has moved, and the map is read again.
 async fn followed(routes: Arc<Routes>, at: usize, signal: Signal) -> Signal {
     if let Signal::Appended { log, .. } = signal
         && routes.home(log).is_ok_and(|home| home != at)

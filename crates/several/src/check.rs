@@ -1,15 +1,15 @@
-//! Whether databases are all those of one store, and agree where its logs lie. Pure.
+//! Checks whether databases are all the databases of one store and agree where its logs lie. Pure.
 //!
 //! Invariant: an error names the databases, the values found, and the rule.
 
 use gesta_core::{Error, LogMap, MapCopy, Result};
 
-/// The newest map among these copies, and for each of its databases the place of its copy among them.
+/// Returns the newest map among these copies, and for each of its databases the place of its copy among them.
 ///
 /// A copy may be of an older version: whoever changes the map changes one copy after the other, and may have died.
 ///
 /// # Errors
-/// `InvalidArgument` if a database of the map is missing or there twice, or belongs to another store; `Corrupt` if two
+/// `InvalidArgument` if a database of the map is missing or given twice, or belongs to another store; `Corrupt` if two
 /// copies of one version differ.
 pub fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
     let newest = copies.iter().max_by_key(|copy| copy.map.version());
@@ -77,7 +77,7 @@ fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
     )))
 }
 
-/// The database that keeps a copy, for people.
+/// Describes the database that keeps a copy, for people.
 fn described(copy: &MapCopy) -> String {
     match copy.place() {
         Some(place) => copy.map.describe(place),
@@ -85,7 +85,7 @@ fn described(copy: &MapCopy) -> String {
     }
 }
 
-/// A database and its logs, for people: `database 2 of 3 (h:5432/shop; logs 1, 4)`.
+/// Describes a database and its logs for people: `database 2 of 3 (h:5432/shop; logs 1, 4)`.
 pub(crate) fn with_logs(map: &LogMap, place: usize) -> String {
     let logs: Vec<String> = map.logs_at(place).map(|log| log.to_string()).collect();
     let mut text = map.describe(place);

@@ -1,11 +1,12 @@
-//! What several databases are together.
+//! The information about a store that is put together from that of its databases.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gesta_core::backend::BackendInfo;
 use gesta_core::{Capabilities, Durability};
 
-/// The parts' information put together, made again only when one of them has changed: it is asked for by every append.
+/// The information of all parts put together. Every append asks for it, so it is made again only when a part has
+/// changed.
 #[derive(Debug)]
 pub(crate) struct Joined(RwLock<(Vec<Arc<BackendInfo>>, Arc<BackendInfo>)>);
 
@@ -33,7 +34,7 @@ impl Joined {
     }
 }
 
-/// All have the same number of logs: that of the store.
+/// Puts the information of the parts together. All parts have the same number of logs, which is that of the store.
 fn join(parts: &[Arc<BackendInfo>]) -> BackendInfo {
     let all = |can: fn(&Capabilities) -> bool| parts.iter().all(|part| can(&part.capabilities));
     let in_flight = parts
@@ -53,7 +54,7 @@ fn join(parts: &[Arc<BackendInfo>]) -> BackendInfo {
     }
 }
 
-/// Promises no more than the weakest database does, and names the settings of each.
+/// Returns the durability of the weakest database, and names the settings of each database.
 fn weakest(parts: &[Arc<BackendInfo>]) -> Durability {
     let weakened = |part: &&Arc<BackendInfo>| matches!(part.durability, Durability::Weakened(_));
     if parts.iter().any(|part| part.durability == Durability::None) {
@@ -71,7 +72,8 @@ fn weakest(parts: &[Arc<BackendInfo>]) -> Durability {
     ))
 }
 
-/// `2 × PostgreSQL 15.1, PostgreSQL 16.2`: each text once, in the order of its first.
+/// Lists each text once, with how often it occurs, in the order of the first occurrence: `2 × PostgreSQL 15.1,
+/// PostgreSQL 16.2`.
 fn counted(texts: impl Iterator<Item = String>) -> String {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for text in texts {

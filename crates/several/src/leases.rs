@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::route::Routes;
 
-/// The registry of the database at this place.
+/// The registry of the database at the place `at`.
 pub(crate) struct Leases {
     inner: Arc<dyn Registry>,
     routes: Arc<Routes>,
@@ -31,12 +31,13 @@ impl Leases {
         Self { inner, routes, at }
     }
 
-    /// Says which database is away.
+    /// Adds to an error which database does not answer.
     fn named<T>(&self, answer: Result<T>) -> Result<T> {
         answer.map_err(|error| self.routes.named(self.at, error))
     }
 
-    /// What this database may say of owners, by the newest map that this process knows.
+    /// Keeps of an answer only the leases of logs that lie in this database by the newest map that this process knows,
+    /// with epochs that include the version of the map.
     fn of_here(&self, answer: Result<Look>) -> Result<Look> {
         let mut look = self.named(answer)?;
         let map = self.routes.map();
@@ -52,7 +53,7 @@ impl Leases {
     }
 }
 
-/// A tenure as the database counts it.
+/// Converts a tenure to the form in which the database counts epochs.
 fn stored(tenure: Tenure) -> Tenure {
     Tenure {
         epoch: tenure.epoch.in_database(),

@@ -1,4 +1,4 @@
-//! How a log moves from one database to another: the next step, by what the databases hold. Pure.
+//! How a log moves from one database to another: computes the next step from what the databases hold. Pure.
 //!
 //! Why so: whoever moves a log may die at any moment, and anybody may go on, or undo it. So nothing is remembered but what
 //! the databases hold: their copies of the map, the rows of the log, and the row that *closes* the log in a database.
@@ -13,81 +13,83 @@
 
 use gesta_core::{Error, ErrorKind, LogId, LogMap, Moving, Position, Result};
 
-/// So many rows may be missing in the copy when the log is closed: they are copied in a moment.
+/// The most rows that may be missing in the copy when the log is closed in its old database. They are copied while
+/// nothing can be appended.
 const NEAR: u64 = 1_000;
 
-/// What is wanted.
+/// What is to be done with a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// The log lies in the database at this place.
+    /// Move the log to the database at this place.
     Move(usize),
-    /// The log lies where it was before.
+    /// Leave the log in the database where it was before.
     Undo,
 }
 
-/// What one database holds.
+/// What one database says about the map and about one log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// Its copy of the map.
+    /// The copy of the map that the database keeps.
     pub map: LogMap,
-    /// Whether the log is closed in it.
+    /// Whether the log is closed in the database.
     pub closed: bool,
-    /// The last row of the log in it, but for the one that closes it.
+    /// The position of the last row of the log in the database; the row that closes the log does not count.
     pub last: Position,
 }
 
-/// What is to be done next. Each step is one transaction in one database, but for copying.
+/// What is to be done next. Each step but copying is one transaction in one database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Replace the copy of the map at this place, which has version `expected`.
+    /// Replace the copy of the map at this place, if the copy has version `expected`.
     Put {
-        /// Where.
+        /// The place of the database.
         place: usize,
-        /// The version that the copy has.
+        /// The version that the copy has before.
         expected: u64,
-        /// The new one.
+        /// The new map.
         map: Box<LogMap>,
     },
-    /// Close the log at this place, if its copy of the map has this version: once it is done, no append is under way.
+    /// Close the log at this place, if its copy of the map has version `expected`. Once this is done, no append to the
+    /// log is under way there.
     Close {
-        /// Where.
+        /// The place of the database.
         place: usize,
-        /// The version that the copy has.
+        /// The version that the copy of the map has.
         expected: u64,
     },
-    /// Open the log at this place, if its copy of the map has this version.
+    /// Open the log at this place, if its copy of the map has version `expected`.
     Open {
-        /// Where.
+        /// The place of the database.
         place: usize,
-        /// The version that the copy has.
+        /// The version that the copy of the map has.
         expected: u64,
     },
-    /// Copy the next rows.
+    /// Copy the next rows of the log.
     Copy {
-        /// From here.
+        /// The place of the database to copy from.
         from: usize,
-        /// To here.
+        /// The place of the database to copy to.
         to: usize,
-        /// The rows after this position.
+        /// The rows after this position are copied.
         after: Position,
     },
-    /// Compare what was copied with where it came from, and take away what was scavenged since.
+    /// Compare the copied rows with those in the old database, and remove from the copy what was scavenged since.
     Compare {
-        /// From here.
+        /// The place of the database that was copied from.
         from: usize,
-        /// To here.
+        /// The place of the database that holds the copy.
         to: usize,
     },
-    /// Nothing: the goal is reached.
+    /// There is nothing to do: the goal is reached.
     Done,
 }
 
-/// The next step towards a goal. `facts` are those of all databases, in the order of the newest map among them.
-/// `compared`: the step before was [`Step::Compare`].
+/// Returns the next step towards a goal. `facts` are those of all databases, in the order of the newest map among them.
+/// `compared` says that the step before was [`Step::Compare`].
 ///
 /// # Errors
-/// `InvalidArgument` if the goal is no database; `Unsupported` if another log is being moved, or this one elsewhere;
-/// `Corrupt` if the databases contradict each other.
+/// `InvalidArgument` if the goal is no database or there is no such log; `Unsupported` if another log is being moved,
+/// or this one to another database; `Corrupt` if the databases contradict each other.
 pub fn next_step(log: LogId, goal: Goal, facts: &[Fact], compared: bool) -> Result<Step> {
     let newest = facts
         .iter()
@@ -119,7 +121,7 @@ pub fn next_step(log: LogId, goal: Goal, facts: &[Fact], compared: bool) -> Resu
     }
 }
 
-/// No log is being moved, and all copies of the map are the same.
+/// Returns the next step when no log is being moved and all copies of the map are the same.
 fn at_rest(log: LogId, goal: Goal, facts: &[Fact], map: &LogMap, home: usize) -> Result<Step> {
     if facts[home].closed {
         // A move has ended, or was taken back. If the new database has lost rows since, they are still in the old one.
@@ -156,7 +158,7 @@ fn at_rest(log: LogId, goal: Goal, facts: &[Fact], map: &LogMap, home: usize) ->
     }
 }
 
-/// The log is being moved, and all copies of the map say so.
+/// Returns the next step when the log is being moved and all copies of the map say so.
 fn moved(facts: &[Fact], map: &LogMap, from: usize, to: usize, compared: bool) -> Result<Step> {
     let (old, new) = (&facts[from], &facts[to]);
     let expected = map.version();

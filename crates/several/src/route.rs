@@ -1,4 +1,5 @@
-//! Which database has a log: the newest map that this process knows, and reading it again when it is outdated.
+//! Tells which database has a log, by the newest map that this process knows, and reads the map again when it is
+//! outdated.
 //!
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an older
 //! one only. Not here: the calls themselves (`backend`).
@@ -13,17 +14,17 @@ use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy,
 
 use crate::check::{arrange, with_logs};
 
-/// How often a call is sent after a log that moves meanwhile.
+/// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
 
-/// One database of a store, open.
+/// One open database of a store.
 #[derive(Clone)]
 pub struct Part {
-    /// Its copy of the map of the logs.
+    /// The copy of the map of the logs that the database keeps.
     pub copy: Arc<MapCopy>,
-    /// The database. It knows all logs of the store by their numbers, and holds events of some.
+    /// The backend of the database. It knows all logs of the store by their numbers, and holds events of some of them.
     pub backend: Arc<dyn Backend>,
-    /// What reads its copy of the map again.
+    /// Reads the copy of the map of this database again.
     pub keeper: Arc<dyn KeepsMap>,
 }
 
@@ -33,7 +34,7 @@ impl std::fmt::Debug for Part {
     }
 }
 
-/// An open database, by what does not change.
+/// What does not change about an open database.
 struct Database {
     id: DatabaseId,
     backend: Arc<dyn Backend>,
@@ -45,13 +46,13 @@ struct Database {
 pub(crate) struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
-    /// The task that reads the copies, or read them last.
+    /// The task that reads the copies of the map, or that read them last.
     reading: Mutex<Option<Shared<BoxFuture<'static, ()>>>>,
 }
 
 impl Routes {
     /// # Errors
-    /// As [`arrange`].
+    /// The errors of [`arrange`].
     pub(crate) fn new(parts: &[Part]) -> Result<Self> {
         let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
         let (map, places) = arrange(&copies)?;
@@ -79,19 +80,20 @@ impl Routes {
         &self.databases[at].backend
     }
 
-    /// Which of the databases of this process has a log.
+    /// Returns which of the databases of this process has a log.
     ///
     /// # Errors
-    /// `Unavailable` if it is one that this process was not given; `Corrupt` if there is no such log.
+    /// `Unavailable` if this process was not given that database; `Corrupt` if there is no such log.
     pub(crate) fn home(&self, log: LogId) -> Result<usize> {
         self.home_in(&self.map(), log)
     }
 
-    /// The same by a map that was taken before: what is asked of several databases must be read by the map as it was
-    /// before they were asked, for a database that has no log yet cannot say that it will have it.
+    /// Returns which of the databases of this process has a log by the given map. What several databases are asked must
+    /// be read by the map as it was before they were asked, for a database that has no log yet cannot say that it will
+    /// have it.
     ///
     /// # Errors
-    /// As [`home`](Self::home).
+    /// The errors of [`home`](Self::home).
     pub(crate) fn home_in(&self, map: &LogMap, log: LogId) -> Result<usize> {
         let place = map.home(log);
         let place = place.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))?;
@@ -105,7 +107,8 @@ impl Routes {
         })
     }
 
-    /// Calls the database that has a log; again if the log has moved meanwhile.
+    /// Calls the database that has a log. If the log has moved meanwhile, calls the new database, [`TRIES_MAX`] calls
+    /// in all.
     pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
         self: &'a Arc<Self>,
         log: LogId,
@@ -129,7 +132,7 @@ impl Routes {
         }
     }
 
-    /// Calls all databases at once.
+    /// Calls all databases at once. If several fail, the error names all of them that are unavailable.
     pub(crate) async fn all<'a, T, F: Future<Output = Result<T>>>(
         &'a self,
         call: impl Fn(&'a Arc<dyn Backend>) -> F,
@@ -145,10 +148,10 @@ impl Routes {
         }
     }
 
-    /// Reads the copies of the map, unless a newer one than `known` is there already. A database that does not answer
-    /// is passed over: its logs are away in any case.
+    /// Reads the copies of the map, unless a map newer than version `known` is there already. A database that does not
+    /// answer is passed over, for its logs are away in any case.
     ///
-    /// One reads for all, in a task of its own: whoever waits may be dropped, or not be polled for a while.
+    /// One task reads for all who wait, since a caller may be dropped, or not be polled for a while.
     pub(crate) async fn read_again(self: &Arc<Self>, known: u64) {
         let reading = {
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,20 +171,20 @@ impl Routes {
         reading.await;
     }
 
-    /// Reads until a newer map is found, or all are read.
+    /// Reads the copies until one is newer than the map of this process, or all are read.
     async fn read_maps(&self) {
         let read = self.databases.iter();
         let mut read: FuturesUnordered<_> =
             read.map(|database| database.keeper.read_map()).collect();
         while let Some(copy) = read.next().await {
-            // The newest or not: whoever is sent to the wrong database reads again.
+            // The map need not be the newest: a call that is sent to the wrong database reads the maps again.
             if copy.is_ok_and(|copy| self.take(&copy)) {
                 return;
             }
         }
     }
 
-    /// Takes a map, if it is newer.
+    /// Takes over a map if it is newer and of this store. Returns whether it was taken.
     fn take(&self, copy: &MapCopy) -> bool {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let newer = copy.map.version() > map.version() && copy.map.store() == map.store();
@@ -191,7 +194,7 @@ impl Routes {
         newer
     }
 
-    /// Says which database is away.
+    /// Adds to an error which database does not answer.
     pub(crate) fn named(&self, at: usize, error: Error) -> Error {
         let map = self.map();
         match (error.kind(), map.place_of(self.databases[at].id)) {
@@ -204,7 +207,7 @@ impl Routes {
     }
 }
 
-/// Two databases are away.
+/// Joins the errors of two databases, so that the error names both if both are unavailable.
 fn and(one: Error, other: Error) -> Error {
     match (one.kind(), other.kind()) {
         (ErrorKind::Unavailable(first), ErrorKind::Unavailable(second)) => {

@@ -1,4 +1,4 @@
-//! A writer of a log that gives up when the log has moved to another database.
+//! A writer of a log that fails when the log has moved to another database.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use gesta_core::{Error, LogId};
 
 use crate::route::Routes;
 
-/// A writer in one of the databases.
+/// A writer of a log in one of the databases.
 ///
-/// A log that has moved is closed where it was, so a batch that is sent there misses. What follows (reading on, deciding
-/// again) goes to the new database by the map; only the writer itself must be opened again there.
+/// A log that has moved is closed where it was, so a batch that is sent there misses. What follows (reading on,
+/// deciding again) goes to the new database by the map; only the writer itself must be opened again there.
 pub(crate) struct RoutedWriter {
     pub(crate) inner: Box<dyn LogWriter>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) log: LogId,
-    /// Which of the databases it writes to.
+    /// The index of the database that the inner writer writes to.
     pub(crate) at: usize,
 }
 

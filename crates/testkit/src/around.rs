@@ -1,4 +1,4 @@
-//! A store around another one: a test says what is different, everything else is passed on.
+//! Wraps a store in another one: a test says what is different, and every other call is passed on.
 
 use std::ops::Deref;
 
@@ -9,10 +9,10 @@ use gesta_core::{
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
 
-/// What a store around another one does itself. [`Outer`] makes a store of it.
+/// What a store that wraps another one does itself. [`Outer`] makes a store of it.
 #[async_trait]
 pub trait Around: Send + Sync + 'static {
-    /// The store inside.
+    /// Returns the inner store.
     fn inner(&self) -> &dyn EventStore;
 
     /// As [`EventStore::info`].
@@ -20,33 +20,33 @@ pub trait Around: Send + Sync + 'static {
         self.inner().info().await
     }
 
-    /// As [`EventStore::ready`].
+    /// Does what [`EventStore::ready`] does; by default the inner store does it.
     async fn ready(&self) -> Result<()> {
         self.inner().ready().await
     }
 
-    /// As [`EventStore::append`].
+    /// Does what [`EventStore::append`] does; by default the inner store does it.
     async fn append(&self, request: Append) -> Result<Appended> {
         self.inner().append(request).await
     }
 
-    /// As [`EventStore::read_stream`].
+    /// Does what [`EventStore::read_stream`] does; by default the inner store does it.
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
         self.inner().read_stream(request).await
     }
 
-    /// As [`EventStore::read_all`].
+    /// Does what [`EventStore::read_all`] does; by default the inner store does it.
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         self.inner().read_all(request).await
     }
 
-    /// As [`EventStore::delete_stream`].
+    /// Does what [`EventStore::delete_stream`] does; by default the inner store does it.
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         self.inner().delete_stream(request).await
     }
 }
 
-/// The store. What it is made of is reached through it.
+/// A store made of an [`Around`], which can be reached through it.
 #[derive(Debug)]
 pub struct Outer<T>(pub T);
 

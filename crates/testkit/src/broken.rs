@@ -20,23 +20,23 @@ use faults::BrokenStore;
 /// What is wrong with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: the wrapper itself must pass.
+    /// Nothing is wrong: the wrapper itself must pass.
     None,
-    /// Some events are not yet visible when later ones are: a reader that remembers the last position misses them.
+    /// Some events are not yet visible when later ones are. A reader that remembers the last position misses them.
     LateVisibility,
-    /// A claim is refused by what this store remembers, though another store has appended since.
+    /// A claim is refused by what this store remembers, although another store has appended since.
     StaleRefusal,
-    /// Several streams are appended to one after the other: a failing check leaves the first ones stored.
+    /// Several streams are appended to one after the other. A check that fails leaves the first ones stored.
     PartialBatch,
-    /// Events are stored one by one: a dropped append leaves its first ones stored.
+    /// Events are stored one by one. A dropped append leaves its first events stored.
     OneByOne,
-    /// An acknowledged append is gone after opening again: it was never synced.
+    /// An acknowledged append is gone after the store is opened again, as if it was never synced.
     LostAppend,
     /// A retry without a claim is stored again.
     DuplicateOnRetry,
-    /// A retry gets the present end of the stream as its answer, not the first one.
+    /// A retry is answered with the present end of the stream instead of the first answer.
     AnswerOfNow,
-    /// A claim is checked first and the events are stored later: two writers win.
+    /// A claim is checked first and the events are stored later, so that two writers win.
     CheckThenAct,
     /// A refusal does not tell the actual revision.
     NoActualRevision,
@@ -48,21 +48,21 @@ pub enum Fault {
     GapBeforeLive,
     /// A subscription is never woken once it has caught up.
     NeverWoken,
-    /// A subscription's checkpoints lie one position too far.
+    /// The checkpoints of a subscription are one position too far.
     CheckpointTooFar,
     /// Two events of a stream change places when they are read.
     ReorderedRevisions,
-    /// A page that is full says that it is the end.
+    /// A page that is full claims to be the last one.
     EndTooEarly,
-    /// Any of several tags is enough.
+    /// A filter by several tags lets an event with any one of them through.
     AnyTag,
-    /// Checkpoints of another life of the store are taken, and those above the end cut to it.
+    /// Checkpoints of another life of the store are accepted, and those above the end are cut to it.
     AnyCheckpoint,
-    /// Names that differ in their case are the same.
+    /// Names that differ only in their case count as the same.
     FoldedNames,
     /// White space around payloads is removed.
     TrimmedPayloads,
-    /// Events show the time of reading backwards: later ones look older.
+    /// Events show times that decrease, so that later events look older.
     CreatedDecreases,
     /// Deleted streams are still listed.
     ListsDeleted,
@@ -76,13 +76,13 @@ pub struct BrokenFactory {
 }
 
 impl BrokenFactory {
-    /// Stores of this many logs with this fault.
+    /// Makes a factory of stores with this many logs and this fault.
     #[must_use]
     pub fn new(fault: Fault, logs: u16) -> Self {
         Self { fault, logs }
     }
 
-    /// A store whose home is the right store inside, so that a second one can be made of it.
+    /// Wraps a store that is right. The right store is the home, so that a second wrapper can be made of it.
     fn wrap(&self, inner: MemoryStore) -> TestStore {
         let store = BrokenStore::new(inner.clone(), self.fault);
         TestStore::with_home(Arc::new(store), Arc::new(inner))

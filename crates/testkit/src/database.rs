@@ -1,13 +1,12 @@
-//! Databases of the tests: what a database holds, and the statements that it knows, as plain data without tasks, time
-//! or faults.
+//! Databases of the tests: what a database holds, and the statements that it executes, as plain data without tasks,
+//! time or faults.
 //!
-//! It is the one home of such tables. [`faulty`](crate::faulty) puts processes, connections and faults around it; the
-//! simulation (`gesta-simulation`) puts schedules around it, which must not depend on tasks. The reference store
-//! (`gesta-memory`) stands apart on purpose: it is the model that answers are compared with, so it shares nothing with
-//! what it judges.
+//! All such tables are here. [`faulty`](crate::faulty) adds processes, connections and faults; the simulation
+//! (`gesta-simulation`) adds schedules, which must not depend on tasks. The reference store (`gesta-memory`) is
+//! separate on purpose: it is the model with which answers are compared, so it shares nothing with what it judges.
 //!
 //! Invariants: a batch is stored whole or not at all, and only after the row that it names; what a constraint of a
-//! database would refuse is refused, and so is more: whatever no correct pipeline sends.
+//! database would refuse is refused, and so is everything else that no correct pipeline sends.
 
 mod virtual_tables;
 
@@ -18,26 +17,26 @@ use gesta_core::*;
 
 pub use virtual_tables::VirtualTables;
 
-/// A moment in the life of a database: a number that grows with whatever asks for one or becomes durable.
-/// Two things that happened in one order have moments in that order.
+/// A moment in the life of a database: a number that grows whenever a moment is asked for or something becomes durable.
+/// If one thing happened before another, its moment is the smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub u64);
 
 /// A row that was stored.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// The row.
+    /// The row itself.
     pub row: Row,
-    /// The connection that stored it.
+    /// The writer epoch of the connection that stored it.
     pub writer: WriterEpoch,
-    /// When it became durable.
+    /// The moment at which it became durable.
     pub durable: Moment,
-    /// True if it was scavenged: no read finds it any more.
+    /// Whether it was scavenged, so that no read finds it any more.
     pub is_removed: bool,
 }
 
 impl Stored {
-    /// The row as lookups give it.
+    /// Returns the row as lookups return it.
     #[must_use]
     pub fn to_ref(&self) -> EventRef {
         let row = &self.row;
@@ -66,7 +65,7 @@ impl Stored {
 /// The tables of one log.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
-    /// By position, from 1 on.
+    /// The rows in the order of their positions, from 1 on.
     rows: Vec<Stored>,
     streams: BTreeMap<StreamId, Stream>,
     types: HashMap<EventType, RowId>,
@@ -89,18 +88,18 @@ impl Stream {
 // ---- writing ----
 
 impl Log {
-    /// A mistake to plant: from now on chained inserts compare the position of the last row alone, not its writer.
+    /// Plants a mistake: from now on chained inserts compare only the position of the last row, not its writer.
     pub fn forget_writers(&mut self) {
         self.forgets_writers = true;
     }
 
-    /// The end of the log.
+    /// Returns the end of the log.
     #[must_use]
     pub fn end(&self) -> LogEnd {
         self.rows.last().map_or(LogEnd::default(), Stored::end)
     }
 
-    /// True if the row that the batch names is the last of the log.
+    /// Tells whether the row that the batch names is the last of the log.
     #[must_use]
     pub fn is_followed_by(&self, batch: &Batch) -> bool {
         let end = self.end();
@@ -108,10 +107,10 @@ impl Log {
             && (self.forgets_writers || end.writer == batch.after.writer)
     }
 
-    /// The chained insert: false if another row is the last of the log.
+    /// Executes the chained insert. Returns false if another row is the last of the log.
     ///
     /// # Errors
-    /// As of [`check`](Self::check).
+    /// Those of [`check`](Self::check).
     pub fn insert(
         &mut self,
         batch: &Batch,
@@ -129,10 +128,10 @@ impl Log {
         Ok(true)
     }
 
-    /// The constraints: positions and revisions without gaps, names interned once, times in order.
+    /// Checks the constraints: positions and revisions without gaps, names interned once, times in order.
     ///
     /// # Errors
-    /// What a constraint would refuse; a pipeline that is right never meets one.
+    /// What a constraint would refuse; a correct pipeline never causes this.
     pub fn check(&self, batch: &Batch) -> std::result::Result<(), String> {
         let mut streams = HashMap::new();
         for (row, stream) in &batch.new_streams {
@@ -188,7 +187,7 @@ impl Log {
             .extend(types.map(|(row, event_type)| (event_type.clone(), *row)));
     }
 
-    /// Stores one row, which [`check`](Self::check) has found to be right, and interns its stream.
+    /// Stores one row, which [`check`](Self::check) has accepted, and interns its stream.
     pub fn store(&mut self, row: &Row, writer: WriterEpoch, durable: Moment) {
         let new = || Stream {
             row: row.stream_row,
@@ -204,7 +203,7 @@ impl Log {
         });
     }
 
-    /// A batch that appends these events to a stream as it is now.
+    /// Makes a batch that appends these events to a stream as it is now.
     #[must_use]
     pub fn batch_of(
         &self,
@@ -307,21 +306,21 @@ impl Log {
 // ---- reading ----
 
 impl Log {
-    /// All rows in order of position, removed ones included.
+    /// Returns all rows in order of position, removed ones included.
     #[must_use]
     pub fn rows(&self) -> &[Stored] {
         &self.rows
     }
 
-    /// The last row of a stream, removed or not.
+    /// Returns the last row of a stream, removed or not.
     #[must_use]
     pub fn last(&self, stream: &StreamId) -> Option<&Stored> {
         let position = self.streams.get(stream)?.positions.last()?;
         self.rows.get(index(*position))
     }
 
-    /// Names of streams that start with `prefix` and come after `after`, in order; those that start with `$` only if
-    /// `prefix` does.
+    /// Returns the names of streams that begin with `prefix` and come after `after`, in order. Names that begin with
+    /// `$` are included only if `prefix` begins with `$`.
     pub fn names(&self, prefix: &str, after: Option<&StreamId>) -> impl Iterator<Item = &StreamId> {
         self.streams
             .keys()
@@ -330,7 +329,7 @@ impl Log {
             .filter(move |name| after.is_none_or(|after| *name > after))
     }
 
-    /// The row at a position, if it is there.
+    /// Returns the row at a position, if it is there.
     #[must_use]
     pub fn at(&self, position: Position) -> Option<&Stored> {
         let stored = self.rows.get(index(position));
@@ -380,7 +379,7 @@ impl Log {
         }
     }
 
-    /// The rows of an interned stream that are there, from a revision on.
+    /// Returns the rows of an interned stream that are there, from a revision on.
     fn of_stream(&self, row: RowId, from: Revision) -> impl Iterator<Item = &Stored> {
         // The row of a stream is the position of its first event.
         let first = self.rows.get(index(Position(row.0)));
@@ -446,7 +445,7 @@ impl Log {
         self.between(after, to).map(id).collect()
     }
 
-    /// Answers [`Backend::read_stream`] with at most so many bytes, though with one event if there is one.
+    /// Answers [`Backend::read_stream`] with at most `bytes_max` bytes, but with at least one event if there is one.
     #[must_use]
     pub fn read_stream(&self, slice: &StreamSlice, bytes_max: usize) -> Rows {
         let stream = self.streams.get(&slice.stream);
@@ -462,7 +461,7 @@ impl Log {
         page(rows, slice, bytes_max)
     }
 
-    /// Answers [`Backend::read_streams`]: the slices share one page's bytes.
+    /// Answers [`Backend::read_streams`]. The slices share the bytes of one page.
     #[must_use]
     pub fn read_streams(&self, slices: &[StreamSlice], bytes_max: usize) -> Vec<Rows> {
         let mut left = bytes_max;
@@ -484,7 +483,7 @@ impl Log {
         read.collect()
     }
 
-    /// Answers [`Backend::read_log`] with at most so many bytes, though with one event if there is one.
+    /// Answers [`Backend::read_log`] with at most `bytes_max` bytes, but with at least one event if there is one.
     #[must_use]
     pub fn read_log(&self, slice: &LogSlice, bytes_max: usize) -> Rows {
         let order = Order {
@@ -508,7 +507,7 @@ fn cost_bytes(events: &[RecordedEvent]) -> usize {
     events.iter().map(RecordedEvent::cost_bytes).sum()
 }
 
-/// What of a slice concerns its page.
+/// The parts of a slice that decide about its page.
 struct Order {
     log: LogId,
     direction: Direction,
@@ -525,7 +524,7 @@ impl From<&StreamSlice> for Order {
     }
 }
 
-/// The first rows in the order asked for: at most `limit` and `bytes_max`, but at least one.
+/// Returns the first rows in the given order: at most `limit` rows and `bytes_max` bytes, but at least one row.
 fn page<'a>(
     rows: impl DoubleEndedIterator<Item = &'a Stored>,
     order: impl Into<Order>,

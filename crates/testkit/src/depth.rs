@@ -1,22 +1,22 @@
-//! How much random tests try, and with which seed: the one place that reads `GESTA_TEST_DEPTH` and `GESTA_SEED`.
+//! How much random tests try, and with which seed. Only this module reads `GESTA_TEST_DEPTH` and `GESTA_SEED`.
 //!
-//! The quick form runs before every change lands, with a fresh seed each time, so that breadth grows over the days. The
-//! deep form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
+//! The quick form runs before every change is merged, with a fresh seed each time, so that more is tried over the days.
+//! The deep form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
 
 /// How much random tests try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Seconds for each test.
+    /// Each test takes seconds.
     Quick,
-    /// Minutes for each test.
+    /// Each test takes minutes.
     Deep,
 }
 
 impl Depth {
-    /// What `GESTA_TEST_DEPTH` says, `quick` or `deep`; quick if it is not set.
+    /// Returns what `GESTA_TEST_DEPTH` says, `quick` or `deep`; quick if it is not set.
     ///
     /// # Panics
-    /// If it says anything else.
+    /// If the variable says anything else.
     #[must_use]
     pub fn from_environment() -> Self {
         match std::env::var("GESTA_TEST_DEPTH").as_deref() {
@@ -27,7 +27,7 @@ impl Depth {
     }
 }
 
-/// The count of the quick form, or that of the deep form if `GESTA_TEST_DEPTH` says so.
+/// Returns the count of the quick form, or that of the deep form if `GESTA_TEST_DEPTH` says so.
 #[must_use]
 pub fn count<T>(quick: T, deep: T) -> T {
     match Depth::from_environment() {
@@ -36,10 +36,10 @@ pub fn count<T>(quick: T, deep: T) -> T {
     }
 }
 
-/// The seed that `GESTA_SEED` asks for.
+/// Returns the seed that `GESTA_SEED` asks for, if it is set.
 ///
 /// # Panics
-/// If it is no number.
+/// If the variable is no number.
 #[must_use]
 pub fn seed_asked_for() -> Option<u64> {
     let text = std::env::var("GESTA_SEED").ok()?;
@@ -47,7 +47,7 @@ pub fn seed_asked_for() -> Option<u64> {
     Some(seed.unwrap_or_else(|_| panic!("GESTA_SEED must be a number, found {text:?}")))
 }
 
-/// The seed of a random test: the one that `GESTA_SEED` asks for, or a fresh one. The test must print it.
+/// Returns the seed of a random test: the one that `GESTA_SEED` asks for, or a fresh one. The test must print it.
 #[must_use]
 pub fn seed() -> u64 {
     seed_asked_for().unwrap_or_else(|| {

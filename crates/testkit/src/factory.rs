@@ -1,4 +1,4 @@
-//! What a backend gives the suite: a way to make stores, and to open them again.
+//! What a backend implements for the suite: how stores are made and opened again.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -9,21 +9,21 @@ use gesta_core::{Clock, EventStore, OwnerStore};
 
 /// A store under test, and what keeps its data alive.
 pub struct TestStore {
-    // Dropped before the home.
+    // The store is dropped before its home.
     store: Arc<dyn EventStore>,
     owner: Option<Arc<dyn OwnerStore>>,
     home: Arc<dyn Any + Send + Sync>,
 }
 
 impl TestStore {
-    /// A store whose data need no care.
+    /// Makes a test store that needs no home.
     #[must_use]
     pub fn new(store: Arc<dyn EventStore>) -> Self {
         Self::with_home(store, Arc::new(()))
     }
 
-    /// A store and its home: whatever its factory needs to open the data again (a path, a URL, a
-    /// schema), and what removes them when it is dropped.
+    /// Makes a test store with a home. The home is whatever the factory needs to open the data again (a path, a URL, a
+    /// schema), and removes the data when it is dropped.
     #[must_use]
     pub fn with_home(store: Arc<dyn EventStore>, home: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl TestStore {
         }
     }
 
-    /// A store whose streams can be owned, and its home.
+    /// Makes a test store whose streams can be owned, with a home.
     #[must_use]
     pub fn owned(store: Arc<dyn OwnerStore>, home: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
@@ -43,10 +43,10 @@ impl TestStore {
         }
     }
 
-    /// The home.
+    /// Returns the home.
     ///
     /// # Panics
-    /// If it is of another type: a factory is given only the stores that it made.
+    /// If the home is of another type; a factory is given only the stores that it made.
     #[must_use]
     pub fn home<T: Any + Send + Sync>(&self) -> Arc<T> {
         Arc::clone(&self.home)
@@ -54,13 +54,13 @@ impl TestStore {
             .expect("a store of this factory")
     }
 
-    /// The same store for owners of streams; `None` if it cannot have any.
+    /// Returns the store for owners of streams; `None` if its streams cannot be owned.
     #[must_use]
     pub fn owner(&self) -> Option<Arc<dyn OwnerStore>> {
         self.owner.clone()
     }
 
-    /// The store, to share with tasks.
+    /// Returns the store, to share it with tasks.
     #[must_use]
     pub fn share(&self) -> Arc<dyn EventStore> {
         Arc::clone(&self.store)
@@ -81,26 +81,27 @@ impl std::fmt::Debug for TestStore {
     }
 }
 
-/// Makes stores of one backend. What a backend cannot do answers `None`, and the case says that it was skipped.
+/// Makes stores of one backend. A method returns `None` for what the backend cannot do, and the case reports that it
+/// was skipped.
 #[async_trait]
 pub trait StoreFactory: Send + Sync {
-    /// What stands in the skip lines: `sqlite`, `postgres (4 logs)`, ….
+    /// Returns the name for the skip lines: `sqlite`, `postgres (4 logs)`, ….
     fn name(&self) -> String;
 
-    /// Number of logs of the stores it makes.
+    /// Returns how many logs the stores have that it makes.
     fn logs(&self) -> u16 {
         1
     }
 
-    /// A new empty store with the system's clock.
+    /// Makes a new empty store with the clock of the system.
     async fn create(&self) -> TestStore;
 
-    /// A new empty store that takes the time from `clock`.
+    /// Makes a new empty store that takes the time from `clock`.
     async fn create_with_clock(&self, _clock: Arc<dyn Clock>) -> Option<TestStore> {
         None
     }
 
-    /// A new empty store whose virtual streams are switched on.
+    /// Makes a new empty store whose virtual streams are switched on.
     async fn create_with_virtual_streams(&self) -> Option<TestStore> {
         None
     }
@@ -110,7 +111,7 @@ pub trait StoreFactory: Send + Sync {
         None
     }
 
-    /// A second store over the data of `store`, as a second process would have it.
+    /// Opens a second store over the data of `store`, as a second process would.
     async fn second(&self, _store: &TestStore) -> Option<TestStore> {
         None
     }

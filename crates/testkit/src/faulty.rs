@@ -2,11 +2,11 @@
 //! `gesta-store` over the tables of [`database`](crate::database).
 //!
 //! A [`World`] is the database. Each [`Faulty`] is a process that uses it, with its own connections and its own faults;
-//! several of them on one world play several servers. A [`FaultyStore`] is one with a store; a test may start a part of
-//! a store instead, such as the append pipeline alone. What a real database does to a client can be asked for: a
-//! commit that fails, is refused, is overtaken by another process, loses its request or its reply, or commits long
-//! after its connection died; slow or failing reads; a database that is away for a while; lost messages. Answers can be
-//! held back, so that a test decides what happens meanwhile.
+//! several of them on one world stand for several servers. A [`FaultyStore`] is a process with a store; a test may
+//! start a part of a store instead, such as the append pipeline alone. A test can ask for whatever a real database does
+//! to a client: a commit that fails, is refused, is overtaken by another process, loses its request or its reply, or
+//! commits long after its connection died; slow or failing reads; a database that is away for a while; lost messages.
+//! Answers can be held back, so that a test decides what happens meanwhile.
 //!
 //! Why the whole pipeline and not a plain store with failing calls: the answers under faults are those of the real
 //! code, and the same world serves the tests of the store, of the entity runtime, and of applications.

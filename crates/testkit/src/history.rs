@@ -1,4 +1,4 @@
-//! The checker of torture runs: what was asked and answered against what is stored and what was seen.
+//! The checker of torture runs: compares what was asked and answered with what is stored and what readers have seen.
 //!
 //! Why: a run that only counts events proves little. Here every attempt to append is written down
 //! before it starts, every answer when it comes, and every event that a tailing reader sees, in order.
@@ -25,13 +25,13 @@ pub use report::{Report, Violation};
 /// How an attempt to append has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Stored and durable, at these places.
+    /// The append is stored and durable, at these places.
     Acknowledged(Appended),
-    /// The store has judged it: a conflict, a tombstone, an invalid or unstorable request.
+    /// The store has refused it: a conflict, a tombstone, an invalid or unstorable request.
     Refused,
-    /// This attempt wrote nothing (overloaded, unavailable). It says nothing of earlier attempts.
+    /// This attempt wrote nothing (overloaded, unavailable). This says nothing about earlier attempts.
     NotWritten,
-    /// Nobody knows.
+    /// It is not known whether the append is stored.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ pub struct AttemptId {
 #[derive(Debug, Clone, Copy)]
 pub struct TailerId(usize);
 
-/// One stream's part of a request.
+/// The part of a request for one stream.
 #[derive(Debug)]
 struct AttemptPart {
     stream: StreamId,
@@ -68,13 +68,13 @@ struct AttemptPart {
 
 #[derive(Debug)]
 struct Attempt {
-    /// When it began, in the order of all that was written down.
+    /// When it began, as a number in the order of all that was recorded.
     began: u64,
-    /// When it ended; none if it never did (its caller died), which is as good as unknown.
+    /// When and how it ended. `None` if it never did (its caller died), which counts as unknown.
     ended: Option<(u64, Outcome)>,
 }
 
-/// Attempts with the same streams and ids.
+/// The attempts with the same streams and ids.
 #[derive(Debug)]
 struct Request {
     parts: Vec<AttemptPart>,
@@ -108,7 +108,7 @@ impl From<&RecordedEvent> for Seen {
 #[derive(Debug)]
 struct Tailer {
     name: String,
-    /// Where it began in each log; a log that is not named here, at the start.
+    /// The position in each log after which it began. In a log that is not named here it began at the start.
     after: Vec<Position>,
     filter: Filter,
     seen: Vec<Seen>,
@@ -122,14 +122,14 @@ struct Records {
     tailers: Vec<Tailer>,
 }
 
-/// What happened in a run. Cheap to clone; all clones write into the same history.
+/// What happened in a run. Clones are cheap, and all clones write into the same history.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     records: Arc<Mutex<Records>>,
 }
 
 impl History {
-    /// An empty history.
+    /// Makes an empty history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -139,10 +139,10 @@ impl History {
         self.records.lock().expect("no panic while it is held")
     }
 
-    /// Writes down that an append is about to be sent, for the first time or again.
+    /// Records that an append is about to be sent, for the first time or again.
     ///
     /// # Panics
-    /// If an event has no id: what cannot be recognised cannot be checked.
+    /// If an event has no id, since it could not be recognised and checked.
     #[must_use]
     pub fn begin(&self, append: &Append) -> AttemptId {
         let parts = append.streams.iter().map(|part| AttemptPart {
@@ -156,14 +156,15 @@ impl History {
         self.lock().begin(parts.collect())
     }
 
-    /// Writes down how an attempt has ended.
+    /// Records how an attempt has ended.
     pub fn end(&self, attempt: AttemptId, outcome: Outcome) {
         let mut records = self.lock();
         let order = records.next_order();
         records.requests[attempt.request].attempts[attempt.attempt].ended = Some((order, outcome));
     }
 
-    /// Appends through a store and writes both down. If the future is dropped, the outcome is unknown.
+    /// Appends through a store and records the attempt with its answer. If the future is dropped, the outcome is
+    /// unknown.
     ///
     /// # Errors
     /// Those of the store.
@@ -174,8 +175,8 @@ impl History {
         answer
     }
 
-    /// A reader that will see every event that passes `filter` after these positions (one per log;
-    /// none: from the start). After a reconnect the same tailer goes on.
+    /// Adds a reader that will see every event that passes `filter` after these positions (one per log; none: from the
+    /// start). After a reconnect the same tailer goes on.
     #[must_use]
     pub fn tailer(&self, name: &str, after: Vec<Position>, filter: Filter) -> TailerId {
         let mut records = self.lock();
@@ -188,12 +189,12 @@ impl History {
         TailerId(records.tailers.len() - 1)
     }
 
-    /// Writes down that a tailer has seen an event.
+    /// Records that a tailer has seen an event.
     pub fn saw(&self, tailer: TailerId, event: &RecordedEvent) {
         self.lock().tailers[tailer.0].seen.push(Seen::from(event));
     }
 
-    /// True if a tailer has seen a position of each of these logs, or a later one.
+    /// Tells whether a tailer has seen in each of these logs the given position or a later one.
     #[must_use]
     pub fn has_reached(&self, tailer: TailerId, ends: &HashMap<LogId, Position>) -> bool {
         let records = self.lock();
@@ -210,7 +211,7 @@ impl History {
         missing.is_empty()
     }
 
-    /// Number of attempts that have not ended yet.
+    /// Returns how many attempts have not ended yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let records = self.lock();
@@ -221,7 +222,8 @@ impl History {
         attempts.filter(|attempt| attempt.ended.is_none()).count()
     }
 
-    /// Reads the whole store and compares. Call it when all writers and tailers have stopped.
+    /// Reads the whole store and compares it with this history. It is to be called when all writers and tailers have
+    /// stopped.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -243,7 +245,7 @@ impl History {
         }
     }
 
-    /// Compares with events that were read some other way, each log in its order.
+    /// Compares this history with events that were read in another way, each log in its order.
     #[must_use]
     pub fn check_against(&self, events: &[RecordedEvent]) -> Report {
         let records = self.lock();
@@ -296,7 +298,7 @@ impl Records {
 #[derive(Debug, Default)]
 struct Stored {
     events: Vec<Seen>,
-    /// Per tailer, the indices of the events that it should have seen, as far as its filter says.
+    /// For each tailer, the indices of the events that it should have seen by its filter.
     wanted: Vec<Vec<usize>>,
 }
 

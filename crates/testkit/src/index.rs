@@ -1,5 +1,4 @@
-//! What every backend that keeps virtual streams must do, below the store: who may write entries, and what becomes of
-//! them.
+//! Checks of the virtual streams of a backend, below the store: who may write entries, and what happens to them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use gesta_store::Store;
 
 use crate::support::*;
 
-/// Names whose order by bytes is not that of people, and that SQL might take for patterns.
+/// Names whose order by bytes is not that of people, and which SQL might take for patterns.
 const NAMES: [&str; 8] = ["a", "Z", "ä", "_", "%", "aa", "z", "a b"];
 
 async fn events_after(backend: &dyn Backend, position: Position) -> Vec<EventRef> {
@@ -44,13 +43,13 @@ fn at(on: bool, position: Position) -> IndexState {
     IndexState { on, position }
 }
 
-/// Fails unless a backend keeps entries as it must: one without events, in which virtual streams are off. It is closed
-/// in the end.
+/// Fails unless a backend keeps the entries of virtual streams as it must. The backend must have no events, and virtual
+/// streams must be off. It is closed in the end.
 ///
 /// # Panics
 /// If the backend breaks a promise.
 pub async fn check_virtual_index(backend: Arc<dyn Backend>) {
-    // The store writes entries by itself, however long this takes, only after an hour.
+    // The store writes entries by itself only after an hour, so none during the check.
     let mut config = gesta_store::Config::default();
     config.virtual_streams.linger = Duration::from_secs(3_600);
     let store = Store::open(Arc::clone(&backend), config, Arc::new(SystemClock)).expect("opens");
@@ -71,7 +70,7 @@ async fn check_index(store: &dyn EventStore, backend: &dyn Backend) {
     let page = IndexPage::of(Position::START, first).expect("events");
     let (middle, end) = (page.through, events[events.len() - 1].position);
 
-    // Off, nothing is written.
+    // While virtual streams are off, nothing is written.
     assert_eq!(
         index.state().await.expect("known"),
         at(false, Position::START)
@@ -124,7 +123,7 @@ async fn check_pages_that_miss(index: &dyn VirtualIndex, page: &IndexPage, end: 
     assert_eq!(whole(index, "$et-happened").await.last, None);
 }
 
-/// Goal: of several that write the same page at once, one succeeds; nothing is doubled.
+/// Goal: of several writers that write the same page at once, one succeeds, and nothing is doubled.
 async fn check_racing_writers(index: &dyn VirtualIndex, page: &IndexPage) {
     let writes = (0..8).map(|_| write(index, page));
     let writes = futures::future::join_all(writes).await;
@@ -178,8 +177,8 @@ async fn check_entries(index: &dyn VirtualIndex, events: &[EventRef]) {
     }
 }
 
-/// Fails unless the places of a virtual stream stay when the events of some are scavenged. `store` is a new store whose
-/// virtual streams are on.
+/// Fails unless the entries of a virtual stream keep their places when some of its events are scavenged. `store` is a
+/// new store whose virtual streams are on.
 ///
 /// # Panics
 /// If the store breaks a promise.
@@ -205,7 +204,7 @@ pub async fn check_scavenged_places(store: &Store) {
     let left: Vec<u64> = (18..25).collect();
     assert_eq!(revisions(store, "$ce-cart").await, left);
 
-    // Pages that would lie in the gap only go on to what is left.
+    // A page that would lie in the gap only goes on to what is left.
     let request = ReadStream::forwards(stream("$ce-cart")).limit(3);
     let page = store.read_stream(request.clone()).await.expect("readable");
     assert_eq!(places(&page), [18, 19, 20]);

@@ -19,9 +19,9 @@
 //! * [`registry`]: rows of a registry of nodes;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
 //!
-//! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping;
-//! whoever waits has a deadline.
-//! Not here: tests that need a particular database (fault injection, migrations): they live in the backends.
+//! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping; every wait has a
+//! deadline.
+//! Not here: tests that need a particular database (fault injection, migrations): they are in the backends.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Factories of the reference store.
+//! The factories of the reference store.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ pub struct MemoryFactory {
 }
 
 impl MemoryFactory {
-    /// Stores of this many logs.
+    /// Makes a factory of stores with this many logs.
     #[must_use]
     pub fn new(logs: u16) -> Self {
         Self { logs }
     }
 }
 
-/// A store in memory of this many logs.
+/// Makes a store in memory with this many logs.
 pub(crate) fn memory_store(logs: u16, clock: Arc<dyn Clock>) -> MemoryStore {
     MemoryStore::with_config(Config {
         logs,
@@ -54,7 +54,7 @@ impl StoreFactory for MemoryFactory {
     }
 }
 
-/// A store in memory has its virtual streams always, if it has one log.
+/// Makes a store whose virtual streams are on. A store in memory with one log always has them.
 async fn always_on(factory: &dyn StoreFactory) -> Option<TestStore> {
     match factory.logs() {
         1 => Some(factory.create().await),
@@ -62,23 +62,23 @@ async fn always_on(factory: &dyn StoreFactory) -> Option<TestStore> {
     }
 }
 
-/// Makes [`MemoryStore`]s that act as if they were persistent and shared, so that the cases for such
-/// stores can be tested without a database: opening again makes a new store of the old one's events,
-/// and a second store is another handle of the same one.
+/// Makes [`MemoryStore`]s that act as if they were persistent and shared, so that the cases for such stores can be
+/// tested without a database. Opening again makes a new store of the events of the old one, and a second store is
+/// another handle of the same one.
 #[derive(Debug, Clone, Copy)]
 pub struct RevivedFactory {
     logs: u16,
 }
 
 impl RevivedFactory {
-    /// Stores of this many logs.
+    /// Makes a factory of stores with this many logs.
     #[must_use]
     pub fn new(logs: u16) -> Self {
         Self { logs }
     }
 }
 
-/// A new store that holds all but the last `lost` events of each log of an old one, which is shut down.
+/// Makes a new store that holds all but the last `lost` events of each log of an old one, which is shut down.
 pub(crate) async fn revive(store: &dyn EventStore, logs: u16, lost: usize) -> MemoryStore {
     let info = store.info().await.expect("info");
     let mut events = store.read_everything().await.expect("readable");

@@ -1,9 +1,8 @@
 //! Property tests: random operations give the same answers as the reference store.
 //!
-//! Each round makes a fresh store under test and a [`MemoryStore`], does the same random operations on
-//! both, compares every answer, and in the end everything that can be read. A failing round is shrunk
-//! to the shortest operations that still fail.
-//! The seed is printed, and `GESTA_SEED` repeats a run.
+//! Each round makes a fresh store under test and a [`MemoryStore`](gesta_memory::MemoryStore), does the same random
+//! operations on both, compares every answer, and in the end everything that can be read. A failing round is shrunk to
+//! the shortest operations that still fail. The seed is printed, and `GESTA_SEED` repeats a run.
 //!
 //! Answers are compared without what may differ: incarnations, times, ids made by the store.
 
@@ -18,9 +17,9 @@ use crate::depth;
 use crate::factory::StoreFactory;
 use crate::support::say;
 
-/// Rounds of the quick form, and of the deep one.
+/// How many rounds the quick form has, and how many the deep one.
 const ROUNDS: (u32, u32) = (24, 1_000);
-/// Most attempts to shorten a failing round; each makes a fresh store.
+/// The most attempts to shorten a failing round. Each attempt makes a fresh store.
 const SHRINK_ATTEMPTS_MAX: u32 = 300;
 /// How long one round may take.
 const ROUND_DEADLINE: Duration = Duration::from_secs(120);
@@ -28,7 +27,7 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(120);
 /// Compares stores of this factory with the reference store. Needs a runtime of several threads.
 ///
 /// # Panics
-/// If an answer differs: with the seed and the shortest operations found.
+/// If an answer differs. The message has the seed and the shortest operations that were found.
 pub async fn properties(factory: &dyn StoreFactory) {
     let seed = depth::seed();
     say(&format!(
@@ -59,7 +58,7 @@ pub async fn properties(factory: &dyn StoreFactory) {
     }
 }
 
-/// The 32 bytes that the generator wants.
+/// Returns the 32 bytes that the generator needs.
 fn seed_bytes(seed: u64) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Rows of a registry of nodes, for tests of what is made of them.
+//! The rows of a registry of nodes, for tests of what is made of them.
 
 use gesta_core::registry::{
     ClusterVersion, Generation, LeaseEpoch, LeaseRow, Look, NodeId, NodeInfo, NodeRow, NodeState,
@@ -6,7 +6,7 @@ use gesta_core::registry::{
 use gesta_core::{Incarnation, LogId, Timestamp};
 use uuid::Uuid;
 
-/// A node that is up and reaches all others, in its first life, at `host:` and its number.
+/// Makes a node that is up and reaches all others, in its first life, at `host:` and its number.
 #[must_use]
 pub fn node_row(id: u32) -> NodeRow {
     NodeRow {
@@ -28,7 +28,7 @@ pub fn node_row(id: u32) -> NodeRow {
     }
 }
 
-/// The lease of a log that such a node has, or nobody.
+/// Makes the lease of a log that such a node owns, or nobody.
 #[must_use]
 pub fn lease_row(log: u16, owner: Option<u32>) -> LeaseRow {
     LeaseRow {
@@ -43,7 +43,7 @@ pub fn lease_row(log: u16, owner: Option<u32>) -> LeaseRow {
     }
 }
 
-/// What somebody sees who is not registered: these nodes, and the logs from 0 on with these owners.
+/// Makes what an observer sees that is not registered: these nodes, and the logs from 0 on with these owners.
 #[must_use]
 pub fn look(nodes: impl IntoIterator<Item = u32>, owners: &[Option<u32>]) -> Look {
     Look {

@@ -1,4 +1,4 @@
-//! The list of all cases, and how one of them is run.
+//! Lists all cases, and runs one of them.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -14,11 +14,11 @@ const CASE_DEADLINE: Duration = Duration::from_secs(120);
 /// One case of the suite.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its theme: the module that it is in.
+    /// The theme of the case, which is the module that it is in.
     pub theme: &'static str,
-    /// The name of its function.
+    /// The name of the function.
     pub name: &'static str,
-    /// The function; it panics if the store breaks the promise.
+    /// The function. It panics if the store breaks the promise.
     pub run: for<'a> fn(&'a dyn StoreFactory) -> BoxFuture<'a, ()>,
 }
 
@@ -28,16 +28,16 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// Every case of the suite.
+/// Returns every case of the suite.
 #[must_use]
 pub fn all_cases() -> Vec<Case> {
     crate::conformance_tests!(@each table ())
 }
 
-/// The case of this name, for example `append::ids_are_made_where_missing`.
+/// Returns the case of this name, for example `append::ids_are_made_where_missing`.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no such case.
 #[must_use]
 pub fn case(name: &str) -> Case {
     all_cases()
@@ -49,7 +49,7 @@ pub fn case(name: &str) -> Case {
 /// Runs one case within a deadline.
 ///
 /// # Panics
-/// If the store fails it, or the deadline passes.
+/// If the store fails the case, or the deadline passes.
 pub async fn run(factory: &dyn StoreFactory, case: BoxFuture<'_, ()>) {
     if tokio::time::timeout(CASE_DEADLINE, case).await.is_err() {
         panic!(
@@ -59,7 +59,7 @@ pub async fn run(factory: &dyn StoreFactory, case: BoxFuture<'_, ()>) {
     }
 }
 
-/// Runs one case and catches its panic: the message if the store fails it.
+/// Runs one case and catches its panic. The error is the message of the panic, if the store fails the case.
 pub async fn outcome_of(factory: &dyn StoreFactory, case: Case) -> Result<(), String> {
     let run = AssertUnwindSafe(run(factory, (case.run)(factory))).catch_unwind();
     run.await.map_err(|panic| {
@@ -69,7 +69,7 @@ pub async fn outcome_of(factory: &dyn StoreFactory, case: Case) -> Result<(), St
     })
 }
 
-/// Makes one test per case of the suite for the stores of a factory.
+/// Makes one test for each case of the suite, for the stores of a factory.
 ///
 /// The expression is evaluated once per test. Wrap several uses in modules:
 ///

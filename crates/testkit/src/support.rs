@@ -1,4 +1,4 @@
-//! What the cases share: short names for values, deadlines, a clock to set, a reader of subscriptions.
+//! What the cases share: short functions for values, deadlines, a clock to set, a reader of subscriptions.
 
 use std::future::Future;
 use std::io::Write;
@@ -22,10 +22,10 @@ pub use gesta_core::ErrorKind;
 /// How long a case waits for one thing to happen.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits for something, but not for ever.
+/// Waits for a future, but not for ever.
 ///
 /// # Panics
-/// If it does not happen within [`DEADLINE`].
+/// If the future is not ready within [`DEADLINE`].
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(DEADLINE, future).await {
         Ok(value) => value,
@@ -33,55 +33,55 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A stream name.
+/// Makes the name of a stream.
 #[must_use]
 pub fn stream(name: &str) -> StreamId {
     StreamId::new(name).expect("a valid stream name")
 }
 
-/// A tag.
+/// Makes a tag.
 #[must_use]
 pub fn tag(name: &str) -> Tag {
     Tag::new(name).expect("a valid tag")
 }
 
-/// As many tags as an event can carry, each as long as a tag can be: 8 KiB.
+/// Makes as many tags as an event can carry, each as long as a tag can be: 8 KiB.
 #[must_use]
 pub fn all_tags() -> Tags {
     let tag = |number| tag(&format!("{number:02}{}", "x".repeat(TAG_BYTES_MAX - 2)));
     Tags::new((0..TAGS_MAX).map(tag).collect()).expect("at the limit")
 }
 
-/// The claim that this is the last revision.
+/// Makes the claim that this is the last revision.
 #[must_use]
 pub fn exact(revision: u64) -> ExpectedRevision {
     Exact(Revision(revision))
 }
 
-/// A small event of this type with a new id.
+/// Makes a small event of this type with a new id.
 #[must_use]
 pub fn event(event_type: &str) -> EventData {
     let event_type = EventType::new(event_type).expect("a valid event type");
     EventData::json(event_type, r#"{"n":1}"#).with_id(EventId::random())
 }
 
-/// A small event with tags.
+/// Makes a small event with tags.
 #[must_use]
 pub fn tagged(event_type: &str, tags: &[&str]) -> EventData {
     let tags = tags.iter().map(|name| tag(name)).collect();
     event(event_type).with_tags(Tags::new(tags).expect("different tags"))
 }
 
-/// This many small events with new ids.
+/// Makes this many small events with new ids.
 #[must_use]
 pub fn events(count: usize) -> Vec<EventData> {
     (0..count).map(|_| event("happened")).collect()
 }
 
-/// Appends, which must succeed.
+/// Appends events.
 ///
 /// # Panics
-/// If it does not.
+/// If the append fails.
 pub async fn append(
     store: &dyn EventStore,
     stream: &str,
@@ -111,7 +111,7 @@ pub async fn delete(
     within("delete", store.delete_stream(request)).await
 }
 
-/// Sets metadata.
+/// Sets the metadata of a stream.
 ///
 /// # Errors
 /// Those of the store.
@@ -129,7 +129,7 @@ pub async fn set_metadata(
     within("set metadata", store.set_stream_metadata(request)).await
 }
 
-/// The revisions that a reader of the stream sees.
+/// Returns the revisions that a reader of the stream sees.
 ///
 /// # Panics
 /// If the stream cannot be read.
@@ -139,7 +139,7 @@ pub async fn revisions(store: &dyn EventStore, stream: &str) -> Vec<u64> {
     events.iter().map(|event| event.revision.0).collect()
 }
 
-/// The first page of a stream.
+/// Reads the first page of a stream.
 ///
 /// # Errors
 /// Those of the store.
@@ -151,7 +151,7 @@ pub async fn read(store: &dyn EventStore, name: &str) -> Result<gesta_core::Stre
     .await
 }
 
-/// All events, in the order of each log.
+/// Reads all events, in the order of each log.
 ///
 /// # Panics
 /// If they cannot be read.
@@ -161,7 +161,7 @@ pub async fn everything(store: &dyn EventStore) -> Vec<RecordedEvent> {
         .expect("readable")
 }
 
-/// Reads all pages of a request up to the end; also tells where it ended.
+/// Reads all pages of a request up to the end. Returns the events and the checkpoint at the end.
 ///
 /// # Panics
 /// If a page cannot be read, breaks its limit, or does not move on.
@@ -184,7 +184,7 @@ pub async fn all_pages(
     }
 }
 
-/// All pages of the list of streams, `limit` at a time.
+/// Reads all pages of the list of streams, `limit` at a time.
 ///
 /// # Panics
 /// If a page cannot be read or breaks its limit.
@@ -210,13 +210,13 @@ pub async fn list(store: &dyn EventStore, prefix: &str, limit: usize) -> Vec<Str
     }
 }
 
-/// Names of listed streams.
+/// Returns the names of listed streams.
 #[must_use]
 pub fn names(streams: &[StreamInfo]) -> Vec<&str> {
     streams.iter().map(|info| info.stream.as_str()).collect()
 }
 
-/// A query by event types.
+/// Makes a query by event types.
 #[must_use]
 pub fn types(names: &[&str]) -> Query {
     Query {
@@ -228,7 +228,7 @@ pub fn types(names: &[&str]) -> Query {
     }
 }
 
-/// A query by tags, all of which an event must carry.
+/// Makes a query by tags, all of which an event must carry.
 #[must_use]
 pub fn tags(names: &[&str]) -> Query {
     Query {
@@ -237,7 +237,7 @@ pub fn tags(names: &[&str]) -> Query {
     }
 }
 
-/// A query by prefixes of stream names.
+/// Makes a query by prefixes of stream names.
 #[must_use]
 pub fn prefixes(prefixes: &[&str]) -> Query {
     Query {
@@ -246,7 +246,7 @@ pub fn prefixes(prefixes: &[&str]) -> Query {
     }
 }
 
-/// A query by categories.
+/// Makes a query by categories.
 #[must_use]
 pub fn categories(categories: &[&str]) -> Query {
     Query {
@@ -274,7 +274,7 @@ pub(crate) use assert_kind;
 /// Fails unless the result is a wrong expected revision with this actual revision.
 ///
 /// # Panics
-/// Then.
+/// If the result is anything else.
 #[track_caller]
 pub fn assert_wrong<T: std::fmt::Debug>(
     result: Result<T>,
@@ -296,7 +296,7 @@ pub fn assert_wrong<T: std::fmt::Debug>(
 pub struct TestClock(AtomicI64);
 
 impl TestClock {
-    /// A clock that shows this many seconds after a moment in 2026.
+    /// Makes a clock that shows this many seconds after a moment in 2026.
     #[must_use]
     pub fn at(seconds: i64) -> Self {
         let clock = Self(AtomicI64::new(0));
@@ -304,7 +304,7 @@ impl TestClock {
         clock
     }
 
-    /// Sets it.
+    /// Sets the clock to this many seconds after the same moment.
     pub fn set(&self, seconds: i64) {
         let micros = 1_790_000_000_000_000 + seconds * 1_000_000;
         self.0.store(micros, Ordering::SeqCst);
@@ -317,7 +317,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A subscription, read with deadlines.
+/// A subscription that is read with deadlines.
 #[derive(Debug)]
 pub struct Follower {
     subscription: Subscription,
@@ -353,12 +353,12 @@ impl Follower {
         Self::start(store, SubscribeTo::Stream(stream(name)), from).await
     }
 
-    /// The next message or error; `None` once it has ended.
+    /// Returns the next message or error; `None` once the subscription has ended.
     pub async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         within("a message of a subscription", self.subscription.next()).await
     }
 
-    /// The next message.
+    /// Returns the next message.
     ///
     /// # Panics
     /// If the subscription ends.
@@ -371,7 +371,7 @@ impl Follower {
         message
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub async fn event(&mut self) -> SharedEvent {
         loop {
             if let SubscriptionMessage::Event { event, .. } = self.message().await {
@@ -380,7 +380,7 @@ impl Follower {
         }
     }
 
-    /// The next events.
+    /// Returns the next `count` events.
     pub async fn events(&mut self, count: usize) -> Vec<SharedEvent> {
         let mut events = Vec::with_capacity(count);
         while events.len() < count {
@@ -389,7 +389,7 @@ impl Follower {
         events
     }
 
-    /// The events up to the next message that it has caught up.
+    /// Returns the events up to the next message that the subscription has caught up.
     pub async fn until_caught_up(&mut self) -> Vec<SharedEvent> {
         let mut events = Vec::new();
         loop {
@@ -401,10 +401,10 @@ impl Follower {
         }
     }
 
-    /// The error that ends it, skipping messages.
+    /// Returns the error that ends the subscription, skipping messages before it.
     ///
     /// # Panics
-    /// If it ends without an error.
+    /// If the subscription ends without an error.
     pub async fn error(&mut self) -> gesta_core::Error {
         loop {
             if let Err(error) = self.next().await.expect("an error before the end") {
@@ -416,12 +416,12 @@ impl Follower {
 
 /// Writes a line that the test harness does not hide.
 pub(crate) fn say(line: &str) {
-    // Nobody to tell if standard error is closed.
+    // If standard error is closed, there is nobody to tell.
     // One call, so that the lines of parallel tests do not mix.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Says that a case was left out. Written past the test harness, which would hide it.
+/// Reports that a case was skipped. The line is written past the test harness, which would hide it.
 pub(crate) fn skip(factory: &dyn StoreFactory, lacking: &str) {
     // The test harness names the thread after the test.
     let thread = std::thread::current();

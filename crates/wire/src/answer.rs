@@ -14,15 +14,15 @@ use uuid::Uuid;
 
 use crate::json;
 
-/// Reads an answer of the given form.
+/// Reads a JSON answer as a value of type `T`.
 ///
 /// # Errors
-/// `Corrupt` if it has another.
+/// `Corrupt` if the answer has another form.
 pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
     serde_json::from_slice(json).map_err(|error| unreadable("it has another form").caused_by(error))
 }
 
-/// An answer as it is sent.
+/// Writes an answer as JSON, as it is sent.
 #[must_use]
 pub fn write(answer: &impl Serialize) -> Bytes {
     let mut out = Vec::with_capacity(256);
@@ -34,7 +34,7 @@ pub(crate) fn unreadable(why: &str) -> Error {
     Error::corrupt(format!("answer of the server: {why}"))
 }
 
-/// A checkpoint in its text form.
+/// A checkpoint, which JSON shows in its text form.
 #[derive(Debug)]
 pub struct CheckpointText<'a>(pub Cow<'a, Checkpoint>);
 
@@ -59,11 +59,11 @@ pub(crate) fn stream(name: &str) -> StreamId {
 /// The answer to a delete or a change of metadata.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stored<'a> {
-    /// The log.
+    /// The number of the log in which the event lies.
     pub log: u16,
-    /// The position of the event.
+    /// The position in its log of the event that records the change.
     pub position: u64,
-    /// A checkpoint after it.
+    /// A checkpoint after that event.
     pub checkpoint: CheckpointText<'a>,
 }
 
@@ -93,7 +93,8 @@ macro_rules! stored {
 stored!(Deleted);
 stored!(MetadataSet);
 
-/// The answer to an append to one stream.
+/// The answer to an append to one stream: its name, the revisions of its first and last event, the log, the position of
+/// the last event and a checkpoint after it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AppendedTo<'a> {
     #[serde(borrow)]
@@ -105,7 +106,8 @@ pub struct AppendedTo<'a> {
     checkpoint: CheckpointText<'a>,
 }
 
-/// The answer to an append to several streams.
+/// The answer to an append to several streams: the revisions and the position in each stream, the log, the position of
+/// the last event and a checkpoint after it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AppendedSeveral<'a> {
     #[serde(borrow)]
@@ -147,7 +149,7 @@ impl BodyPart<'_> {
 }
 
 impl<'a> AppendedTo<'a> {
-    /// `None` if nothing was appended to any stream.
+    /// Makes the answer from the first stream of an append; `None` if nothing was appended to any stream.
     #[must_use]
     pub fn of(appended: &'a Appended) -> Option<Self> {
         let part = BodyPart::from(appended.streams.first()?);
@@ -201,7 +203,7 @@ impl From<AppendedSeveral<'_>> for Appended {
     }
 }
 
-/// A page of names of streams.
+/// A page of stream names, each with the last revision of the stream, and the name after which the next page begins.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Streams<'a> {
     #[serde(borrow)]
@@ -243,7 +245,7 @@ impl From<Streams<'_>> for StreamsPage {
     }
 }
 
-/// The store, as `GET /info` tells it beside the limits of the server.
+/// What `GET /info` tells about the store; the server adds its limits.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Info {
     backend: String,

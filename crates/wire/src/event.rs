@@ -23,19 +23,20 @@ use crate::answer::{self, CheckpointText, unreadable};
 use crate::json::{is_too_deep, key, number, optional_number, plain, string, value};
 use crate::request;
 
-/// What surrounds an event, and so what its bytes must not contain.
+/// What surrounds an event, which decides what the bytes of the event must not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// A JSON document: anything goes.
+    /// The event is part of a JSON document; its bytes may contain anything.
     Document,
-    /// One event a line.
+    /// The event is one line of a text; its bytes must not contain a line break.
     Line,
 }
 
-/// Bytes for the fields of an event beside its data.
+/// How many bytes are reserved for the fields of an event beside its payload.
 const EVENT_FIELDS_BYTES: usize = 384;
 
-/// Most bytes that the event takes, about: all its bytes in base64.
+/// Estimates the largest size of an event as JSON, in bytes: its payload is counted as if all of it were written in
+/// base64.
 #[must_use]
 pub fn bytes_max(event: &RecordedEvent) -> usize {
     let tags: usize = event
@@ -48,7 +49,7 @@ pub fn bytes_max(event: &RecordedEvent) -> usize {
     EVENT_FIELDS_BYTES + 2 * names + event.payload_bytes() / 3 * 4 + 8
 }
 
-/// Appends an event.
+/// Appends an event as a JSON object to `out`.
 pub fn write_event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
     out.reserve(EVENT_FIELDS_BYTES + event.payload_bytes());
     out.extend_from_slice(b"{\"stream\":");
@@ -86,7 +87,8 @@ pub fn write_event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
     out.extend_from_slice(b"]}");
 }
 
-/// Appends an event that a link may have led to: then it has one more field, `link`, which tells where the link stands.
+/// Appends an event as a JSON object to `out`. If a link led to the event, the object has one more field, `link`, which
+/// tells where the link stands.
 pub fn write_resolved(out: &mut Vec<u8>, found: &Resolved, framing: Framing) {
     write_event(out, &found.event, framing);
     if let Some(link) = &found.link {
@@ -97,7 +99,8 @@ pub fn write_resolved(out: &mut Vec<u8>, found: &Resolved, framing: Framing) {
     }
 }
 
-/// The field of an event that tells where the link to it stands, with the comma before it.
+/// Appends the field `link` of an event to `out`, with the comma before it. The field tells where the link to the event
+/// stands.
 pub fn link_field(out: &mut Vec<u8>, link: &RecordedEvent) {
     out.extend_from_slice(b",\"link\":{\"stream\":");
     string(out, link.stream.as_str());
@@ -110,7 +113,8 @@ pub fn link_field(out: &mut Vec<u8>, link: &RecordedEvent) {
     out.push(b'}');
 }
 
-/// No metadata are `null`; so the text `null` as metadata is shown in base64.
+/// Appends the metadata of an event. Empty metadata is shown as `null`; so metadata that is the text `null` is shown in
+/// base64.
 fn metadata(out: &mut Vec<u8>, bytes: &Bytes, framing: Framing) {
     if bytes.is_empty() {
         out.extend_from_slice(b",\"metadata\":null");
@@ -152,7 +156,7 @@ fn page_capacity(events: &[RecordedEvent]) -> usize {
         .sum()
 }
 
-/// A page of a stream.
+/// Writes a page of a stream as a JSON document.
 #[must_use]
 pub fn write_stream_page(page: &StreamPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
@@ -161,7 +165,7 @@ pub fn write_stream_page(page: &StreamPage) -> Bytes {
     out.into()
 }
 
-/// What a page of a stream tells beside its events.
+/// Appends what a page of a stream tells beside its events, and ends the document.
 fn page_fields(out: &mut Vec<u8>, end: bool, next: Option<Revision>, last_revision: Revision) {
     key(out, "end");
     value(out, &end);
@@ -172,7 +176,7 @@ fn page_fields(out: &mut Vec<u8>, end: bool, next: Option<Revision>, last_revisi
     out.push(b'}');
 }
 
-/// A page of a stream whose links were followed.
+/// Writes a page of a stream whose links were followed, as a JSON document.
 #[must_use]
 pub fn write_resolved_page(page: &ResolvedPage) -> Bytes {
     let mut out = Vec::with_capacity(resolved_capacity(&page.events));
@@ -193,7 +197,7 @@ fn resolved_capacity(events: &[Resolved]) -> usize {
     events.iter().map(bytes).sum()
 }
 
-/// A page of all events.
+/// Writes a page of all events as a JSON document.
 #[must_use]
 pub fn write_all_page(page: &AllPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
@@ -206,7 +210,7 @@ pub fn write_all_page(page: &AllPage) -> Bytes {
     out.into()
 }
 
-/// Events as lines of their own.
+/// Writes events as JSON, one event in each line.
 #[must_use]
 pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(events));
@@ -217,7 +221,7 @@ pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
     out.into()
 }
 
-/// Events that links may have led to, as lines of their own.
+/// Writes events to which links may have led as JSON, one event in each line.
 #[must_use]
 pub fn write_resolved_lines(events: &[Resolved]) -> Bytes {
     let mut out = Vec::with_capacity(resolved_capacity(events));
@@ -297,7 +301,7 @@ impl Event<'_> {
     }
 }
 
-/// A value with the space around it: the server writes stored JSON as it is, between its own
+/// Returns the JSON text of a value with the space around it. The server writes stored JSON as it is, between its own
 /// punctuation, and a parser drops the space that belongs to it.
 fn with_space<'a>(answer: &'a [u8], value: &str) -> &'a [u8] {
     let from = value.as_ptr().addr().wrapping_sub(answer.as_ptr().addr());
@@ -311,10 +315,10 @@ fn with_space<'a>(answer: &'a [u8], value: &str) -> &'a [u8] {
     &answer[from..to]
 }
 
-/// Reads one event.
+/// Reads one event from JSON.
 ///
 /// # Errors
-/// `Corrupt` if it is none.
+/// `Corrupt` if the text is no event.
 pub fn read_event(json: &[u8]) -> Result<RecordedEvent> {
     answer::read::<Event<'_>>(json)?.recorded(json)
 }
@@ -323,10 +327,10 @@ fn recorded(json: &[u8], documents: Vec<Event<'_>>) -> Result<Vec<RecordedEvent>
     documents.into_iter().map(|d| d.recorded(json)).collect()
 }
 
-/// Reads a page of a stream.
+/// Reads a page of a stream from JSON.
 ///
 /// # Errors
-/// `Corrupt` if it is none.
+/// `Corrupt` if the text is no such page.
 pub fn read_stream_page(json: &[u8]) -> Result<StreamPage> {
     #[derive(Deserialize)]
     struct Page<'a> {
@@ -345,10 +349,10 @@ pub fn read_stream_page(json: &[u8]) -> Result<StreamPage> {
     })
 }
 
-/// Reads a page of all events.
+/// Reads a page of all events from JSON.
 ///
 /// # Errors
-/// `Corrupt` if it is none.
+/// `Corrupt` if the text is no such page.
 pub fn read_all_page(json: &[u8]) -> Result<AllPage> {
     #[derive(Deserialize)]
     struct Page<'a> {

@@ -1,4 +1,4 @@
-//! Expected revisions, as parameters and documents have them: a name or a number.
+//! Expected revisions as parameters and documents show them: by a name or a number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use serde::ser::{Serialize, Serializer};
 use crate::json::whole;
 use crate::shown;
 
-/// What an expected revision must be; reads on from the name of the field.
+/// The rule for an expected revision. The text continues a sentence that begins with the name of the field.
 pub const EXPECTED_RULE: &str =
     r#"must be "any", "no_stream", "stream_exists" or a revision from 0 to 9223372036854775806"#;
 
@@ -20,12 +20,12 @@ const NAMES: [(ExpectedRevision, &str); 3] = [
     (ExpectedRevision::StreamExists, "stream_exists"),
 ];
 
-/// An expected revision; [`ExpectedRevision::Any`] where none is given.
+/// An expected revision as text or JSON; the default is [`ExpectedRevision::Any`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expected(pub ExpectedRevision);
 
 impl Expected {
-    /// What has this name.
+    /// Returns the expected revision that has this name, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let (expected, _) = NAMES.iter().find(|(_, known)| *known == name)?;
@@ -55,7 +55,7 @@ impl fmt::Display for Expected {
 impl FromStr for Expected {
     type Err = String;
 
-    /// Reads the text of a parameter; a number has no sign.
+    /// Reads the text of a parameter. A number must have no sign.
     fn from_str(text: &str) -> Result<Self, String> {
         let is_number = text.bytes().all(|b| b.is_ascii_digit());
         let exact = || is_number.then(|| text.parse().ok().and_then(Self::exact))?;

@@ -12,10 +12,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// Deepest nesting of JSON that is stored and shown as JSON: many readers, serde's among them, give up below.
+/// The deepest nesting of JSON that is stored and shown as JSON. Many readers, serde among them, refuse deeper JSON.
 pub const DEPTH_MAX: usize = 128;
 
-/// True if valid JSON is nested deeper than [`DEPTH_MAX`].
+/// Tells whether valid JSON is nested deeper than [`DEPTH_MAX`].
 #[must_use]
 pub fn is_too_deep(json: &[u8]) -> bool {
     // Each level takes two bytes.
@@ -41,7 +41,7 @@ pub fn is_too_deep(json: &[u8]) -> bool {
     false
 }
 
-/// An object, from a JSON object and nothing else.
+/// A value that is read from a JSON object and from nothing else.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Object<T>(pub T);
@@ -67,7 +67,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// A list that stops at its limit instead of filling the memory.
+/// A list that refuses more than `MAX` elements while it is read, so that it cannot fill the memory.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Bounded<T, const MAX: usize>(pub Vec<T>);
@@ -106,50 +106,51 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T,
     }
 }
 
-/// A text, borrowed from the body where it has no escapes.
+/// A text that borrows from the body if it has no escapes there.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// A whole number that is written as a fraction, `1.0` or `1e3`: JSON Schema calls it an integer.
+/// Returns the whole number that a fraction such as `1.0` or `1e3` stands for, since JSON Schema calls it an integer;
+/// `None` if the number is negative, not whole or too large.
 #[must_use]
 pub fn whole(number: f64) -> Option<u64> {
     if number.fract() != 0.0 || number < 0.0 {
         return None;
     }
-    // Its digits are exact; a conversion would hide what does not fit.
+    // The digits of this text are exact; a conversion would hide what does not fit.
     format!("{number:.0}").trim_start_matches('-').parse().ok()
 }
 
-/// Appends a value. Writing to memory cannot fail, and no value here can refuse to be written.
+/// Appends a value as JSON to `out`. Writing to memory cannot fail, and no value here can refuse to be written.
 pub fn value(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     let written = serde_json::to_writer(out, value);
     debug_assert!(written.is_ok(), "JSON of a plain value: {written:?}");
 }
 
-/// Appends a string with its quotes.
+/// Appends a string with its quotes to `out`.
 pub fn string(out: &mut Vec<u8>, text: &str) {
     value(out, text);
 }
 
-/// Appends a number.
+/// Appends a number to `out`.
 pub fn number(out: &mut Vec<u8>, number: u64) {
     value(out, &number);
 }
 
-/// Appends a number or `null`.
+/// Appends a number to `out`, or `null`.
 pub fn optional_number(out: &mut Vec<u8>, number: Option<u64>) {
     value(out, &number);
 }
 
-/// Appends `,"name":`, for every member of an object but the first.
+/// Appends `,"name":` to `out`, as it stands before the value of every member of an object but the first.
 pub fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
-/// Appends something that shows itself without quotes or backslashes, in quotes.
+/// Appends the text of `shown` in quotes to `out`. The text must have no quotes and no backslashes.
 pub fn plain(out: &mut Vec<u8>, shown: impl std::fmt::Display) {
     use std::io::Write;
     out.push(b'"');

@@ -19,13 +19,14 @@ use std::borrow::Cow;
 
 pub use expected::{EXPECTED_RULE, Expected};
 
-/// A text from a request in quotes, shortened.
+/// Shows a text from a request in quotes, shortened to about 60 bytes.
 #[must_use]
 pub fn shown(text: &str) -> String {
     format!("{:?}", shortened(text, 60))
 }
 
-/// At most `bytes_max` bytes of a text, cut between characters.
+/// Returns the text if it has at most `bytes_max` bytes, else its beginning and `…`. The cut is between two characters,
+/// and `…` is not counted.
 #[must_use]
 pub fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {

@@ -1,17 +1,17 @@
-//! Percent-encoding (RFC 3986, section 2.1): a name in an address, which it cannot escape, and back.
+//! Percent-encoding (RFC 3986, section 2.1): writes any name so that it can be part of an address, and reads it back.
 
 use std::borrow::Cow;
 
-/// What `+` stands for: itself in paths, a space in query strings.
+/// What `+` stands for: a plus in paths, a space in query strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plus {
-    /// A plus.
+    /// `+` stands for a plus.
     Itself,
-    /// A space.
+    /// `+` stands for a space.
     Space,
 }
 
-/// Appends a text so that it is one segment of a path, or one value of a query string, whatever it contains.
+/// Appends a text to `out` so that it is one segment of a path, or one value of a query string, whatever it contains.
 pub fn encode(out: &mut String, text: &str) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     // A path segment of dots alone would mean another path.
@@ -34,7 +34,7 @@ pub fn encode(out: &mut String, text: &str) {
 /// Reads a percent-encoded text strictly.
 ///
 /// # Errors
-/// The rule that it breaks; reads on from the name of the field.
+/// The rule that the text breaks. It continues a sentence that begins with the name of the field.
 pub fn decode(raw: &str, plus: Plus) -> Result<Cow<'_, str>, &'static str> {
     let special = |b: &u8| *b == b'%' || (*b == b'+' && plus == Plus::Space);
     if !raw.as_bytes().iter().any(special) {

@@ -1,8 +1,8 @@
 //! Problem documents (RFC 9457): the one form of every error answer, and the one table between [`ErrorKind`] and
 //! problem.
 //!
-//! Why `detail` of some kinds is the kind's own text only: a client rebuilds the same [`ErrorKind`]
-//! from `type` and the members, without loss.
+//! Why `detail` of some kinds is the kind's own text only: a client rebuilds the same [`ErrorKind`] from `type` and the
+//! members, without loss.
 //! Invariants: a document never carries the cause of an error; causes go to the log.
 
 use gesta_core::{ErrorKind, Revision, StreamId};
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use crate::Expected;
 use crate::json;
 
-/// What every problem type starts with.
+/// The beginning of every problem type.
 const TYPE_PREFIX: &str = "urn:gesta:problem:";
 
-/// A kind of problem: the stable end of its type, a title for people, its status, and the error that a client makes of
-/// it.
+/// A kind of problem: the stable end of its type, a title for people, its HTTP status, and the error that a client
+/// makes of it.
 #[derive(Debug)]
 pub struct ProblemKind {
-    /// The end of the type.
+    /// The last part of the problem type, for example `stream_not_found`.
     pub name: &'static str,
-    /// For people.
+    /// The title, for people.
     pub title: &'static str,
     /// The HTTP status.
     pub status: u16,
-    /// `None` if only the status tells.
+    /// Makes an error of the detail and the members; `None` if only the HTTP status tells what is wrong.
     error: fn(String, Members) -> Option<ErrorKind>,
 }
 
@@ -84,7 +84,7 @@ kinds! {
     INTERNAL, "internal", 500, "The server failed", |_, _| None;
 }
 
-/// The other direction of the table.
+/// Makes the problem document for each kind of error.
 impl From<&ErrorKind> for Document {
     fn from(kind: &ErrorKind) -> Self {
         let of_stream = |problem, stream: &StreamId| {
@@ -126,7 +126,7 @@ impl From<&ErrorKind> for Document {
     }
 }
 
-/// The detail reads on from the field.
+/// Makes the error of a broken rule. The detail is the name of the field, followed by the rule.
 fn invalid(detail: String, of: Members) -> Option<ErrorKind> {
     let field = of.field.unwrap_or_else(|| "request".into());
     let rule = detail
@@ -153,51 +153,51 @@ fn wrong_expected_revision(_: String, of: Members) -> Option<ErrorKind> {
     })
 }
 
-/// One problem.
+/// A problem document: what an error answer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Which.
+    /// The kind of the problem.
     pub kind: &'static ProblemKind,
     /// What is wrong, for people.
     pub detail: String,
-    /// What only some kinds tell.
+    /// What only problems of some kinds tell.
     pub members: Box<Members>,
 }
 
-/// What only some kinds of problems tell.
+/// What only problems of some kinds tell; each member is `None` if the problem does not tell it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Members {
     /// The part of the request that breaks a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// The stream.
+    /// The name of the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
     /// The revision that is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
-    /// The claim of the writer.
+    /// The revision that the writer expected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
     /// The last revision of the stream, `null` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<Option<u64>>,
-    /// Who runs the consumer group.
+    /// The node that runs the consumer group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The maximum that is reached.
+    /// The maximum that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
 }
 
-/// A node that runs a consumer group, for it owns the log of its checkpoints.
+/// A node that runs a consumer group, because it owns the log of the group's checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// The log.
+    /// The number of that log.
     pub log: u16,
     /// The number of the node.
     pub node: u32,
-    /// Where the other nodes reach it.
+    /// The address at which the other nodes reach this node.
     pub address: String,
 }
 
@@ -222,7 +222,7 @@ struct Text<M> {
 }
 
 impl Document {
-    /// A problem without members.
+    /// Makes a document without members.
     #[must_use]
     pub fn new(kind: &'static ProblemKind, detail: impl Into<String>) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl Document {
         }
     }
 
-    /// A request that breaks a rule: `rule` reads on from `field`.
+    /// Makes the document for a request that breaks a rule. `rule` continues a sentence that begins with `field`.
     #[must_use]
     pub fn invalid(field: impl Into<String>, rule: impl AsRef<str>) -> Self {
         let field = field.into();
@@ -241,7 +241,7 @@ impl Document {
         document
     }
 
-    /// The document as JSON.
+    /// Writes the document as JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
@@ -256,7 +256,7 @@ impl Document {
         out
     }
 
-    /// Reads a document; `None` if it is not one of this API.
+    /// Reads a document from JSON; `None` if it is no problem document of this API.
     #[must_use]
     pub fn read(json: &[u8]) -> Option<Self> {
         let text: Text<Members> = serde_json::from_slice(json).ok()?;
@@ -268,7 +268,7 @@ impl Document {
         })
     }
 
-    /// The error that it tells of; `None` if only the status tells.
+    /// Returns the error that the document stands for; `None` if only the HTTP status tells what is wrong.
     #[must_use]
     pub fn into_error(self) -> Option<ErrorKind> {
         (self.kind.error)(self.detail, *self.members)

@@ -1,4 +1,4 @@
-//! Bodies of appends, and filters.
+//! Bodies of appends and of filters.
 
 use std::borrow::Cow;
 
@@ -16,36 +16,36 @@ use crate::json::{self, Bounded, Object, Text};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppendBody<'a> {
-    /// The claim of the writer.
+    /// The revision that the writer expects of the stream.
     #[serde(default)]
     pub expected: Expected,
-    /// The events.
+    /// The events, in order.
     #[serde(borrow)]
     pub events: Events<'a>,
 }
 
-/// The events of one stream.
+/// The events of one stream, at most [`limits::APPEND_EVENTS_MAX`] of them.
 pub type Events<'a> = Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX }>;
 
-/// The body of an append to several streams: each a [`PartBody`], still to be read.
+/// The body of an append to several streams. `P` is a [`PartBody`], or what one can be read from later.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeveralBody<P> {
-    /// One per stream.
+    /// What is appended to each stream; at most [`limits::APPEND_STREAMS_MAX`] streams.
     pub appends: Bounded<P, { limits::APPEND_STREAMS_MAX }>,
 }
 
-/// What goes to one of several streams.
+/// What is appended to one of several streams.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartBody<'a> {
-    /// The stream.
+    /// The name of the stream.
     #[serde(borrow)]
     pub stream: Text<'a>,
-    /// The claim of the writer.
+    /// The revision that the writer expects of the stream.
     #[serde(default)]
     pub expected: Expected,
-    /// The events.
+    /// The events, in order.
     #[serde(borrow)]
     pub events: Events<'a>,
 }
@@ -54,16 +54,16 @@ pub struct PartBody<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventBody<'a> {
-    /// Its identity.
+    /// The id of the event; the store chooses one if there is none.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Text<'a>>,
-    /// Its type.
+    /// The type of the event.
     #[serde(borrow, rename = "type")]
     pub event_type: Text<'a>,
-    /// What its data are.
+    /// The content type of the data, by its name.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<Text<'a>>,
-    /// JSON; `null` is data too, unlike for the other fields.
+    /// The data as JSON. Unlike in the other fields, `null` is a value here.
     #[serde(
         borrow,
         default,
@@ -71,7 +71,7 @@ pub struct EventBody<'a> {
         skip_serializing_if = "Option::is_none"
     )]
     pub data: Option<&'a RawValue>,
-    /// Instead of `data`. Not `null` either: it stands for the data.
+    /// The data in base64, given instead of `data`. `null` is refused, since this field stands for the data.
     #[serde(
         borrow,
         default,
@@ -79,31 +79,31 @@ pub struct EventBody<'a> {
         skip_serializing_if = "Option::is_none"
     )]
     pub data_base64: Option<Text<'a>>,
-    /// JSON.
+    /// The metadata as JSON.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<&'a RawValue>,
-    /// Instead of `metadata`.
+    /// The metadata in base64, given instead of `metadata`.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub metadata_base64: Option<Text<'a>>,
-    /// Its tags.
+    /// The tags of the event, at most [`limits::TAGS_MAX`].
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Bounded<Text<'a>, { limits::TAGS_MAX }>>,
 }
 
-/// One query of a filter.
+/// One query of a filter. An event meets it if it meets the condition of each list that is not empty.
 #[derive(Debug, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct QueryBody {
-    /// Event types.
+    /// The type of the event is one of these.
     #[serde(default)]
     pub types: Vec<String>,
-    /// Tags.
+    /// The event carries all of these tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Beginnings of stream names.
+    /// The name of the stream begins with one of these.
     #[serde(default)]
     pub stream_prefixes: Vec<String>,
-    /// Categories.
+    /// The category of the stream is one of these.
     #[serde(default)]
     pub categories: Vec<String>,
 }
@@ -114,7 +114,7 @@ pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// The body of an append to one stream.
+/// Writes the body of an append to one stream.
 #[must_use]
 pub fn append_to(part: &StreamAppend) -> Bytes {
     written(&AppendBody {
@@ -123,7 +123,7 @@ pub fn append_to(part: &StreamAppend) -> Bytes {
     })
 }
 
-/// The body of an append to several streams.
+/// Writes the body of an append to several streams.
 #[must_use]
 pub fn append_several(append: &Append) -> Bytes {
     let parts = append.streams.iter().map(|part| PartBody {
@@ -188,7 +188,8 @@ impl From<&Query> for QueryBody {
     }
 }
 
-/// The bytes as JSON, if they come out of a document as they went in: space around a value is not kept.
+/// Returns the bytes as JSON if a document gives them back unchanged. Space around a value is not kept, so it makes
+/// this `None`.
 fn as_json(bytes: &[u8]) -> Option<&RawValue> {
     let json: &RawValue = serde_json::from_slice(bytes).ok()?;
     (json.get().len() == bytes.len()).then_some(json)

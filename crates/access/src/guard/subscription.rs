@@ -1,4 +1,4 @@
-//! A subscription that shows what its caller may see, and ends when its rights do.
+//! A subscription that delivers what its caller may see, and ends when the rights of the caller do.
 
 use futures::stream;
 use gesta_core::{Checkpoint, Result, StreamId, Subscription, SubscriptionMessage};
@@ -7,13 +7,13 @@ use tokio::sync::watch;
 use super::Guarded;
 use crate::rights::Operation;
 
-/// Events left out after which a checkpoint is told, so that a reader who may see little gets on.
+/// After so many events were left out, a checkpoint is delivered, so that a reader who may see little gets on.
 const LEFT_OUT_MAX: usize = 1_000;
 
 struct Running {
     guarded: Guarded,
     inner: Subscription,
-    /// `None`: all events.
+    /// The stream that is followed; `None` if all events are.
     stream: Option<StreamId>,
     changes: watch::Receiver<u64>,
     left_out: usize,
@@ -60,7 +60,7 @@ impl Running {
                         return Some(Err(error));
                     }
                 }
-                // Who has had too much hears of changes, but gets no more.
+                // A user who has had too much is told of changes of rights, but gets no more events.
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
                 message = self.inner.next(), if wait.is_none() => match self.shown(message?).await {
                     Ok(None) => {}
@@ -71,7 +71,7 @@ impl Running {
         }
     }
 
-    /// What the caller gets of a message; `None` if nothing.
+    /// Returns what the caller gets of a message; `None` if nothing.
     async fn shown(
         &mut self,
         message: Result<SubscriptionMessage>,
@@ -85,7 +85,7 @@ impl Running {
         };
         let access = &self.guarded.access.shared;
         match &self.stream {
-            // Events of one stream are shown or the subscription ends, but for links to what is hidden.
+            // Events of one stream are delivered or the subscription ends; only links to hidden events are left out.
             Some(stream) => {
                 self.guarded.check(Operation::Read(stream)).await?;
                 if stream.is_virtual() && !self.guarded.may_follow(&event).await? {

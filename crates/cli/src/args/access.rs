@@ -12,12 +12,12 @@ use crate::units::Span;
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AccessMode {
-    /// As soon as the store has a user, and on addresses that are not loopback.
+    /// Callers must say who they are as soon as the store has a user, and on addresses that are not loopback.
     #[default]
     Auto,
-    /// Always.
+    /// Callers must always say who they are.
     On,
-    /// Never.
+    /// Callers never say who they are.
     Off,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct UserAdd {
     pub(crate) keep_rights: bool,
 }
 
-/// Where a new password comes from. Never from an argument, which every user of the machine can read.
+/// Where a new password comes from. It never comes from an argument, which every user of the machine can read.
 #[derive(Debug, Args)]
 pub(crate) struct NewPassword {
     /// A file whose first line is the password. Without it: GESTA_NEW_PASSWORD, else it is asked for, or the first line
@@ -89,11 +89,11 @@ pub(crate) struct NewPassword {
 #[derive(Debug, Subcommand)]
 #[command(after_help = ABOUT_STORES)]
 pub(crate) enum TokenCommand {
-    /// Make a token, and print it. Nobody can show it again.
+    /// Make a token and print it. It cannot be shown again.
     Create(TokenCreate),
     /// List the tokens, without their secrets.
     List,
-    /// Make a token worth nothing.
+    /// Revoke a token: it is never valid again.
     Revoke {
         /// The id of the token, as `gesta token list` shows it.
         id: String,
@@ -103,9 +103,9 @@ pub(crate) enum TokenCommand {
 /// `gesta token create`.
 #[derive(Debug, Args)]
 pub(crate) struct TokenCreate {
-    /// Whose rights the token has at most.
+    /// The user whose rights limit those of the token.
     pub(crate) user: String,
-    /// What it may be used for: read, append, or admin (everything that the user may); may be repeated.
+    /// What the token may be used for: read, append, or admin (everything that the user may); may be repeated.
     #[arg(
         long = "scope",
         value_name = "SCOPE",
@@ -114,13 +114,13 @@ pub(crate) struct TokenCreate {
         hide_possible_values = true
     )]
     pub(crate) scopes: Vec<TokenScope>,
-    /// Only streams whose names begin with this; may be repeated: any of them.
+    /// Limit the token to streams whose names begin with this; may be repeated: any of them.
     #[arg(long = "prefix", value_name = "PREFIX")]
     pub(crate) prefixes: Vec<String>,
-    /// How long it is worth something, such as 90d. Without it: until it is revoked.
+    /// How long the token is valid, such as 90d. Without it: until it is revoked.
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<Span>,
-    /// What it is for.
+    /// What the token is for.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) label: String,
 }
@@ -128,10 +128,10 @@ pub(crate) struct TokenCreate {
 /// What a token may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TokenScope {
-    /// Reading.
+    /// Read and follow events.
     Read,
-    /// Appending.
+    /// Append events.
     Append,
-    /// Everything.
+    /// Do everything that the user may do.
     Admin,
 }

@@ -36,11 +36,13 @@ pub(crate) enum ClusterCommand {
     Freeze,
     /// Undo `freeze`.
     Thaw,
-    /// Let the nodes use what came with their build, once all run it: nobody goes back to the build before then.
+    /// Let the nodes use what is new in their build, once all run it. After that no node can go back to the build
+    /// before.
     Finalize,
     /// Tell which logs would move now for the sake of pins and balance.
     Balance {
-        /// Only tell. It must be given: the nodes balance by themselves, once none has come or gone for 20 s.
+        /// Only tell, and move nothing. It must be given: the nodes balance by themselves, once none has come or gone
+        /// for 20 s.
         #[arg(long, required = true)]
         dry_run: bool,
     },

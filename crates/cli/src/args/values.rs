@@ -1,6 +1,6 @@
-//! Values of arguments: how their text is read.
+//! Reads the values of arguments from their text.
 //!
-//! Invariant: what is refused is refused with the rule, before anything is opened.
+//! Invariant: a wrong value is refused with the rule, before anything is opened.
 
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
 use gesta_wire::Expected;
@@ -9,22 +9,22 @@ use uuid::Uuid;
 /// Where reading begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadFrom<T> {
-    /// At the first event.
+    /// Reading begins with the first event.
     Start,
-    /// At the last event.
+    /// Reading begins with the last event.
     End,
-    /// At this place.
+    /// Reading begins at this place.
     Place(T),
 }
 
 /// Where following begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum After<T> {
-    /// Before the first event.
+    /// Following begins with the first event.
     Start,
-    /// With the next event that is stored.
+    /// Following begins with the next event that is stored.
     End,
-    /// After this place.
+    /// Following begins after this place.
     Place(T),
 }
 

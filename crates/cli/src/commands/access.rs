@@ -1,4 +1,4 @@
-//! Whether a server asks who calls, and its first administrator.
+//! Follows the accounts of a server, and makes its first administrator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::args::AccessMode;
 use crate::config::Config;
 use crate::exit::Outcome;
 
-/// How long the start waits for the accounts; until they are known, calls are refused.
+/// How long the start waits for the accounts. Until they are known, calls are refused.
 const LOAD_MAX: Duration = Duration::from_secs(10);
-/// The password of the first administrator, and the file that holds it.
+/// The variables for the password of the first administrator, and for the file that holds it.
 const ADMIN_PASSWORD: &str = "GESTA_ADMIN_PASSWORD";
 const ADMIN_PASSWORD_FILE: &str = "GESTA_ADMIN_PASSWORD_FILE";
 
-/// True if callers must say who they are even while there are no users.
+/// Tells whether callers must say who they are even while there are no users.
 pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
     match config.access {
         AccessMode::On => true,
@@ -27,7 +27,8 @@ pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
     }
 }
 
-/// Makes the first administrator if the environment has a password, and begins to follow the accounts.
+/// Makes the first administrator if the environment has a password, and begins to follow the accounts. Returns `None`
+/// if access is off.
 pub(super) async fn start(
     config: &Config,
     listen: SocketAddr,

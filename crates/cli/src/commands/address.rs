@@ -1,10 +1,11 @@
-//! Addresses to listen at.
+//! Resolves addresses to listen at.
 
 use std::net::SocketAddr;
 
 use crate::exit::{Failure, Outcome};
 
-/// The address that a name or an address means; IPv4 first. `option` and `port` are for the sentence if it means none.
+/// Resolves a name or an address; an IPv4 address has precedence. `option` and `port` are for the error if nothing is
+/// found.
 pub(super) async fn resolve(option: &str, port: u16, listen: &str) -> Outcome<SocketAddr> {
     let wrong = |why: &str| {
         Failure::usage(format!(

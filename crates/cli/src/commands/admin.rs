@@ -1,4 +1,4 @@
-//! Administration: schema, verify, scavenge, info.
+//! The commands for administration: schema, verify, scavenge, info.
 
 use std::time::Duration;
 
@@ -62,12 +62,12 @@ pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
     Err(damaged(&report))
 }
 
-/// The failure that a damaged store is.
+/// Returns the failure of a command that found a damaged store.
 pub(super) fn damaged(report: &Report) -> Failure {
     Failure::Message(Code::Damaged, format!("{} findings", report.findings_total))
 }
 
-/// Shows what a check found, and the sum of it.
+/// Shows what a check found, and the summary.
 pub(super) fn show(report: &Report, output: &mut Output) -> Outcome {
     for finding in &report.findings {
         let record = json!({

@@ -1,4 +1,4 @@
-//! `gesta all …`, and following of subscriptions.
+//! `gesta all …`, and how subscriptions are followed.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::Outcome;
 use crate::output::Output;
 
-/// Events in one page.
+/// The most events in one page.
 const PAGE: u64 = 1_000;
-/// Shortest and longest pause before a subscription is begun again.
+/// The shortest and the longest pause before a subscription is begun again.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
@@ -123,7 +123,8 @@ fn places_of(from: &ReadFrom<Checkpoint>) -> Option<Vec<Position>> {
     }
 }
 
-/// The checkpoint to resume after an event that was read forwards: each log stands where its last event was seen.
+/// Returns the checkpoint after an event that was read forwards: it holds for each log the position of the last event
+/// that was seen.
 fn after(
     event: &RecordedEvent,
     next: &Checkpoint,
@@ -137,8 +138,8 @@ fn after(
     Some(Checkpoint::logs(next.incarnation, places.clone()))
 }
 
-/// Shows the events of a subscription, each with the checkpoint to resume after it, until `limit` or Ctrl-C. A
-/// connection that breaks is made again, as often as needed, and the subscription goes on where it was.
+/// Shows the events of a subscription, each with the checkpoint after it, until `limit` or Ctrl-C. When a connection
+/// breaks, it is made again as often as needed, and the subscription goes on where it was.
 pub(super) async fn follow(
     store: &dyn EventStore,
     mut request: Subscribe,
@@ -147,7 +148,7 @@ pub(super) async fn follow(
 ) -> Outcome {
     let mut left = limit.unwrap_or(u64::MAX);
     let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
-    // Said once per state, not once per try.
+    // A lost connection is reported once, not for each attempt.
     let mut is_lost = false;
     loop {
         let failed = match store.subscribe(request.clone()).await {

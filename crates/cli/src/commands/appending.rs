@@ -1,13 +1,13 @@
-//! Appends that are asked for again.
+//! Appends that are sent again when their answer is lost.
 
 use std::time::Duration;
 
 use gesta_core::{Append, Appended, EventStore};
 
-/// How often an append whose answer was lost is asked for again.
+/// How often an append is sent at most.
 const TRIES: u32 = 5;
 
-/// Appends, asking again with the same ids when the answer was lost.
+/// Appends events, and sends the append again with the same ids after an error that allows it, such as a lost answer.
 pub(super) async fn append_surely(
     store: &dyn EventStore,
     request: &Append,

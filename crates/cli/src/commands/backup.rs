@@ -1,6 +1,6 @@
 //! `gesta backup` and `gesta restore`.
 //!
-//! Invariants: a copy gets its name when it is whole and synced; one that was stopped leaves nothing behind.
+//! Invariants: a copy gets its name when it is whole and synced; a copy that was stopped leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 
-/// Longest time in which a server makes a copy.
+/// The longest time in which a server makes a copy.
 const COPY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) -> Outcome {
@@ -37,7 +37,7 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
             done = database.backup(&args.to) => done.map_err(Failure::from),
             _ = stop.recv() => Err(stopped(&args.to)),
         };
-        // Waits until a copy that was stopped is removed.
+        // Closing waits until a copy that was stopped is removed.
         database.close().await;
         done?;
     }
@@ -52,7 +52,7 @@ fn stopped(to: &Path) -> Failure {
     Failure::interrupted(format!("stopped; nothing is left at {}", to.display()))
 }
 
-/// A store that is in use can be copied all the same.
+/// Adds to the error that a store which a server has open is copied through the server.
 fn hint_at_server(error: Error, to: &Path) -> Failure {
     if !matches!(error.kind(), ErrorKind::Unavailable(_)) {
         return error.into();
@@ -86,7 +86,7 @@ impl Unfinished {
 
     fn finish(self, to: &Path) -> Outcome {
         self.file.sync_all()?;
-        // It may have come meanwhile.
+        // Another process may have made the file meanwhile.
         if to.exists() {
             let text = format!("backup must be a new file, {} exists", to.display());
             return Err(Failure::usage(text));
@@ -100,7 +100,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // After `finish` there is none.
+        // After `finish` the file has another name, and nothing is removed.
         let _ = fs::remove_file(&self.path);
     }
 }

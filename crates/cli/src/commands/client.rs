@@ -1,4 +1,4 @@
-//! How commands reach a server: whom they believe, and who they are.
+//! How commands connect to a server: which authorities they believe, and who they say they are.
 //!
 //! Invariant: a secret comes from the environment or from a file, never from an argument, which every user of the
 //! machine can read.
@@ -10,7 +10,7 @@ use gesta_client::{Config, Credentials, Tls};
 use crate::args::Global;
 use crate::exit::{Failure, Outcome};
 
-/// The configuration of a client, from options and environment.
+/// Makes the configuration of a client from options and environment.
 pub(super) fn config(global: &Global) -> Outcome<Config> {
     let ca = match &global.ca_file {
         Some(path) => Some(path.clone()),
@@ -53,7 +53,7 @@ fn credentials(global: &Global) -> Outcome<Option<Credentials>> {
     Ok(Some(Credentials::Password { login, password }))
 }
 
-/// A secret from a file: its first line. It is never repeated.
+/// Reads a secret from the first line of a file. The secret is never repeated in an error.
 pub(super) fn secret(path: &Path) -> Outcome<String> {
     let refuse = |why: &str| Failure::usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refuse(&error.to_string()))?;

@@ -1,8 +1,8 @@
-//! `gesta cluster …`: looks at the registry of a database, and asks its nodes for something.
+//! `gesta cluster …`: reads the registry of a database, and asks its nodes to do something.
 //!
-//! Why by the database and not by a server: the registry is what the nodes agree by, and it is there when they are not.
-//! Invariants: only the owner of a log gives it away; what is written here is a request, conditional on the tenure or
-//! the generation that was seen. Not here: what the nodes make of it (`gesta-cluster`), tables for people (`show`).
+//! Why by the database and not by a server: the nodes agree by the registry, which is there even when the nodes are
+//! not. Invariants: only the owner of a log gives it away; what is written here is a request, conditional on the tenure
+//! or the generation that was seen. Not here: what the nodes do about it (`gesta-cluster`), tables for people (`show`).
 
 mod databases;
 mod several;
@@ -22,7 +22,7 @@ use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
 
-/// Pause between two looks at something that is waited for.
+/// The pause between two looks at something that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs one command on the database at `url`.
@@ -63,7 +63,7 @@ async fn perform(database: &Database, command: ClusterCommand, output: &mut Outp
     several::perform(&registries, command, output).await
 }
 
-/// Does it in the registry of one database.
+/// Runs a command in the registry of one database.
 async fn perform_in(
     registry: &Arc<dyn Registry>,
     command: ClusterCommand,
@@ -76,7 +76,7 @@ async fn perform_in(
         }
         ClusterCommand::Drain(drain) => set_drain(registry, &drain, output).await,
         ClusterCommand::Move(request) => move_log(registry, &request, output).await,
-        // They need no nodes, and were done before.
+        // These commands need no nodes, and were done before.
         ClusterCommand::AddDatabase { .. } | ClusterCommand::MoveLog(_) => Ok(()),
         ClusterCommand::Pin(pin) => set_pin(registry, &pin, output).await,
         ClusterCommand::Unpin { log } => {
@@ -98,7 +98,7 @@ async fn perform_in(
     }
 }
 
-/// The node of this number or address.
+/// Finds the node of this number or address.
 fn node_of<'a>(look: &'a Look, text: &str) -> Outcome<&'a NodeRow> {
     let is_meant = |node: &&NodeRow| match text.parse::<u32>() {
         Ok(number) => node.id.0 == number,
@@ -118,7 +118,7 @@ fn node_of<'a>(look: &'a Look, text: &str) -> Outcome<&'a NodeRow> {
     })
 }
 
-/// The lease of the log of this number.
+/// Finds the lease of the log of this number.
 fn lease_of(look: &Look, log: u16) -> Outcome<&LeaseRow> {
     look.lease(LogId(log)).ok_or_else(|| {
         let count = look.leases.len();
@@ -129,7 +129,7 @@ fn lease_of(look: &Look, log: u16) -> Outcome<&LeaseRow> {
     })
 }
 
-/// The logs that a node owns.
+/// Counts the logs that a node owns.
 fn logs_of(look: &Look, node: &NodeRow) -> usize {
     let holds = |lease: &&LeaseRow| {
         look.holder(lease)
@@ -248,7 +248,7 @@ async fn finalize(registry: &Arc<dyn Registry>, output: &mut Output) -> Outcome 
     })
 }
 
-/// Waits until a node has no logs; gives their number when there is nothing more to wait for.
+/// Waits until a node has no logs. Returns how many it has when there is nothing more to wait for.
 async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -> Outcome<usize> {
     let deadline = Instant::now() + wait;
     loop {
@@ -259,7 +259,7 @@ async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -
                 let text = format!("{} was started again, and takes part", named(node));
                 return Err(try_again(&text));
             }
-            // It has left.
+            // The node has left.
             None => 0,
         };
         if logs == 0 || wait.is_zero() {
@@ -301,14 +301,14 @@ async fn move_log(
     })
 }
 
-/// What brings a log to a node.
+/// What must be done so that a log moves to a node.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// It is there.
+    /// Nothing must be done: the node owns the log.
     Nothing,
-    /// It is there, but its owner is asked to hand it over: that is withdrawn.
+    /// The node owns the log, but was asked to hand it over; this request is withdrawn.
     Withdraw,
-    /// Its owner is asked.
+    /// The owner of the log is asked to hand it over.
     Ask,
 }
 
@@ -342,7 +342,7 @@ fn step_to(look: &Look, lease: &LeaseRow, to: &NodeRow) -> Outcome<Step> {
     Ok(Step::Ask)
 }
 
-/// Waits until a log has moved; false if that is not waited for.
+/// Waits until a log has moved. Returns false if it has not moved and there is no time to wait.
 async fn moved(
     registry: &Arc<dyn Registry>,
     from: &LeaseRow,
@@ -364,7 +364,7 @@ async fn moved(
     }
 }
 
-/// How far a move is.
+/// How far the move of a log has come.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
     Asked,
@@ -379,7 +379,7 @@ fn progress(look: &Look, from: &LeaseRow, to: &NodeRow) -> Outcome<Progress> {
     }
     let is_asked = lease.epoch == from.epoch && lease.next_owner == Some(to.id);
     if is_asked {
-        // If its owner has died, it is claimed by the node that it was meant for first.
+        // If the owner has died, the log is claimed first by the node that it was meant for.
         return Ok(Progress::Asked);
     }
     let LogId(log) = from.log;

@@ -1,9 +1,10 @@
-//! `gesta all import`: appends events that were exported, in their order, each once however often it is repeated.
+//! `gesta all import`: appends events that were exported, in their order, each one once however often the import is
+//! repeated.
 //!
-//! How: the lines are appended in batches, each stream after its last revision. When a stream comes for the first time,
-//! the ids that it has already are read, and events with these ids are passed over; so it does not matter where an
-//! earlier import was stopped, how large its batches were, or how long ago it was. Memory: 16 bytes and some overhead
-//! for each event that the target has already, and one batch.
+//! How: the lines are appended in batches, each stream after its last revision. When a stream occurs for the first
+//! time, the ids that it has already are read, and events with these ids are passed over; so it does not matter where
+//! an earlier import was stopped, how large its batches were, or how long ago it was. Memory: 16 bytes and some
+//! overhead for each event that the target has already, and one batch.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -22,14 +23,14 @@ use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
 use crate::output::Output;
 
-/// Events in one page.
+/// The most events in one page.
 const PAGE: usize = 1_000;
-/// Bytes of data and metadata in one append.
+/// The most bytes of data and metadata in one append.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How often streams are read again because somebody else has appended to them.
+/// How often streams are read again at most because another writer has appended to them.
 const TRIES: u32 = 5;
 
-/// What is known of a stream of the target.
+/// What is known about a stream of the target store.
 struct Target {
     last: Option<Revision>,
     ids: HashSet<EventId>,
@@ -38,13 +39,13 @@ struct Target {
 /// An import under way.
 struct Import<'a> {
     store: &'a dyn EventStore,
-    /// The streams of one append must be of one log.
+    /// Whether each append has one stream only, since the streams of one append must be of one log.
     one_stream: bool,
     targets: HashMap<StreamId, Target>,
     batch: Vec<(StreamId, Vec<EventData>)>,
     batch_events: usize,
     batch_bytes: usize,
-    /// The last line that is stored, with all before it.
+    /// The number of the last line that is stored with all lines before it.
     line: u64,
     stored: u64,
     there: u64,
@@ -97,7 +98,7 @@ pub(super) async fn run(
 }
 
 impl Import<'_> {
-    /// How far it came, and how to go on.
+    /// Says how far the import has come, and how to go on.
     fn came(&self) -> String {
         format!(
             "imported up to line {}: {} events stored, {} were there already; repeat the import, or go on with --skip {}",
@@ -131,7 +132,8 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// An event that would lose its place in the order, or makes the append too large, comes with the next one.
+    /// Tells whether the event must wait for the next batch: it would lose its place in the order, or make the append
+    /// too large.
     fn is_full_for(&self, stream: &StreamId, event: &EventData, events_max: usize) -> bool {
         let is_last = self.batch.last().is_some_and(|(last, _)| last == stream);
         let is_among = self.batch.iter().any(|(other, _)| other == stream);
@@ -191,7 +193,7 @@ impl Import<'_> {
                     }
                     return Ok(());
                 }
-                // Somebody else has appended to one of the streams: look at them again.
+                // Another writer has appended to one of the streams, so all of them are read again.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
                         && tries < TRIES =>
@@ -206,7 +208,7 @@ impl Import<'_> {
         }
     }
 
-    /// What the target has of a stream.
+    /// Returns what the target store has of a stream, which is read at first.
     async fn target(&mut self, stream: &StreamId) -> Outcome<&Target> {
         if !self.targets.contains_key(stream) {
             let target = read_target(self.store, stream).await?;

@@ -1,4 +1,4 @@
-//! `gesta serve --node`: a server that is one of several nodes on a database, and what it tells about them.
+//! `gesta serve --node`: a server that is one of several nodes on a database, and what it tells about the cluster.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::address::resolve;
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
 
-/// A node that has not joined yet.
+/// A node that has not joined the cluster yet.
 #[derive(Debug)]
 pub(super) struct Prepared {
     listener: TcpListener,
     options: gesta::NodeOptions,
 }
 
-/// Checks all that can be checked before the store is opened, and listens for the other nodes; `None` if the server is to
-/// be no node.
+/// Checks all that can be checked before the store is opened, and listens for the other nodes. Returns `None` if the
+/// server is to be no node.
 pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
     let cluster = &config.cluster;
     let advertised = Some(&cluster.advertise).filter(|address| !address.is_empty());
@@ -77,7 +77,6 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
 }
 
 impl Prepared {
-    /// Joins the cluster of the database.
     pub(super) async fn join(
         self,
         options: &gesta::Options,
@@ -91,7 +90,6 @@ impl Prepared {
     }
 }
 
-/// The secret of the cluster, without white space at its end.
 fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     if path.is_empty() {
         let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE (cluster.secret_file)";
@@ -102,8 +100,6 @@ fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     Ok(secret.trim_ascii_end().to_vec())
 }
 
-/// Where clients reach the server of a node. A server that listens at every address of its machine is reached at the host
-/// at which the other nodes reach it.
 pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     let placement = node.placement();
     let own = placement.me.and_then(|me| placement.member(me));
@@ -114,7 +110,6 @@ pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     }
 }
 
-/// What a node tells about its cluster.
 pub(super) struct OfNode(pub(super) Arc<gesta::Node>);
 
 impl Cluster for OfNode {

@@ -1,13 +1,14 @@
-//! The limit of open files: raised at the start, and connections lowered to what fits.
+//! Raises the limit of open files at the start, and lowers the number of connections to what fits.
 //!
 //! Why: each connection is an open file, and many systems allow 1,024 unless a process asks for more. A server that
 //! runs out of files cannot accept, nor connect to its database again.
 
-/// Files that are kept for other things than connections: the database, the log, connections of who looks after the
-/// server.
+/// How many open files are kept for other things than connections of clients: the database, the log, connections of
+/// whoever looks after the server.
 const OTHERS: usize = 128;
 
-/// Raises the limit as far as the system allows; of `connections_max` what fits, with a warning if that is less.
+/// Raises the limit of open files as far as the system allows. Returns how many of `connections_max` connections fit,
+/// with a warning if that is less.
 pub(super) fn fitting(connections_max: usize) -> usize {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => {

@@ -1,4 +1,4 @@
-//! `gesta serve`: opens the store, serves it, drains and closes on Ctrl-C or SIGTERM.
+//! `gesta serve`: opens the store, serves it, and on Ctrl-C or SIGTERM drains and closes it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::config::{
 use crate::exit::{Code, Failure, Outcome};
 use crate::units::Span;
 
-/// Pause between two attempts to open a store that is waited for.
+/// The pause between two attempts to open a store that is waited for.
 const WAIT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
@@ -82,7 +82,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     .await
 }
 
-/// Waits until the process is to stop, and stops. Says why if it was not asked to.
+/// Waits until the process is to stop, and stops it. Returns the reason as a failure if nobody asked for the stop.
 async fn until_stopped(
     mut terminate: Signal,
     membership_ended: BoxFuture<'static, String>,
@@ -104,7 +104,7 @@ async fn until_stopped(
     why
 }
 
-/// Opens the database. One that does not answer yet is waited for, as long as was asked for.
+/// Opens the database. If it does not answer yet, waits for it for as long as was asked for.
 async fn open_database(
     config: &Config,
     options: &gesta::Options,
@@ -126,7 +126,7 @@ async fn open_database(
     }
 }
 
-/// Copies of the store that is served.
+/// Makes copies of the store that is served.
 struct Backups(gesta::Database);
 
 impl gesta_server::BackupSource for Backups {
@@ -243,7 +243,7 @@ fn server_config(
     })
 }
 
-/// Tells what runs and where.
+/// Writes to the log what runs and where.
 fn greet(info: &StoreInfo, scheme: &str, address: SocketAddr) {
     tracing::info!(
         backend = %info.backend,

@@ -16,7 +16,7 @@ use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
 use crate::output::{Output, visible};
 
-/// Events in one page.
+/// The most events in one page.
 const PAGE: u64 = 1_000;
 pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Output) -> Outcome {
     match command {
@@ -98,7 +98,7 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
     .await
 }
 
-/// Appends and shows the answer. Returns what to expect of the next batch.
+/// Appends events and shows the answer. Returns what to expect of the stream for the next batch.
 async fn send(
     store: &dyn EventStore,
     args: &args::StreamAppend,

@@ -1,7 +1,7 @@
-//! TLS of `gesta serve`: which files, and for trying out a certificate of our own.
+//! TLS of `gesta serve`: which files it uses, and how it makes a certificate for trying out.
 //!
-//! Why the key of the authority is not kept: whoever has it could make certificates that every client believes which
-//! was told to believe this one. A new certificate is made by removing the folder.
+//! Why the key of the authority is not kept: whoever has it could make certificates that are believed by every client
+//! which was told to believe this authority. A new certificate is made after the folder is removed.
 //! Invariant: `ca.pem` is there only if everything else is, so a folder that was left half-way is made again.
 
 use std::fs::{self, OpenOptions};
@@ -19,15 +19,15 @@ use rcgen::{
 use crate::config::Tls;
 use crate::exit::{Failure, Outcome};
 
-/// Files of a folder for trying out.
+/// The files in the folder of a certificate for trying out.
 const CA: &str = "ca.pem";
 const CERTIFICATE: &str = "server.pem";
 const KEY: &str = "server.key";
-/// Who may read a private key: its owner.
+/// The mode of a private key, which only its owner may read.
 const KEY_MODE: u32 = 0o600;
 const CERTIFICATE_MODE: u32 = 0o644;
 
-/// The files of TLS, if it is configured.
+/// Returns the files of TLS, if it is configured.
 pub(super) fn files(tls: &Tls, listen: SocketAddr) -> Outcome<Option<TlsFiles>> {
     let refuse = |why: &str| Err(Failure::usage(format!("configuration: {why}")));
     let own = (tls.certificate.as_str(), tls.key.as_str());
@@ -45,7 +45,7 @@ pub(super) fn files(tls: &Tls, listen: SocketAddr) -> Outcome<Option<TlsFiles>> 
     Ok(Some(files))
 }
 
-/// A certificate for this machine in this folder, made unless it is there.
+/// Returns the files of a certificate for this machine in this folder. They are made unless they are there.
 fn self_signed(folder: &Path, address: IpAddr) -> Outcome<TlsFiles> {
     let ca = folder.join(CA);
     if !ca.exists() {
@@ -87,7 +87,7 @@ fn name(params: &mut CertificateParams, name: &str) {
     params.distinguished_name.push(DnType::CommonName, name);
 }
 
-/// A certificate for every name by which this machine is likely to be called.
+/// Describes a certificate for every name by which this machine is likely to be called.
 fn of_server(address: IpAddr) -> Result<CertificateParams, MakeError> {
     let mut names = vec!["localhost".to_owned()];
     names.extend(host_name());
@@ -108,7 +108,7 @@ fn of_server(address: IpAddr) -> Result<CertificateParams, MakeError> {
     Ok(params)
 }
 
-/// The name of this machine, if it can be known and stand in a certificate.
+/// Returns the name of this machine, if it can be known and may be part of a certificate.
 fn host_name() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim();
@@ -116,7 +116,7 @@ fn host_name() -> Option<String> {
     (!name.is_empty() && name != "localhost" && name.chars().all(fits)).then(|| name.to_owned())
 }
 
-/// Writes a whole file or none.
+/// Writes a file whole or not at all.
 fn write(folder: &Path, name: &str, text: &str, mode: u32) -> std::io::Result<()> {
     let new = folder.join(format!("{name}.new"));
     match fs::remove_file(&new) {

@@ -1,4 +1,4 @@
-//! `gesta user` and `gesta token`: asks for what they need and shows what they did.
+//! `gesta user` and `gesta token`: ask for what they need and show what they did.
 //!
 //! Invariant: a password comes from a terminal, a file, standard input or the environment, never from an argument; it is
 //! neither shown nor logged. Not here: the rules of accounts (`gesta_access`).
@@ -20,7 +20,7 @@ use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 
-/// A new password, if no file is named.
+/// The variable for a new password, which is read if no file is named.
 const NEW_PASSWORD: &str = "GESTA_NEW_PASSWORD";
 
 pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut Output) -> Outcome {
@@ -188,7 +188,7 @@ fn show_token(token: &ShownToken) -> String {
     line.trim_end().to_owned()
 }
 
-/// Works on the accounts of the store that is named, or of the one that `gesta serve` would open.
+/// Works on the accounts of the store that is named, or else of the store that `gesta serve` opens by default.
 async fn on_accounts(
     global: &mut Global,
     missing: Missing,
@@ -206,7 +206,7 @@ async fn on_accounts(
     .await
 }
 
-/// A new password for this user.
+/// Reads the new password of this user.
 fn read(from: &NewPassword, user: &str) -> Outcome<String> {
     if let Some(path) = &from.password_file {
         return client::secret(path);

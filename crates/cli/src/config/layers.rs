@@ -1,4 +1,4 @@
-//! Reading the layers of a configuration as tables of one form, and laying one over the other.
+//! Reads the layers of a configuration as tables of one form, and lays one over the other.
 //!
 //! Why not a crate for layered configuration: such a crate would replace the eleven lines of `merge`. What takes room
 //! here is what those crates do not do: they take `_` either for the end of a section or for a part of a key, but names
@@ -12,7 +12,7 @@ use toml::{Table, Value};
 use super::Config;
 use crate::exit::{Failure, Outcome};
 
-/// What the names of environment variables start with.
+/// The beginning of the names of environment variables.
 const PREFIX: &str = "GESTA_";
 
 /// Reads and checks a file by itself, so that an error can name it and the line.
@@ -22,7 +22,7 @@ pub(super) fn read_file(path: &Path, text: &str) -> Outcome<Table> {
             .span()
             .and_then(|span| text.get(..span.start))
             .unwrap_or("");
-        // Not the line itself: it may hold a password.
+        // The error does not show the line itself, which may hold a password.
         Failure::usage(format!(
             "{} line {}: {}",
             path.display(),
@@ -34,7 +34,7 @@ pub(super) fn read_file(path: &Path, text: &str) -> Outcome<Table> {
     toml::from_str::<Table>(text).map_err(refuse_line)
 }
 
-/// Reads each variable that stands for a key, in the type that its default has.
+/// Reads each variable that stands for a key, as a value of the type that the default of the key has.
 pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table, Vec<String>)> {
     let defaults = table_of(&Config::default())?;
     let known = leaves(&defaults);
@@ -80,7 +80,8 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
     Ok((sum, warnings))
 }
 
-/// True for a name in a section of the configuration; others, such as those that an orchestrator sets, are left alone.
+/// Tells whether a variable has the name of a section of the configuration. Other variables, such as those that an
+/// orchestrator sets, are left alone.
 fn is_mistyped(variable: &str, defaults: &Table) -> bool {
     let sections = defaults.iter().filter(|(_, value)| value.is_table());
     sections
@@ -88,12 +89,12 @@ fn is_mistyped(variable: &str, defaults: &Table) -> bool {
         .any(|start| variable.starts_with(&start))
 }
 
-/// The variable that stands for a key.
+/// Returns the variable that stands for a key.
 fn variable_of(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
-/// All keys with their values, as `section.key`.
+/// Lists all keys as `section.key`, with their values.
 pub(super) fn leaves(table: &Table) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (name, value) in table {

@@ -1,4 +1,4 @@
-//! What a node of a cluster sees and has done.
+//! Shows what a node of a cluster sees and has done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::gauge;
 
-/// Metrics of a node: `gesta_cluster_…`.
+/// The metrics of a node, `gesta_cluster_…`.
 pub struct ClusterMetrics(Arc<Node>);
 
 impl ClusterMetrics {
-    /// Metrics of this node, to be registered as a collector.
+    /// Makes the metrics of this node, to be registered as a collector.
     #[must_use]
     pub fn new(node: Arc<Node>) -> Self {
         Self(node)
@@ -67,7 +67,7 @@ impl Collector for ClusterMetrics {
     }
 }
 
-/// What the node has done.
+/// Encodes what the node has done.
 fn encode_work(node: &Node, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let (status, stats) = (node.status().unwrap_or_default(), node.stats());
     let moves = MoveReason::ALL.into_iter().zip(status.moves);
@@ -159,7 +159,7 @@ fn one(
     metric.encode(encoder)
 }
 
-/// A metric with one label: its values by that of the label.
+/// Encodes a metric with one label: a value for each value of the label.
 fn many<'a, M: EncodeMetric>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,19 +1,19 @@
-//! What is asked of Patroni and etcd by HTTP: only the status of an answer counts.
+//! Asks Patroni and etcd by HTTP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A Patroni that hangs accepts and does not answer.
+/// How long a look may take. A Patroni that hangs accepts connections and does not answer.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// True if `GET path` is answered by 200 soon.
+/// Tells whether `GET path` is answered with status 200 within [`LOOK_MAX`].
 pub(super) fn is_so(address: SocketAddr, path: &str) -> bool {
     let answer = request(address, "GET", path, "", LOOK_MAX);
     answer.is_ok_and(|(status, _)| status == 200)
 }
 
-/// Sends a request; gives the status and the whole answer.
+/// Sends a request; returns the status and the whole answer.
 pub(super) fn request(
     address: SocketAddr,
     method: &str,

@@ -5,21 +5,21 @@ use std::path::Path;
 
 use crate::Replication;
 
-/// What a cluster is started with.
+/// The configuration with which a cluster is started.
 #[derive(Debug, Clone)]
 pub struct PatroniConfig {
-    /// Servers, each with its own Patroni.
+    /// How many servers there are, each with its own Patroni.
     pub members: usize,
     /// Whether Patroni keeps a synchronous standby (`synchronous_mode`).
     pub replication: Replication,
     /// Patroni's `maximum_lag_on_failover`, in bytes.
     pub lag_bytes_max: u64,
-    /// Settings of PostgreSQL: (name, value).
+    /// The settings of PostgreSQL, each with its name and value.
     pub settings: Vec<(String, String)>,
 }
 
 impl PatroniConfig {
-    /// Three members, with the settings that Gesta's manual advises.
+    /// Returns a configuration with three members and the settings that the manual of Gesta advises.
     #[must_use]
     pub fn new(replication: Replication) -> Self {
         let settings = [("wal_sender_timeout", "5s"), ("max_connections", "60")];
@@ -32,7 +32,7 @@ impl PatroniConfig {
     }
 }
 
-/// One member, as its file describes it.
+/// The configuration of one member.
 pub(super) struct MemberFile<'a> {
     pub(super) name: &'a str,
     pub(super) etcd: SocketAddr,
@@ -43,11 +43,12 @@ pub(super) struct MemberFile<'a> {
 }
 
 impl MemberFile<'_> {
-    /// The text of the file (YAML). `ttl` is the least that Patroni accepts; the other times are short for tests.
+    /// Returns the text of the file (YAML). `ttl` is the least that Patroni accepts; the other times are short for
+    /// tests.
     ///
-    /// etcd is asked by its version 2 interface. By version 3, a Patroni before 3.0.3 that hung for longer than `ttl`
-    /// overwrites the lock of its successor when it goes on (patroni/patroni#2689), and what the successor acknowledged
-    /// is lost.
+    /// Patroni talks to etcd by its version 2 interface. By version 3, a Patroni before 3.0.3 that hung for longer than
+    /// `ttl` overwrites the lock of its successor when it goes on (patroni/patroni#2689), and what the successor
+    /// acknowledged is lost.
     pub(super) fn text(&self, config: &PatroniConfig) -> String {
         let settings = config.settings.iter();
         let settings: Vec<String> = settings.map(|(n, v)| format!("{n}: \"{v}\"")).collect();

@@ -1,4 +1,4 @@
-//! Moves the bytes of one connection, and does to them what the faults say.
+//! Moves the bytes of one connection, and applies the faults to them.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -12,24 +12,24 @@ use nix::poll::{PollFd, PollFlags};
 use super::replies::Replies;
 use super::{Link, Shared};
 
-/// Most bytes that wait in one direction of one connection; beyond, the sender is not read.
+/// The most bytes that wait in one direction of one connection. When there are more, the sender is not read.
 const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Read size.
+/// How many bytes are read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How often a connection that waits for a fault to end looks for that.
+/// How often a connection that waits for the end of a fault looks for it.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The direction to the server; the other is 1.
+/// The index of the direction to the server; that of the other direction is 1.
 const TO_SERVER: usize = 0;
 
-/// One connection.
+/// Moves the bytes of one connection.
 pub(super) struct Pump<'a> {
     link: &'a Link,
     shared: &'a Shared,
-    /// Client to server, server to client.
+    /// The direction from client to server, and that from server to client.
     ways: [Way; 2],
     replies: Replies,
-    /// A reply was lost: the connection ends when the replies before it have gone.
+    /// Whether a reply was lost. The connection then ends when the replies before it have left.
     lost: bool,
     buffer: Vec<u8>,
 }
@@ -45,7 +45,7 @@ struct Way {
     write_blocked: bool,
 }
 
-/// Bytes with the moment at which they may leave; no bytes mean the end of the direction.
+/// Bytes with the moment at which they may leave. A chunk without bytes is the end of the direction.
 struct Chunk {
     due: Instant,
     bytes: Box<[u8]>,
@@ -110,19 +110,19 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// True if the bytes of this direction are kept.
+    /// Tells whether the bytes of this direction are kept back.
     fn holds(&self, way: usize) -> bool {
         way == TO_SERVER && is_on(&self.shared.hold_requests)
     }
 
-    /// Waits until a socket is ready or a chunk falls due; returns what the client and the server socket are ready for.
+    /// Waits until a socket is ready or a chunk falls due. Returns what the client and the server socket are ready for.
     fn wait(&self) -> Result<[PollFlags; 2], Closed> {
         let interest = [
             self.ways[0].reading() | self.ways[1].writing(),
             self.ways[1].reading() | self.ways[0].writing(),
         ];
         let sockets = [&self.link.client, &self.link.server];
-        // A socket that is not of interest must stay out: a hang-up is reported even unasked, and would spin.
+        // A socket without interest must stay out: a hang-up is reported even unasked, and the loop would spin.
         let watched: Vec<usize> = (0..2).filter(|i| !interest[*i].is_empty()).collect();
         let mut fds: Vec<PollFd<'_>> = watched
             .iter()
@@ -146,7 +146,8 @@ impl<'a> Pump<'a> {
         Ok(ready)
     }
 
-    /// Takes what there is. A sender that is gone ends its direction alone: what it has sent may still have to arrive.
+    /// Reads what has arrived. A sender that is gone ends its direction only, since what it has sent may still have to
+    /// arrive.
     fn read(&mut self, way: usize, mut from: &TcpStream) {
         if self.ways[way].read_done || self.ways[way].queued_bytes >= QUEUE_BYTES_MAX {
             return;
@@ -186,7 +187,7 @@ impl<'a> Pump<'a> {
         Duration::from_nanos(self.shared.delays[way].load(Ordering::Acquire))
     }
 
-    /// Nothing more comes in this direction.
+    /// Notes that nothing more comes in this direction.
     fn end(&mut self, way: usize) {
         let delay = self.delay(way);
         self.ways[way].read_done = true;
@@ -211,7 +212,7 @@ impl Way {
         }
     }
 
-    /// When the next chunk may leave; `None` if there is none or the receiver is not ready for it.
+    /// Returns when the next chunk may leave; `None` if there is none or the receiver is not ready for it.
     fn due(&self) -> Option<Instant> {
         self.queue
             .front()
@@ -231,7 +232,7 @@ impl Way {
         });
     }
 
-    /// Writes what is due, as far as the receiver takes it; or throws it away.
+    /// Writes the chunks that are due, as far as the receiver takes them, or throws them away.
     fn write(&mut self, mut to: &TcpStream, swallow: bool) {
         let now = Instant::now();
         while let Some(chunk) = self.queue.front_mut().filter(|chunk| chunk.due <= now) {
@@ -255,7 +256,7 @@ impl Way {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.write_blocked = true,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // The receiver is gone, and with it the reason to read its sender.
+                // The receiver is gone, and so there is no reason to read the sender.
                 Err(_) => return self.finish(to),
             }
         }
@@ -274,7 +275,7 @@ fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> nix::Result<i32> {
     nix::poll::ppoll(fds, timeout.map(Into::into), None)
 }
 
-/// Without `ppoll` the delay is rounded up to milliseconds.
+/// Polls where there is no `ppoll`: the delay is rounded up to milliseconds.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> nix::Result<i32> {
     use nix::poll::PollTimeout;

@@ -1,35 +1,37 @@
 //! Finds one reply of a PostgreSQL server, so that it can be lost.
 //!
-//! Bytes from the server pass whole messages at a time, because the fault is told in messages: *lose the reply of a
-//! commit*. Encrypted connections cannot be looked into; for them the fault does nothing.
+//! Bytes from the server pass in whole messages, since the fault is defined by messages: *lose the reply of a commit*.
+//! Encrypted connections cannot be parsed; for them the fault does nothing.
 
 use super::{Shared, lock};
 
-/// Lose the answer of one commit: the request reaches the server, the reply does not come back, the connection is cut.
+/// The loss of the answer to one commit: the request reaches the server, the reply does not come back, and the
+/// connection is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoseReply {
-    /// Counts only replies whose command tag starts with this, for example `INSERT`.
+    /// Only replies whose command tag begins with this text are counted, for example `INSERT`.
     pub tag_prefix: String,
-    /// Which one is lost, over all connections: 1 is the next.
+    /// Which of these replies is lost, counted over all connections from now on; 1 is the next one.
     pub nth: u32,
 }
 
-/// Cuts the server's bytes into messages (kind, length, body) and finds the reply to lose.
+/// Splits the bytes of the server into messages (kind, length, body) and finds the reply to lose.
 #[derive(Default)]
 pub(super) struct Replies {
     rest: Vec<u8>,
-    /// The answer to a request for encryption is a single byte without a length.
+    /// Whether messages have begun. Before that, the answer to a request for encryption is a single byte without a
+    /// length.
     started: bool,
     opaque: bool,
-    /// The reply to lose has begun; it ends with `ReadyForQuery`, after the commit.
+    /// Whether the reply to lose has begun. It ends with `ReadyForQuery`, after the commit.
     losing: bool,
 }
 
 impl Replies {
-    /// Moves what may pass to `forward`. True once the reply to lose is complete.
+    /// Moves the bytes that may pass to `forward`. Returns true once the reply to lose is complete.
     pub(super) fn take(&mut self, bytes: &[u8], forward: &mut Vec<u8>, shared: &Shared) -> bool {
         if !self.started {
-            // `S`: encrypted from here on. `N`: a plain start-up follows.
+            // `S` means that what follows is encrypted, `N` that a plain start-up follows.
             self.opaque = bytes.first() == Some(&b'S') && bytes.len() == 1;
             self.started = self.opaque || bytes != b"N";
             if self.opaque || !self.started {

@@ -1,9 +1,9 @@
 //! The unanswered batches of one log, in the order in which they were submitted.
 //!
 //! A batch waits, is under way, and leaves with its verdict. It is *taken back* to wait again if its statement stored
-//! nothing for a reason that need not be its own; then those of the lane that went after it miss for that reason, and
-//! are taken back too. What is chained to a batch with another verdict than committed goes on, and misses in the
-//! database: the row that it names is not there.
+//! nothing for a reason that need not be its own; then the batches of the lane that were sent after it miss for that
+//! reason, and are taken back too. A batch that is chained to one with another verdict than committed goes on, and
+//! misses in the database, since the row that it names is not there.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use gesta_core::LogId;
 
 use super::{Broken, Part, Piece, Ticket, Verdict};
 
-/// How often a batch goes with those of other logs, if a key is taken each time. What collided once usually misses the
-/// next time, because the other writer has committed, and lets the others pass.
+/// How often a batch goes with those of other logs, if a key is taken each time. A batch that collided once usually
+/// misses the next time, because the other writer has committed, and does not hinder the others.
 const COLLISIONS_MAX: u32 = 2;
-/// Batches that go alone after one was refused: the pipeline seeks the offending append by halves.
+/// How many batches go alone after one was refused. The pipeline finds the offending append by halving the batch.
 const ALONE_AFTER_REFUSAL: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct Lane<T> {
     pub(super) log: LogId,
-    /// Number of the last statement that took a batch of this lane.
+    /// The number of the last statement that took a batch of this lane.
     pub(super) served: u64,
     entries: VecDeque<Entry<T>>,
-    /// So many batches go alone, because one was refused or failed.
+    /// How many of the next batches go alone, because one was refused or failed.
     alone: u32,
     is_closed: bool,
 }
@@ -32,7 +32,7 @@ pub(super) struct Lane<T> {
 struct Entry<T> {
     ticket: Ticket,
     piece: Piece<T>,
-    /// The statement that carries it; `None` while it waits.
+    /// The number of the statement that carries the batch; `None` while it waits.
     sent: Option<u64>,
     collisions: u32,
     goes_alone: bool,
@@ -43,7 +43,7 @@ impl<T> Entry<T> {
         self.piece.after == other.piece.end
     }
 
-    /// True if a batch that follows this one cannot be stored unless this one is.
+    /// Tells whether a batch that follows this one can only be stored if this one is.
     fn has_events(&self) -> bool {
         self.piece.events > 0
     }
@@ -72,7 +72,7 @@ impl<T: Clone> Lane<T> {
         });
     }
 
-    /// Withdraws what waits, and takes nothing back any more.
+    /// Closes the lane: withdraws and returns the batches that wait. From now on no batch is taken back.
     pub(super) fn close(&mut self) -> Vec<Ticket> {
         self.is_closed = true;
         let mut withdrawn = Vec::new();
@@ -85,7 +85,7 @@ impl<T: Clone> Lane<T> {
         withdrawn
     }
 
-    /// True if the lane is closed, and nothing of it is under way.
+    /// Tells whether the lane is closed and nothing of it is under way.
     pub(super) fn is_over(&self) -> bool {
         self.is_closed && self.entries.is_empty()
     }
@@ -94,8 +94,8 @@ impl<T: Clone> Lane<T> {
         self.entries.into_iter().map(|entry| entry.ticket)
     }
 
-    /// Number of the first batch that waits, if it may be sent: it is the oldest of the lane, or chained to the one
-    /// before it.
+    /// Returns the index of the first waiting batch, if it may be sent: it must be the oldest of the lane, or be
+    /// chained to the one before it.
     pub(super) fn first_to_send(&self) -> Option<usize> {
         let first = self.entries.iter().position(|entry| entry.sent.is_none())?;
         (first == 0 || self.is_chained(first)).then_some(first)
@@ -127,14 +127,14 @@ impl<T: Clone> Lane<T> {
                 .is_some_and(|entry| entry.goes_alone)
     }
 
-    /// The batch of this number, if it may go with the one before it.
+    /// Returns the batch at this index, if it may go with the one before it.
     pub(super) fn follower(&self, index: usize) -> Option<&Piece<T>> {
         let waits = |entry: &&Entry<T>| entry.sent.is_none() && !self.goes_alone(index);
         let entry = self.entries.get(index).filter(waits)?;
         self.is_chained(index).then_some(&entry.piece)
     }
 
-    /// These batches go in a statement.
+    /// Notes that these batches go in a statement, and returns them.
     pub(super) fn send(
         &mut self,
         first: usize,
@@ -159,14 +159,15 @@ impl<T: Clone> Lane<T> {
         self.entries.iter().position(|entry| entry.ticket == ticket)
     }
 
-    /// True if a batch before this one was not yet, or not again, executed when the statement of this number was.
+    /// Tells whether a batch before this one had not been executed, or not again, when the statement of this number
+    /// was.
     fn was_too_early(&self, index: usize, number: u64) -> bool {
         let later = |entry: &Entry<T>| entry.sent.is_none_or(|sent| sent > number);
         self.entries.iter().take(index).any(later)
     }
 
-    /// They are stored, or without events confirmed. So is what they follow and has no events; with events, it must have
-    /// been stored before.
+    /// Notes that batches are stored, or confirmed if they have no events. Batches that they follow are committed too
+    /// if these have no events; those with events must have been stored before.
     pub(super) fn commit(
         &mut self,
         tickets: &[Ticket],
@@ -187,7 +188,7 @@ impl<T: Clone> Lane<T> {
         Ok(())
     }
 
-    /// Another row was the last, or a batch before them was not stored yet.
+    /// Notes that another row was the last, or that a batch before these was not stored yet.
     pub(super) fn miss(
         &mut self,
         tickets: &[Ticket],
@@ -203,7 +204,8 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// A key was taken in this log or in another one: together again, and after that apart.
+    /// Notes that a key was taken in this log or in another one. The batches go together once more, and after that
+    /// alone.
     pub(super) fn collide(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
         for ticket in tickets {
             if let Some(index) = self.find(*ticket) {
@@ -215,7 +217,8 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// The content of one of them, or of a batch of another log, is refused: each goes again by itself.
+    /// Notes that the content of one of these batches, or of a batch of another log, is refused. Each goes again by
+    /// itself.
     pub(super) fn part(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
         for ticket in tickets {
             if let Some(index) = self.find(*ticket) {
@@ -225,13 +228,14 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// The content of this batch is refused.
+    /// Notes that the content of this batch is refused.
     pub(super) fn refuse(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
         self.alone = ALONE_AFTER_REFUSAL;
         self.lose_all(tickets, verdicts);
     }
 
-    /// They failed for a passing reason. Whose fault it was is not known, so the next goes by itself.
+    /// Notes that the batches failed for a passing reason. It is not known which batch caused it, so the next one goes
+    /// by itself.
     pub(super) fn fail(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
         self.alone = self.alone.max(1);
         self.lose_all(tickets, verdicts);
@@ -245,7 +249,7 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// It waits again, unless nobody waits for it.
+    /// Lets a batch wait again. In a closed lane it misses instead.
     fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, Verdict)>) {
         if self.is_closed {
             self.lose(index, Verdict::Missed, verdicts);
@@ -254,7 +258,7 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// It is not stored.
+    /// Removes a batch that is not stored.
     fn lose(&mut self, index: usize, verdict: Verdict, verdicts: &mut Vec<(Ticket, Verdict)>) {
         if let Some(lost) = self.entries.remove(index) {
             verdicts.push((lost.ticket, verdict));

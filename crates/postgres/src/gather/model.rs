@@ -1,8 +1,8 @@
-//! A model of the database and of those who append, for random tests of the gathering.
+//! A model of the database and of the writers, for random tests of the gathering.
 //!
 //! The database executes statements in the order in which they were sent, and answers in that order, each at a random
-//! moment. It knows rows by position and epoch only, as the real one does; the test knows besides *which* batch stored
-//! each row, and so finds a batch that was stored upon another one than it was decided upon.
+//! moment. It knows rows by position and epoch only, as the real one does. The test also knows *which* batch stored
+//! each row, and so finds a batch that was stored after another one than it was decided upon.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,7 +12,7 @@ use gesta_testkit::faulty::Random;
 
 use super::{EVENTS_MAX, Part, Place};
 
-/// Of the batches of other processes.
+/// The number of all batches of other processes.
 pub(super) const RIVAL: u32 = 0;
 
 /// A batch.
@@ -25,7 +25,7 @@ pub(super) struct Load {
     pub(super) upon: u32,
     pub(super) epoch: WriterEpoch,
     pub(super) events: usize,
-    /// The database refuses it.
+    /// Whether the database refuses it.
     pub(super) is_bad: bool,
 }
 
@@ -38,7 +38,7 @@ impl Load {
     }
 }
 
-/// What the model says of a statement.
+/// What the model says about a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Executed(Vec<bool>),
@@ -47,7 +47,7 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// How often what goes wrong.
+/// How often each fault happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
     pub(super) rivals: f64,
@@ -56,11 +56,11 @@ pub(super) struct Faults {
 }
 
 pub(super) struct Database {
-    /// Of each log its rows: epoch of the writer, and the batch.
+    /// The rows of each log: the epoch of the writer, and the batch.
     logs: HashMap<LogId, Vec<(WriterEpoch, u32)>>,
     sent: VecDeque<Vec<Part<Load>>>,
     answers: VecDeque<Answer>,
-    /// Ends that a statement has seen.
+    /// The ends of logs that a statement has seen.
     pub(super) seen: HashMap<(LogId, Place), u64>,
     pub(super) step: u64,
     faults: Faults,
@@ -86,7 +86,7 @@ impl Database {
         }
     }
 
-    /// How many events of a batch are stored.
+    /// Returns how many events of a batch are stored.
     pub(super) fn stored(&self, log: LogId, batch: u32) -> usize {
         let rows = self.logs.get(&log).into_iter().flatten();
         rows.filter(|(_, stored)| *stored == batch).count()
@@ -122,7 +122,7 @@ impl Database {
         let answer = if random.chance(self.faults.failures) {
             Answer::Failed
         } else if good().count() > 0 && random.chance(self.faults.collisions) {
-            // Another process has stored something after this statement's snapshot.
+            // Another process has stored something after the snapshot of this statement.
             let index = good().nth(random.below(good().count())).expect("one");
             if parts[index].batches.iter().any(|load| load.events > 0) {
                 self.rival(parts[index].log, random);
@@ -168,7 +168,7 @@ impl Database {
     }
 }
 
-/// What every statement keeps to.
+/// Checks what must hold for every statement.
 fn check(parts: &[Part<Load>]) {
     assert!(!parts.is_empty());
     assert!(

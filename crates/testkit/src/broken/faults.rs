@@ -18,9 +18,9 @@ use super::Fault;
 pub(super) struct BrokenStore {
     pub(super) inner: MemoryStore,
     pub(super) fault: Fault,
-    /// Last revisions as of the last append through this store.
+    /// The last revisions as of the last append through this store.
     pub(super) remembered: Mutex<HashMap<StreamId, Revision>>,
-    /// Places that were in a page before.
+    /// The places that were in a page before.
     pub(super) shown: Mutex<HashSet<(LogId, Position)>>,
 }
 
@@ -34,7 +34,7 @@ impl BrokenStore {
         }
     }
 
-    /// Last revision of a stream, deleted or not.
+    /// Returns the last revision of a stream, deleted or not.
     pub(super) async fn last(&self, stream: &StreamId) -> Option<Revision> {
         let all = self.inner.read_everything().await.ok()?;
         let last = all.iter().rfind(|event| event.stream == *stream);
@@ -85,7 +85,7 @@ pub(super) async fn append(store: &BrokenStore, mut request: Append) -> Result<A
     }
 }
 
-/// Refuses what contradicts the last revision remembered.
+/// Refuses an append that contradicts the last revision that is remembered.
 async fn from_memory(store: &BrokenStore, request: Append) -> Result<Appended> {
     for part in &request.streams {
         let remembered = store
@@ -260,7 +260,7 @@ pub(super) fn subscription(fault: Fault, messages: Subscription) -> Subscription
     }
 }
 
-/// Sends the events that `once` says once, and the others `otherwise` times.
+/// Delivers the events for which `once` is true once, and the others `otherwise` times.
 fn times(
     messages: Subscription,
     once: fn(usize) -> bool,

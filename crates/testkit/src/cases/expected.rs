@@ -5,14 +5,14 @@ use gesta_core::{DeleteKind, EventStoreExt, ExpectedRevision, Revision};
 use crate::factory::{StoreFactory, TestStore};
 use crate::support::*;
 
-/// What an append with new ids must be answered.
+/// How an append with new ids must be answered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Answer {
-    /// Stored at this revision.
+    /// The append is stored at this revision.
     Stored(u64),
-    /// Refused; the actual revision is this.
+    /// The append is refused, and the actual revision is this.
     Wrong(Option<u64>),
-    /// Refused for ever.
+    /// The append is refused for ever.
     Tombstoned,
 }
 
@@ -38,7 +38,7 @@ async fn check(store: &TestStore, name: &str, expected: ExpectedRevision, answer
     assert_eq!(before, after, "{expected}: a refused append stores nothing");
 }
 
-/// Goal: column "never written".
+/// Goal: appends to a stream that was never written follow the column "never written" of the contract.
 pub async fn a_stream_never_written(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     check(&store, "e1", Any, Stored(0)).await;
@@ -49,7 +49,7 @@ pub async fn a_stream_never_written(factory: &dyn StoreFactory) {
     check(&store, "e3", NoStream, Stored(0)).await;
 }
 
-/// Goal: column "exists at M".
+/// Goal: appends to a stream that exists follow the column "exists at M" of the contract.
 pub async fn a_stream_that_exists(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "e", NoStream, events(3)).await;
@@ -64,7 +64,7 @@ pub async fn a_stream_that_exists(factory: &dyn StoreFactory) {
     assert_eq!(revisions(store.as_ref(), "e").await, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Goal: column "soft-deleted, last was M".
+/// Goal: appends to a deleted stream follow the column "soft-deleted, last was M" of the contract.
 pub async fn a_stream_that_was_deleted(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["d1", "d2", "d3"] {
@@ -78,13 +78,13 @@ pub async fn a_stream_that_was_deleted(factory: &dyn StoreFactory) {
     check(&store, "d1", Any, Stored(3)).await;
     check(&store, "d2", NoStream, Stored(3)).await;
     check(&store, "d3", exact(2), Stored(3)).await;
-    // Begun again, it is a stream that exists.
+    // A stream that has begun again is a stream that exists.
     check(&store, "d1", NoStream, Wrong(Some(3))).await;
     check(&store, "d2", exact(2), Wrong(Some(3))).await;
     check(&store, "d3", StreamExists, Stored(4)).await;
 }
 
-/// Goal: column "tombstone".
+/// Goal: appends to a stream with a tombstone follow the column "tombstone" of the contract.
 pub async fn a_stream_with_a_tombstone(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "t", NoStream, events(3)).await;

@@ -49,7 +49,7 @@ fn has_tag(event: &RecordedEvent, name: &str) -> bool {
     event.tags.as_slice().iter().any(|tag| tag.as_str() == name)
 }
 
-/// Goal: any of the types passes.
+/// Goal: an event passes if it has any of the types.
 pub async fn by_any_of_the_types(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     for names in [
@@ -66,7 +66,7 @@ pub async fn by_any_of_the_types(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: all of the tags are needed.
+/// Goal: an event passes only if it has all of the tags.
 pub async fn by_all_of_the_tags(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     for names in [
@@ -81,7 +81,7 @@ pub async fn by_all_of_the_tags(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: any of the prefixes of stream names passes.
+/// Goal: an event passes if the name of its stream begins with any of the prefixes.
 pub async fn by_any_of_the_prefixes(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     for starts in [
@@ -136,7 +136,7 @@ pub async fn by_all_conditions_of_a_query(factory: &dyn StoreFactory) {
     .await;
 }
 
-/// Goal: any of the queries passes, and an event that several let through comes once.
+/// Goal: an event passes if it meets any of the queries, and an event that meets several comes once.
 pub async fn by_any_of_the_queries(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let filter = Filter {

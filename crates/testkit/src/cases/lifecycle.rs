@@ -73,8 +73,8 @@ pub async fn a_delete_is_an_event(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: a delete whose expectation does not hold is a conflict; one that holds, of a stream that does not exist, finds
-/// none.
+/// Goal: a delete whose expectation does not hold is a conflict. If the expectation holds but the stream does not
+/// exist, the stream is not found.
 pub async fn deletes_check_their_expectation(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let soft = DeleteKind::Soft;
@@ -158,7 +158,7 @@ pub async fn a_tombstone_is_final(factory: &dyn StoreFactory) {
     );
 }
 
-/// Goal: a tombstone may be set where no stream is, if none or anything was expected.
+/// Goal: a tombstone may be set on a stream that does not exist, if no stream or any state was expected.
 pub async fn a_tombstone_needs_no_stream(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for expected in [StreamExists, exact(0)] {

@@ -31,7 +31,7 @@ pub async fn is_in_binary_order(factory: &dyn StoreFactory) {
     assert_eq!(b.last_revision, Revision(2));
 }
 
-/// Goal: only names with the prefix, and only after the given name.
+/// Goal: only names with the prefix are listed, and only after the given name.
 pub async fn obeys_prefix_and_after(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["a", "cart", "cart-1", "cart-2", "cart-3", "cartoon", "d"] {
@@ -61,7 +61,7 @@ pub async fn obeys_prefix_and_after(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: names of the system are listed only if asked for.
+/// Goal: names of the system are listed only if they are asked for.
 pub async fn shows_names_of_the_system_if_asked(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["a", "$sys", "b"] {
@@ -75,7 +75,7 @@ pub async fn shows_names_of_the_system_if_asked(factory: &dyn StoreFactory) {
     assert_eq!(names(&list(store.as_ref(), "$s", 1).await), ["$sys"]);
 }
 
-/// Goal: deleted streams are left out, and pages get over them.
+/// Goal: deleted streams are left out, and pages go on after them.
 pub async fn leaves_deleted_streams_out(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for i in 0..12 {

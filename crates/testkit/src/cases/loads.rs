@@ -14,7 +14,7 @@ use crate::factory::{StoreFactory, TestStore};
 use crate::faulty::Random;
 use crate::support::*;
 
-/// A new store, and the same for owners.
+/// Makes a new store, and returns it also for owners.
 pub(super) async fn owned(factory: &dyn StoreFactory) -> Option<(TestStore, Arc<dyn OwnerStore>)> {
     let store = factory.create().await;
     owner_of(factory, store)
@@ -47,7 +47,7 @@ async fn load_all(owner: &dyn OwnerStore, loads: Vec<LoadStream>) -> Vec<Result<
     pages
 }
 
-/// What a read of the single stream answers.
+/// Returns what a read of this one stream answers.
 async fn single(owner: &dyn OwnerStore, load: &LoadStream) -> Result<StreamPage> {
     let from = match load.from {
         LoadFrom::Start => StreamFrom::Start,
@@ -69,7 +69,7 @@ fn kind(error: Error) -> ErrorKind {
     error.kind().clone()
 }
 
-/// Streams in every state, by name; some of these names were never used.
+/// Makes streams in every state. Returns their names, some of which were never used.
 async fn streams_of_every_kind(store: &TestStore, random: &mut Random) -> Vec<String> {
     let store = store.as_ref();
     let mut names: Vec<String> = (0..30).map(|n| format!("s-{n}")).collect();
@@ -77,7 +77,7 @@ async fn streams_of_every_kind(store: &TestStore, random: &mut Random) -> Vec<St
         let count = 1 + random.below(12);
         append(store, name, NoStream, events(count)).await;
     }
-    // The events of a stream do not lie side by side.
+    // The events of a stream are not next to each other.
     for _ in 0..30 {
         let count = 1 + random.below(3);
         append(store, random.pick::<String>(&names), Any, events(count)).await;
@@ -120,8 +120,8 @@ async fn streams_of_every_kind(store: &TestStore, random: &mut Random) -> Vec<St
     names
 }
 
-/// Goal: whatever state a stream is in, and wherever it is asked for, its answer is that of a read of it alone; also
-/// if it is asked for several times.
+/// Goal: whatever the state of a stream, and wherever the load begins, its answer is that of a read of this stream
+/// alone, even if the stream is asked for several times.
 pub async fn equal_reads_of_single_streams(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -189,10 +189,10 @@ pub async fn join_page_by_page(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: one answer holds no more bytes than a page per log, over all streams, and never more than four; what it leaves
-/// out is said to be left out, and every call gets on.
+/// Goal: the answers of one call hold at most the bytes of one page for each log, and never more than those of four
+/// pages. An answer that leaves something out says so, and every call gets on.
 pub async fn of_large_events_end_early(factory: &dyn StoreFactory) {
-    // Two of them and the tags of a small stream are more than a page; tags were free of charge once.
+    // Two of these events and the tags of a small stream are more than a page. Once tags were not counted.
     const LARGE: usize = EVENT_BYTES_MAX - 100 * 1024;
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -248,7 +248,7 @@ pub async fn of_large_events_end_early(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: what was acknowledged before the call is in the answer, through whichever store it was appended.
+/// Goal: the answer includes everything that was acknowledged before the call, through whichever store it was appended.
 pub async fn see_what_was_acknowledged(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -267,7 +267,7 @@ pub async fn see_what_was_acknowledged(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: events older than `$maxAge` are left out of a load, of the stream that has it alone.
+/// Goal: events older than `$maxAge` are left out of the load of the stream that has it, and of no other.
 pub async fn leave_old_events_out(factory: &dyn StoreFactory) {
     let clock = Arc::new(TestClock::at(0));
     let Some(store) = factory.create_with_clock(clock.clone()).await else {
@@ -301,7 +301,7 @@ pub async fn leave_old_events_out(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: too many streams and pages of a wrong size are refused; no stream is no problem.
+/// Goal: too many streams and pages of a wrong size are refused; a call without streams is answered.
 pub async fn of_wrong_size_are_refused(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;

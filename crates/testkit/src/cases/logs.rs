@@ -1,4 +1,4 @@
-//! Stores of several logs: routing, and what holds per log.
+//! Stores of several logs: routing, and what holds for each log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::support::*;
 
 const LACKING: &str = "several logs";
 
-/// Two streams of different logs.
+/// Returns two streams of different logs.
 fn apart(logs: u16) -> (StreamId, StreamId) {
     let first = stream("s-0");
     let other = (1..)
@@ -101,7 +101,7 @@ pub async fn checkpoints_hold_a_position_per_log(factory: &dyn StoreFactory) {
     let at = |name| heads[usize::from(log_of(name, factory.logs()).0)];
     assert_eq!((at(&a), at(&b)), (Position(4), Position(2)));
 
-    // Resuming in the middle of both logs.
+    // Subscriptions are resumed in the middle of both logs.
     let mut follower = Follower::all(store.as_ref(), SubscribeFrom::Start).await;
     let mut seen = BTreeSet::new();
     for _ in 0..6 {

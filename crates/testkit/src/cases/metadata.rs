@@ -23,7 +23,7 @@ fn document(json: &'static str) -> EventData {
     }
 }
 
-/// Goal: metadata come back byte for byte, with the revision that a change expects.
+/// Goal: metadata comes back byte for byte, with the revision that a change expects.
 pub async fn come_back_as_they_were_set(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let store = store.as_ref();
@@ -43,7 +43,7 @@ pub async fn come_back_as_they_were_set(factory: &dyn StoreFactory) {
     assert_eq!(metadata(store, "s").await, (r#"{"a":1}"#.into(), Some(1)));
     let stored = store.read_whole_stream("$$s").await.expect("readable");
     assert_eq!(stored[1].position, set.position);
-    // Metadata alone do not make a stream.
+    // Metadata alone does not make a stream.
     assert_kind!(read(store, "s").await, ErrorKind::StreamNotFound(_));
     append(store, "s", NoStream, events(1)).await;
 }
@@ -93,7 +93,7 @@ pub async fn can_be_appended(factory: &dyn StoreFactory) {
     assert_eq!(metadata(store.as_ref(), "s").await, ("{}".into(), Some(1)));
 }
 
-/// Goal: what is not a change of metadata is refused by `$$name`.
+/// Goal: `$$name` refuses events that are no change of metadata.
 pub async fn refuse_anything_else(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let store = store.as_ref();
@@ -242,7 +242,7 @@ pub async fn hide_old_events(factory: &dyn StoreFactory) {
     assert_eq!(revisions(store, "s").await, [3]);
 }
 
-/// Goal: a delete resets the metadata; setting them again does not bring the stream back.
+/// Goal: a delete resets the metadata, and setting it again does not bring the stream back.
 pub async fn are_reset_by_a_delete(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let store = store.as_ref();

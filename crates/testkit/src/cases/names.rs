@@ -42,7 +42,7 @@ const UNICODE: &[&str] = &[
     "\u{202e}a",
 ];
 
-/// Names that a careless store takes for each other, or reads as something else.
+/// Returns names that a careless store takes for each other, or reads as something else.
 fn odd_names() -> Vec<String> {
     let names = ASCII.iter().chain(UNICODE).copied();
     let mut names: Vec<String> = names.map(str::to_owned).collect();

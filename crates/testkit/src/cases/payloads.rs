@@ -40,7 +40,7 @@ pub async fn json_comes_back_byte_for_byte(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: binary data may hold any byte, also where text would end.
+/// Goal: binary data may hold any byte, also bytes that would end a text.
 pub async fn binary_holds_any_byte(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let all_bytes: Vec<u8> = (0..=255).collect();
@@ -57,8 +57,8 @@ pub async fn binary_holds_any_byte(factory: &dyn StoreFactory) {
     assert_eq!(stored[0].metadata, binary.metadata);
 }
 
-/// Goal: large data come back as they were, whatever a backend makes of them on the way: JSON and others, between small
-/// ones, in one append and as its retry.
+/// Goal: large data comes back as it was, whatever a backend does with it on the way. JSON and binary data are placed
+/// between small events, in one append and in its retry.
 pub async fn large_data_come_back(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let large = |content_type, seed: usize, bytes: usize| EventData {
@@ -97,7 +97,7 @@ pub async fn large_data_come_back(factory: &dyn StoreFactory) {
     }
 }
 
-/// Text that compression makes somewhat smaller.
+/// Makes text that compression makes somewhat smaller.
 fn numbers(seed: usize, bytes: usize) -> String {
     let numbers = (seed..).map(|number| format!("{:x} ", number.wrapping_mul(2_654_435_761)));
     let mut text: String = numbers.take(bytes / 2 + 1).collect();
@@ -105,7 +105,7 @@ fn numbers(seed: usize, bytes: usize) -> String {
     text
 }
 
-/// Bytes that no compression makes smaller (xorshift).
+/// Makes bytes that no compression makes smaller (xorshift).
 pub(super) fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
@@ -118,8 +118,8 @@ pub(super) fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Goal: events of 16 MiB come back whole, and pages end early before they grow beyond 32 MiB, tags included: once tags
-/// were free of charge.
+/// Goal: events of 16 MiB come back whole, and pages end before they grow beyond 32 MiB, tags included. Once tags were
+/// not counted.
 pub async fn the_largest_events_end_pages_early(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let mut largest: Vec<EventData> = (1..=3)

@@ -1,4 +1,4 @@
-//! Many at once: one winner where there can be one, and readers that never miss what others write.
+//! Many calls at once: one winner where there can be one, and readers that never miss what others write.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::factory::StoreFactory;
 use crate::history::History;
 use crate::support::*;
 
-/// Many writers append one event each to the same stream at once.
+/// Lets many writers append one event each to the same stream at once. Returns how many succeeded, and the errors of
+/// the others.
 async fn race(
     stores: &[Arc<dyn EventStore>],
     name: &str,
@@ -34,13 +35,14 @@ async fn race(
     )
 }
 
-/// Goal: of several writers that expect the same, exactly one succeeds, and the others learn the actual revision.
+/// Goal: of several writers that expect the same revision, exactly one succeeds, and the others learn the actual
+/// revision.
 pub async fn one_writer_wins(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     one_of_these_wins(&[store.share()]).await;
 }
 
-/// As [`one_writer_wins`], with the writers spread over several stores on the same data.
+/// Checks [`one_writer_wins`] with the writers spread over several stores on the same data.
 pub(super) async fn one_of_these_wins(stores: &[Arc<dyn EventStore>]) {
     for revision in 0..6 {
         let expected = after(revision);
@@ -93,7 +95,7 @@ pub async fn nothing_appears_below_a_passed_position(factory: &dyn StoreFactory)
     watched_writers(&[store.share()]).await;
 }
 
-/// As [`nothing_appears_below_a_passed_position`], with writers and readers spread over several stores.
+/// Checks [`nothing_appears_below_a_passed_position`] with writers and readers spread over several stores.
 pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     const WRITERS: usize = 8;
     let history = History::new();
@@ -136,7 +138,7 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     assert!(report.events_tailed > 0);
 }
 
-/// Appends again and again. Some writers compete for a stream, some have their own, some write several.
+/// Appends again and again. Some writers compete for a stream, some have their own, and some write to several.
 async fn write(store: &dyn EventStore, history: &History, writer: usize) {
     const APPENDS: u64 = 25;
     for round in 0..APPENDS {
@@ -158,7 +160,7 @@ async fn write(store: &dyn EventStore, history: &History, writer: usize) {
     }
 }
 
-/// The claim of the writer that stores this revision.
+/// Returns the claim of the writer that stores this revision.
 fn after(revision: u64) -> ExpectedRevision {
     revision.checked_sub(1).map_or(NoStream, exact)
 }

@@ -9,7 +9,7 @@ use gesta_core::{
 use crate::factory::{StoreFactory, TestStore};
 use crate::support::*;
 
-/// A store with 24 events in several streams (and logs, if it has several).
+/// Makes a store with 24 events in several streams (and logs, if it has several).
 async fn filled(factory: &dyn StoreFactory) -> TestStore {
     let store = factory.create().await;
     for _ in 0..3 {
@@ -52,7 +52,7 @@ pub async fn forwards_is_the_order_of_each_log(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: backwards is exactly the reverse.
+/// Goal: a read backwards returns exactly the reverse of a read forwards.
 pub async fn backwards_is_the_reverse(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let mut all = everything(store.as_ref()).await;
@@ -63,7 +63,7 @@ pub async fn backwards_is_the_reverse(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: from a checkpoint, forwards gives what lies after it, and backwards what lies up to it.
+/// Goal: a read forwards from a checkpoint returns the events after it, and a read backwards those up to it.
 pub async fn a_checkpoint_divides_the_log(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let all = everything(store.as_ref()).await;
@@ -98,7 +98,7 @@ pub async fn nothing_ahead_is_an_empty_last_page(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: where a read ended, a later one goes on with exactly what is new.
+/// Goal: a later read that begins where a read ended returns exactly what is new.
 pub async fn the_end_can_be_resumed(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let filter = Filter::query(types(&["rare"]));
@@ -140,7 +140,7 @@ pub async fn checkpoints_travel_as_text(factory: &dyn StoreFactory) {
     assert_eq!(all_pages(store.as_ref(), rest).await.0.len(), 19);
 }
 
-/// Checkpoints that a store with this one as its end must refuse.
+/// Returns checkpoints that a store which ends at `end` must refuse.
 pub(super) fn unusable(end: &Checkpoint, logs: u16) -> Vec<(&'static str, Checkpoint)> {
     let Place::Logs(positions) = &end.place else {
         panic!("a checkpoint in the logs, found {end:?}");
@@ -176,7 +176,8 @@ pub(super) fn unusable(end: &Checkpoint, logs: u16) -> Vec<(&'static str, Checkp
     ]
 }
 
-/// Goal: a checkpoint of another incarnation, above the head or of another kind is an error, not a wait.
+/// Goal: a checkpoint of another incarnation, above the head or of another kind gives an error, and the read does not
+/// wait.
 pub async fn unusable_checkpoints_are_refused(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let (_, end) = all_pages(store.as_ref(), ReadAll::forwards()).await;

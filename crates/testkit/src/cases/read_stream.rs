@@ -1,4 +1,4 @@
-//! Reads of one stream: both directions, from everywhere, in pages.
+//! Reads of one stream: in both directions, from every place, in pages.
 
 use gesta_core::{Direction, EventStoreExt, ReadStream, Revision, StreamFrom, StreamPage};
 
@@ -21,13 +21,13 @@ async fn page(
     page.unwrap_or_else(|error| panic!("{direction:?} from {from:?}: {error}"))
 }
 
-/// Revisions, next and end of a page.
+/// Returns the revisions, the next revision and the end of a page.
 fn seen(page: &StreamPage) -> (Vec<u64>, Option<u64>, bool) {
     let revisions = page.events.iter().map(|event| event.revision.0).collect();
     (revisions, page.next.map(|next| next.0), page.end)
 }
 
-/// Goal: the lines of the contract on where a read begins, and what `next` and `end` say.
+/// Goal: a read begins where the contract says, and `next` and `end` are as the contract says.
 pub async fn begins_where_it_is_told(factory: &dyn StoreFactory) {
     use Direction::{Backwards, Forwards};
     use StreamFrom::{End, Start};
@@ -60,7 +60,7 @@ pub async fn begins_where_it_is_told(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: pages, one after the other, give every event once, in either direction.
+/// Goal: pages, one after the other, return every event once, in either direction.
 pub async fn pages_join_without_gap_or_double(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for _ in 0..4 {
@@ -108,7 +108,7 @@ pub async fn of_a_missing_stream_is_an_error(factory: &dyn StoreFactory) {
     );
 }
 
-/// Goal: one event can be read by its revision; a revision that is not there is an error.
+/// Goal: one event can be read by its revision; a missing revision is an error.
 pub async fn of_one_event(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "r", NoStream, events(3)).await;

@@ -7,7 +7,7 @@ use crate::support::*;
 
 const LACKING: &str = "a store that can be opened again";
 
-/// A store with a bit of everything.
+/// Makes a store with streams in several states.
 async fn filled(factory: &dyn StoreFactory) -> TestStore {
     let store = factory.create().await;
     for name in ["a-1", "b-2", "a-1", "c-3", "d-4"] {
@@ -76,7 +76,7 @@ pub async fn the_state_of_streams_is_kept(factory: &dyn StoreFactory) {
     );
 }
 
-/// Goal: numbers and positions go on where they ended.
+/// Goal: revisions and positions go on where they ended.
 pub async fn appends_go_on(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let before = everything(store.as_ref()).await;
@@ -94,7 +94,7 @@ pub async fn appends_go_on(factory: &dyn StoreFactory) {
     assert_eq!(everything(store.as_ref()).await.len(), before.len() + 2);
 }
 
-/// Goal: retries are recognised by the next process, too.
+/// Goal: the next process also recognises retries.
 pub async fn retries_are_recognised(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "r", NoStream, events(1)).await;
@@ -120,7 +120,7 @@ pub async fn retries_are_recognised(factory: &dyn StoreFactory) {
     assert_eq!(everything(store.as_ref()).await.len(), before);
 }
 
-/// Goal: checkpoints stay good.
+/// Goal: checkpoints stay usable.
 pub async fn checkpoints_stay_good(factory: &dyn StoreFactory) {
     let store = filled(factory).await;
     let (_, end) = all_pages(store.as_ref(), ReadAll::forwards()).await;

@@ -1,4 +1,4 @@
-//! Retries: the same event ids again at the same place are answered as the first time.
+//! Retries: the same event ids again at the same place get the first answer.
 
 use futures::future::join_all;
 use gesta_core::{Append, DeleteKind, EventData, EventStoreExt, ExpectedRevision, Revision};
@@ -16,7 +16,7 @@ async fn same_answer_again(store: &TestStore, first: &gesta_core::Appended, requ
     assert_eq!(before, after, "a retry stores nothing");
 }
 
-/// Stores two events, then an append with this expectation, then something else, then retries it.
+/// Stores two events, then an append with this expectation, then another event, and retries the append.
 async fn retry_after_the_stream_went_on(store: &TestStore, name: &str, expected: ExpectedRevision) {
     if expected != NoStream {
         append(store.as_ref(), name, NoStream, events(2)).await;
@@ -90,7 +90,7 @@ pub async fn content_is_not_compared(factory: &dyn StoreFactory) {
     assert_eq!(stored[0].event_type, first.event_type);
 }
 
-/// Goal: where the claim holds as it stands, an append is an append, even with a used id.
+/// Goal: an append whose claim holds as the stream is now is a new append, even with a used id.
 pub async fn a_claim_that_holds_is_no_retry(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let same = events(1);
@@ -98,13 +98,13 @@ pub async fn a_claim_that_holds_is_no_retry(factory: &dyn StoreFactory) {
     append(store.as_ref(), "r", exact(0), same.clone()).await;
     append(store.as_ref(), "r", exact(1), same.clone()).await;
     assert_eq!(revisions(store.as_ref(), "r").await, [0, 1, 2]);
-    // Deleted, there is no stream: the claim holds again.
+    // After the delete there is no stream, so the claim holds again.
     delete(store.as_ref(), "r", Any, DeleteKind::Soft)
         .await
         .expect("deleted");
     let answer = append(store.as_ref(), "r", NoStream, same.clone()).await;
     assert_eq!(answer.streams[0].first_revision, Revision(3));
-    // The retry of that one compares from the first event after the delete on.
+    // The retry of this append compares from the first event after the delete on.
     append(store.as_ref(), "r", exact(3), events(1)).await;
     let again = append(store.as_ref(), "r", NoStream, same).await;
     assert_eq!(again, answer);

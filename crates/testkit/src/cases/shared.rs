@@ -19,7 +19,7 @@ async fn two(factory: &dyn StoreFactory) -> Option<(TestStore, TestStore)> {
     Some((first, second?))
 }
 
-/// Goal: both append to the same streams, and revisions have no gap.
+/// Goal: both stores append to the same streams, and revisions have no gap.
 pub async fn both_append_without_a_gap(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
@@ -34,15 +34,15 @@ pub async fn both_append_without_a_gap(factory: &dyn StoreFactory) {
     assert_eq!(everything(a.as_ref()).await, everything(b.as_ref()).await);
 }
 
-/// Goal: a claim that another store has made true is accepted, and one that it has made false is
-/// refused with the right actual revision: no answer comes from an outdated cache.
+/// Goal: a claim that another store has made true is accepted, and one that another store has made false is refused
+/// with the right actual revision. No answer comes from an outdated cache.
 pub async fn claims_are_judged_by_what_is_stored(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
     };
     append(a.as_ref(), "s", NoStream, events(1)).await;
     append(b.as_ref(), "s", exact(0), events(1)).await;
-    // What `a` remembers of the stream is outdated now.
+    // What `a` remembers about the stream is outdated now.
     append(a.as_ref(), "s", exact(1), events(1)).await;
     assert_wrong(
         b.append_to("s", exact(1), events(1)).await,
@@ -85,7 +85,7 @@ pub async fn claims_are_judged_by_what_is_stored(factory: &dyn StoreFactory) {
     assert_kind!(read(a.as_ref(), "s").await, ErrorKind::StreamTombstoned(_));
 }
 
-/// Goal: what one has acknowledged, the other reads at once.
+/// Goal: what one store has acknowledged, the other reads at once.
 pub async fn each_reads_what_the_other_acknowledged(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
@@ -105,7 +105,7 @@ pub async fn each_reads_what_the_other_acknowledged(factory: &dyn StoreFactory) 
     assert_eq!(revisions(b.as_ref(), "s").await, [7]);
 }
 
-/// Goal: a retry through another store is recognised.
+/// Goal: a retry through the other store is recognised.
 pub async fn retries_through_the_other_are_recognised(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
@@ -131,7 +131,7 @@ pub async fn retries_through_the_other_are_recognised(factory: &dyn StoreFactory
     assert_eq!(revisions(a.as_ref(), "s").await, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Goal: a subscription of one is woken by appends of the other, in good time.
+/// Goal: a subscription of one store is woken by appends of the other, in good time.
 pub async fn subscriptions_are_woken_across(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
@@ -174,7 +174,7 @@ pub async fn nothing_appears_below_a_passed_position(factory: &dyn StoreFactory)
     watched_writers(&[a.share(), b.share()]).await;
 }
 
-/// Goal: the same append sent to both at once is stored once and gets one answer.
+/// Goal: the same append sent to both stores at once is stored once and gets one answer.
 pub async fn the_same_append_at_both_is_stored_once(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;
@@ -198,7 +198,7 @@ pub async fn the_same_append_at_both_is_stored_once(factory: &dyn StoreFactory) 
     assert_eq!(everything(a.as_ref()).await.len(), 1 + 5 * 4);
 }
 
-/// Goal: beside a store that never rests the other one gets its appends stored, and the busy one goes on.
+/// Goal: while one store never pauses its appends, those of the other store are stored too, and the busy store goes on.
 pub async fn a_busy_store_lets_the_other_through(factory: &dyn StoreFactory) {
     let Some((a, b)) = two(factory).await else {
         return;

@@ -1,4 +1,5 @@
-//! What an owner hands over without waiting: in order, each upon the one before, each answered once.
+//! Submissions of an owner, which are handed over without waiting: in order, each after the one before, each answered
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use super::loads::owned;
 use crate::factory::StoreFactory;
 use crate::support::*;
 
-/// The outcome that will be told.
+/// The outcome of a submission, which is told later.
 struct Pending(oneshot::Receiver<Result<Appended>>);
 
 impl Pending {
@@ -34,13 +35,13 @@ fn submit(owner: &dyn OwnerStore, name: &str, after: After, events: Vec<EventDat
         stream: stream(name),
         after,
         events,
-        // Nobody waits any more if the test has failed.
+        // If the test has failed, nobody waits any more.
         on_outcome: Box::new(move |outcome| drop(sender.send(outcome))),
     });
     Pending(receiver)
 }
 
-/// The claim that the last of these events is the last of the stream.
+/// Returns the claim that the last of these events is the last of the stream.
 fn after(events: &[EventData]) -> After {
     After::Event(events.last().and_then(|event| event.id).expect("an id"))
 }
@@ -59,7 +60,7 @@ fn assert_outdated(outcome: Result<Appended>) {
     assert_kind!(outcome, ErrorKind::WrongExpectedRevision { .. });
 }
 
-/// Goal: submissions that rest on each other are handed over at once, and stored in their order.
+/// Goal: submissions that depend on each other are handed over at once, and stored in their order.
 pub async fn follow_each_other_without_waiting(factory: &dyn StoreFactory) {
     let Some((_store, owner)) = owned(factory).await else {
         return;
@@ -133,7 +134,7 @@ pub async fn begin_a_stream(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: a submission without events confirms that the owner is up to date, or tells that it is not; it stores nothing.
+/// Goal: a submission without events stores nothing. It confirms that the owner is up to date, or tells that it is not.
 pub async fn of_nothing_ask_whether_the_owner_is_up_to_date(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -152,7 +153,7 @@ pub async fn of_nothing_ask_whether_the_owner_is_up_to_date(factory: &dyn StoreF
             .await,
     );
 
-    // About events that are still on their way.
+    // These ask about events that are still on their way.
     let appended = submit(owner.as_ref(), "s", after(&first), second.clone());
     let (now, before) = (ask(after(&second)), ask(after(&first)));
     now.committed().await;
@@ -161,8 +162,8 @@ pub async fn of_nothing_ask_whether_the_owner_is_up_to_date(factory: &dyn StoreF
     assert_eq!(everything(store.as_ref()).await.len(), 3);
 }
 
-/// Goal: a submission is refused if the one that it was decided upon was, even when a foreign event has taken the
-/// place of what it was decided upon.
+/// Goal: a submission is refused if the one on which it was decided was refused, even when an event of another process
+/// has taken the place of the events on which it was decided.
 pub async fn fall_with_the_one_they_were_decided_upon(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -181,7 +182,7 @@ pub async fn fall_with_the_one_they_were_decided_upon(factory: &dyn StoreFactory
             submit(owner, &name, after(&two), Vec::new()),
             submit(owner, &name, after(&two), three),
         ];
-        // Somebody who is up to date is not held up.
+        // A submission that is up to date is not delayed.
         let good = submit(owner, &name, after(&foreign), events(1));
         for pending in pending {
             assert_outdated(pending.outcome().await);
@@ -194,7 +195,8 @@ pub async fn fall_with_the_one_they_were_decided_upon(factory: &dyn StoreFactory
     }
 }
 
-/// Goal: what another process has appended makes the owner outdated at once, whatever its process remembers.
+/// Goal: what another process has appended makes the owner outdated at once, whatever the process of the owner
+/// remembers.
 pub async fn are_refused_after_a_foreign_event(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -227,7 +229,7 @@ pub async fn are_refused_after_a_foreign_event(factory: &dyn StoreFactory) {
     assert_eq!(stored_ids(owner.as_ref(), "s").await.len(), 21);
 }
 
-/// Goal: the id of the last event is known again after opening the data anew.
+/// Goal: the id of the last event is known again after the data is opened anew.
 pub async fn know_the_last_event_after_reopening(factory: &dyn StoreFactory) {
     let Some((store, _)) = owned(factory).await else {
         return;
@@ -253,7 +255,7 @@ pub async fn know_the_last_event_after_reopening(factory: &dyn StoreFactory) {
     assert_eq!(appended.streams[0].first_revision, Revision(3));
 }
 
-/// Goal: limits hold as for every append, and a metadata stream has no owner.
+/// Goal: the limits of every append hold for submissions too, and a metadata stream has no owner.
 pub async fn that_break_a_rule_are_refused(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
@@ -344,7 +346,7 @@ pub async fn are_each_told_once(factory: &dyn StoreFactory) {
     assert_eq!(stored_ids(again.as_ref(), "s").await, committed);
 }
 
-/// Goal: a closed store takes nothing any more.
+/// Goal: a closed store accepts no submission.
 pub async fn after_the_end_are_refused(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;

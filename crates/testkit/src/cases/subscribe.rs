@@ -10,15 +10,15 @@ use super::read_all::unusable;
 use crate::factory::StoreFactory;
 use crate::support::*;
 
-/// Compares what a subscriber got, log by log, with what is stored.
+/// Compares what a subscriber received, log by log, with what is stored.
 fn assert_same_logs(got: &[SharedEvent], stored: &[RecordedEvent]) {
     let mut got: Vec<&RecordedEvent> = got.iter().map(AsRef::as_ref).collect();
-    // Stable: keeps the order within each log.
+    // The sort is stable, so it keeps the order within each log.
     got.sort_by_key(|event| event.log);
     assert_eq!(got, stored.iter().collect::<Vec<_>>());
 }
 
-/// Goal: everything stored, then the message that it has caught up, then what is new.
+/// Goal: a subscription delivers everything stored, then the message that it has caught up, then what is new.
 pub async fn catches_up_then_goes_live(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["a-1", "b-2", "c-3"] {
@@ -34,7 +34,7 @@ pub async fn catches_up_then_goes_live(factory: &dyn StoreFactory) {
     assert_same_logs(&got, &everything(store.as_ref()).await);
 }
 
-/// Goal: an empty store is caught up with at once, and its first event arrives.
+/// Goal: a subscription catches up with an empty store at once, and then delivers its first event.
 pub async fn of_an_empty_store_waits_for_the_first_event(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let mut from_start = Follower::all(store.as_ref(), SubscribeFrom::Start).await;
@@ -52,7 +52,7 @@ pub async fn of_an_empty_store_waits_for_the_first_event(factory: &dyn StoreFact
     }
 }
 
-/// Goal: from the end, only what is stored later comes.
+/// Goal: a subscription from the end delivers only what is stored later.
 pub async fn from_the_end_sees_only_what_is_new(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "a-{k}", NoStream, events(3)).await;
@@ -80,7 +80,7 @@ pub async fn every_checkpoint_resumes_exactly(factory: &dyn StoreFactory) {
     }
 }
 
-/// The ids that a new subscriber gets, and the checkpoint of each message with the number of ids before it.
+/// Returns the ids that a new subscriber receives, and the checkpoint of each message with the number of ids before it.
 async fn with_checkpoints(
     store: &dyn EventStore,
     to: SubscribeTo,
@@ -102,7 +102,7 @@ async fn with_checkpoints(
     }
 }
 
-/// Goal: where a read ended, a subscription can go on, and the other way round.
+/// Goal: a subscription can go on where a read ended, and a read where a subscription ended.
 pub async fn reads_and_subscriptions_share_checkpoints(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "a", NoStream, events(3)).await;
@@ -197,7 +197,7 @@ pub async fn a_rare_filter_gets_checkpoints(factory: &dyn StoreFactory) {
     assert_eq!(follower.event().await.position, Position(3_001));
 }
 
-/// Goal: subscribers that start, live and catch up among many writers get every event once, in order.
+/// Goal: subscribers that start, are live and catch up among many writers receive every event once, in order.
 pub async fn among_concurrent_writers_nothing_is_missed_or_doubled(factory: &dyn StoreFactory) {
     const WRITERS: usize = 6;
     const APPENDS: usize = 20;
@@ -215,7 +215,7 @@ pub async fn among_concurrent_writers_nothing_is_missed_or_doubled(factory: &dyn
             })
         })
         .collect();
-    // These begin while the writers write.
+    // These subscribers begin while the writers write.
     let late = join_all((0..4).map(|i| {
         let store = store.share();
         async move {
@@ -245,7 +245,7 @@ async fn live_position(store: &dyn EventStore, count: usize) -> usize {
     follower.events(count).await.len()
 }
 
-/// Goal: a subscriber that reads nothing while much is stored loses nothing and holds up nobody.
+/// Goal: a subscriber that reads nothing while much is stored loses nothing and delays nobody.
 pub async fn a_slow_consumer_loses_nothing(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "a", NoStream, events(1)).await;
@@ -263,7 +263,7 @@ pub async fn a_slow_consumer_loses_nothing(factory: &dyn StoreFactory) {
     assert_eq!(slow.event().await.revision.0, 12_001);
 }
 
-/// Goal: each of many subscribers, with many filters, gets its events.
+/// Goal: each of many subscribers, with many filters, receives its events.
 pub async fn many_subscribers_are_served(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let mut followers = Vec::new();

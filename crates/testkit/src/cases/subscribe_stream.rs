@@ -7,7 +7,7 @@ use gesta_core::{
 use crate::factory::StoreFactory;
 use crate::support::*;
 
-/// Goal: only events of the stream come, first those stored, then new ones.
+/// Goal: only events of the stream come, first those that are stored, then new ones.
 pub async fn catches_up_then_goes_live(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["s-{k}", "t-{k}", "s-{k}"] {
@@ -71,7 +71,7 @@ pub async fn waits_for_a_stream_that_does_not_exist(factory: &dyn StoreFactory) 
     assert_eq!(resumed.event().await.revision, Revision(0));
 }
 
-/// Goal: a soft delete sends nothing; the stream that begins again goes on.
+/// Goal: a soft delete delivers nothing, and the subscription goes on with the stream that begins again.
 pub async fn goes_on_after_a_soft_delete(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "s", NoStream, events(2)).await;
@@ -122,7 +122,7 @@ pub async fn ends_at_a_tombstone(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: beginnings that cannot be are refused at once.
+/// Goal: impossible places to begin are refused at once.
 pub async fn from_unusable_places_is_refused(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     append(store.as_ref(), "s", NoStream, events(3)).await;

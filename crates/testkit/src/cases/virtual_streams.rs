@@ -1,6 +1,6 @@
 //! Virtual streams: `$ce-…`, `$et-…`, `$streams`, and links.
 //!
-//! What stands in them is computed here once more, naively, from all events.
+//! What they must hold is computed here once more, in a simple way, from all events.
 
 use futures::StreamExt;
 use gesta_core::{
@@ -22,7 +22,7 @@ async fn store(factory: &dyn StoreFactory) -> Option<TestStore> {
     store
 }
 
-/// What the links of a virtual stream must be, by all events that there are.
+/// Returns what the links of a virtual stream must be, by all events of the store.
 async fn expected(store: &dyn EventStore, name: &str) -> Vec<String> {
     let events = everything(store).await;
     let of_system = |name: &str| name.starts_with('$');
@@ -43,7 +43,7 @@ async fn expected(store: &dyn EventStore, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The links of a virtual stream, each with its revision.
+/// Returns the links of a virtual stream, each with its revision.
 async fn links(store: &dyn EventStore, name: &str) -> Vec<(u64, String)> {
     let events = within("read", store.read_whole_stream(name)).await;
     let events = events.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -63,7 +63,7 @@ fn text(event: &RecordedEvent) -> String {
     String::from_utf8(event.data.to_vec()).expect("text")
 }
 
-/// Fails unless a virtual stream holds what it must, with revisions 0, 1, 2, ….
+/// Fails unless a virtual stream holds what it must, with revisions 0, 1, 2, …. Returns its links.
 async fn assert_links(store: &dyn EventStore, name: &str) -> Vec<String> {
     let expected = expected(store, name).await;
     let numbered: Vec<(u64, String)> = (0..).zip(expected.clone()).collect();
@@ -99,7 +99,7 @@ pub async fn of_a_type_hold_its_events(factory: &dyn StoreFactory) {
     assert_eq!(assert_links(store.as_ref(), "$et-paid").await.len(), 6);
 }
 
-/// Goal: every stream is named once, when it begins.
+/// Goal: `$streams` names every stream once, when the stream begins.
 pub async fn of_all_streams_name_each_once(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -113,7 +113,7 @@ pub async fn of_all_streams_name_each_once(factory: &dyn StoreFactory) {
     assert_eq!(found, named.map(|name| format!("0@{name}")));
 }
 
-/// Goal: streams and types of the system are left out, links among the types.
+/// Goal: streams and types of the system are left out, and links are left out of the types.
 pub async fn leave_out_what_is_of_the_system(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -205,7 +205,7 @@ pub async fn are_read_in_pages(factory: &dyn StoreFactory) {
     assert_eq!(text(&one.expect("there")), "1@cart-1");
 }
 
-/// Goal: deletes, tombstones and metadata change no revision: the links stay as long as all events show theirs.
+/// Goal: deletes, tombstones and metadata change no revision. The links stay as long as all events show theirs.
 pub async fn keep_revisions_after_deletes(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -243,7 +243,7 @@ async fn resolved(store: &dyn EventStore, name: &str) -> ResolvedPage {
         .expect("readable")
 }
 
-/// Each place of a page: the revision there, and the event that was found or `-`.
+/// Returns for each place of a page the revision there, and the event that was found or `-`.
 fn places(page: &ResolvedPage) -> Vec<(u64, String)> {
     let place = |found: &gesta_core::Resolved| {
         let event = match &found.link {
@@ -262,7 +262,7 @@ fn places(page: &ResolvedPage) -> Vec<(u64, String)> {
     page.events.iter().map(place).collect()
 }
 
-/// Goal: a link of a virtual stream leads to its event, and to nothing if a read of the stream does not show that.
+/// Goal: a link of a virtual stream leads to its event, or to nothing if a read of the stream does not show that event.
 pub async fn links_lead_to_what_streams_show(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -293,7 +293,7 @@ pub async fn links_lead_to_what_streams_show(factory: &dyn StoreFactory) {
     assert_eq!(places(&resolved(store.as_ref(), "$ce-cart").await), shown);
 }
 
-/// Goal: links that somebody has stored are followed too; what leads nowhere stays as it is.
+/// Goal: links that a client has stored are followed too; a link that leads nowhere stays as it is.
 pub async fn stored_links_are_followed(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -317,7 +317,7 @@ pub async fn stored_links_are_followed(factory: &dyn StoreFactory) {
     assert_eq!(unresolved.events.len(), 7);
 }
 
-/// Goal: nobody appends to a virtual stream, deletes it, or sets its metadata.
+/// Goal: nobody can append to a virtual stream, delete it, or set its metadata.
 pub async fn are_not_to_be_changed(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     for name in ["$ce-cart", "$et-added", "$streams"] {
@@ -335,7 +335,7 @@ pub async fn are_not_to_be_changed(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: a virtual stream without entries is no stream yet.
+/// Goal: a virtual stream without entries is not found.
 pub async fn without_entries_are_not_found(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -353,7 +353,8 @@ pub async fn without_entries_are_not_found(factory: &dyn StoreFactory) {
     );
 }
 
-/// Goal: a subscription gets what is there, then what comes, without a gap or a double, however many append.
+/// Goal: a subscription delivers what is there, then what comes, without a gap or a double, however many writers
+/// append.
 pub async fn are_followed_live(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -383,7 +384,7 @@ pub async fn are_followed_live(factory: &dyn StoreFactory) {
     assert_eq!(seen, links(store.as_ref(), "$ce-cart").await);
 }
 
-/// Goal: a subscription to a virtual stream that has no entry yet waits for the first.
+/// Goal: a subscription to a virtual stream without an entry waits for the first one.
 pub async fn are_waited_for(factory: &dyn StoreFactory) {
     let Some(store) = store(factory).await else {
         return;
@@ -489,7 +490,7 @@ pub async fn keep_revisions_after_reopening(factory: &dyn StoreFactory) {
         if life < 2 {
             assert_links(store.as_ref(), "$ce-cart").await;
         }
-        // In the last life nobody has read: the entries of its events may not have been written yet.
+        // In the last life nobody has read, so the entries of its events may not have been written yet.
         let Some(reopened) = factory.reopen(&store).await else {
             return skip(factory, "a store that can be opened again");
         };
@@ -532,7 +533,7 @@ pub async fn are_the_same_for_two_processes(factory: &dyn StoreFactory) {
     assert_links(a.as_ref(), "$ce-cart").await;
 }
 
-/// Goal: a store of several logs has no virtual streams, and says why; one that has them switched off does too.
+/// Goal: a store of several logs has no virtual streams, and says why; so does a store that has them switched off.
 pub async fn need_one_log_and_to_be_on(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let read_first = read(store.as_ref(), "$ce-cart").await;
@@ -553,7 +554,7 @@ pub async fn need_one_log_and_to_be_on(factory: &dyn StoreFactory) {
                 };
                 assert!(says_why, "{text}");
             }
-            // A store that always has them.
+            // The store always has them.
             Err(error) => assert!(
                 factory.logs() == 1 && matches!(error.kind(), ErrorKind::StreamNotFound(_)),
                 "{error}"

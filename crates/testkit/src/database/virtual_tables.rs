@@ -1,4 +1,4 @@
-//! What a database of the tests keeps for virtual streams.
+//! What a database of the tests stores for virtual streams.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::Log;
 #[derive(Debug, Default)]
 pub struct VirtualTables {
     state: IndexState,
-    /// The numbers that the streams got.
+    /// The numbers of the streams.
     numbers: BTreeMap<u64, StreamId>,
     streams: BTreeMap<StreamId, Vec<Position>>,
 }
 
 impl VirtualTables {
-    /// The state.
+    /// Returns whether virtual streams are on, and how far the log was looked at.
     #[must_use]
     pub fn state(&self) -> IndexState {
         self.state
     }
 
-    /// Switches virtual streams on or off.
+    /// Switches virtual streams on or off. Returns the state then.
     pub fn switch(&mut self, on: bool) -> IndexState {
         self.state.on = on;
         self.state
@@ -41,10 +41,10 @@ impl VirtualTables {
             .retain(|_, stream| streams.contains_key(stream));
     }
 
-    /// Writes a page about this log.
+    /// Writes a page of entries about this log.
     ///
     /// # Panics
-    /// If the page breaks a constraint: a number that is taken, entries out of order.
+    /// If the page breaks a constraint: a number that is taken, or entries out of order.
     pub fn write(&mut self, page: &IndexPage, log: &Log) -> IndexWrite {
         let is_there = log.at(page.through);
         let is_there = is_there.is_some_and(|stored| stored.writer == page.writer);

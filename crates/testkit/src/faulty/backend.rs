@@ -1,4 +1,4 @@
-//! [`FaultyBackend`]: what one process has of a [`World`].
+//! [`FaultyBackend`], the backend by which one process uses a [`World`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ impl std::fmt::Debug for FaultyBackend {
 }
 
 impl FaultyBackend {
-    /// What a further process has of a world.
+    /// Makes the backend of a further process of a world.
     #[must_use]
     pub fn new(world: &Arc<World>) -> Arc<Self> {
         let capabilities = Capabilities {
@@ -171,7 +171,7 @@ impl Backend for FaultyBackend {
     }
 }
 
-/// The virtual streams of a world. Each statement takes as long as others need for some turns, as with a database.
+/// The virtual streams of a world. Each statement lets other tasks run in between, as with a database.
 struct WorldIndex(Arc<World>);
 
 impl WorldIndex {
@@ -196,7 +196,7 @@ impl VirtualIndex for WorldIndex {
     }
 
     async fn write(&self, page: IndexPage) -> Result<IndexWrite> {
-        // A write takes longer than a read, so more can happen meanwhile.
+        // A write takes longer than a read, so that more can happen meanwhile.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }

@@ -1,19 +1,19 @@
-//! A clock that follows tokio's, so that a test that pauses or advances tokio's time moves this one too.
+//! A clock that follows that of tokio, so that a test that pauses or advances tokio's time moves this one too.
 
 use gesta_core::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// 2026-01-01T00:00:00Z.
+/// The moment 2026-01-01T00:00:00Z.
 const BEGIN: Timestamp = Timestamp(1_767_225_600_000_000);
 
-/// Time since it was made, by tokio's clock, after the beginning of 2026.
+/// A clock that begins in 2026 when it is made, and goes on as tokio's clock does.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     begun: Instant,
 }
 
 impl TokioClock {
-    /// Begins now.
+    /// Makes a clock that begins now.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Factory of stores without faults: what the tests of faults rest on must keep the contract itself.
+//! A factory of stores without faults, since the stores of fault tests must keep the contract themselves.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use gesta_core::{Clock, SystemClock};
 use super::world::World;
 use crate::factory::{StoreFactory, TestStore};
 
-/// Makes a world for each store, without faults.
+/// Makes a world without faults for each store.
 #[derive(Debug, Clone, Copy)]
 pub struct WorldFactory {
     logs: u16,
 }
 
 impl WorldFactory {
-    /// Worlds of this many logs.
+    /// Makes a factory of worlds with this many logs.
     #[must_use]
     pub fn new(logs: u16) -> Self {
         Self { logs }

@@ -4,23 +4,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
-/// Answers of one kind that a process can be made to wait for: the database has done its work by then.
+/// A kind of answers that a test can hold back. The database has done its work by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
-    /// Of commits.
+    /// The answers to commits.
     Commits,
-    /// Of streams and types looked up.
+    /// The streams and types that were looked up.
     Loads,
-    /// Of ids read for the deduplication window, part by part.
+    /// The ids that were read for the deduplication window, part by part.
     Ids,
-    /// Of names of streams.
+    /// The names of streams.
     Names,
 }
 
-/// As good as all.
+/// As many answers as if all were let through.
 const ALL: usize = Semaphore::MAX_PERMITS / 2;
 
-/// Lets answers of one kind through.
+/// Lets answers of one kind through, or holds them.
 pub(super) struct Gate {
     left: Semaphore,
     held: AtomicUsize,
@@ -36,23 +36,23 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Lets so many answers through and no more; `None`: all.
+    /// Lets `count` answers through and no more; `None` lets all through.
     pub(super) fn let_through(&self, count: Option<usize>) {
         self.left.forget_permits(usize::MAX);
         self.left.add_permits(count.unwrap_or(ALL).min(ALL));
     }
 
-    /// How many more are let through.
+    /// Returns how many more answers are let through.
     pub(super) fn left(&self) -> usize {
         self.left.available_permits()
     }
 
-    /// How many are held.
+    /// Returns how many answers are held.
     pub(super) fn held(&self) -> usize {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// Returns when one more answer may go.
+    /// Waits until one more answer may go.
     pub(super) async fn pass(&self) {
         if let Ok(permit) = self.left.try_acquire() {
             permit.forget();
@@ -65,7 +65,7 @@ impl Gate {
     }
 }
 
-/// Counts an answer as held while it is.
+/// Counts an answer as held while this value lives.
 struct Held<'a>(&'a AtomicUsize);
 
 impl<'a> Held<'a> {

@@ -1,4 +1,4 @@
-//! What goes wrong for one process, and when.
+//! Says what goes wrong for one process, and when.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,22 +19,22 @@ use super::read::Read;
 pub enum Fault {
     /// Nothing is stored, for a passing reason such as a deadlock. The pipeline tries again.
     Failed,
-    /// Nothing is stored: the database refuses the batch. The pipeline looks for the offending append; if the batch
-    /// held only one, that one is refused.
+    /// Nothing is stored, since the database refuses the batch. The pipeline looks for the offending append; if the
+    /// batch holds only one, that one is refused.
     Refused,
     /// The connection dies before the commit arrives; nothing is stored.
     LostRequest,
     /// The events are stored, but the connection dies before the reply.
     LostReply,
-    /// This commit and all that were sent after it are stored, but no reply comes: the connection dies.
+    /// This commit and all that were sent after it are stored, but no reply comes, since the connection dies.
     LostReplies,
-    /// The connection dies, and what was sent on it from here on reaches the database later.
+    /// The connection dies, and what was sent on it from this commit on reaches the database later.
     Lost(LateCommit),
     /// The commit reaches the database this much later.
     SlowRequest(Duration),
     /// The events are stored at once, but the reply takes this much longer.
     SlowReply(Duration),
-    /// Nothing is stored, and trying again is of no use: the disk is full.
+    /// Nothing is stored, since the disk is full. Trying again does not help.
     DiskFull,
     /// Another process appends these events just before, so that the commit misses.
     Overtaken(StreamId, Vec<EventData>),
@@ -43,11 +43,11 @@ pub enum Fault {
 /// When a commit whose connection died reaches the database after all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LateCommit {
-    /// After this time.
+    /// The commit arrives after this time.
     After(Duration),
-    /// Just before the next commit of the same process.
+    /// The commit arrives just before the next commit of the same process.
     BeforeNextCommit,
-    /// When the test says so: [`Faulty::commit_lost`](super::Faulty::commit_lost).
+    /// The commit arrives when the test says so: [`Faulty::commit_lost`](super::Faulty::commit_lost).
     WhenTold,
 }
 
@@ -55,7 +55,7 @@ pub enum LateCommit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadFault {
-    /// The database does not answer: `Unavailable`.
+    /// The database does not answer; the call fails with `Unavailable`.
     Failed,
     /// The answer was true when the call was made, but comes this much later.
     SlowReply(Duration),
@@ -63,14 +63,14 @@ pub enum ReadFault {
     SlowRequest(Duration),
 }
 
-/// Makes up what another process appends just before a commit: given that commit, a stream and events.
+/// Invents what another process appends just before a commit: given that commit, a stream and events.
 #[derive(Clone)]
 pub struct ForeignEvents(Arc<Make>);
 
 type Make = dyn Fn(&mut Random, &Batch) -> (StreamId, Vec<EventData>) + Send + Sync;
 
 impl ForeignEvents {
-    /// Made up by a function, which should use only the random numbers given.
+    /// Makes it of a function, which should use only the random numbers that it is given.
     pub fn new(
         make: impl Fn(&mut Random, &Batch) -> (StreamId, Vec<EventData>) + Send + Sync + 'static,
     ) -> Self {
@@ -79,7 +79,7 @@ impl ForeignEvents {
 }
 
 impl Default for ForeignEvents {
-    /// One event in a stream `overtaken-1`.
+    /// Appends one event to a stream `overtaken-1`.
     fn default() -> Self {
         Self::new(|_, _| {
             let stream = StreamId::new("overtaken-1").expect("valid");
@@ -95,29 +95,30 @@ impl fmt::Debug for ForeignEvents {
     }
 }
 
-/// Faults that come by themselves. Shares are from 0.0, never, to 1.0, always.
+/// Random faults. Shares are from 0.0, never, to 1.0, always.
 #[derive(Debug, Clone)]
 pub struct RandomFaults {
-    /// One seed, one sequence of faults.
+    /// The seed. The same seed gives the same sequence of faults.
     pub seed: u64,
-    /// Share of the commits that suffer one of the [`Fault`]s, each kind as often as the others.
+    /// The share of commits that suffer one of the [`Fault`]s; each kind is as frequent as the others.
     pub commits: f64,
-    /// Share of the reads and attempts to connect that suffer one of the [`ReadFault`]s.
+    /// The share of reads and attempts to connect that suffer one of the [`ReadFault`]s.
     pub reads: f64,
-    /// Share of the commits at which the database goes away for up to `away_max`.
+    /// The share of commits at which the database goes away for up to `away_max`.
     pub away: f64,
-    /// Share of the messages between processes that are lost.
+    /// The share of messages between processes that are lost.
     pub messages: f64,
-    /// Longest delay of a slow call, and of a late commit.
+    /// The longest delay of a slow call, and of a late commit.
     pub slow_max: Duration,
-    /// Longest time that the database is away.
+    /// The longest time for which the database is away.
     pub away_max: Duration,
     /// What overtaking processes append.
     pub foreign: ForeignEvents,
 }
 
 impl RandomFaults {
-    /// This share of commits and of reads, a tenth of it of messages, and a twentieth of times away.
+    /// Makes faults for this share of commits and of reads, for a tenth of it of messages, and with the database away
+    /// at a twentieth of it of the commits.
     #[must_use]
     pub fn new(seed: u64, share: f64) -> Self {
         Self {
@@ -145,11 +146,11 @@ pub(super) struct Plan {
     pub(super) fails: Option<Fails>,
     /// Makes a form of the data of an event.
     pub(super) packing: Option<Packing>,
-    /// Time of a call, half of it on the way to the database.
+    /// How long a call takes, half of it on the way to the database.
     pub(super) round_trip: Duration,
-    /// Bytes after which a page ends.
+    /// The number of bytes after which a page ends.
     pub(super) page_bytes_max: usize,
-    /// No message leaves.
+    /// Whether all messages of the process are lost.
     pub(super) mute: bool,
     random: Option<(Random, RandomFaults)>,
 }
@@ -174,7 +175,7 @@ impl Default for Plan {
 #[derive(Default)]
 pub(super) struct Meets {
     pub(super) fault: Option<Fault>,
-    /// The database goes away for this long.
+    /// How long the database goes away, if it does.
     pub(super) away: Option<Duration>,
 }
 
@@ -183,14 +184,14 @@ impl Plan {
         self.random = Some((Random::new(faults.seed), faults));
     }
 
-    /// No more faults; what was set for all calls stays.
+    /// Ends the planned and the random faults. What was set for all calls is kept.
     pub(super) fn heal(&mut self) {
         self.commits.clear();
         self.reads.clear();
         self.random = None;
     }
 
-    /// What this commit meets. Faults that were asked for one by one wait for a commit with events.
+    /// Returns what this commit meets. Faults that were asked for one by one wait for a commit with events.
     pub(super) fn next_commit(&mut self, batch: &Batch) -> Meets {
         if !batch.rows.is_empty()
             && let Some(fault) = self.commits.pop_front()

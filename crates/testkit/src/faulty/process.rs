@@ -1,4 +1,4 @@
-//! What the connections of a process share: its plan, how far away the database is, and what is still on its way.
+//! What the connections of a process share: its plan, how long calls take, and which commits are still on their way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,19 +14,19 @@ use super::plan::{LateCommit, Plan, ReadFault};
 use super::read::{Calls, Read};
 use super::world::{World, lock};
 
-/// Commits of a dead connection that are still on their way.
+/// The commits of a dead connection that are still on their way.
 struct Stalled {
     epoch: WriterEpoch,
     late: LateCommit,
     batches: Vec<Arc<Batch>>,
 }
 
-/// Where the database is for a process.
+/// Whether a process can reach the database.
 #[derive(Default)]
 struct Reach {
-    /// It does not answer until then …
+    /// The moment until which the database does not answer.
     away_until: Option<Instant>,
-    /// … or at all.
+    /// Whether the database does not answer at all.
     away: bool,
 }
 
@@ -38,16 +38,16 @@ pub(super) struct Process {
     plan: Mutex<Plan>,
     calls: Mutex<Calls>,
     gates: [Gate; 4],
-    /// Connections for reads.
+    /// The connections for reads.
     pub(super) connections: Semaphore,
     reach: Mutex<Reach>,
-    /// Grows when all connections die.
+    /// A number that grows when all connections die.
     connected: AtomicU64,
     stalled: Mutex<Vec<Stalled>>,
-    /// Commits under way, and the most of them so far.
+    /// How many commits are under way; the next field has the most so far.
     commits: AtomicU64,
     commits_most: AtomicU64,
-    /// Messages that were sent.
+    /// How many messages were sent.
     pub(super) messages: AtomicU64,
     pub(super) is_closed: AtomicBool,
 }
@@ -109,7 +109,7 @@ impl Process {
         self.connected.load(Ordering::SeqCst)
     }
 
-    /// All connections die, and no new one can be made for a while.
+    /// Lets all connections die; no new one can be made for `time`.
     pub(super) fn go_away(&self, time: Duration) {
         lock(&self.reach).away_until = Some(Instant::now() + time);
         self.connected.fetch_add(1, Ordering::SeqCst);
@@ -133,7 +133,8 @@ impl Process {
         }
     }
 
-    /// A read: its way to the database and back, and what the plan has for it. The answer is as of the moment between.
+    /// Does a read: its way to the database and back, and the fault that the plan has for it. The answer is that of the
+    /// moment between.
     pub(super) async fn read<T>(
         &self,
         read: Read<'_>,
@@ -172,7 +173,7 @@ impl Process {
         Ok(answer)
     }
 
-    /// Half a round trip, if it takes time.
+    /// Waits for half a round trip, if that takes time.
     pub(super) async fn half_a_round_trip(&self) {
         let half = self.plan().round_trip / 2;
         if !half.is_zero() {
@@ -205,7 +206,7 @@ impl Process {
         self.execute(due);
     }
 
-    /// Executes all that was to reach the database then. Returns how many batches were stored.
+    /// Executes all commits that are late in this way. Returns how many batches were stored.
     pub(super) fn commit_stalled(&self, late: LateCommit) -> usize {
         let due = lock(&self.stalled)
             .extract_if(.., |stalled| stalled.late == late)
@@ -213,7 +214,7 @@ impl Process {
         self.execute(due)
     }
 
-    /// How many batches reach the database when the test says so.
+    /// Returns how many batches reach the database when the test says so.
     pub(super) fn stalled(&self) -> usize {
         let stalled = lock(&self.stalled);
         let waiting = stalled.iter().filter(|s| s.late == LateCommit::WhenTold);
@@ -232,7 +233,7 @@ impl Process {
     }
 }
 
-/// Takes that time, and lets others have their turn in any case.
+/// Waits for this time, and lets other tasks run in any case.
 async fn travel(time: Duration) {
     if time.is_zero() {
         tokio::task::yield_now().await;

@@ -7,22 +7,22 @@ use super::gate::Answers;
 /// How often a process has made each kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// The end of a log.
+    /// How often the end of a log was read.
     pub log_end: u64,
-    /// Streams and types looked up.
+    /// How often streams and types were looked up.
     pub load: u64,
-    /// Events or ids looked up.
+    /// How often events or ids were looked up.
     pub lookup: u64,
-    /// Parts of one stream.
+    /// How often a part of one stream was read.
     pub read_stream: u64,
-    /// Parts of several streams.
+    /// How often parts of several streams were read.
     pub read_streams: u64,
-    /// Parts of a log.
+    /// How often a part of a log was read.
     pub read_log: u64,
 }
 
 impl Calls {
-    /// All of them.
+    /// Returns the sum of all calls.
     #[must_use]
     pub fn total(&self) -> u64 {
         let streams = self.read_stream + self.read_streams;
@@ -47,25 +47,25 @@ impl Calls {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Read<'a> {
-    /// A writer is opened.
+    /// An attempt to open a writer.
     Connect,
-    /// The end of a log.
+    /// A read of the end of a log.
     LogEnd,
-    /// Streams and types.
+    /// A look-up of streams and types.
     Load(&'a LoadRequest),
-    /// Events without their payload.
+    /// A look-up of events without their payload.
     Lookup(&'a EventLookup),
-    /// The ids of all events of a part of a log.
+    /// A read of the ids of all events of a part of a log.
     Ids,
-    /// A part of one stream.
+    /// A read of a part of one stream.
     Stream(&'a StreamSlice),
-    /// Parts of several streams.
+    /// A read of parts of several streams.
     Streams(&'a [StreamSlice]),
-    /// A part of a log.
+    /// A read of a part of a log.
     Log(&'a LogSlice),
-    /// Names of streams.
+    /// A read of the names of streams.
     Names,
-    /// Events that scavenging removes.
+    /// A read of the events that scavenging removes.
     Hidden,
 }
 

@@ -1,4 +1,4 @@
-//! [`Faulty`]: a process, and the switches for what goes wrong for it.
+//! [`Faulty`], a process, and the methods that say what goes wrong for it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::plan::{Fault, LateCommit, RandomFaults, ReadFault};
 use super::read::{Calls, Read};
 use super::world::World;
 
-/// A process that uses a [`World`], with its own connections and faults: a store, or whatever else a test starts on a
-/// backend. Must be made within a tokio runtime.
+/// A process that uses a [`World`], with its own connections and faults: a store, or another part that a test starts on
+/// a backend. Must be made within a tokio runtime.
 ///
-/// It derefs to what was started. Cloning gives another handle of the same process.
+/// It dereferences to what was started. A clone is another handle of the same process.
 #[derive(Debug, Clone)]
 pub struct Faulty<S> {
     world: Arc<World>,
@@ -27,7 +27,7 @@ pub struct Faulty<S> {
     started: S,
 }
 
-/// A process with a store; [`share`](Self::share) gives one to hand over.
+/// A process with a store; [`share`](Self::share) returns the store for other tasks.
 pub type FaultyStore = Faulty<Arc<Store>>;
 
 impl<S> Deref for Faulty<S> {
@@ -45,7 +45,7 @@ impl Default for FaultyStore {
 }
 
 impl World {
-    /// A further process with its own store on this database.
+    /// Starts a further process with its own store on this database.
     #[must_use]
     pub fn store(self: &Arc<Self>) -> FaultyStore {
         FaultyStore::on(self, Config::default())
@@ -53,13 +53,13 @@ impl World {
 }
 
 impl FaultyStore {
-    /// The first process of a new world of one log.
+    /// Starts the first process of a new world of one log.
     #[must_use]
     pub fn new() -> Self {
         World::new(1).store()
     }
 
-    /// A further process of a world.
+    /// Starts a further process of a world.
     #[must_use]
     pub fn on(world: &Arc<World>, config: Config) -> Self {
         Self::start(world, |backend| {
@@ -68,13 +68,13 @@ impl FaultyStore {
         })
     }
 
-    /// The store, to share with tasks or to start entities on.
+    /// Returns the store, to share it with tasks or to start entities on it.
     #[must_use]
     pub fn share(&self) -> Arc<Store> {
         Arc::clone(&self.started)
     }
 
-    /// A further process on the same database, without faults.
+    /// Starts a further process on the same database, without faults.
     #[must_use]
     pub fn second(&self) -> Self {
         self.world.store()
@@ -82,7 +82,7 @@ impl FaultyStore {
 }
 
 impl<S> Faulty<S> {
-    /// A further process of a world, which starts this on its backend.
+    /// Starts a further process of a world. `start` makes what runs on its backend.
     pub fn start(world: &Arc<World>, start: impl FnOnce(Arc<dyn Backend>) -> S) -> Self {
         let backend = FaultyBackend::new(world);
         Self {
@@ -92,43 +92,43 @@ impl<S> Faulty<S> {
         }
     }
 
-    /// The database.
+    /// Returns the database.
     #[must_use]
     pub fn world(&self) -> &Arc<World> {
         &self.world
     }
 
-    /// What the process has of the database.
+    /// Returns the backend by which the process uses the database.
     #[must_use]
     pub fn backend(&self) -> &Arc<FaultyBackend> {
         &self.backend
     }
 
-    /// How often the process has called the database.
+    /// Returns how often the process has called the database.
     #[must_use]
     pub fn calls(&self) -> Calls {
         self.backend.process.calls()
     }
 
-    /// Commits that are under way.
+    /// Returns how many commits are under way.
     #[must_use]
     pub fn commits_under_way(&self) -> u64 {
         self.backend.process.commits_under_way()
     }
 
-    /// The most commits that were ever under way at once.
+    /// Returns the most commits that were ever under way at once.
     #[must_use]
     pub fn commits_under_way_most(&self) -> u64 {
         self.backend.process.commits_most()
     }
 
-    /// How many messages to others the process has sent, lost ones included.
+    /// Returns how many messages to others the process has sent, lost ones included.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.backend.process.messages.load(Ordering::SeqCst)
     }
 
-    /// True if the process has closed its connections.
+    /// Tells whether the process has closed its connections.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.backend.process.is_closed.load(Ordering::SeqCst)
@@ -136,55 +136,58 @@ impl<S> Faulty<S> {
 
     // ---- faults, one by one ----
 
-    /// The next commit with events meets this fault. Called again before that: the commit after it, and so on.
+    /// Lets the next commit with events meet this fault. A second call before that is for the commit after it, and so
+    /// on.
     pub fn fail_next_commit(&self, fault: Fault) {
         self.backend.process.plan().commits.push_back(fault);
     }
 
-    /// The next read, or attempt to connect, meets this fault. Called again before that: the one after it, and so on.
+    /// Lets the next read, or attempt to connect, meet this fault. A second call before that is for the one after it,
+    /// and so on.
     pub fn fail_next_read(&self, fault: ReadFault) {
         self.backend.process.plan().reads.push_back(fault);
     }
 
-    /// From now on the database refuses every commit that holds such a row.
+    /// Lets the database refuse every commit from now on that holds such a row.
     pub fn refuse_rows(&self, refused: impl Fn(&Row) -> bool + Send + 'static) {
         self.backend.process.plan().refuses = Some(Box::new(refused));
     }
 
-    /// From now on every read, and every attempt to connect, for which this gives an error fails with it.
+    /// Lets every read, and every attempt to connect, from now on fail with the error that `fails` returns for it, if
+    /// any.
     pub fn fail_reads(&self, fails: impl FnMut(Read<'_>) -> Option<Error> + Send + 'static) {
         self.backend.process.plan().fails = Some(Box::new(fails));
     }
 
-    /// No read fails because of [`fail_reads`](Self::fail_reads) any more.
+    /// Ends the effect of [`fail_reads`](Self::fail_reads).
     pub fn let_reads_succeed(&self) {
         self.backend.process.plan().fails = None;
     }
 
-    /// The database goes away: connections die, and nothing answers for this time.
+    /// Lets the database go away for this time: connections die, and nothing answers.
     pub fn go_away_for(&self, time: Duration) {
         self.backend.process.go_away(time);
     }
 
-    /// The database goes away until [`come_back`](Self::come_back).
+    /// Lets the database go away until [`come_back`](Self::come_back).
     pub fn go_away(&self) {
         self.backend.process.set_away(true);
     }
 
-    /// The database answers again.
+    /// Lets the database answer again.
     pub fn come_back(&self) {
         self.backend.process.set_away(false);
     }
 
-    /// Another process appends events, and nobody is asked. Returns the revision of the first one.
+    /// Appends events as another process, without announcing them. Returns the revision of the first event.
     ///
     /// # Errors
-    /// `InvalidArgument`, as of [`World::foreign_append`].
+    /// Those of [`World::foreign_append`].
     pub fn foreign_append(&self, stream: &str, events: Vec<EventData>) -> Result<Revision> {
         self.world.foreign_append(stream, events)
     }
 
-    /// How many commits wait for [`commit_lost`](Self::commit_lost).
+    /// Returns how many commits wait for [`commit_lost`](Self::commit_lost).
     #[must_use]
     pub fn lost(&self) -> usize {
         self.backend.process.stalled()
@@ -195,7 +198,7 @@ impl<S> Faulty<S> {
         self.backend.process.commit_stalled(LateCommit::WhenTold)
     }
 
-    /// Another history of the store begins for this process, as after a fail-over that lost commits.
+    /// Begins another history of the store for this process, as after a fail-over that lost commits.
     pub fn begin_history(&self) {
         let process = &self.backend.process;
         process.history.change(Incarnation::random());
@@ -204,28 +207,28 @@ impl<S> Faulty<S> {
 
     // ---- answers held back ----
 
-    /// No more answers of this kind come until they are [released](Self::release). The database does its work.
+    /// Holds all answers of this kind until they are [released](Self::release). The database still does its work.
     pub fn hold(&self, answers: Answers) {
         self.release_only(answers, 0);
     }
 
-    /// All answers of this kind come.
+    /// Lets all answers of this kind through.
     pub fn release(&self, answers: Answers) {
         self.backend.process.gate(answers).let_through(None);
     }
 
-    /// So many more answers of this kind come, and then no more.
+    /// Lets `count` more answers of this kind through, and then no more.
     pub fn release_only(&self, answers: Answers, count: usize) {
         self.backend.process.gate(answers).let_through(Some(count));
     }
 
-    /// How many more answers of this kind come.
+    /// Returns how many more answers of this kind are let through.
     #[must_use]
     pub fn left(&self, answers: Answers) -> usize {
         self.backend.process.gate(answers).left()
     }
 
-    /// How many answers of this kind are held.
+    /// Returns how many answers of this kind are held.
     #[must_use]
     pub fn held(&self, answers: Answers) -> usize {
         self.backend.process.gate(answers).held()
@@ -233,7 +236,7 @@ impl<S> Faulty<S> {
 
     // ---- for all calls ----
 
-    /// The process has so many connections for reads; a read that finds none waits.
+    /// Gives the process `count` connections for reads. A read that finds none free waits.
     pub fn limit_connections(&self, count: usize) {
         let connections = &self.backend.process.connections;
         connections.forget_permits(usize::MAX);
@@ -245,17 +248,17 @@ impl<S> Faulty<S> {
         self.backend.process.plan().packing = Some(Arc::new(pack));
     }
 
-    /// Every call takes this long, half of it on the way to the database; a message, and closing, take half of it.
+    /// Sets how long every call takes, half of it on the way to the database. A message, and closing, take half of it.
     pub fn set_round_trip(&self, time: Duration) {
         self.backend.process.plan().round_trip = time;
     }
 
-    /// Pages end after this many bytes, though each holds at least one event: for reads in many small pages.
+    /// Lets pages end after this many bytes, with at least one event each, so that reads take many small pages.
     pub fn set_page_bytes_max(&self, bytes: usize) {
         self.backend.process.plan().page_bytes_max = bytes;
     }
 
-    /// No message of this process reaches another one any more.
+    /// Loses all messages of this process from now on.
     pub fn lose_messages(&self) {
         self.backend.process.plan().mute = true;
     }
@@ -266,19 +269,19 @@ impl<S> Faulty<S> {
         self.world.tell(number, Signal::Interrupted);
     }
 
-    /// From now on this share of commits and reads goes wrong, in ways that the seed determines: see
+    /// Lets this share of commits and reads go wrong from now on, in ways that the seed determines: see
     /// [`RandomFaults::new`].
     pub fn random_faults(&self, seed: u64, share: f64) {
         self.random_faults_of(RandomFaults::new(seed, share));
     }
 
-    /// From now on faults come by themselves.
+    /// Lets these random faults happen from now on.
     pub fn random_faults_of(&self, faults: RandomFaults) {
         self.backend.process.plan().randomly(faults);
     }
 
-    /// No more faults, neither random ones nor those that were still to come, and the database answers. Commits on dead
-    /// connections may still commit.
+    /// Ends all faults, both random ones and those that were still to come, and lets the database answer. Commits on
+    /// dead connections may still commit.
     pub fn heal(&self) {
         self.backend.process.plan().heal();
         self.come_back();

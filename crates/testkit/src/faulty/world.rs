@@ -1,4 +1,4 @@
-//! [`World`]: the database, and what a test may see and do without any process of it.
+//! [`World`], the database, and what a test may see and do without any process of it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,16 +10,16 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::clock::TokioClock;
 use crate::database::{Log, Moment, VirtualTables};
 
-/// An event of a [`World`], and when it became durable.
+/// An event of a [`World`], with the moment at which it became durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// The event.
+    /// The event itself.
     pub event: RecordedEvent,
-    /// When it became durable.
+    /// The moment at which it became durable.
     pub durable: Moment,
 }
 
-/// A database in memory. Must be made, and used, within a tokio runtime.
+/// A database in memory. It must be made, and used, within a tokio runtime.
 pub struct World {
     logs: u16,
     incarnation: Incarnation,
@@ -43,13 +43,13 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty database of this many logs, whose time is tokio's (see [`TokioClock`]).
+    /// Makes an empty database of this many logs, whose time is that of tokio (see [`TokioClock`]).
     #[must_use]
     pub fn new(logs: u16) -> Arc<Self> {
         Self::with_clock(logs, Arc::new(TokioClock::new()))
     }
 
-    /// An empty database of this many logs. Its stores take the time from `clock`.
+    /// Makes an empty database of this many logs, whose stores take the time from `clock`.
     #[must_use]
     pub fn with_clock(logs: u16, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
@@ -67,51 +67,51 @@ impl World {
         })
     }
 
-    /// Number of logs.
+    /// Returns how many logs the database has.
     #[must_use]
     pub fn logs(&self) -> u16 {
         self.logs
     }
 
-    /// What checkpoints of it carry.
+    /// Returns the incarnation, which checkpoints carry.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// The most batches of one log that a process may have in flight.
+    /// Returns how many batches of one log a process may have in flight.
     #[must_use]
     pub fn batches_in_flight_max(&self) -> usize {
         self.batches_in_flight_max.load(Ordering::SeqCst)
     }
 
-    /// Processes that are started from now on may have so many batches of one log in flight.
+    /// Sets how many batches of one log a process that is started from now on may have in flight.
     pub fn set_batches_in_flight_max(&self, count: usize) {
         self.batches_in_flight_max.store(count, Ordering::SeqCst);
     }
 
-    /// The end of a log.
+    /// Returns the end of a log.
     #[must_use]
     pub fn end(&self, log: LogId) -> LogEnd {
         self.with(log, |rows| rows.end())
     }
 
-    /// The clock of the stores.
+    /// Returns the clock of the stores.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
     }
 
-    /// A new moment, after all that were.
+    /// Returns a new moment, after all earlier ones.
     pub fn moment(&self) -> Moment {
         Moment(self.moments.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// Appends events as a process that none of the others knows, and announces nothing. Returns the revision of the
-    /// first one.
+    /// Appends events as a process that no other one knows, without announcing them. Returns the revision of the first
+    /// event.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name of the stream is none, or there are no events.
+    /// `InvalidArgument` if the name of the stream is not valid, or there are no events.
     pub fn foreign_append(&self, stream: &str, events: Vec<EventData>) -> Result<Revision> {
         let stream = StreamId::new(stream)?;
         let append = Append::to(stream.clone(), ExpectedRevision::Any, events);
@@ -142,10 +142,10 @@ impl World {
         batch.rows.first().map_or(Revision(0), |row| row.revision)
     }
 
-    /// All events, in order of log and position, and when they became durable.
+    /// Returns all events, in order of log and position, with the moments at which they became durable.
     ///
     /// # Panics
-    /// If a process has sent what no process may send: the constraints of the database were about to be broken.
+    /// If a process has sent what no process may send, so that a constraint of the database would have been broken.
     #[must_use]
     pub fn stored(&self) -> Vec<StoredEvent> {
         let violations = lock(&self.violations).clone();
@@ -162,8 +162,8 @@ impl World {
             .collect()
     }
 
-    /// Loses the newest `count` rows of a log, as a fail-over to a lagging standby does. What was written of virtual
-    /// streams after that was committed later, so it is lost as well.
+    /// Loses the newest `count` rows of a log, as a fail-over to a lagging standby does. What was written to virtual
+    /// streams after these rows was committed later, so it is lost as well.
     pub fn lose_newest(&self, log: LogId, count: usize) {
         self.with(log, |rows| rows.lose_newest(count));
         if log == LogId(0) {
@@ -178,21 +178,21 @@ impl World {
         self.with(log, |rows| rows.remove(is_it, RunMode::Real));
     }
 
-    /// The stored metadata of a stream can no longer be read.
+    /// Damages the stored metadata of a stream, so that it cannot be read any more.
     ///
     /// # Panics
-    /// If it has none.
+    /// If the stream has no metadata.
     pub fn damage_metadata(&self, stream: &StreamId) {
         let log = log_of(stream, self.logs);
         self.with(log, |rows| rows.damage_last(&stream.metadata_stream()));
     }
 
-    /// A mistake to plant: chained inserts compare the position of the last row alone, not its writer.
+    /// Plants a mistake: chained inserts compare only the position of the last row, not its writer.
     pub fn forget_writers(&self) {
         lock(&self.tables).iter_mut().for_each(Log::forget_writers);
     }
 
-    /// Whether entries of virtual streams can be written.
+    /// Says whether writes of entries of virtual streams fail from now on.
     pub fn refuse_entries(&self, refuse: bool) {
         self.refuses_entries.store(refuse, Ordering::SeqCst);
     }
@@ -203,7 +203,7 @@ impl World {
         on(&mut lock(&self.tables)[usize::from(log.0)])
     }
 
-    /// Works on what is kept for virtual streams, given the log.
+    /// Works on the tables of virtual streams, given the log.
     pub(super) fn with_virtual<T>(&self, on: impl FnOnce(&mut VirtualTables, &Log) -> T) -> T {
         let tables = lock(&self.tables);
         on(&mut lock(&self.virtual_tables), &tables[0])
@@ -246,7 +246,7 @@ impl World {
 
     // ---- messages ----
 
-    /// The number of a new process.
+    /// Returns the number of a new process.
     pub(super) fn join(&self) -> usize {
         let mut listeners = lock(&self.listeners);
         listeners.push(Vec::new());
@@ -269,7 +269,7 @@ impl World {
     }
 }
 
-/// A lock under which nothing panics.
+/// Locks a mutex. Nothing panics under the lock.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic under the lock")
 }

@@ -1,4 +1,5 @@
-//! A connection that appends: executes commits in their order, each with what the plan of its process has for it.
+//! A connection that appends: it executes commits in their order, each with the fault that the plan of its process has
+//! for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ struct Sent {
     reply: oneshot::Sender<BatchOutcome>,
 }
 
-/// The process's end of a connection.
+/// The end of a connection at the process.
 pub(super) struct Writer {
     process: Arc<Process>,
     epoch: WriterEpoch,
@@ -89,7 +90,7 @@ fn lost() -> BatchOutcome {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// Executes, but does not reply.
+    /// The connection executes commits, but does not reply.
     Mute,
     /// What is sent reaches the database later.
     Stalled(LateCommit),
@@ -97,14 +98,15 @@ enum State {
     Dead,
 }
 
-/// The database's end of a connection.
+/// The end of a connection at the database.
 struct Connection {
     process: Arc<Process>,
     epoch: WriterEpoch,
     state: State,
-    /// It dies when this number of the process changes.
+    /// The number of the process when the connection was made. When the process has another one, the connection is
+    /// dead.
     connected: u64,
-    /// When the last commit arrived, and was replied to.
+    /// When the last commit arrived; the next field says when it was replied to.
     arrived: Instant,
     replied: Instant,
 }
@@ -124,7 +126,7 @@ impl Connection {
             };
             let half = self.process.plan().round_trip / 2;
             self.arrived = self.arrived.max(sent + half + slow_request);
-            // Others get their turn even if nothing takes time.
+            // Other tasks run in between even if nothing takes time.
             tokio::task::yield_now().await;
             if self.arrived > Instant::now() {
                 sleep_until(self.arrived).await;

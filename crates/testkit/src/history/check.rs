@@ -1,4 +1,4 @@
-//! The comparison itself. Linear in what was written down and stored, but for sorting what one tailer missed.
+//! The comparison itself. Its time is linear in what was recorded and stored, but for sorting what one tailer missed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use gesta_core::{AppendedStream, EventId, LogId, Position, Revision, StreamId};
 use super::report::{Report, Violation};
 use super::{Attempt, AttemptPart, Outcome, Records, Request, Seen, Stored, Tailer};
 
-/// Where each event is stored: usually once.
+/// Where each event is stored; usually that is one place.
 type Places<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
 
 /// What all attempts of a request together say.
@@ -56,7 +56,7 @@ pub(super) fn check(records: &Records, stored: &Stored) -> Report {
     report
 }
 
-/// Positions grow, and `created` does not go back.
+/// Checks that positions grow and that `created` does not decrease.
 fn check_logs(events: &[Seen], report: &mut Report) {
     let mut last: HashMap<LogId, &Seen> = HashMap::new();
     for event in events {
@@ -75,7 +75,7 @@ fn check_logs(events: &[Seen], report: &mut Report) {
     }
 }
 
-/// Revisions of each stream are 0, 1, 2, … in the order of the log.
+/// Checks that the revisions of each stream are 0, 1, 2, … in the order of the log.
 fn check_streams(events: &[Seen], report: &mut Report) {
     let mut next: HashMap<&StreamId, Revision> = HashMap::new();
     for event in events {
@@ -104,7 +104,7 @@ fn check_doubles(places: &Places<'_>, asked: &HashSet<(&StreamId, EventId)>, rep
     }
 }
 
-/// The last word on a request.
+/// Returns what the attempts of a request together say.
 fn conclusion(attempts: &[Attempt]) -> Conclusion<'_> {
     let acknowledged: Vec<_> = attempts
         .iter()
@@ -209,7 +209,7 @@ fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Rep
     }
 }
 
-/// Every part is there, and its events follow each other.
+/// Checks that every part of a request is there, and that its events follow each other.
 fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Report) {
     for (part, found) in request.parts.iter().zip(found) {
         let whole = found.iter().all(Option::is_some)
@@ -226,7 +226,7 @@ fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Rep
     }
 }
 
-/// An answer names the places where the events are.
+/// Checks that an answer names the places where the events are.
 fn check_answer(
     request: &Request,
     found: &[Vec<Option<&Seen>>],
@@ -275,7 +275,7 @@ fn difference(
     (answered != stored).then(|| format!("answered {answered:?}, stored {stored:?}"))
 }
 
-/// A tailer has seen strictly growing positions, and of its range exactly what is stored in the end.
+/// Checks that a tailer has seen strictly growing positions, and of its range exactly what is stored in the end.
 fn check_tailer(tailer: &Tailer, wanted: &[usize], events: &[Seen], report: &mut Report) {
     report.events_tailed += tailer.seen.len();
     let mut logs: Vec<LogId> = tailer.seen.iter().map(|event| event.log).collect();
@@ -321,7 +321,7 @@ fn check_tailer(tailer: &Tailer, wanted: &[usize], events: &[Seen], report: &mut
                 }),
             }
         }
-        // What was seen but is not among what is stored.
+        // These were seen but are not stored.
         let mut vanished: Vec<Position> = got.into_keys().filter(|p| *p > after).collect();
         vanished.sort_unstable();
         report

@@ -10,95 +10,95 @@ use gesta_core::{EventId, LogId, Position, Revision, StreamId};
 pub enum Violation {
     /// An acknowledged event is not stored.
     AcknowledgedLost {
-        /// Its stream.
+        /// The stream of the event.
         stream: StreamId,
-        /// The event.
+        /// The id of the event.
         id: EventId,
     },
     /// An event is stored more than once in its stream.
     StoredTwice {
-        /// Its stream.
+        /// The stream of the event.
         stream: StreamId,
-        /// The event.
+        /// The id of the event.
         id: EventId,
     },
-    /// An append was refused, or said to have written nothing, but is stored.
+    /// An append was refused, or was said to have written nothing, but is stored.
     RefusedStored {
-        /// Its first stream.
+        /// The first stream of the append.
         stream: StreamId,
-        /// Its first event.
+        /// The id of the first event of the append.
         id: EventId,
     },
     /// A retry was refused although an earlier attempt had been acknowledged.
     RefusedAfterAcknowledged {
-        /// Its first stream.
+        /// The first stream of the append.
         stream: StreamId,
-        /// Its first event.
+        /// The id of the first event of the append.
         id: EventId,
     },
     /// An append is stored in part, or its events do not follow each other.
     PartlyStored {
         /// The stream that lacks events.
         stream: StreamId,
-        /// Its first event.
+        /// The id of the first event of the append in this stream.
         id: EventId,
     },
     /// An acknowledged append is stored at another place than its answer says.
     WrongPlace {
-        /// The stream.
+        /// The stream of the append.
         stream: StreamId,
-        /// Its first event.
+        /// The id of the first event of the append in this stream.
         id: EventId,
-        /// What differs.
+        /// What differs, for people.
         detail: String,
     },
     /// A revision of a stream is missing, doubled or out of order.
     RevisionGap {
-        /// The stream.
+        /// The stream with the wrong revision.
         stream: StreamId,
-        /// The revision that should have come.
+        /// The revision that should have come next.
         expected: Revision,
-        /// The one that came.
+        /// The revision that came instead.
         found: Revision,
     },
     /// Positions of a log do not grow.
     PositionOrder {
-        /// The log.
+        /// The log with the wrong position.
         log: LogId,
-        /// The position that is not above the one before it.
+        /// The position that is not greater than the one before it.
         position: Position,
     },
-    /// `created` is earlier than at the position before.
+    /// The time `created` of an event is earlier than at the position before.
     CreatedDecreased {
-        /// The log.
+        /// The log of the event.
         log: LogId,
-        /// The position.
+        /// The position of the event.
         position: Position,
     },
-    /// A tailer got an event at or below a position that it had seen.
+    /// A tailer received an event at or before a position that it had seen.
     TailerOrder {
-        /// The tailer.
+        /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
     },
-    /// An event is stored at or below a position that a tailer had passed, but the tailer never got it:
-    /// it appeared late, or the subscription dropped it.
+    /// An event is stored at or before a position that a tailer had passed, but the tailer never received it: it
+    /// appeared late, or the subscription dropped it.
     AppearedBelowPassed {
-        /// The tailer.
+        /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
     },
-    /// A tailer got an event that is not stored there: it vanished or is another one.
+    /// A tailer received an event that is not stored at its position: it vanished or another event is there.
     Vanished {
-        /// The tailer.
+        /// The name of the tailer.
         tailer: String,
-        /// The log.
+        /// The log of the event.
         log: LogId,
         /// The position of the event.
         position: Position,
@@ -163,12 +163,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is wrong with an event.
+/// Describes what is wrong with an event.
 fn event(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventId) -> fmt::Result {
     write!(f, "{what}: event {id} of stream {stream}")
 }
 
-/// What is wrong with the append of an event.
+/// Describes what is wrong with the append of an event.
 fn append(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventId) -> fmt::Result {
     write!(f, "{what}: the append of event {id} to stream {stream}")
 }
@@ -176,32 +176,32 @@ fn append(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventI
 /// What a check has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Appends sent, each counted once however often it was retried.
+    /// How many appends were sent; each is counted once however often it was retried.
     pub requests: usize,
-    /// Attempts to send them.
+    /// How many attempts were made to send them.
     pub attempts: usize,
-    /// Appends acknowledged at least once.
+    /// How many appends were acknowledged at least once.
     pub acknowledged: usize,
-    /// Appends never acknowledged, whose last word is a refusal or that nothing was written.
+    /// How many appends were never acknowledged and were refused in the end, or said to have written nothing.
     pub refused: usize,
-    /// Appends of unknown outcome that turned out to be stored.
+    /// How many appends of unknown outcome turned out to be stored.
     pub unknown_stored: usize,
-    /// Appends of unknown outcome that turned out to be absent.
+    /// How many appends of unknown outcome turned out to be absent.
     pub unknown_absent: usize,
-    /// Events in the store.
+    /// How many events the store holds.
     pub events_stored: usize,
-    /// Events of acknowledged appends.
+    /// How many events belong to acknowledged appends.
     pub events_acknowledged: usize,
-    /// Events in the store that none of the appends asked for (lifecycle events, earlier contents).
+    /// How many events of the store no recorded append asked for (lifecycle events, earlier contents).
     pub events_foreign: usize,
-    /// Events that tailers have seen, all together.
+    /// How many events the tailers have seen, all together.
     pub events_tailed: usize,
-    /// Broken promises. Empty is what one wants.
+    /// The broken promises. The list is empty if all is well.
     pub violations: Vec<Violation>,
 }
 
 impl Report {
-    /// True if every promise was kept.
+    /// Tells whether every promise was kept.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
@@ -217,7 +217,7 @@ impl Report {
     }
 }
 
-/// Most broken promises that are written out.
+/// The most broken promises that are written out.
 const SHOWN_MAX: usize = 20;
 
 impl fmt::Display for Report {

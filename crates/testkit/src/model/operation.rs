@@ -8,13 +8,13 @@ use proptest::sample::select;
 
 use crate::support::{categories, prefixes, tags, types};
 
-/// Streams: two of one log, others that look alike.
+/// The names of streams: two of one log, and others that look alike.
 pub(super) const STREAMS: [&str; 6] = ["a-{k}", "b-{k}", "a-1", "A-1", "größe", "a_1%"];
-/// Event types.
+/// The types of events.
 pub(super) const TYPES: [&str; 3] = ["added", "removed", "Added"];
-/// Tags.
+/// The tags of events.
 pub(super) const TAGS: [&str; 3] = ["red", "big", "sku:1"];
-/// Metadata documents: all but the last two are valid.
+/// The metadata documents: all but the last two are valid.
 const DOCUMENTS: [&str; 7] = [
     "{}",
     r#"{ "owner":"x" }"#,
@@ -31,7 +31,7 @@ pub(super) enum Claim {
     Any,
     NoStream,
     StreamExists,
-    /// The last revision of the model, plus this.
+    /// The last revision of the model, plus this number.
     Last(i64),
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Ids {
     Missing,
 }
 
-/// Events for one stream.
+/// The events for one stream.
 #[derive(Debug, Clone)]
 pub(super) struct AppendPart {
     pub(super) stream: &'static str,
@@ -62,13 +62,13 @@ pub(super) struct Event {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
     Nothing,
-    /// Only its first event.
+    /// The append has only its first event.
     Shorter,
-    /// One more new event.
+    /// The append has one more new event.
     Longer,
-    /// With another claim.
+    /// The append has another claim.
     Claim(Claim),
-    /// Without the last stream.
+    /// The append lacks its last stream.
     FewerStreams,
 }
 
@@ -76,18 +76,18 @@ pub(super) enum Change {
 pub(super) enum From {
     Start,
     End,
-    /// Among what the model holds now, in hundredths; may be a little above the end.
+    /// A place among what the model holds now, in hundredths; it may be a little above the end.
     Within(u64),
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
     Append(Vec<AppendPart>),
-    /// An earlier append again, counted back from the newest.
+    /// Sends an earlier append again, counted back from the newest.
     Again(usize, Change),
     Delete(&'static str, Claim, DeleteKind),
     SetMetadata(&'static str, Claim, &'static str),
-    /// An append to `$$name`.
+    /// Appends to `$$name`.
     AppendMetadata(&'static str, Claim, &'static str, Ids),
     Metadata(&'static str),
     ReadStream {
@@ -105,7 +105,7 @@ pub(super) enum Operation {
     List(&'static str, usize),
 }
 
-/// The operations of one round.
+/// Generates the operations of one round.
 pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
     vec(operation(), 1..60)
 }
@@ -138,7 +138,7 @@ fn a_stream() -> impl Strategy<Value = &'static str> {
     select(&STREAMS[..])
 }
 
-/// A stream, now and then its metadata stream.
+/// Generates the name of a stream, now and then that of its metadata stream.
 fn name() -> impl Strategy<Value = String> {
     (a_stream(), prop::bool::weighted(0.2)).prop_map(|(stream, metadata)| {
         let prefix = if metadata { "$$" } else { "" };

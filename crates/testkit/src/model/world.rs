@@ -1,4 +1,4 @@
-//! One round: the same operations on the store under test and on the model.
+//! Does one round: the same operations on the store under test and on the model.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -16,19 +16,19 @@ use super::operation::{AppendPart, Change, Claim, Event, From, Ids, Operation, S
 use crate::factory::{StoreFactory, TestStore};
 use crate::support::{ErrorKind, Follower, all_pages, event, list, stream, tag};
 
-/// Two stores that must agree.
+/// The two stores that must agree.
 struct World {
     tested: TestStore,
     tested_incarnation: Incarnation,
     model: MemoryStore,
     model_incarnation: Incarnation,
-    /// Appends so far, to be sent again.
+    /// The appends so far, which may be sent again.
     sent: Vec<Append>,
     ids: HashSet<EventId>,
     logs: u16,
 }
 
-/// Does the operations, comparing every answer.
+/// Does the operations and compares every answer.
 pub(super) async fn round(
     factory: &dyn StoreFactory,
     operations: Vec<Operation>,
@@ -61,7 +61,7 @@ fn describe(error: Error) -> String {
     error.to_string()
 }
 
-/// Fails if the answers differ.
+/// Fails if the two answers differ.
 fn same<T: PartialEq + Debug>(what: &str, tested: &T, model: &T) -> Result<(), String> {
     if tested == model {
         return Ok(());
@@ -75,11 +75,11 @@ fn same<T: PartialEq + Debug>(what: &str, tested: &T, model: &T) -> Result<(), S
 #[derive(Clone, Copy, PartialEq)]
 enum Errors {
     Exactly,
-    /// Only their kind: which stream of several is to blame may be told differently.
+    /// Only their kinds are compared, since stores may tell differently which of several streams is to blame.
     ByKind,
 }
 
-/// An error, without what may differ.
+/// Describes an error, without what may differ.
 fn error_of(error: &Error, errors: Errors) -> String {
     match error.kind() {
         ErrorKind::InvalidArgument { .. } => "invalid argument".into(),
@@ -178,7 +178,7 @@ impl World {
         same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
     }
 
-    /// A new id that the model knows of, or none.
+    /// Returns a new id that the model knows, or none.
     fn id(&mut self, ids: Ids) -> Option<EventId> {
         let id = EventId(Uuid::from_u128(self.ids.len() as u128 + 1));
         (ids == Ids::Given).then(|| {
@@ -204,7 +204,7 @@ impl World {
         Append::to(stream(part.stream), expected, events)
     }
 
-    /// The claim, seen from where the model stands.
+    /// Returns the claim as an expected revision, by what the model holds.
     async fn expected(&self, name: &str, claim: Claim) -> ExpectedRevision {
         match claim {
             Claim::Any => ExpectedRevision::Any,
@@ -264,7 +264,7 @@ impl World {
         answer
     }
 
-    /// An event, without what may differ.
+    /// Returns an event without what may differ.
     fn plain(&self, mut event: RecordedEvent) -> RecordedEvent {
         event.created = Timestamp(0);
         if !self.ids.contains(&event.id) {
@@ -330,7 +330,7 @@ impl World {
         let tested = request(self.tested_incarnation);
         let model = request(self.model_incarnation);
         match self.model.read_all(model.clone()).await {
-            // Pages may be cut differently; all of them together must agree.
+            // Pages may be cut differently, but all of them together must agree.
             Ok(_) => {
                 let (tested, tested_end) = all_pages(self.tested.as_ref(), tested).await;
                 let (model, model_end) = all_pages(&self.model, model).await;
@@ -377,7 +377,7 @@ impl World {
         self.compare_subscriptions(live).await
     }
 
-    /// What a subscriber since the beginning and one that begins now have got.
+    /// Compares what a subscriber since the beginning and one that begins now have received.
     async fn compare_subscriptions(&self, live: &mut Follower) -> Result<(), String> {
         let stored = self.tested.read_everything().await.map_err(describe)?;
         let mut late = Follower::all(self.tested.as_ref(), SubscribeFrom::Start).await;

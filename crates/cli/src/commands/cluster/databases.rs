@@ -1,4 +1,4 @@
-//! `gesta cluster add-database` and `move-log`: in which databases the logs of a store lie.
+//! `gesta cluster add-database` and `move-log`: the databases in which the logs of a store lie.
 
 use gesta::databases::{self, MoveTo, Step};
 use gesta_core::LogId;
@@ -8,7 +8,7 @@ use crate::args::ClusterMoveLog;
 use crate::exit::Outcome;
 use crate::output::Output;
 
-/// Adds an empty database.
+/// Adds an empty database to the store.
 pub(super) async fn add(urls: &str, new: &str, output: &mut Output) -> Outcome {
     let map = databases::add(urls, new).await?;
     let count = map.databases().len();
@@ -18,7 +18,7 @@ pub(super) async fn add(urls: &str, new: &str, output: &mut Output) -> Outcome {
     })
 }
 
-/// Moves a log, or takes a move back.
+/// Moves a log to another database, or takes a move back.
 pub(super) async fn move_log(urls: &str, request: &ClusterMoveLog, output: &mut Output) -> Outcome {
     let log = LogId(request.log);
     let goal = match &request.to {

@@ -44,7 +44,8 @@ pub(super) async fn perform(
     }
 }
 
-/// Asks all databases, one after the other, under headings. One that is away is passed over, and is the outcome.
+/// Runs a command in all databases, one after the other, each under a heading. If a database fails, the others are
+/// asked nevertheless, and its failure is the outcome.
 async fn each(registries: &Registries, command: &ClusterCommand, output: &mut Output) -> Outcome {
     let mut outcome = Ok(());
     for (number, registry) in (1..).zip(registries) {
@@ -70,7 +71,8 @@ async fn status(registries: &Registries, output: &mut Output) -> Outcome {
     outcome
 }
 
-/// The registry of the database in which a log lies. A log may lie in one that is away.
+/// Finds the registry of the database in which a log lies. If none has the log and a database does not answer, that is
+/// the error, since the log may lie there.
 async fn home(registries: &Registries, log: u16) -> Outcome<&Arc<dyn Registry>> {
     let mut away = None;
     for registry in registries {
@@ -88,7 +90,7 @@ async fn home(registries: &Registries, log: u16) -> Outcome<&Arc<dyn Registry>> 
     })
 }
 
-/// Refuses the number of a node.
+/// Refuses the number of a node, since only its address names it in all databases.
 fn check_address(node: &str) -> Outcome {
     match node.parse::<u32>() {
         Err(_) => Ok(()),

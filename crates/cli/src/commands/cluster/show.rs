@@ -1,6 +1,6 @@
-//! What `gesta cluster` shows: tables for people, one JSON object for each row.
+//! Shows what `gesta cluster` found: tables for people, one JSON object for each row.
 //!
-//! Not here: what is looked at (`gesta_core::registry`).
+//! Not here: what is shown (`gesta_core::registry`).
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::logs_of;
 use crate::exit::Outcome;
 use crate::output::{Output, visible};
 
-/// A node in a sentence.
+/// Names a node in a sentence.
 pub(super) fn named(node: &NodeRow) -> String {
     format!("node {} at {}", node.id, visible(&node.info.address))
 }
 
-/// The node of this number in a sentence; one that has left has no address.
+/// Names the node of this number in a sentence. A node that has left has no address.
 pub(super) fn name(look: &Look, id: NodeId) -> String {
     look.node(id)
         .map_or_else(|| format!("node {id}, which has left,"), named)
 }
 
-/// A row in both forms: the cells of the table, and the object.
+/// A row in both forms: the cells of the table, and the JSON object.
 struct Row {
     cells: Vec<String>,
     record: Value,
 }
 
-/// Shows rows: as objects, or as a table under a heading.
+/// Shows rows as JSON objects, or as a table under a heading.
 fn rows(heading: &[&str], rows: &[Row], output: &mut Output) -> Outcome {
     let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
@@ -55,7 +55,8 @@ fn rows(heading: &[&str], rows: &[Row], output: &mut Output) -> Outcome {
     Ok(())
 }
 
-/// The state of a cluster; of several databases that of one, with its number from 1.
+/// Shows the state of a cluster. In a store of several databases it is the cluster of database number `database`,
+/// counted from 1.
 pub(super) fn status(
     id: Uuid,
     look: &Look,
@@ -113,12 +114,12 @@ pub(super) fn status(
     ))
 }
 
-/// A node that has been silent for longer than this is dead, or no other node is there to say so.
+/// How long a node may be silent. After that it is dead, or no other node is there to say so.
 fn silent_after(look: &Look) -> Duration {
     membership::Config::default().dead(look.nodes.len())
 }
 
-/// The state of a node in words.
+/// Shows the state of a node in words.
 pub(super) fn state_of(state: NodeState, is_held: bool) -> String {
     let held = if is_held { ", held" } else { "" };
     format!("{}{held}", state.name())
@@ -197,7 +198,7 @@ fn list(numbers: &[u32]) -> String {
     }
 }
 
-/// The moves that would bring all logs to where they should be.
+/// Shows the moves that would bring all logs to where they should be.
 pub(super) fn plan(look: &Look, output: &mut Output) -> Outcome {
     let moves = membership::planned_moves(look);
     if moves.is_empty() {
@@ -215,7 +216,7 @@ pub(super) fn plan(look: &Look, output: &mut Output) -> Outcome {
     rows(&["log", "from", "to", "reason"], &planned, output)
 }
 
-/// The newest `limit` of the moves that were made, newest first.
+/// Shows the newest `limit` of the moves that were made, newest first.
 pub(super) fn history(look: &Look, moves: &[Move], limit: usize, output: &mut Output) -> Outcome {
     let shown: Vec<Row> = (0..moves.len().min(limit))
         .map(|n| move_row(look, &moves[n], &moves[n + 1..]))
@@ -227,7 +228,7 @@ pub(super) fn history(look: &Look, moves: &[Move], limit: usize, output: &mut Ou
     )
 }
 
-/// A move; `older` are those before it that are kept.
+/// Makes the row of a move. `older` are the moves before it that are kept.
 fn move_row(look: &Look, done: &Move, older: &[Move]) -> Row {
     let place = |node: Option<NodeId>| match node {
         None => "nobody".to_owned(),
@@ -262,7 +263,8 @@ fn move_row(look: &Look, done: &Move, older: &[Move]) -> Row {
     Row { cells, record }
 }
 
-/// False if the move before this one of the same log is not among those kept, so that nobody knows who had the log.
+/// Tells whether it is known who owned the log before this move: the move says it, or is the first one of the log, or
+/// an older move of the log is kept.
 pub(super) fn is_from_kept(done: &Move, older: &[Move]) -> bool {
     let is_first = done.epoch <= LeaseEpoch::default().next();
     done.from.is_some() || is_first || older.iter().any(|other| other.log == done.log)
