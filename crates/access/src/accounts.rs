@@ -246,7 +246,7 @@ impl Accounts {
         };
         match self.add_user(add).await {
             Ok(()) => Ok(true),
-            // Another node was faster.
+            // Another node made the user first.
             Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {
                 Ok(false)
             }
@@ -482,10 +482,12 @@ impl Accounts {
                 Err(error) => return Err(error),
             }
         }
-        // Whoever was faster is found. A server that has not seen the marker yet lets anybody set rights for a second more.
+        // A marker that another process wrote first is found here. A server that has not seen the marker yet lets
+        // anybody set rights until it looks for the marker again.
         self.check_rights(first).await
     }
 
+    /// Checks that no rights of streams were set while anybody could set them, unless they are to be kept.
     async fn check_rights(&self, first: FirstUser) -> Result<()> {
         if first == FirstUser::KeepRights {
             return Ok(());
@@ -569,6 +571,7 @@ fn check_groups(groups: &[String]) -> Result<()> {
         .try_for_each(|group| names::check_group(group))
 }
 
+/// Checks that no name is that of a user and of a group, since rights name users and groups alike.
 fn check_collisions(directory: &Directory, user: &str, groups: &[String]) -> Result<()> {
     let is_group = |name: &str| {
         directory

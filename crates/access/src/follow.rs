@@ -130,7 +130,7 @@ async fn wait_for_marker(shared: &Shared) {
             Err(error) => tracing::debug!(%error, "it is not known whether access is on"),
         }
     }
-    // Nothing else was read yet.
+    // Until now nothing but the marker was read.
     shared.set_loaded(false);
     shared.changed.notify_one();
 }
@@ -153,7 +153,7 @@ async fn load(shared: &Shared) -> Result<Loaded> {
     let store = &*shared.store;
     let mut directory = Directory::default();
     read_account(store, &mut directory, MARKER).await?;
-    // A store that has lost its marker in a fail-over does not open under those who use it.
+    // Access stays on in this process even if a fail-over has lost the marker.
     let was_on = shared.directory().is_on();
     if !directory.is_on() && !was_on && shared.config.mode == Mode::Auto {
         begin(shared, directory);
@@ -336,7 +336,7 @@ async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
             Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => return error,
             Err(error) => {
                 warn_once!(told, %error, "changes of the accounts cannot be read; trying again");
-                // Subscriptions that run must end once the news are too old.
+                // Running subscriptions must end once the news is too old.
                 shared.changed.notify_one();
                 tokio::time::sleep(AGAIN_AFTER).await;
             }

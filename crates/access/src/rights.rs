@@ -262,7 +262,7 @@ pub(crate) fn decide(
         });
     };
     if subject.kind == Kind::Account {
-        // Account streams are only read and appended to; deleting them or hiding their events would be forgetting them.
+        // Account streams can only be read and appended to. Deleting them or hiding their events would lose accounts.
         let changes = matches!(subject.right, Right::Delete | Right::WriteMetadata);
         return yes(standing.is_admin() && standing.prefixes.is_empty() && !changes);
     }

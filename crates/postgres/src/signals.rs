@@ -85,7 +85,7 @@ impl Signals {
                 Err(broadcast::error::RecvError::Lagged(_)) => {
                     Some((Signal::Interrupted, receiver))
                 }
-                // Closed: endless silence.
+                // The channel is closed, so no message comes any more.
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
         };
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     fn publish(&self, signal: Signal) {
-        // Fails only if nobody listens.
+        // This fails only if nobody listens.
         let _ = self.ledger.received.send(signal);
     }
 }
@@ -218,7 +218,7 @@ async fn receive(
         match from_payload(shared.ledger.process, message.payload()) {
             Some(Message::Signal(signal)) => shared.publish(signal),
             Some(Message::Incarnation(begun)) if begun != shared.ledger.history().incarnation => {
-                // The next connection looks for itself.
+                // The next connection finds out by itself what has changed.
                 return format!("incarnation {begun} of the store has begun");
             }
             Some(Message::Incarnation(_)) | None => {}
@@ -237,11 +237,11 @@ async fn send(client: &Client, statement: &Statement, channel: &str, shared: &Sh
         if payloads.is_empty() && !silent {
             continue;
         }
-        // Without payloads this is the sign of life.
+        // Without payloads this only shows that the connection is alive.
         if let Err(cause) = answered(client.execute(statement, &[&channel, &payloads])).await {
             return cause;
         }
-        // Cut short by a request that came since.
+        // An urgent message that came since ends the pause early.
         let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
     }
 }

@@ -55,7 +55,7 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
     Ok(answer)
 }
 
-/// Adds the owner of the log that an append went to, if that is another node.
+/// Adds the owner of the log that a change went to, if that is another node.
 fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
     let Some(cluster) = &call.state.cluster else {
         return;
@@ -129,7 +129,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
 /// The answer to a change that has no events of the caller, with the hint who owns its log.
 fn stored(call: &Call<'_>, log: LogId, stored: &Stored) -> Answer {
     let mut answer = json(StatusCode::OK, answer::write(stored));
-    placement::hint(call, log, &mut answer);
+    hint_owner(call, log, &mut answer);
     answer
 }
 

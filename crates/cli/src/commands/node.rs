@@ -55,7 +55,8 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
         return Err(Failure::usage(text));
     }
     let secret = read_secret(&cluster.secret_file)?;
-    // What is told is checked before the port is taken; without it the address is one that can be listened at.
+    // The address to advertise is checked before the port is taken. If none is given, it is the address that the node
+    // listens on.
     let options = |address: &str| -> gesta_core::Result<gesta::NodeOptions> {
         let options = gesta::NodeOptions {
             weight: cluster.weight,
@@ -77,6 +78,7 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
 }
 
 impl Prepared {
+    /// Joins the cluster of the database.
     pub(super) async fn join(
         self,
         options: &gesta::Options,
@@ -90,6 +92,7 @@ impl Prepared {
     }
 }
 
+/// Reads the secret of the cluster, without white space at its end.
 fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     if path.is_empty() {
         let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE (cluster.secret_file)";
@@ -100,6 +103,8 @@ fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     Ok(secret.trim_ascii_end().to_vec())
 }
 
+/// Returns the address at which clients reach the server of a node. A server that listens at every address of its
+/// machine is reached at the host at which the other nodes reach it.
 pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     let placement = node.placement();
     let own = placement.me.and_then(|me| placement.member(me));
@@ -110,6 +115,7 @@ pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
     }
 }
 
+/// Tells the server what a node knows about its cluster.
 pub(super) struct OfNode(pub(super) Arc<gesta::Node>);
 
 impl Cluster for OfNode {

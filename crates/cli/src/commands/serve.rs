@@ -69,7 +69,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         bound = bound.with_access(access.clone());
     }
     let server = bound.serve(Arc::clone(&shared), registry);
-    // Whoever reads that it listens may stop it at once.
+    // Signals are received before the address is told, since whoever reads the address may stop the server at once.
     let terminate = signal(SignalKind::terminate())?;
     greet(&info, scheme, server.local_addr());
     until_stopped(terminate, membership_ended, async move {
