@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gesta_cluster::{LogPlace, Owner, Placement};
 use gesta_core::registry::{LeaseEpoch, NodeId};
 use gesta_core::{After, Appended, Incarnation, LogId, Result, StreamId};
-use gesta_link::cores::{Credit, Link, Newest, Receiver, Sender};
+use gesta_link::cores::{Credit, LinkState, Newest, Receiver, Sender};
 use gesta_link::{Address, Hint, Route};
 use gesta_node::cores::{Change, Here, route};
 use tokio::time::Instant;
@@ -201,7 +201,7 @@ pub struct Node {
     /// Who owns the log, as this node believes.
     pub placement: Placement,
     /// The links to the other nodes.
-    pub links: [Link; NODES],
+    pub links: [LinkState; NODES],
     /// The newest lane of each forwarder.
     pub newest: HashMap<Living, Newest>,
     /// It has given its logs away, takes no more calls, and ends when it has answered those that it has.
@@ -221,7 +221,7 @@ impl Node {
             calls: HashMap::new(),
             returned: Vec::new(),
             placement,
-            links: [Link::Up(CREDIT); NODES],
+            links: [LinkState::Up(CREDIT); NODES],
             newest: HashMap::new(),
             is_leaving: false,
         }

@@ -258,7 +258,7 @@ impl Generator {
             let own: Vec<Window> = own.copied().collect();
             tasks.spawn_local(async move {
                 for window in own {
-                    generator.ride(user, &window, &stop).await;
+                    generator.run_user(user, &window, &stop).await;
                 }
             });
         }
@@ -287,7 +287,7 @@ impl Generator {
     }
 
     /// A user through a phase.
-    async fn ride(&self, user: usize, window: &Window, stop: &CancellationToken) {
+    async fn run_user(&self, user: usize, window: &Window, stop: &CancellationToken) {
         if let Drive::Open { rate, users } = window.phase.drive {
             let rate = rate * (1.0 - window.phase.reads);
             return self.keep_schedule(user, users, rate, window, stop).await;

@@ -56,7 +56,7 @@ impl World {
             let asked = vec![Asked {
                 stream: stream.clone(),
                 target: stream,
-                claim: Claim::Expected(ExpectedRevision::Any),
+                claim: StreamClaim::Expected(ExpectedRevision::Any),
                 ids: vec![id],
             }];
             let request = Request::Append(request);
