@@ -33,8 +33,8 @@ mod storage;
 mod work;
 
 pub use changes::Create;
-pub use commands::Join;
-pub use config::{Alone, Config, Placement};
+pub use commands::JoinGroup;
+pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;

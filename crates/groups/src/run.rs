@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::begin::Begun;
-use crate::commands::{Command, Join, Stop, no_consumer};
-use crate::config::{Config, Placement};
+use crate::commands::{Command, JoinGroup, Stop, no_consumer};
+use crate::config::{Config, GroupPlacement};
 use crate::error::{Error, Result};
 use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
@@ -41,7 +41,7 @@ const LAST_CHECKPOINT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) placement: Arc<dyn Placement>,
+    pub(crate) placement: Arc<dyn GroupPlacement>,
     /// Bytes of events that all groups hold.
     pub(crate) held_bytes: AtomicUsize,
     /// What all groups have done.
@@ -397,7 +397,7 @@ impl Task {
         Err(no_consumer(&self.storage.group, consumer))
     }
 
-    fn join(&mut self, join: Join) -> Result<Membership> {
+    fn join(&mut self, join: JoinGroup) -> Result<Membership> {
         let id = ConsumerId(Uuid::new_v4());
         let group = self.storage.group.clone();
         if let Err(refused) = self.machine.join(id, join.buffer) {

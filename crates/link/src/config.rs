@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::error::StartError;
+use crate::error::LinkStartError;
 use crate::route::Address;
 use crate::sending::Credit;
 
@@ -24,10 +24,10 @@ impl Secret {
     /// Takes at least 16 bytes.
     ///
     /// # Errors
-    /// [`StartError::Config`] if they are fewer.
-    pub fn new(bytes: &[u8]) -> Result<Self, StartError> {
+    /// [`LinkStartError::Config`] if they are fewer.
+    pub fn new(bytes: &[u8]) -> Result<Self, LinkStartError> {
         if bytes.len() < SECRET_BYTES_MIN {
-            return Err(StartError::Config(format!(
+            return Err(LinkStartError::Config(format!(
                 "the secret must have at least {SECRET_BYTES_MIN} bytes, found {}",
                 bytes.len()
             )));
@@ -170,8 +170,8 @@ pub struct LinkConfig {
 const BODY_BYTES_MAX: u32 = 1 << 30;
 
 impl LinkConfig {
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let refuse = |sentence: &str| Err(StartError::Config(sentence.to_owned()));
+    pub(crate) fn check(&self) -> Result<(), LinkStartError> {
+        let refuse = |sentence: &str| Err(LinkStartError::Config(sentence.to_owned()));
         let (bounds, times) = (&self.bounds, &self.times);
         if self.store.logs == 0 {
             return refuse("a store has at least one log");

@@ -50,6 +50,6 @@ pub use gesta_cluster::Took;
 pub use gesta_cluster::membership::Stop;
 pub use gesta_link::Protocols;
 pub use join::{Build, NodeOptions};
-pub use node::{Config, Link, Node};
+pub use node::{Config, Node, NodeLink};
 pub use placements::Placements;
 pub use standing::NodeStats;

@@ -17,7 +17,7 @@ use gesta_core::{
     SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission,
     Subscribe, Subscription,
 };
-use gesta_link::{Forwarder, LinkConfig, LinkServer, Reach, StartError};
+use gesta_link::{Forwarder, LinkConfig, LinkServer, LinkStartError, Reach};
 use gesta_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -46,7 +46,7 @@ pub struct Config {
 
 /// The link to another node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct NodeLink {
     /// Where the node is reached.
     pub address: Arc<str>,
     /// True if calls can be sent to it.
@@ -152,11 +152,11 @@ impl Node {
 
     /// The links to the other nodes that have not left, in the order of their numbers.
     #[must_use]
-    pub fn links(&self) -> Vec<Link> {
+    pub fn links(&self) -> Vec<NodeLink> {
         let (placement, reach) = (self.placement(), self.forwarder.nodes());
         let others = placement.nodes.iter();
         let others = others.filter(|other| Some(other.id) != placement.me);
-        let link = |other: &Member| Link {
+        let link = |other: &Member| NodeLink {
             address: Arc::clone(&other.address),
             is_up: reach.iter().any(|node| {
                 node.address.as_str() == &*other.address && node.reach == Reach::Reachable
@@ -249,7 +249,7 @@ impl Node {
     }
 }
 
-fn invalid(error: StartError) -> Error {
+fn invalid(error: LinkStartError) -> Error {
     Error::invalid("the node", error.to_string())
 }
 

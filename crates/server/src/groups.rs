@@ -12,7 +12,7 @@ use gesta_core::{
 };
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
-    Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, Join, REASON_CHARS_MAX,
+    Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, JoinGroup, REASON_CHARS_MAX,
     Settings, Source, Token, Which,
 };
 use gesta_wire::json::{Bounded, Object};
@@ -82,7 +82,7 @@ impl OfCluster {
     }
 }
 
-impl gesta_groups::Placement for OfCluster {
+impl gesta_groups::GroupPlacement for OfCluster {
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere> {
         let cluster = self.cluster.as_deref()?;
         let owner = cluster.owner_elsewhere(log_of(stream, self.logs(cluster)?))?;
@@ -333,7 +333,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
-    let consumer = groups.join(&group, Join { buffer, identity }).await?;
+    let consumer = groups.join(&group, JoinGroup { buffer, identity }).await?;
     let seen = Deliveries::new(call.state, call.admitted(), &info);
     let feed = Feed::Consumer {
         id: consumer.id(),

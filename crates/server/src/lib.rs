@@ -54,7 +54,7 @@ mod uri;
 mod write;
 
 pub use config::{Config, NoOrigin, Origin};
-pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
+pub use placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
 pub use state::BackupSource;

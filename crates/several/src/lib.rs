@@ -18,4 +18,4 @@ mod writer;
 
 pub use backend::Several;
 pub use check::arrange;
-pub use route::Part;
+pub use route::DatabasePart;

@@ -191,7 +191,7 @@ impl Load {
     pub(crate) async fn judge(
         self,
         stored: &[RecordedEvent],
-    ) -> Result<gesta_testkit::history::Report> {
+    ) -> Result<gesta_testkit::history::HistoryReport> {
         self.load.judge(stored).await
     }
 }

@@ -54,7 +54,7 @@ impl Seats {
         let end = store::end_of(opened.store.as_ref()).await?;
         let (over, acknowledged) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
         let (own_over, own_acknowledged) = (over.clone(), Arc::clone(&acknowledged));
-        let work = move || ride(targets, users, seed, own_acknowledged, own_over);
+        let work = move || run_users(targets, users, seed, own_acknowledged, own_over);
         Ok(Self {
             users: users.into(),
             acknowledged,
@@ -94,7 +94,7 @@ impl Seats {
 }
 
 /// All requests of a round, and what their answers tell.
-async fn ride(
+async fn run_users(
     targets: Vec<SocketAddr>,
     users: u16,
     seed: u64,

@@ -38,7 +38,7 @@ impl RestoredKeys {
 
 /// A command in a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Stored<'a> {
+pub(crate) struct StoredCommand<'a> {
     #[serde(borrow)]
     key: Cow<'a, str>,
     #[serde(borrow)]
@@ -53,7 +53,7 @@ pub(crate) struct Stored<'a> {
     age_ms: u64,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredCommand<'a> {
     pub(crate) fn of(one: &'a Remembered, now_ms: i64) -> Self {
         Self {
             key: Cow::Borrowed(&one.key),

@@ -70,7 +70,7 @@ async fn calls_are_over_after_a_suspension() {
         number: 1,
     };
     for log in [0, 1] {
-        let owner = Owner::Node(address.clone());
+        let owner = RouteOwner::Node(address.clone());
         sender.set_route(LogId(log), Route { owner, epoch }).await;
     }
     let within = |seconds| Instant::now() + Duration::from_secs(seconds);

@@ -10,7 +10,7 @@ use gesta_grpc::messages::groups::list_req::options::ListOption;
 use gesta_grpc::messages::groups::{ListReq, ListResp, list_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
-use gesta_server::{Cluster, ClusterNode, Config, LogOwner, Placement, Registry};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, Config, LogOwner, Registry};
 
 use crate::client::Client;
 use crate::requests::{GROUPS, consuming, identifier};
@@ -35,7 +35,7 @@ impl Three {
 }
 
 impl Cluster for Three {
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ClusterPlacement {
         let node = |(api, node): (&Option<&str>, u32)| ClusterNode {
             node,
             address: format!("node-{node}:2114"),
@@ -43,7 +43,7 @@ impl Cluster for Three {
             state: "up",
             build: "0.1.0".to_owned(),
         };
-        Placement {
+        ClusterPlacement {
             node: Some(2),
             nodes: self.apis.iter().zip(1..).map(node).collect(),
             logs: vec![self.owner()],
