@@ -380,7 +380,8 @@ mod tests {
         );
     }
 
-    /// Goal: every losing number is in the finding; what is not comparable, broke its word, or is no store is not ranked.
+    /// Goal: every losing number is in the finding; what is not comparable, broke its word, or is no store is not
+    /// ranked.
     #[test]
     fn the_finding_names_who_is_ahead() {
         let with = |name: &'static str, few: f64, many: f64, lost: u64| {

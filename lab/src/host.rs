@@ -40,7 +40,8 @@ impl Host {
     }
 }
 
-/// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a repository.
+/// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a
+/// repository.
 pub fn commit() -> String {
     if let Some(built) = option_env!("GESTA_COMMIT") {
         return built.into();

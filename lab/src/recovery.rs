@@ -1,7 +1,7 @@
 //! `recovery`: after a restart, how fast do entities come to memory, and how fast does a projection catch up?
 //!
-//! One population of entities per number of events, made by commands, with snapshots on the way. Each cell opens the store
-//! anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
+//! One population of entities per number of events, made by commands, with snapshots on the way. Each cell opens the
+//! store anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
 //! snapshots and without looking at them.
 
 use std::time::Duration;

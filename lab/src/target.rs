@@ -150,7 +150,8 @@ pub trait Session: Send {
     /// Appends; an `Ok` means: durably stored, as [`TargetFacts::durability`] says.
     async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError>;
 
-    /// Where the last append that was acknowledged is stored, if its answer said so. Then [`Stored::whole`] must be shown.
+    /// Where the last append that was acknowledged is stored, if its answer said so. Then [`Stored::whole`] must be
+    /// shown.
     fn place(&self) -> Option<StoredAt> {
         None
     }

@@ -4,8 +4,8 @@
 //! it or not at all, and in snapshots. A key without events is not remembered: nothing happened. Invariants: an entity
 //! remembers no more than its [`Bounds`], also while it is loaded; it knows whether it has forgotten a command that may
 //! still be sent again ([`Keys::may_have_known`]), and the clocks of nodes take no part in that; a copy for a snapshot
-//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is answered
-//! (`slot::command`).
+//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is
+//! answered (`slot::command`).
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;

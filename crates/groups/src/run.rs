@@ -1,8 +1,8 @@
 //! The task of one group: connects the machine with the store and with the consumers.
 //!
 //! Everything that waits for the store runs beside the loop, one call of a kind at a time, so that consumers are served
-//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its successor
-//! begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
+//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its
+//! successor begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -165,7 +165,8 @@ impl Task {
         }
     }
 
-    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be stored.
+    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be
+    /// stored.
     fn settle(&mut self) {
         let now = now();
         while let Some((consumer, token)) = self.machine.expired(now) {

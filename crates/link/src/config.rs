@@ -79,12 +79,13 @@ pub struct Times {
     pub ping_every: Duration,
     /// The same while calls wait for the answer of the node.
     pub ping_waiting_every: Duration,
-    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come back.
+    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come
+    /// back.
     pub silent_after: Duration,
     /// A link is dead when the last pong is so old.
     pub dead_after: Duration,
-    /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner when
-    /// none has been known for so long.
+    /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner
+    /// when none has been known for so long.
     pub return_after: Duration,
     /// A node that was unreachable gets calls again when the link to it has held so long.
     pub trusted_after: Duration,

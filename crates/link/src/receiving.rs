@@ -2,8 +2,8 @@
 //!
 //! It is pure. Invariants: calls are handed over in the dense order of their numbers; after one was answered as *not
 //! here*, no later one is handed over, and no answer to a later one is sent, for the forwarder sends all of them again;
-//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a newer
-//! one for the same log ([`Newest`]).
+//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a
+//! newer one for the same log ([`Newest`]).
 
 use std::time::Duration;
 

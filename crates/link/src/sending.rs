@@ -1,15 +1,15 @@
 //! The forwarder's end of the lanes of one log: which call is written when, to whom, and which come back.
 //!
 //! It is pure: it does no I/O and has no clock. Inputs come with the time; what is to be done outside comes out as
-//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as much
-//! as its stream takes.
+//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as
+//! much as its stream takes.
 //!
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
 //! the lane, then those that wait. When the owner answers *not here* from some call on, that call and all later ones
-//! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane is
-//! opened. So each lane begins with the first call that is unanswered, and nothing overtakes. When the database names
-//! another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for a moment
-//! too: what the old owner has answered is certain, and what is sent again is in doubt.
+//! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane
+//! is opened. So each lane begins with the first call that is unanswered, and nothing overtakes. When the database
+//! names another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for
+//! a moment too: what the old owner has answered is certain, and what is sent again is in doubt.
 //!
 //! After an error one call is in flight until the first success: calls that the owner refuses are not sent in hundreds,
 //! again and again.
@@ -35,8 +35,8 @@ const REMAINING_MIN: Duration = Duration::from_millis(1);
 /// A lane on which a call was given up, and no answer has come for so long since, is given up too: whatever the owner
 /// has lost, a new lane begins afresh.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
-/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on their
-/// way a lane is kept so long.
+/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on
+/// their way a lane is kept so long.
 const LEAVE_WITHIN: Duration = Duration::from_millis(250);
 /// Expired calls are looked for no more often than this.
 const EXPIRY_EVERY: Duration = Duration::from_millis(2);
@@ -341,8 +341,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on; those
-    /// between may have been done.
+    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on;
+    /// those between may have been done.
     pub fn not_here(
         &mut self,
         now: Instant,
@@ -449,8 +449,8 @@ impl<T> Sender<T> {
         self.earliest_deadline = None;
     }
 
-    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are: their
-    /// answers may still come.
+    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are:
+    /// their answers may still come.
     fn return_impatient(&mut self, now: Instant) {
         if std::mem::take(&mut self.has_impatient) {
             let is_patient = |entry: &Entry<T>| entry.patience != Patience::UntilSilent;

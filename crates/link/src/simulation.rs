@@ -2,13 +2,13 @@
 //! delays and loses.
 //!
 //! A node may believe that it is the owner though it is not any more; what it does then has no effect, and it finds out
-//! (in the store, the chained insert misses). A call is known by its id, so doing it a second time has no effect either.
-//! Frames that were written before a connection was cut may arrive long after.
+//! (in the store, the chained insert misses). A call is known by its id, so doing it a second time has no effect
+//! either. Frames that were written before a connection was cut may arrive long after.
 //!
-//! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply means
-//! that the call took effect, `was_written: false` that it never did; only impatient calls come back from a silent owner; no call takes effect after its deadline plus the
-//! time that its frame was under way; calls that come back, do so in order; and after some time of peace every call has
-//! its outcome and a new one succeeds.
+//! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply
+//! means that the call took effect, `was_written: false` that it never did; only impatient calls come back from a
+//! silent owner; no call takes effect after its deadline plus the time that its frame was under way; calls that come
+//! back, do so in order; and after some time of peace every call has its outcome and a new one succeeds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

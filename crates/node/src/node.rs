@@ -55,8 +55,8 @@ pub struct NodeLink {
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
 ///
-/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its links
-/// are cut, its port is free, and its beats end.
+/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its
+/// links are cut, its port is free, and its beats end.
 pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) forwarder: Forwarder,
@@ -214,8 +214,8 @@ impl Node {
         &self.store
     }
 
-    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new owners.
-    /// For what lives beside the store, such as an entity runtime: end it after this and before
+    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new
+    /// owners. For what lives beside the store, such as an entity runtime: end it after this and before
     /// [`shutdown`](EventStore::shutdown), for until then other nodes send it what it owns.
     ///
     /// # Cancel safety
@@ -253,8 +253,8 @@ fn invalid(error: LinkStartError) -> Error {
     Error::invalid("the node", error.to_string())
 }
 
-/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the time
-/// after which it is given up, and the store may do each of them as much later.
+/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the
+/// time after which it is given up, and the store may do each of them as much later.
 fn check_window(window: Duration, give_up_after: Duration) -> Result<()> {
     if window >= give_up_after.saturating_mul(2) {
         return Ok(());

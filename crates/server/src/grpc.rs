@@ -1,7 +1,7 @@
 //! The gRPC calls of the EventStoreDB and KurrentDB clients, on the same port as HTTP.
 //!
-//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes wrong
-//! is a status in the trailers.
+//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes
+//! wrong is a status in the trailers.
 //! Invariants: what arrives counts against the bytes in flight as it arrives; a call that may last for ever counts as a
 //! subscription, every other one as a request; the deadline that a client names ends its call.
 //! Not here: messages, errors, filters and what else is pure (`gesta_grpc`).

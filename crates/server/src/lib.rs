@@ -1,5 +1,6 @@
 //! HTTP API of the Gesta event store, JSON documents, lines and server-sent events over any
-//! [`EventStore`](gesta_core::EventStore); and the gRPC calls of the EventStoreDB and KurrentDB clients on the same port.
+//! [`EventStore`](gesta_core::EventStore); and the gRPC calls of the EventStoreDB and KurrentDB clients on the same
+//! port.
 //!
 //! Why a library that takes a store: the binary chooses the backend; tests choose the in-memory one.
 //! Why hyper without a framework: an append of one small event is most of the work, and what a

@@ -56,7 +56,8 @@ pub struct Record {
     pub way: Option<Way>,
 }
 
-/// The way by which a command came to its answer. Commands of one way were handed over in the order of their invocation.
+/// The way by which a command came to its answer. Commands of one way were handed over in the order of their
+/// invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// To the sequencer of the process.

@@ -1,9 +1,9 @@
-//! What makes a process one node of several: the calls that it forwards, those that it takes, and what it believes about
-//! the owner of the log.
+//! What makes a process one node of several: the calls that it forwards, those that it takes, and what it believes
+//! about the owner of the log.
 //!
-//! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer, a
-//! route or a hint of a placement (`gesta_node::cores`). The network between them is here: it delivers the frames of a
-//! lane in their order, late, or only the first ones, in each direction for itself.
+//! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer,
+//! a route or a hint of a placement (`gesta_node::cores`). The network between them is here: it delivers the frames of
+//! a lane in their order, late, or only the first ones, in each direction for itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

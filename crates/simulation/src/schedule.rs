@@ -152,8 +152,8 @@ pub fn run(
     (outcome, world.choices.into_made())
 }
 
-/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach what
-/// they are about.
+/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach
+/// what they are about.
 #[must_use]
 pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
     let mut world = World::new(Form::Nodes, choices, Trace::Off);

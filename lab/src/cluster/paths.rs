@@ -1,5 +1,5 @@
-//! The paths between nodes, and from nodes to their databases, each by a proxy of its own, so that one can be hurt while
-//! all others go on.
+//! The paths between nodes, and from nodes to their databases, each by a proxy of its own, so that one can be hurt
+//! while all others go on.
 //!
 //! A node has one address for all others. What arrives there is told apart by the process that calls: the operating
 //! system knows which one has the other end of the connection, and its command line says which node it is. A caller

@@ -1,5 +1,6 @@
-//! The load of one round on cinemas: users who reserve seats and give them back, and read shows, through all nodes. In the
-//! end every answer must fit one order of all requests for each seat, and the store must hold what was acknowledged.
+//! The load of one round on cinemas: users who reserve seats and give them back, and read shows, through all nodes. In
+//! the end every answer must fit one order of all requests for each seat, and the store must hold what was
+//! acknowledged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

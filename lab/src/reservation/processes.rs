@@ -1,6 +1,7 @@
 //! Processor time of the application and the database, by the port that they listen on.
 //!
-//! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its backends.
+//! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its
+//! backends.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Readers at work: who is live, who has everything, and when.
 //!
-//! A reader holds a [`ReaderState`]: it enters what it gets, says when it follows what happens now, and goes on until it is
-//! told to end, also when it has everything, as readers do. Whoever measures holds [`Readers`].
+//! A reader holds a [`ReaderState`]: it enters what it gets, says when it follows what happens now, and goes on until
+//! it is told to end, also when it has everything, as readers do. Whoever measures holds [`Readers`].
 //! Not here: how a reader reads (`polled`, `gesta`).
 
 use std::time::{Duration, Instant};

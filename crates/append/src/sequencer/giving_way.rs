@@ -8,9 +8,9 @@
 //!
 //! Invariants: a process gives way for at most [`LONGEST`] upon one request. In the long run it can send for at least
 //! half of the time that it has something to send, whatever messages come: having given way, it goes on for as long. It
-//! gives way again earlier by the time that the asker has been waiting, at most [`EARLIER_MAX`], so that all give way to
-//! whoever waits for long. Safety rests on the chained insert alone: a message that is lost, late, repeated or made up
-//! costs a batch that misses, or some of that time.
+//! gives way again earlier by the time that the asker has been waiting, at most [`EARLIER_MAX`], so that all give way
+//! to whoever waits for long. Safety rests on the chained insert alone: a message that is lost, late, repeated or made
+//! up costs a batch that misses, or some of that time.
 
 use std::time::Duration;
 

@@ -404,7 +404,8 @@ mod tests {
         );
     }
 
-    /// Goal: nobody waits for an owner that does not exist, and what the last owner may have done is known to be in doubt.
+    /// Goal: nobody waits for an owner that does not exist, and what the last owner may have done is known to be in
+    /// doubt.
     #[test]
     fn without_an_owner_it_is_done_here() {
         let mut game = Game::new(2);

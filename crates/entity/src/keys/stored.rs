@@ -48,7 +48,8 @@ pub(crate) struct StoredCommand<'a> {
     /// Missing in what the first versions have stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     command: Option<Fingerprint>,
-    /// At least so long before the snapshot the command was carried out. Missing in what the first versions have stored.
+    /// At least so long before the snapshot the command was carried out. Missing in what the first versions have
+    /// stored.
     #[serde(default)]
     age_ms: u64,
 }

@@ -140,9 +140,9 @@ fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
     assert_eq!(sender.node(), Some(&Address::new("a")));
 }
 
-/// Goal: a hand-over that the database tells of before the answers of the old owner have come leaves nothing in doubt. What
-/// happened: the calls in flight were sent again at once, in doubt, so that a refusal of one of them was told as *outcome
-/// unknown* in a rolling restart.
+/// Goal: a hand-over that the database tells of before the answers of the old owner have come leaves nothing in doubt.
+/// What happened: the calls in flight were sent again at once, in doubt, so that a refusal of one of them was told as
+/// *outcome unknown* in a rolling restart.
 #[test]
 fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
     let now = Instant::now();

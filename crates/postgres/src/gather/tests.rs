@@ -487,8 +487,8 @@ impl Play {
 }
 
 /// Goal: under any schedule chains are unbroken (the model checks what each batch is stored upon), nothing is stored
-/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while nothing is under way, and only what is refused by
-/// itself is called refused.
+/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while
+/// nothing is under way, and only what is refused by itself is called refused.
 #[test]
 fn outcomes_are_true_under_random_schedules() {
     let seed = depth::seed();

@@ -74,8 +74,8 @@ async fn attempt(
     }
 }
 
-/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again, and
-/// may get a tombstone at its last revision.
+/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again,
+/// and may get a tombstone at its last revision.
 async fn refused(
     on: &Backing,
     stream: &StreamId,

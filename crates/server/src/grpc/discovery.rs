@@ -28,8 +28,8 @@ pub(crate) async fn features(call: &mut GrpcCall) -> Result<Reply> {
 }
 
 /// Carries out `Gossip/Read`: the nodes of the cluster that have told where clients reach them, or this server alone at
-/// the address that the client called. Every node serves every call; the one that is called leader owns the first log, so
-/// what is written there is not forwarded if the store has one log.
+/// the address that the client called. Every node serves every call; the one that is called leader owns the first log,
+/// so what is written there is not forwarded if the store has one log.
 pub(crate) async fn gossip(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     let members = match call.state.cluster.as_deref().map(Cluster::placement) {

@@ -1,6 +1,7 @@
 //! `PersistentSubscriptions`: consumer groups, as these clients know them.
 //!
-//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers (`consume`).
+//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers
+//! (`consume`).
 
 mod asked;
 mod consume;

@@ -110,8 +110,8 @@ async fn a_node_without_addresses_tells_of_itself() {
     assert_eq!(told(&client).await, [("127.0.0.1".to_owned(), port, true)]);
 }
 
-/// Goal: a consumer that comes to a node that does not run its group is sent to the one that does, as clients understand
-/// it; if nobody knows where that is, it is told to try again.
+/// Goal: a consumer that comes to a node that does not run its group is sent to the one that does, as clients
+/// understand it; if nobody knows where that is, it is told to try again.
 #[tokio::test]
 async fn consumers_are_sent_to_the_node_that_runs_their_group() {
     for (api, code) in [(Some("c:2113"), 5), (None, 14)] {

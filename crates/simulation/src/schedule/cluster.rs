@@ -1,8 +1,8 @@
 //! What happens to nodes and between them.
 //!
 //! Who owns the log, says an adversary, not a membership: it tells each node anything at any time. So two nodes own the
-//! log at once, or nobody does, news is late or contradicts itself, and the log moves while calls are in flight. This is
-//! stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
+//! log at once, or nobody does, news is late or contradicts itself, and the log moves while calls are in flight. This
+//! is stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
 //! advice, never evidence, so no promise to a caller may rest on it.
 
 use gesta_link::cores::LinkState;

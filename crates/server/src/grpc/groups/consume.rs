@@ -59,8 +59,8 @@ struct Consuming {
 /// The answers of a client for what was delivered to it.
 ///
 /// They are taken by a task of their own. A client that leaves cancels its call, and with it the answer to the call is
-/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer leaves
-/// after it.
+/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer
+/// leaves after it.
 struct Answers {
     state: Arc<State>,
     requests: Requests,
