@@ -1,8 +1,9 @@
 //! The result of each peer, and what the report says of all: a finding, charts, one table, every figure.
 
 use gesta_lab::cells;
+use gesta_lab::read_back::ReadBack;
 use gesta_lab::report::{self, Chart, Report, Scale, Table, Unit, Whose};
-use gesta_lab::target::{Phase, ReadBack};
+use gesta_lab::target::Phase;
 
 use crate::peer::{About, Measured};
 use crate::workload::Cell;
