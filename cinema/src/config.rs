@@ -55,7 +55,8 @@ pub struct Config {
     #[arg(long, value_name = "EVENTS", env = "CINEMA_SNAPSHOT_EVERY", default_value = "250",
         value_parser = value_parser!(u64))]
     pub snapshot_every: u64,
-    /// Answer GET /shows/{showId} from this process's memory without confirming that no other process has changed the show.
+    /// Answer GET /shows/{showId} from this process's memory without confirming that no other process has changed the
+    /// show.
     #[arg(long, env = "CINEMA_STALE_READS")]
     pub stale_reads: bool,
     /// Make this process one of several nodes on a PostgreSQL database: the address and port at which the others reach

@@ -1,4 +1,5 @@
-//! The cinema: shows whose seats are reserved and given back, as an example of an application on event-sourced entities.
+//! The cinema: shows whose seats are reserved and given back, as an example of an application on event-sourced
+//! entities.
 //!
 //! Read it in this order: `domain` (all of the rules, pure), `events` (how they are stored), `shows` (how shows run on
 //! a store), `read_model` (what is derived from their events), `http` (how users reach them), `application` (how all

@@ -1,6 +1,7 @@
 //! The messages of `proto/cinema.proto` (package `gesta.cinema.v1`), where each field is described.
 //!
-//! Why not generated: six small structs are no reason for a compiler in everybody's build; golden bytes are tested in `events`.
+//! Why not generated: six small structs are no reason for a compiler in everybody's build; golden bytes are tested in
+//! `events`.
 //! Not here: what they mean, and whether what was read makes sense (`events`).
 
 #[derive(Clone, PartialEq, prost::Message)]

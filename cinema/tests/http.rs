@@ -390,7 +390,8 @@ async fn requests_that_run_are_answered_before_the_end() {
     assert!((1..=100).contains(&answered), "{answered}");
 }
 
-/// While the database keeps everybody waiting, commands beyond the limit are refused at once, and reads from memory go on.
+/// While the database keeps everybody waiting, commands beyond the limit are refused at once, and reads from memory go
+/// on.
 #[tokio::test]
 async fn too_many_commands_are_refused_while_reads_go_on() {
     let Some(server) = gesta_pgtest::shared() else {

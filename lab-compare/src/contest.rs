@@ -22,7 +22,8 @@ const NOISE_MAX: f64 = 0.1;
 /// What to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// Peers, by their names or the beginnings of them; all that are installed if none is named. Gesta is always measured.
+    /// Peers, by their names or the beginnings of them; all that are installed if none is named. Gesta is always
+    /// measured.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
     #[command(flatten)]

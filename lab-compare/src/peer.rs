@@ -60,7 +60,8 @@ pub(crate) struct Round<'a> {
 /// A system, or one way of using it.
 #[async_trait]
 pub(crate) trait Peer: Send {
-    /// Lower case, dashes; the part before the first dash is shared by the ways of using one system where there are several.
+    /// Lower case, dashes; the part before the first dash is shared by the ways of using one system where there are
+    /// several.
     fn name(&self) -> &'static str;
 
     /// For people.

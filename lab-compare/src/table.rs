@@ -1,8 +1,9 @@
 //! The result of each peer, and what the report says of all: a finding, charts, one table, every figure.
 
 use gesta_lab::cells;
+use gesta_lab::read_back::ReadBack;
 use gesta_lab::report::{self, Chart, Report, Scale, Table, Unit, Whose};
-use gesta_lab::target::{Phase, ReadBack};
+use gesta_lab::target::Phase;
 
 use crate::peer::{About, Measured};
 use crate::workload::Cell;
@@ -380,7 +381,8 @@ mod tests {
         );
     }
 
-    /// Goal: every losing number is in the finding; what is not comparable, broke its word, or is no store is not ranked.
+    /// Goal: every losing number is in the finding; what is not comparable, broke its word, or is no store is not
+    /// ranked.
     #[test]
     fn the_finding_names_who_is_ahead() {
         let with = |name: &'static str, few: f64, many: f64, lost: u64| {

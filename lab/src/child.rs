@@ -1,4 +1,5 @@
-//! `gesta serve`, or another server, as a child process: started, waited for, killed, suspended, started again on the same port.
+//! `gesta serve`, or another server, as a child process: started, waited for, killed, suspended, started again on the
+//! same port.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

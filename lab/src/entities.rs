@@ -1,7 +1,7 @@
 //! The entity of the measurements that need one, its runtime, and callers. `locking` and `recovery` use them.
 
 pub(crate) mod calls;
-pub(crate) mod crowd;
+pub(crate) mod population;
 pub(crate) mod tally;
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Faults, what they are done to, and who works through them: shared by `torture`, `soak`, `failover` and
 //! `cluster chaos`.
 //!
-//! Read `world` first (what can be hurt), then `inflict` (how, and how it heals), then `load` (writers and tails that go
-//! on whatever happens, and the judgement of what they were told).
+//! Read `world` first (what can be hurt), then `inflict` (how, and how it heals), then `load` (writers and tails that
+//! go on whatever happens, and the judgement of what they were told).
 //! Not here: when which fault comes.
 
 pub(crate) mod ask;

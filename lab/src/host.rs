@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use gesta_pgtest::procfs::{self, ticks};
 use serde::{Deserialize, Serialize};
 
 /// The machine.
@@ -39,7 +40,8 @@ impl Host {
     }
 }
 
-/// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a repository.
+/// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a
+/// repository.
 pub fn commit() -> String {
     if let Some(built) = option_env!("GESTA_COMMIT") {
         return built.into();
@@ -108,13 +110,6 @@ impl CpuMeter {
     }
 }
 
-/// Clock ticks a second in `/proc`, the same on every Linux that matters.
-const TICKS: u64 = 100;
-
-fn ticks(count: u64) -> Duration {
-    Duration::from_millis(count * (1_000 / TICKS))
-}
-
 /// Time that all processors were busy: user, nice, system, irq, softirq, steal.
 fn machine_busy() -> Duration {
     let stat = read("/proc/stat");
@@ -131,27 +126,16 @@ fn machine_busy() -> Duration {
 
 /// User and system time of this process.
 fn own_busy() -> Duration {
-    busy_in("/proc/self/stat")
+    busy_in(std::process::id())
 }
 
 /// User and system time of a process so far; none if it is gone.
 pub(crate) fn busy_of(pid: i32) -> Duration {
-    busy_in(&format!("/proc/{pid}/stat"))
+    u32::try_from(pid).map_or(Duration::ZERO, busy_in)
 }
 
-/// The fields after the name, which may hold spaces.
-fn busy_in(path: &str) -> Duration {
-    let stat = read(path);
-    let Some((_, rest)) = stat.rsplit_once(')') else {
-        return Duration::ZERO;
-    };
-    let at = |i: usize| {
-        rest.split_whitespace()
-            .nth(i)
-            .and_then(|word| word.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    ticks(at(11) + at(12))
+fn busy_in(pid: u32) -> Duration {
+    procfs::stat(pid).map_or(Duration::ZERO, |stat| stat.busy)
 }
 
 /// Memory of this process that is in use now.

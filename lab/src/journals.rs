@@ -8,8 +8,8 @@
 //! workers connect through the delay, preparing and reading back do not; events carry no tags and no metadata.
 //! Only the tables of Elixir EventStore take several events per append; the others are measured with one.
 //! Read `journal` first (what all have in common), then one design.
-//! Not here: snapshots and offsets of those systems, reading by tag (`tags`), and systems whose functions do the writing,
-//! such as Message DB (`lab-compare/` measures it).
+//! Not here: snapshots and offsets of those systems, reading by tag (`tags`), and systems whose functions do the
+//! writing, such as Message DB (`lab-compare/` measures it).
 
 /// A statement of these journals, by the name of its file.
 macro_rules! sql {
@@ -52,8 +52,8 @@ pub(crate) const NAMES: &[&str] = &[
 /// In the same tables as `eventstore`, but by separate statements: for the experiment with distance, not for a ranking.
 pub(crate) const SEPARATE: &str = "eventstore-separate";
 
-/// The journal of this name on the database of this URL, by way of a delay, with this compression of the events' data if
-/// one is named (`lz4`, `pglz`, `none`).
+/// The journal of this name on the database of this URL, by way of a delay, with this compression of the events' data
+/// if one is named (`lz4`, `pglz`, `none`).
 ///
 /// # Errors
 /// There is no such journal, or it is not for such a database.

@@ -73,7 +73,7 @@ const WAYS: [&str; 3] = ["separate statements", "one bundled statement", "Gesta"
 
 /// What the ways store from one distance, with so many workers and events per append.
 #[derive(Debug)]
-struct Place {
+struct Distance {
     workers: u32,
     events: u64,
     round_trip: Duration,
@@ -81,7 +81,7 @@ struct Place {
     ways: Vec<(Phase, ReadBack)>,
 }
 
-impl Place {
+impl Distance {
     fn round_trip_ms(&self) -> f64 {
         self.round_trip.as_secs_f64() * 1_000.0
     }
@@ -128,7 +128,7 @@ pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<
     for rtt in &args.rtt {
         for events in &args.events {
             for workers in &args.workers {
-                let mut place = Place {
+                let mut place = Distance {
                     workers: *workers,
                     events: *events,
                     round_trip: *rtt,
@@ -163,7 +163,7 @@ fn targets(url: &str, rtt: Duration) -> Result<[Arc<dyn Target>; 3]> {
 
 async fn measure(
     args: &LatencyArgs,
-    at: &Place,
+    at: &Distance,
     target: &Arc<dyn Target>,
     stop: &CancellationToken,
 ) -> Result<(Phase, ReadBack)> {
@@ -191,7 +191,7 @@ async fn measure(
 }
 
 /// The report of these places.
-fn tell(report: &mut Report, mut places: Vec<Place>) {
+fn tell(report: &mut Report, mut places: Vec<Distance>) {
     report.finding = finding(&places);
     places.sort_by_key(|at| (at.workers, at.events, at.round_trip));
     let mut every = Vec::new();
@@ -231,7 +231,7 @@ fn tell(report: &mut Report, mut places: Vec<Place>) {
         .column("bundled to separate", Unit::Times, |at| at.ratio(1, 0))
         .column("Gesta to separate", Unit::Times, |at| at.ratio(2, 0))
         .column("Gesta to bundled", Unit::Times, |at| at.ratio(2, 1))
-        .column("Gesta of the most", Unit::Share, Place::share_of_most);
+        .column("Gesta of the most", Unit::Share, Distance::share_of_most);
     report.table(compared.table());
     report.text(
         "A worker waits for each answer. So the most that any way of appending can store is workers × events per append ÷ round trip. \
@@ -257,13 +257,13 @@ const PLACE: [(&str, Unit); 3] = [
     ("round trip", Unit::Millis),
 ];
 
-fn place_cells(at: &Place) -> Vec<crate::report::Cell> {
+fn place_cells(at: &Distance) -> Vec<crate::report::Cell> {
     cells![at.workers, at.events, at.round_trip_ms()]
 }
 
 /// How many times as many events the ways store, by distance: geometric means over the loads.
-fn finding(places: &[Place]) -> String {
-    let far = |at: &&Place| at.round_trip_ms() >= FAR_MS;
+fn finding(places: &[Distance]) -> String {
+    let far = |at: &&Distance| at.round_trip_ms() >= FAR_MS;
     let mut distances: Vec<Duration> = places.iter().filter(far).map(|at| at.round_trip).collect();
     distances.sort();
     distances.dedup();
@@ -284,11 +284,11 @@ fn finding(places: &[Place]) -> String {
     if told.is_empty() {
         return "The run has too few figures to compare the three ways of appending.".into();
     }
-    let least = |at: &Place| at.ratio(1, 0).zip(at.ratio(2, 1)).map(|(a, b)| a.min(b));
+    let least = |at: &Distance| at.ratio(1, 0).zip(at.ratio(2, 1)).map(|(a, b)| a.min(b));
     let places_with = |from: f64, to: f64| -> Vec<String> {
         let all = places.iter().filter(far);
         let some = all.filter(|at| least(at).is_some_and(|least| (from..to).contains(&least)));
-        some.map(Place::told).collect()
+        some.map(Distance::told).collect()
     };
     let (wrong, level) = (
         places_with(0.0, 1.0 - LEVEL),
@@ -312,7 +312,7 @@ fn finding(places: &[Place]) -> String {
 mod tests {
     use super::*;
 
-    fn place(round_trip_ms: u64, rates: [f64; 3]) -> Place {
+    fn place(round_trip_ms: u64, rates: [f64; 3]) -> Distance {
         let way = |events_per_second| {
             let phase = Phase {
                 events_per_second,
@@ -320,7 +320,7 @@ mod tests {
             };
             (phase, ReadBack::default())
         };
-        Place {
+        Distance {
             workers: 40,
             events: 5,
             round_trip: Duration::from_millis(round_trip_ms),
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_finding_tells_the_ratios_and_where_the_order_is_another() {
-        let told = |places: Vec<Place>| finding(&places).replace('\u{a0}', " ");
+        let told = |places: Vec<Distance>| finding(&places).replace('\u{a0}', " ");
         let (near, far) = (
             place(5, [100.0, 240.0, 960.0]),
             place(10, [100.0, 550.0, 560.0]),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::entities::calls::{Calls, drive};
 use crate::entities::start;
-use crate::entities::tally::{Book, Command, Event, Tally, decoded, read_stream};
+use crate::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
 use crate::failure::Result;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
 use crate::run::Run;
@@ -50,7 +50,7 @@ pub(crate) struct LockingArgs {
 /// How commands are carried out.
 #[derive(Clone)]
 enum Way {
-    InMemory(Entities<Tally>, Arc<Book>),
+    InMemory(Entities<Tally>, Arc<AnswersGiven>),
     Optimistic(Arc<dyn EventStore>),
 }
 
@@ -79,9 +79,9 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
         }
         // Never the entities of another measurement.
         let run = format!("{}-", Run::random());
-        let book = Book::of(&run, usize::try_from(*entities)?);
+        let given = AnswersGiven::of(&run, usize::try_from(*entities)?);
         let ways = [
-            Way::InMemory(held.clone(), Arc::clone(&book)),
+            Way::InMemory(held.clone(), Arc::clone(&given)),
             Way::Optimistic(Arc::clone(&opened.store)),
         ];
         let mut pair = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
             eprintln!("{entities} entities: {rate} commands/s");
             pair.push(measured);
         }
-        let (_, wrongs) = book.check(opened.store.as_ref()).await?;
+        let (_, wrongs) = given.check(opened.store.as_ref()).await?;
         report.problems.extend(wrongs.into_iter().take(WRONGS_TOLD));
         rows.push((*entities, pair));
     }
@@ -176,11 +176,12 @@ async fn measure(
         };
         async move {
             Some(match &way {
-                Way::InMemory(held, book) => {
-                    let entity = usize::try_from(entity).expect("a book has so many");
-                    let before = book.before(entity);
+                Way::InMemory(held, given) => {
+                    let entity = usize::try_from(entity).expect("there are so many entities");
+                    let before = given.before(entity);
                     let answered = held.execute(&id, command).await;
-                    let answered = answered.map(|reply| book.after(entity, before, command, reply));
+                    let answered =
+                        answered.map(|reply| given.after(entity, before, command, reply));
                     answered.map_err(|error| error.to_string())
                 }
                 Way::Optimistic(store) => optimistic(&**store, &id, command, &decided).await,

@@ -1,10 +1,11 @@
 //! `report`: one page from the JSON lines, for people who were not there.
 //!
-//! The page is a single file: charts are drawn into it, style and script stand in it, it loads nothing from anywhere and
-//! its own policy forbids that. It can be read without the script, in light and dark, on a phone and on paper.
+//! The page is a single file: charts are drawn into it, style and script stand in it, it loads nothing from anywhere
+//! and its own policy forbids that. It can be read without the script, in light and dark, on a phone and on paper.
 //! Every section begins with the sentence that says what was found. What a line says is text and nothing else: the
-//! templates escape it, and `printable` takes out what no document may hold. Everything is closed as XML wants it, which
-//! lets the tests read a page with a strict parser. Not here: what the figures mean (each command says that itself).
+//! templates escape it, and `printable` takes out what no document may hold. Everything is closed as XML wants it,
+//! which lets the tests read a page with a strict parser. Not here: what the figures mean (each command says that
+//! itself).
 
 mod chart;
 mod lines;

@@ -42,8 +42,8 @@ const OPEN: &str = "Appends come by a schedule (open loop)";
 /// What will this database carry? Two minutes, and a page with the answer.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct QuickArgs {
-    /// The store: a SQLite file in a folder that is removed afterwards, or `postgres://…` (in a schema `gesta_lab_gesta`
-    /// that is removed afterwards), or `postgres:new`, a server started for this run.
+    /// The store: a SQLite file in a folder that is removed afterwards, or `postgres://…` (in a schema
+    /// `gesta_lab_gesta` that is removed afterwards), or `postgres:new`, a server started for this run.
     #[arg(long)]
     store: Option<String>,
     /// Extra round trip to the database, for example 5ms.

@@ -1,16 +1,18 @@
-//! Random numbers that a seed fixes for ever: SplitMix64 (Steele, Lea, Flood 2014; public domain).
+//! Random numbers that a seed fixes for ever, drawn from the generator of the test kit.
 //!
 //! Why not a crate: its streams may change between versions, and a seed in a stored result must
 //! make the same workload years later.
 
+use gesta_testkit::faulty;
+
 /// A generator. Not for secrets.
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct Random(faulty::Random);
 
 impl Random {
     /// The generator of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(faulty::Random::new(seed))
     }
 
     /// An independent generator for one of many users of a seed.
@@ -22,10 +24,7 @@ impl Random {
     /// 64 random bits.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.number()
     }
 
     /// A number below `end`, which must not be 0. The bias of the multiply-shift is below `end` / 2^64.

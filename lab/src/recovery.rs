@@ -1,7 +1,7 @@
 //! `recovery`: after a restart, how fast do entities come to memory, and how fast does a projection catch up?
 //!
-//! One crowd of entities per number of events, made by commands, with snapshots on the way. Each cell opens the store
-//! anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
+//! One population of entities per number of events, made by commands, with snapshots on the way. Each cell opens the
+//! store anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
 //! snapshots and without looking at them.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::entities::calls::Calls;
-use crate::entities::crowd::{Crowd, ask_all, make};
+use crate::entities::population::{Population, ask_all, make};
 use crate::entities::start;
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, median};
@@ -33,10 +33,10 @@ pub(crate) struct RecoveryArgs {
     #[command(flatten)]
     #[serde(skip)]
     report: ReportArgs,
-    /// Events per entity, one crowd for each.
+    /// Events per entity, one population for each.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000], value_parser = clap::value_parser!(u64).range(1..))]
     lengths: Vec<u64>,
-    /// Events of a crowd: it has as many entities as that makes, at least one.
+    /// Events of a population: it has as many entities as that makes, at least one.
     #[arg(long, default_value = "100k", value_parser = units::count)]
     events: u64,
     /// Events of one long entity.
@@ -61,7 +61,7 @@ const LOADED: &str = "Entities loaded";
 /// Most wrong answers that are told.
 const WRONGS_TOLD: usize = 20;
 
-/// A crowd, loaded in one way: figures of the middle round, latencies of all.
+/// A population, loaded in one way: figures of the middle round, latencies of all.
 #[derive(Debug, Clone)]
 struct Cell {
     entities: u32,
@@ -119,9 +119,9 @@ pub(crate) async fn run(args: &RecoveryArgs, stop: &CancellationToken) -> Result
         url,
         found: Found::default(),
     };
-    let crowds = crowds(args);
-    lab.make_all(opened, &crowds, stop).await?;
-    lab.measure_all(&crowds, stop).await?;
+    let populations = populations(args);
+    lab.make_all(opened, &populations, stop).await?;
+    lab.measure_all(&populations, stop).await?;
     let (found, complete) = (lab.found, !stop.is_cancelled());
     if complete && found.cells.is_empty() {
         return fail("there was nothing to measure");
@@ -131,17 +131,17 @@ pub(crate) async fn run(args: &RecoveryArgs, stop: &CancellationToken) -> Result
     report.finish(&args.report, complete)
 }
 
-/// The crowds, the long entity last; their ids are of this run alone.
-fn crowds(args: &RecoveryArgs) -> Vec<Crowd> {
+/// The populations, the long entity last; their ids are of this run alone.
+fn populations(args: &RecoveryArgs) -> Vec<Population> {
     let run = Run::random();
-    let of = |events: u64, total: u64| Crowd {
+    let of = |events: u64, total: u64| Population {
         prefix: format!("{run}-{events}-"),
         entities: u32::try_from(total / events).unwrap_or(u32::MAX).max(1),
         events,
     };
     let lengths = args.lengths.iter().filter(|each| **each != args.long);
-    let crowds = lengths.map(|each| of(*each, args.events));
-    crowds.chain([of(args.long, args.long)]).collect()
+    let populations = lengths.map(|each| of(*each, args.events));
+    populations.chain([of(args.long, args.long)]).collect()
 }
 
 struct Lab<'a> {
@@ -154,19 +154,19 @@ impl Lab<'_> {
     async fn make_all(
         &mut self,
         opened: Opened,
-        crowds: &[Crowd],
+        populations: &[Population],
         stop: &CancellationToken,
     ) -> Result<()> {
         let every = self.args.snapshot_every;
-        for crowd in crowds {
-            let (entities, events) = (crowd.entities, crowd.events);
+        for population in populations {
+            let (entities, events) = (population.entities, population.events);
             eprintln!("storing {entities} entities of {events} events");
-            let entities = start(&opened.owner()?, crowd.config()?, Some(every))?;
-            make(&entities, crowd, stop).await?;
+            let entities = start(&opened.owner()?, population.config()?, Some(every))?;
+            make(&entities, population, stop).await?;
             entities.shutdown().await;
-            let due = u64::from(crowd.entities) * (crowd.events / every);
+            let due = u64::from(population.entities) * (population.events / every);
             let written = entities.stats().snapshots_written;
-            if !stop.is_cancelled() && written < due.min(u64::from(crowd.entities)) {
+            if !stop.is_cancelled() && written < due.min(u64::from(population.entities)) {
                 let wrong = format!("{written} of {due} snapshots were written");
                 self.found.wrongs.push(wrong);
             }
@@ -175,11 +175,17 @@ impl Lab<'_> {
         Ok(())
     }
 
-    async fn measure_all(&mut self, crowds: &[Crowd], stop: &CancellationToken) -> Result<()> {
-        for crowd in crowds {
+    async fn measure_all(
+        &mut self,
+        populations: &[Population],
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        for population in populations {
             // More callers than entities are no other case.
             let callers = self.args.callers.iter();
-            let mut callers: Vec<u32> = callers.map(|count| (*count).min(crowd.entities)).collect();
+            let mut callers: Vec<u32> = callers
+                .map(|count| (*count).min(population.entities))
+                .collect();
             callers.dedup();
             for callers in callers {
                 for snapshots in [false, true] {
@@ -187,8 +193,8 @@ impl Lab<'_> {
                         return Ok(());
                     }
                     // Entities that have none load the same way.
-                    if !snapshots || crowd.events >= self.args.snapshot_every {
-                        self.cell(crowd, callers, snapshots, stop).await?;
+                    if !snapshots || population.events >= self.args.snapshot_every {
+                        self.cell(population, callers, snapshots, stop).await?;
                     }
                 }
             }
@@ -198,14 +204,15 @@ impl Lab<'_> {
 
     async fn cell(
         &mut self,
-        crowd: &Crowd,
+        population: &Population,
         callers: u32,
         snapshots: bool,
         stop: &CancellationToken,
     ) -> Result<()> {
         let (mut rounds, mut latencies) = (Vec::new(), Latencies::default());
         for _ in 0..self.args.rounds {
-            let (calls, events_read, cores) = self.round(crowd, callers, snapshots, stop).await?;
+            let (calls, events_read, cores) =
+                self.round(population, callers, snapshots, stop).await?;
             latencies.merge(&calls.latencies);
             self.found.wrongs.extend(calls.wrongs);
             rounds.push((calls.seconds, events_read, cores));
@@ -217,8 +224,8 @@ impl Lab<'_> {
         let (seconds, events_read, cores) = rounds[rounds.len() / 2];
         let latency = latencies.percentiles();
         let cell = Cell {
-            entities: crowd.entities,
-            events_each: crowd.events,
+            entities: population.entities,
+            events_each: population.events,
             snapshots,
             callers,
             seconds,
@@ -238,18 +245,18 @@ impl Lab<'_> {
     /// that were busy.
     async fn round(
         &mut self,
-        crowd: &Crowd,
+        population: &Population,
         callers: u32,
         snapshots: bool,
         stop: &CancellationToken,
     ) -> Result<(Calls, u64, f64)> {
         let opened = store::open_url(&self.url, Duration::ZERO, 1).await?;
         let every = snapshots.then_some(self.args.snapshot_every);
-        let entities = start(&opened.owner()?, crowd.config()?, every)?;
+        let entities = start(&opened.owner()?, population.config()?, every)?;
         let meter = CpuMeter::start();
-        let calls = ask_all(&entities, crowd, callers, self.args.seed, stop).await;
+        let calls = ask_all(&entities, population, callers, self.args.seed, stop).await;
         let cores = meter.used().machine_cores;
-        let (read, total) = (entities.stats().loaded_events, crowd.total());
+        let (read, total) = (entities.stats().loaded_events, population.total());
         if !snapshots && !stop.is_cancelled() && read != total {
             let wrong = format!("{read} events were read for {total}");
             self.found.wrongs.push(wrong);
@@ -374,7 +381,7 @@ mod tests {
         args: RecoveryArgs,
     }
 
-    /// Small crowds, and what the line then tells.
+    /// Small populations, and what the line then tells.
     async fn small(store: &str) {
         let dir = tempfile::tempdir().unwrap();
         let results = dir.path().join("results.jsonl");

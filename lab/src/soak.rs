@@ -8,13 +8,13 @@
 //! Not here: nasty faults in rapid succession (`torture`), one figure for one load (`append`).
 
 mod args;
-mod board;
 mod followers;
 mod plan;
 mod readers;
 mod run;
 mod schedule;
 mod slices;
+mod state;
 
 #[cfg(test)]
 mod tests;

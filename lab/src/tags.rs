@@ -1,12 +1,12 @@
 //! `tags`: what does reading by tag cost, polled in the field's ways and by Gesta's subscriptions?
 //!
-//! Repeats a published experiment: a burst of 2,000 events, 35 readers that each follow one tag. Measured are the time of
-//! the database, its queries, the time until the last reader has everything, and the queries while nothing happens; with
-//! few and with millions of older events. Then the burst again for other numbers of readers.
+//! Repeats a published experiment: a burst of 2,000 events, 35 readers that each follow one tag. Measured are the time
+//! of the database, its queries, the time until the last reader has everything, and the queries while nothing happens;
+//! with few and with millions of older events. Then the burst again for other numbers of readers.
 //!
-//! The polled readers pause for a second after a page that was not full, as the plugins do by default (1 to 3 s); a shorter
-//! `--poll` delivers sooner and asks more often. A reader that missed an event, got one twice or out of order is told,
-//! and its form is no result: unbounded reads may pass an event that commits late, and never see it.
+//! The polled readers pause for a second after a page that was not full, as the plugins do by default (1 to 3 s); a
+//! shorter `--poll` delivers sooner and asks more often. A reader that missed an event, got one twice or out of order
+//! is told, and its form is no result: unbounded reads may pass an event that commits late, and never see it.
 //! Gesta's store is one process that writes and reads; a second process would cost a query per batch, not per reader.
 //!
 //! Read `plan` first (which events there are), then this (what is measured), then `polled` and `gesta`.
@@ -110,7 +110,8 @@ pub(crate) struct TagsArgs {
     /// Readers, each of a tag of its own.
     #[arg(long, default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     readers: u32,
-    /// Events that are there before, for each of these numbers anew; 100 of each reader's tag are among them, placed last.
+    /// Events that are there before, for each of these numbers anew; 100 of each reader's tag are among them, placed
+    /// last.
     #[arg(long, value_delimiter = ',', default_value = "0,3000000")]
     older: Vec<u64>,
     /// Every reader follows all events instead of one tag; for Gesta alone, without older events.
@@ -229,7 +230,8 @@ trait Subject: Send {
     async fn remove(&mut self) -> Result<()>;
 }
 
-/// Brings freshly filled tables of a schema to the state of old ones: statistics known, pages marked as visible, written out.
+/// Brings freshly filled tables of a schema to the state of old ones: statistics known, pages marked as visible,
+/// written out.
 async fn settle(client: &Client, schema: &str) -> Result<()> {
     let sql = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = $1";
     let tables = client.query(sql, &[&schema]).await;

@@ -86,7 +86,7 @@ pub struct Whole {
 
 /// Where an append was stored, as its answer said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct StoredAt {
     /// Revision of the first event.
     pub revision: u64,
     /// Position of the last event.
@@ -150,8 +150,9 @@ pub trait Session: Send {
     /// Appends; an `Ok` means: durably stored, as [`TargetFacts::durability`] says.
     async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError>;
 
-    /// Where the last append that was acknowledged is stored, if its answer said so. Then [`Stored::whole`] must be shown.
-    fn place(&self) -> Option<Place> {
+    /// Where the last append that was acknowledged is stored, if its answer said so. Then [`Stored::whole`] must be
+    /// shown.
+    fn place(&self) -> Option<StoredAt> {
         None
     }
 }

@@ -97,8 +97,8 @@ fn keeps_every_promise(mut chaos: Command) {
     println!("{said}");
 }
 
-/// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are interrupted
-/// is told; what is too long on a machine that other tests use is left open here.
+/// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are
+/// interrupted is told; what is too long on a machine that other tests use is left open here.
 #[test]
 fn a_rolling_restart_shows_no_error_to_clients() {
     beside_the_lab("gesta");
@@ -120,8 +120,8 @@ fn a_rolling_restart_shows_no_error_to_clients() {
     println!("{said}");
 }
 
-/// Goal: three cinemas on one database serve any show through any of them; no seat is held twice, no reply is stale, and
-/// exactly what was acknowledged is stored.
+/// Goal: three cinemas on one database serve any show through any of them; no seat is held twice, no reply is stale,
+/// and exactly what was acknowledged is stored.
 #[test]
 fn three_cinemas_hold_no_seat_twice() {
     let cinema = beside_the_lab("cinema");

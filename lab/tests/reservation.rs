@@ -47,9 +47,9 @@ fn start() -> (Running, String) {
     (running, url.unwrap())
 }
 
-/// What happened: the cinema numbered its seats from 1, but the published load draws them from 0 to below `maxSeats`; so
-/// one request of fifty was refused. Now the cinema and this load count from 0, and nothing is refused: in the serial
-/// scenario nobody meets anybody, and in the concurrent one a seat comes again only after all others.
+/// What happened: the cinema numbered its seats from 1, but the published load draws them from 0 to below `maxSeats`;
+/// so one request of fifty was refused. Now the cinema and this load count from 0, and nothing is refused: in the
+/// serial scenario nobody meets anybody, and in the concurrent one a seat comes again only after all others.
 #[test]
 fn the_published_load_has_no_refused_request() {
     let (_running, url) = start();

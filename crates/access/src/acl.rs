@@ -1,8 +1,8 @@
 //! The rights of one stream, as `$acl` in its metadata gives them, and the default rights of streams without any.
 //!
-//! The form is that of EventStoreDB and its clients: `{"$r": …, "$w": …, "$d": …, "$mr": …, "$mw": …}`, each a role or a
-//! list of roles. A role is a user, a group, or `$all`. What is not said is as the defaults say it; an empty list leaves
-//! the stream to the administrators.
+//! The form is that of EventStoreDB and its clients: `{"$r": …, "$w": …, "$d": …, "$mr": …, "$mw": …}`, each a role or
+//! a list of roles. A role is a user, a group, or `$all`. What is not said is as the defaults say it; an empty list
+//! leaves the stream to the administrators.
 //! Invariant: a form that cannot be read is never taken for *nothing said*.
 
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Users, tokens and rights: who calls, and what they may do with which stream.
 //!
-//! Why in the store itself: every node sees the same accounts, a backup has them, and a change of rights travels like any
-//! other event. Accounts are events of reserved streams (`$user-…`, `$token-…`, `$settings`, `$access`), rights of a
-//! stream are the `$acl` of its metadata.
+//! Why in the store itself: every node sees the same accounts, a backup has them, and a change of rights travels like
+//! any other event. Accounts are events of reserved streams (`$user-…`, `$token-…`, `$settings`, `$access`), rights of
+//! a stream are the `$acl` of its metadata.
 //! Why a wrapper of the store ([`Guarded`]): whatever serves a store, HTTP or another protocol, asks the same place,
 //! and no call can forget to ask.
 //! Invariants: until the accounts are known nothing is allowed, and nothing once they have not been followed for
@@ -20,13 +20,13 @@ mod credentials;
 mod directory;
 mod follow;
 mod guard;
+mod guessing;
 mod lane;
 mod names;
 mod password;
 mod record;
 mod rights;
 mod shared;
-mod suspects;
 mod token;
 mod usage;
 mod waiting;

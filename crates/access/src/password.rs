@@ -1,8 +1,8 @@
 //! Hashes of passwords: argon2id with the parameters that RFC 9106's successors recommend as the least (19 MiB, two
 //! passes).
 //!
-//! Invariants: a stored hash that would cost more than [`MEMORY_KIB_MAX`] or [`PASSES_MAX`] is refused, so that nobody's
-//! hash can take the memory of the server; a hash is never shown by `Debug`.
+//! Invariants: a stored hash that would cost more than [`MEMORY_KIB_MAX`] or [`PASSES_MAX`] is refused, so that
+//! nobody's hash can take the memory of the server; a hash is never shown by `Debug`.
 
 use std::fmt;
 use std::sync::Arc;

@@ -229,7 +229,7 @@ impl StreamRights {
 
 /// Whether an operation is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RightsVerdict {
     Yes,
     No,
     /// The rights of the stream must be read before this can be decided.
@@ -243,13 +243,19 @@ pub(crate) fn decide(
     operation: Operation<'_>,
     defaults: &Defaults,
     rights: Option<&Arc<StreamRights>>,
-) -> Verdict {
-    let yes = |allowed| if allowed { Verdict::Yes } else { Verdict::No };
+) -> RightsVerdict {
+    let yes = |allowed| {
+        if allowed {
+            RightsVerdict::Yes
+        } else {
+            RightsVerdict::No
+        }
+    };
     if operation == Operation::Info {
-        return Verdict::Yes;
+        return RightsVerdict::Yes;
     }
     if !standing.scopes.has(operation.scope()) {
-        return Verdict::No;
+        return RightsVerdict::No;
     }
     let Some(subject) = operation.subject() else {
         let whole = standing.prefixes.is_empty();
@@ -267,13 +273,13 @@ pub(crate) fn decide(
         return yes(standing.is_admin() && standing.prefixes.is_empty() && !changes);
     }
     if !standing.covers(subject.name) {
-        return Verdict::No;
+        return RightsVerdict::No;
     }
     if standing.is_admin() {
-        return Verdict::Yes;
+        return RightsVerdict::Yes;
     }
     let Some(rights) = rights else {
-        return Verdict::AsksRights;
+        return RightsVerdict::AsksRights;
     };
     yes(has_right(standing, subject, defaults, rights))
 }

@@ -22,7 +22,7 @@ use crate::directory::{CONTACT_MAX, Directory};
 use crate::lane::{Full, Key, Lane};
 use crate::names::{self, Kind};
 use crate::password::{Hashed, Password};
-use crate::rights::{self, Operation, Standing, Verdict};
+use crate::rights::{self, Operation, RightsVerdict, Standing};
 use crate::token::{Scopes, Secret};
 use crate::usage::{Limits, Usage, Usages};
 
@@ -269,11 +269,11 @@ impl Shared {
     /// Decides like [`Access::check`], but writes no line to the log.
     pub(crate) async fn allows(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
         let verdict = match self.decide(caller, operation, None)? {
-            Verdict::AsksRights => self.check_rights(caller, operation).await?,
+            RightsVerdict::AsksRights => self.check_rights(caller, operation).await?,
             verdict => verdict,
         };
         match verdict {
-            Verdict::Yes => Ok(()),
+            RightsVerdict::Yes => Ok(()),
             _ => Err(self.forbidden(caller, operation)),
         }
     }
@@ -284,15 +284,15 @@ impl Shared {
         caller: &Caller,
         operation: Operation<'_>,
         rights: Option<&Arc<rights::StreamRights>>,
-    ) -> Result<Verdict> {
+    ) -> Result<RightsVerdict> {
         let directory = match self.state()? {
             State::Open => {
                 let subject = operation.subject();
                 let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
                 return Ok(if is_account {
-                    Verdict::No
+                    RightsVerdict::No
                 } else {
-                    Verdict::Yes
+                    RightsVerdict::Yes
                 });
             }
             State::On(directory) => directory,
@@ -300,14 +300,14 @@ impl Shared {
         let standing = self.standing(&directory, caller)?;
         let verdict = rights::decide(standing, operation, directory.defaults(), rights);
         match (verdict, operation.subject(), rights) {
-            (Verdict::AsksRights, Some(subject), None) => match self.acls.get(subject.name) {
+            (RightsVerdict::AsksRights, Some(subject), None) => match self.acls.get(subject.name) {
                 Some(rights) => Ok(rights::decide(
                     standing,
                     operation,
                     directory.defaults(),
                     Some(&rights),
                 )),
-                None => Ok(Verdict::AsksRights),
+                None => Ok(RightsVerdict::AsksRights),
             },
             _ => Ok(verdict),
         }
@@ -317,9 +317,9 @@ impl Shared {
         &self,
         caller: &Caller,
         operation: Operation<'_>,
-    ) -> Result<Verdict> {
+    ) -> Result<RightsVerdict> {
         let Some(subject) = operation.subject() else {
-            return Ok(Verdict::No);
+            return Ok(RightsVerdict::No);
         };
         let rights = self.acls.load(&*self.store, subject.name).await?;
         self.decide(caller, operation, Some(&rights))
@@ -360,8 +360,8 @@ impl Shared {
             return Ok(Some(false));
         };
         let verdict = rights::decide(standing, operation, directory.defaults(), rights);
-        if verdict != Verdict::AsksRights && rights.is_none() {
-            return Ok(Some(verdict == Verdict::Yes));
+        if verdict != RightsVerdict::AsksRights && rights.is_none() {
+            return Ok(Some(verdict == RightsVerdict::Yes));
         }
         let found = match rights {
             Some(rights) => Arc::clone(rights),
@@ -372,7 +372,7 @@ impl Shared {
         };
         let verdict = rights::decide(standing, operation, directory.defaults(), Some(&found));
         Ok(Some(
-            verdict == Verdict::Yes && rights::shows(standing, event, &found),
+            verdict == RightsVerdict::Yes && rights::shows(standing, event, &found),
         ))
     }
 

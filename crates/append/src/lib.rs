@@ -52,8 +52,8 @@ pub struct Config {
     pub batch_events_max: usize,
     /// Most bytes of data and metadata in one batch; an append larger than this is sent in a batch of its own.
     pub batch_bytes_max: usize,
-    /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused as
-    /// overloaded.
+    /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused
+    /// as overloaded.
     pub queue_events_max: usize,
     /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's own
     /// form of their data. When there is no room for that form, the data are stored as they came.

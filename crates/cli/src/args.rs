@@ -60,7 +60,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http(s)://HOST:PORT [env: GESTA_STORE]
+    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http(s)://HOST:PORT
+    /// [env: GESTA_STORE]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
     /// Authorities to believe for https, in PEM form, instead of the system's [env: GESTA_CA_FILE]
@@ -161,8 +162,8 @@ pub(crate) struct Serve {
     /// Allow an address that is not loopback without TLS and users.
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// When callers must say who they are: auto (as soon as the store has a user, and on addresses that are not loopback),
-    /// on, or off.
+    /// When callers must say who they are: auto (as soon as the store has a user, and on addresses that are not
+    /// loopback), on, or off.
     #[arg(long, value_enum, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) access: Option<AccessMode>,
     /// Let pages of this site, such as https://app.example.org, call the server from a browser; may be repeated.

@@ -229,8 +229,8 @@ fn failing_to_accept_is_told_once() {
     assert!(server.get("/health/live").starts_with("HTTP/1.1 200"));
 }
 
-/// Once 860 MB stayed resident after a load, with nothing in flight. What may stay are the page caches of SQLite and the
-/// newest events, both of them bounded, and what the allocator keeps.
+/// Once 860 MB stayed resident after a load, with nothing in flight. What may stay are the page caches of SQLite and
+/// the newest events, both of them bounded, and what the allocator keeps.
 #[test]
 fn memory_is_given_back_after_a_load() {
     const CALLERS: usize = 64;

@@ -47,6 +47,26 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(read).collect()
 }
 
+/// All files of the project with these endings, but what is generated, with their texts.
+fn files(endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let (mut folders, mut found) = (vec![root()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_ours = !name.starts_with('.')
+                && !["target", "generated", "node_modules"].contains(&&*name);
+            if path.is_dir() && is_ours {
+                folders.push(path);
+            } else if path.is_file() && endings.iter().any(|ending| name.ends_with(ending)) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    found
+}
+
 /// The texts between these two marks, each on one line.
 fn between<'a>(text: &'a str, begin: &'a str, end: char) -> impl Iterator<Item = &'a str> {
     let after = text.split(begin).skip(1);
@@ -157,17 +177,27 @@ fn decisions_have_a_status_and_figures_are_reached() {
     }
 }
 
-/// Goal: prose wraps at 120 characters; tables and blocks of code may be wider.
+/// Goal: prose wraps at 120 characters, in every page and in every comment of the code; tables and blocks of code may be
+/// wider.
 #[test]
 fn prose_wraps() {
+    let is_long = |line: &str| line.chars().count() > 120;
     let mut long = Vec::new();
-    for (path, text) in pages() {
+    for (path, text) in files(&[".md"]) {
         let mut is_code = false;
         for (number, line) in text.lines().enumerate() {
             let is_fence = line.trim_start().starts_with("```");
             is_code ^= is_fence;
-            let is_prose = !is_code && !is_fence && !line.starts_with(['|', '#', '<']);
-            if is_prose && line.chars().count() > 120 {
+            let is_table = line.starts_with(['|', '#'])
+                || (line.starts_with('<') && !line.starts_with("<!--"));
+            if !is_code && !is_fence && !is_table && is_long(line) {
+                long.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    for (path, text) in files(&[".rs"]) {
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with("//") && is_long(line) {
                 long.push(format!("{}:{}", path.display(), number + 1));
             }
         }

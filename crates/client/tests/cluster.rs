@@ -13,7 +13,7 @@ use gesta_core::{
     Result,
 };
 use gesta_memory::MemoryStore;
-use gesta_server::{Cluster, ClusterNode, Handle, LogOwner, Placement, Registry};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, Handle, LogOwner, Registry};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -30,7 +30,7 @@ struct OwnedBy {
 }
 
 impl Cluster for OwnedBy {
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ClusterPlacement {
         self.asked_for_info.fetch_add(1, Ordering::SeqCst);
         let node = ClusterNode {
             node: 1,
@@ -39,7 +39,7 @@ impl Cluster for OwnedBy {
             state: "up",
             build: "1".to_owned(),
         };
-        Placement {
+        ClusterPlacement {
             node: Some(2),
             nodes: vec![node],
             logs: Vec::new(),

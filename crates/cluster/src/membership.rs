@@ -1,8 +1,8 @@
 //! The core of membership: one node's decisions about who is alive and who has which log.
 //!
-//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Core::on`], each with the time; after some
-//! of them [`Core::work`] decides what can be decided now; what is to be done comes out as [`Output`]s, in order. The
-//! shell (`shell`) connects it with a registry, a simulation with a simulated one.
+//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Core::on`], each with the time; after
+//! some of them [`Core::work`] decides what can be decided now; what is to be done comes out as [`Output`]s, in order.
+//! The shell (`shell`) connects it with a registry, a simulation with a simulated one.
 //!
 //! It keeps the last look and derives the rest from it. In each step it compares what holds with what should hold, and
 //! makes *one* change of the registry, conditional on what was seen; then it looks again. So a change that did not work
@@ -65,7 +65,8 @@ pub enum Input {
     Refused(NodeId),
     /// The nodes that this node cannot call at present; all of them. A beat names the first [`UNREACHABLE_MAX`].
     Unreachable(Vec<NodeId>),
-    /// Another node says that something has changed, for example that it has handed a log over to this one: look at once.
+    /// Another node says that something has changed, for example that it has handed a log over to this one: look at
+    /// once.
     LookNow,
     /// Hand over all logs, and receive none ([`NodeState::Draining`]); or take part again ([`NodeState::Up`]).
     Drain(NodeState),
@@ -117,9 +118,11 @@ pub enum Changed {
 pub enum Output {
     /// Beat, and give up after half of [`Core::beat`]. At most one is under way.
     Beat(Beat),
-    /// Change the registry, and give up after half of [`Core::beat`]. At most one is under way; beats do not wait for it.
+    /// Change the registry, and give up after half of [`Core::beat`]. At most one is under way; beats do not wait for
+    /// it.
     Change(Change),
-    /// Ask another node to prepare for a log, and say how that went by [`Input::Prepared`]. The log is still served here.
+    /// Ask another node to prepare for a log, and say how that went by [`Input::Prepared`]. The log is still served
+    /// here.
     Prepare(Preparation),
     /// Tell people.
     Tell(Note),

@@ -1,8 +1,8 @@
 //! The thread that connects the core of membership with a registry, a clock, and the rest of the node.
 //!
-//! Why a thread with a runtime of its own: a node that is busy must not look dead. What the node's other tasks do cannot
-//! delay a beat. Invariants: the placement is published before anything is done that rests on it; a call of the registry
-//! takes at most half a beat.
+//! Why a thread with a runtime of its own: a node that is busy must not look dead. What the node's other tasks do
+//! cannot delay a beat. Invariants: the placement is published before anything is done that rests on it; a call of the
+//! registry takes at most half a beat.
 //! Not here: decisions (`membership`), connections between nodes.
 
 use std::panic::AssertUnwindSafe;

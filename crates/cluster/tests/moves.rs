@@ -1,4 +1,5 @@
-//! The schedules in which an owner gives a log away: for balance, because it drains, is cut off or stuck, or on request.
+//! The schedules in which an owner gives a log away: for balance, because it drains, is cut off or stuck, or on
+//! request.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

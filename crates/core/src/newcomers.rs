@@ -34,11 +34,11 @@ pub struct Newcomer {
 #[derive(Debug, Default)]
 struct Places {
     last: u64,
-    taken: VecDeque<Place>,
+    taken: VecDeque<TakenPlace>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct TakenPlace {
     number: u64,
     address: IpAddr,
     /// Dropped when the place is given to another newcomer, which ends the wait of [`Newcomer::displaced`].
@@ -77,7 +77,7 @@ impl Newcomers {
         let address = whom(from);
         let (holder, displaced) = oneshot::channel();
         let mut places = self.places();
-        let is_same = |place: &Place| place.address == address;
+        let is_same = |place: &TakenPlace| place.address == address;
         if places.taken.iter().filter(|place| is_same(place)).count() >= self.of_one_address_max {
             let oldest = places.taken.iter().position(is_same);
             places.taken.remove(oldest.unwrap_or(0));
@@ -87,7 +87,7 @@ impl Newcomers {
         }
         places.last += 1;
         let number = places.last;
-        places.taken.push_back(Place {
+        places.taken.push_back(TakenPlace {
             number,
             address,
             _holder: holder,

@@ -1,11 +1,12 @@
 //! The registry of a database: which nodes are alive, and which of them appends to which log.
 //!
 //! Why: several nodes share one database, and each log is fastest with one writer. The registry tells every node who
-//! that is. A lease is *advice about routing, never evidence*: the chained insert ([`LogWriter`](crate::backend::LogWriter))
-//! decides what is stored, so a wrong lease costs a batch that misses, and a lease may be taken early.
+//! that is. A lease is *advice about routing, never evidence*: the chained insert
+//! ([`LogWriter`](crate::backend::LogWriter)) decides what is stored, so a wrong lease costs a batch that misses, and a
+//! lease may be taken early.
 //!
-//! Invariants: a statement is conditional only on the row that it changes, so that a database which waits for a row lock
-//! checks the condition again; the epoch of a log only grows; no timestamp takes part in a decision.
+//! Invariants: a statement is conditional only on the row that it changes, so that a database which waits for a row
+//! lock checks the condition again; the epoch of a log only grows; no timestamp takes part in a decision.
 //! Not here: the code that decides what to do (`gesta_cluster::membership`), the tables (backends).
 
 use std::fmt;

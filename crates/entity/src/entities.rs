@@ -18,7 +18,7 @@ use crate::forward::owner::OwnerSide;
 use crate::keys;
 use crate::kind::{EntityKind, EntityType};
 use crate::load::load_all;
-use crate::shard::{Parts, Shard};
+use crate::shard::{Shard, ShardParts};
 use crate::shared::Shared;
 use crate::snapshot_writer::write_all;
 use crate::stats::{Counters, Stats};
@@ -166,7 +166,7 @@ impl<D: Decider> Entities<D> {
         ];
         let mut shards = Vec::with_capacity(count);
         for _ in 0..count {
-            let parts = Parts {
+            let parts = ShardParts {
                 kind: Arc::clone(&kind),
                 config: Arc::clone(&config),
                 counters: Arc::clone(&counters),

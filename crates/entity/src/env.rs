@@ -172,8 +172,8 @@ impl<D: Decider> Env<D> {
     pub(crate) fn key_bounds(&self) -> Bounds {
         let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
         let since = |kept: Duration| self.seen_ms().saturating_sub_unsigned(millis(kept));
-        // A command that is in doubt is decided at most twice `forward_within` after it was first sent (`slot::command`);
-        // the rest is for what the network delays.
+        // A command that is in doubt is decided at most twice `forward_within` after it was first sent
+        // (`slot::command`); the rest is for what the network delays.
         let sent_again_for = self.config.forward_within * 3;
         Bounds {
             // Those of commands in flight must not be forgotten: their retries join them.

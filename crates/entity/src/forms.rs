@@ -17,12 +17,12 @@ use crate::guard::guarded;
 /// Most bytes of an answer: what a link carries, without room for what goes around it.
 const ANSWER_BYTES_MAX: usize = (16 << 20) - (64 << 10);
 
-type Outcome<T> = Result<T, serde_json::Error>;
+type JsonResult<T> = Result<T, serde_json::Error>;
 
 /// A value to bytes and back.
 struct Form<T> {
-    write: fn(&T) -> Outcome<Vec<u8>>,
-    read: fn(&[u8]) -> Outcome<T>,
+    write: fn(&T) -> JsonResult<Vec<u8>>,
+    read: fn(&[u8]) -> JsonResult<T>,
 }
 
 impl<T: Serialize + DeserializeOwned> Form<T> {

@@ -4,8 +4,8 @@
 //! it or not at all, and in snapshots. A key without events is not remembered: nothing happened. Invariants: an entity
 //! remembers no more than its [`Bounds`], also while it is loaded; it knows whether it has forgotten a command that may
 //! still be sent again ([`Keys::may_have_known`]), and the clocks of nodes take no part in that; a copy for a snapshot
-//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is answered
-//! (`slot::command`).
+//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is
+//! answered (`slot::command`).
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;
@@ -25,27 +25,27 @@ mod list;
 mod stored;
 
 pub(crate) use list::List;
-pub(crate) use stored::{Held, RestoredKeys, Stored, age};
+pub(crate) use stored::{Held, RestoredKeys, StoredCommand, age};
 
 /// Longest key, in bytes of UTF-8.
 pub const KEY_BYTES_MAX: usize = 256;
 /// What a remembered command is counted for beside the bytes of its key and its reply: times, numbers, pointers.
 const OVERHEAD_BYTES: usize = 128;
 
-type Outcome<T> = std::result::Result<T, serde_json::Error>;
+type JsonResult<T> = std::result::Result<T, serde_json::Error>;
 /// The bytes that tell a command from others.
-type Form<C> = Box<dyn Fn(&C) -> Outcome<Vec<u8>> + Send + Sync>;
+type Form<C> = Box<dyn Fn(&C) -> JsonResult<Vec<u8>> + Send + Sync>;
 
 /// What an entity type needs to know for keys: commands to bytes, replies to JSON and back.
 pub(crate) struct KeyCodec<C, R> {
     pub(crate) form: Form<C>,
-    pub(crate) encode: fn(&R) -> Outcome<Box<RawValue>>,
-    pub(crate) decode: fn(&RawValue) -> Outcome<R>,
+    pub(crate) encode: fn(&R) -> JsonResult<Box<RawValue>>,
+    pub(crate) decode: fn(&RawValue) -> JsonResult<R>,
 }
 
 impl<C, R: Serialize + DeserializeOwned> KeyCodec<C, R> {
     /// Replies as JSON, and commands in this form.
-    pub(crate) fn new(form: impl Fn(&C) -> Outcome<Vec<u8>> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(form: impl Fn(&C) -> JsonResult<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self {
             form: Box::new(form),
             encode: |reply| serde_json::value::to_raw_value(reply),
@@ -55,7 +55,7 @@ impl<C, R: Serialize + DeserializeOwned> KeyCodec<C, R> {
 }
 
 /// JSON that is the same for equal values: the keys of objects are sorted.
-pub(crate) fn sorted_json(value: &impl Serialize) -> Outcome<Vec<u8>> {
+pub(crate) fn sorted_json(value: &impl Serialize) -> JsonResult<Vec<u8>> {
     serde_json::to_vec(&serde_json::to_value(value)?)
 }
 

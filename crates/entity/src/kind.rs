@@ -116,8 +116,8 @@ impl<D: Decider> EntityType<D> {
     /// others: as JSON. It allows idempotency keys, as [`idempotent_replies`](Self::idempotent_replies) does unless the
     /// type has other ones already: a command that is forwarded without a key gets one.
     ///
-    /// Reads are forwarded if the type has [`snapshots`](Self::snapshots), in whose form the state travels. Without, the
-    /// node that is asked loads the entity for them.
+    /// Reads are forwarded if the type has [`snapshots`](Self::snapshots), in whose form the state travels. Without,
+    /// the node that is asked loads the entity for them.
     ///
     /// [`Builder::peers`]: crate::Builder::peers
     #[must_use]

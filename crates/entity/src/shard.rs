@@ -46,7 +46,7 @@ struct Away<D: Decider> {
 }
 
 /// The parts that a shard is made of.
-pub(crate) struct Parts<D: Decider> {
+pub(crate) struct ShardParts<D: Decider> {
     pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<Counters>,
@@ -99,7 +99,7 @@ impl<D: Decider> Lifecycle<StreamId, Slot<D>> for Passivation {
 impl<D: Decider> Shard<D> {
     /// A shard that keeps up to `active_max` entities, and the sender of its messages.
     pub(crate) fn new(
-        parts: Parts<D>,
+        parts: ShardParts<D>,
         active_max: usize,
     ) -> (Self, mpsc::UnboundedSender<Message<D>>) {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::guard::guarded;
-use crate::keys::{Held, List, RestoredKeys, Stored, age};
+use crate::keys::{Held, List, RestoredKeys, StoredCommand, age};
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
@@ -137,7 +137,7 @@ impl<D> Snapshots<D> {
 
     /// The state, its revision and the id of its last event, if the snapshot can be used.
     pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
-        let header: Header<Stored<'_>> =
+        let header: Header<StoredCommand<'_>> =
             serde_json::from_slice(&event.metadata).map_err(|error| error.to_string())?;
         if header.version != self.version {
             return Err(format!("version {}, not {}", header.version, self.version));
@@ -147,7 +147,7 @@ impl<D> Snapshots<D> {
             revision: Revision(header.revision),
             last: EventId(header.event_id),
             keys: RestoredKeys {
-                keys: header.keys.into_iter().map(Stored::read).collect(),
+                keys: header.keys.into_iter().map(StoredCommand::read).collect(),
                 forgotten_age_ms: header.keys_forgotten_age_ms,
             },
         })
@@ -239,7 +239,7 @@ impl<D> Snapshots<D> {
 fn youngest_that_fit(keys: &List, space: usize, now_ms: i64) -> Vec<Box<RawValue>> {
     let mut left = space;
     let fitting = keys.youngest_first().map_while(|one| {
-        let json = serde_json::value::to_raw_value(&Stored::of(one, now_ms)).ok()?;
+        let json = serde_json::value::to_raw_value(&StoredCommand::of(one, now_ms)).ok()?;
         // With its comma.
         left = left.checked_sub(json.get().len() + 1)?;
         Some(json)

@@ -161,8 +161,8 @@ async fn without_an_owner_each_node_does_what_it_is_asked() {
     assert_eq!(cluster.stored().await, 31);
 }
 
-/// Goal: an owner that cannot be reached may be at work, so what is asked of its entities waits for it, and is done once
-/// there is another.
+/// Goal: an owner that cannot be reached may be at work, so what is asked of its entities waits for it, and is done
+/// once there is another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_waits_until_an_owner_that_is_gone_is_replaced() {
     let mut cluster = Cluster::new().await;

@@ -49,7 +49,7 @@ async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
     let [config] = postgres_configs(new, 1)?
         .try_into()
         .map_err(|_| Error::invalid("database", "must be one URL"))?;
-    let databases = Databases::open(&configs).await?;
+    let databases = Relocations::open(&configs).await?;
     let looks = databases.look(LogId(0)).await?;
     check_no_nodes(&databases, &looks)?;
     let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
@@ -86,7 +86,7 @@ fn changed_meanwhile() -> Error {
     Error::unavailable("somebody else changes the databases of this store: try again")
 }
 
-fn check_no_nodes(databases: &Databases, looks: &[CopyState]) -> Result<()> {
+fn check_no_nodes(databases: &Relocations, looks: &[CopyState]) -> Result<()> {
     for (database, look) in databases.0.iter().zip(looks) {
         let (nodes, name) = (look.nodes, database.name());
         if nodes > 0 {
@@ -101,9 +101,9 @@ fn check_no_nodes(databases: &Databases, looks: &[CopyState]) -> Result<()> {
 }
 
 /// Connections to all databases of a store.
-struct Databases(Vec<Relocation>);
+struct Relocations(Vec<Relocation>);
 
-impl Databases {
+impl Relocations {
     async fn open(configs: &[Config]) -> Result<Self> {
         let opened = configs.iter().map(async |config| {
             let opened = Relocation::open(config).await;
@@ -125,7 +125,7 @@ impl Databases {
 
 /// Moves a log, step by step. A mover may be dropped at any moment; the next one goes on.
 pub struct Mover {
-    databases: Databases,
+    databases: Relocations,
     log: LogId,
     /// The database to which the log is moved; `None` if the move is undone.
     to: Option<DatabaseId>,
@@ -169,7 +169,7 @@ impl Mover {
                 configs.push(config);
             }
         }
-        let databases = Databases::open(&configs).await?;
+        let databases = Relocations::open(&configs).await?;
         let looks = databases.look(log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
         arrange(&copies)?;

@@ -6,8 +6,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> gesta::Result<()> {
-//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL, "http://host:port" for a
-//! // server (feature `client`).
+//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL,
+//! // "http://host:port" for a server (feature `client`).
 //! let store = gesta::open("sqlite::memory:").await?;
 //!
 //! let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);

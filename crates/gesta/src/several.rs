@@ -13,7 +13,7 @@ use gesta_core::{
     Result,
 };
 use gesta_postgres::{Config, PostgresAudit, PostgresBackend, schema};
-use gesta_several::{Part, Several};
+use gesta_several::{DatabasePart, Several};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 
 /// The open databases of a store.
@@ -55,12 +55,12 @@ pub(crate) async fn open(configs: Vec<Config>) -> Result<Databases> {
 }
 
 async fn put_together(opened: &[Arc<PostgresBackend>]) -> Result<Databases> {
-    let part = |backend: &Arc<PostgresBackend>| Part {
+    let part = |backend: &Arc<PostgresBackend>| DatabasePart {
         copy: backend.map(),
         backend: Arc::clone(backend) as Arc<dyn Backend>,
         keeper: Arc::clone(backend) as Arc<dyn KeepsMap>,
     };
-    let parts: Vec<Part> = opened.iter().map(part).collect();
+    let parts: Vec<DatabasePart> = opened.iter().map(part).collect();
     let routed = Several::open(&parts).await?;
     let mut parts = opened.to_vec();
     parts.sort_by_key(|backend| backend.map().place());

@@ -31,8 +31,8 @@ impl Groups {
     /// Creates a group.
     ///
     /// # Errors
-    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a group
-    /// on all events of a store of several logs.
+    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a
+    /// group on all events of a store of several logs.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the group created or not.

@@ -17,7 +17,7 @@ const COMMANDS_MAX: usize = 1_024;
 
 /// A consumer that wants to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Join {
+pub struct JoinGroup {
     /// Most events that it holds at once.
     pub buffer: u32,
     /// Who it is.
@@ -37,7 +37,7 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Join(Join, Reply<Membership>),
+    Join(JoinGroup, Reply<Membership>),
     Ack(ConsumerId, Vec<Which>, Reply<usize>),
     Nack(ConsumerId, Vec<Which>, Action, String, Reply<usize>),
     Replay(Option<u64>, Reply<()>),

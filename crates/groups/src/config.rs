@@ -31,7 +31,7 @@ impl Default for Config {
 }
 
 /// Which process runs what, where several share a store.
-pub trait Placement: Send + Sync + 'static {
+pub trait GroupPlacement: Send + Sync + 'static {
     /// Who is to run what lies on this stream, unless it is this process or nobody. Must not block.
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere>;
 }
@@ -40,7 +40,7 @@ pub trait Placement: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
-impl Placement for Alone {
+impl GroupPlacement for Alone {
     fn elsewhere(&self, _: &StreamId) -> Option<Elsewhere> {
         None
     }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::begin;
-use crate::commands::{Command, Commands, Join, Stop};
-use crate::config::{Alone, Config, Placement};
+use crate::commands::{Command, Commands, JoinGroup, Stop};
+use crate::config::{Alone, Config, GroupPlacement};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
 use crate::info::GroupInfo;
@@ -59,7 +59,7 @@ impl Groups {
     /// # Examples
     /// ```
     /// # use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
-    /// # use gesta_groups::{Config, Create, GroupId, Groups, Identity, Join, Settings, Source, Which};
+    /// # use gesta_groups::{Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), gesta_groups::Error> {
     /// # let store = std::sync::Arc::new(gesta_memory::MemoryStore::new());
@@ -70,7 +70,7 @@ impl Groups {
     /// let settings = Settings::default();
     /// groups.create(Create { group: group.clone(), settings, filter: Filter::ALL }).await?;
     ///
-    /// let join = Join { buffer: 10, identity: Identity::default() };
+    /// let join = JoinGroup { buffer: 10, identity: Identity::default() };
     /// let mut consumer = groups.join(&group, join).await?;
     /// let delivery = consumer.next().await?;
     /// println!("{} for the {}th time", delivery.event.event_type, delivery.retries + 1);
@@ -88,7 +88,7 @@ impl Groups {
     pub fn start_as(
         store: Arc<dyn EventStore>,
         config: Config,
-        placement: Arc<dyn Placement>,
+        placement: Arc<dyn GroupPlacement>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let shared = Shared {
@@ -172,7 +172,7 @@ impl Groups {
     ///
     /// # Cancel safety
     /// A consumer that has joined already leaves again when the future is dropped.
-    pub async fn join(&self, group: &GroupId, join: Join) -> Result<Consumer> {
+    pub async fn join(&self, group: &GroupId, join: JoinGroup) -> Result<Consumer> {
         let (commands, membership) = self
             .asked(group, |reply| Command::Join(join.clone(), reply))
             .await?;

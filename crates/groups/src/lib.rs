@@ -7,7 +7,8 @@
 //! bytes.
 //!
 //! * `machine`: what a group decides, without I/O and without a clock;
-//! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
+//! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it
+//!   begins;
 //! * `storage`: the streams that keep a group; `record`: the documents in them;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `config`: their bounds;
 //!   `commands`: how their tasks are reached; `consumer`: a consumer's side; `queue`:
@@ -33,8 +34,8 @@ mod storage;
 mod work;
 
 pub use changes::Create;
-pub use commands::Join;
-pub use config::{Alone, Config, Placement};
+pub use commands::JoinGroup;
+pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;

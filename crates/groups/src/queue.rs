@@ -1,8 +1,8 @@
 //! The queue of deliveries between a group and one of its consumers, and the consumer's membership.
 //!
-//! Invariants: the queue holds nothing but events that the group counts as held by the consumer, so it has the bound that
-//! the consumer asked for; what a consumer loses by its time is taken out of the queue again. A membership that is dropped
-//! ends at once, without a message that could be lost.
+//! Invariants: the queue holds nothing but events that the group counts as held by the consumer, so it has the bound
+//! that the consumer asked for; what a consumer loses by its time is taken out of the queue again. A membership that is
+//! dropped ends at once, without a message that could be lost.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! What a group keeps in the store, as events: its configuration, its checkpoints and its parked events.
 //!
-//! The documents are JSON, so that people can read them; a parked event is a link, in the form that other tools know: type
-//! `$>`, data `REVISION@STREAM`. Invariant: fields that a newer version has added are kept out of the way, and a
+//! The documents are JSON, so that people can read them; a parked event is a link, in the form that other tools know:
+//! type `$>`, data `REVISION@STREAM`. Invariant: fields that a newer version has added are kept out of the way, and a
 //! document without a field that is needed is `Corrupt`. Not here: where they are written (`storage`).
 
 use gesta_core::{

@@ -1,8 +1,8 @@
 //! The task of one group: connects the machine with the store and with the consumers.
 //!
 //! Everything that waits for the store runs beside the loop, one call of a kind at a time, so that consumers are served
-//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its successor
-//! begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
+//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its
+//! successor begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::begin::Begun;
-use crate::commands::{Command, Join, Stop, no_consumer};
-use crate::config::{Config, Placement};
+use crate::commands::{Command, JoinGroup, Stop, no_consumer};
+use crate::config::{Config, GroupPlacement};
 use crate::error::{Error, Result};
 use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
@@ -41,7 +41,7 @@ const LAST_CHECKPOINT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) placement: Arc<dyn Placement>,
+    pub(crate) placement: Arc<dyn GroupPlacement>,
     /// Bytes of events that all groups hold.
     pub(crate) held_bytes: AtomicUsize,
     /// What all groups have done.
@@ -165,7 +165,8 @@ impl Task {
         }
     }
 
-    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be stored.
+    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be
+    /// stored.
     fn settle(&mut self) {
         let now = now();
         while let Some((consumer, token)) = self.machine.expired(now) {
@@ -397,7 +398,7 @@ impl Task {
         Err(no_consumer(&self.storage.group, consumer))
     }
 
-    fn join(&mut self, join: Join) -> Result<Membership> {
+    fn join(&mut self, join: JoinGroup) -> Result<Membership> {
         let id = ConsumerId(Uuid::new_v4());
         let group = self.storage.group.clone();
         if let Err(refused) = self.machine.join(id, join.buffer) {

@@ -95,8 +95,8 @@ impl FromStr for Strategy {
 pub struct Settings {
     /// Where it begins while it has no checkpoint.
     pub start: Start,
-    /// Deliver what a link points to. A group delivers links as they are; who serves a consumer follows them, as the gRPC
-    /// calls of the server do.
+    /// Deliver what a link points to. A group delivers links as they are; who serves a consumer follows them, as the
+    /// gRPC calls of the server do.
     pub resolve_links: bool,
     /// Measure how long consumers take.
     pub extra_statistics: bool,

@@ -1,11 +1,11 @@
 //! Where a group is kept: reading and writing its streams.
 //!
 //! Fencing: every process that begins to run a group appends a claim to the checkpoint stream, and every checkpoint
-//! expects the revision of the one before. So of two processes that run one group, only the one that claimed it last can
-//! write; the other learns it with its next checkpoint. No locks are needed.
+//! expects the revision of the one before. So of two processes that run one group, only the one that claimed it last
+//! can write; the other learns it with its next checkpoint. No locks are needed.
 //! Calls that may be tried again are tried until they succeed or are refused; each attempt carries the same event id.
-//! What somebody waits for is tried no more after [`GIVE_UP_AFTER`]; what the task of a group does by itself has no such
-//! bound.
+//! What somebody waits for is tried no more after [`GIVE_UP_AFTER`]; what the task of a group does by itself has no
+//! such bound.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -359,8 +359,9 @@ impl Storage {
         }
     }
 
-    /// Tries until the store succeeds or refuses, or it is time to give up. Then the answer is that of the last attempt,
-    /// unless the outcome of an earlier one is not known: all attempts write the same events, so theirs is not either.
+    /// Tries until the store succeeds or refuses, or it is time to give up. Then the answer is that of the last
+    /// attempt, unless the outcome of an earlier one is not known: all attempts write the same events, so theirs is not
+    /// either.
     async fn retried<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,

@@ -19,7 +19,7 @@ use gesta_core::{
     ExpectedRevision, Filter, Result as StoreResult, StreamId,
 };
 use gesta_groups::{
-    Config, Create, Error, GroupId, Groups, Identity, Join, Settings, Source, Which,
+    Config, Create, Error, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which,
 };
 use gesta_memory::MemoryStore;
 use gesta_testkit::support::events;
@@ -95,8 +95,8 @@ fn create(name: &str) -> Create {
     }
 }
 
-fn as_anybody() -> Join {
-    Join {
+fn as_anybody() -> JoinGroup {
+    JoinGroup {
         buffer: 10,
         identity: Identity::default(),
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use gesta_core::{EventStore, ExpectedRevision, Filter, StreamId};
 use gesta_groups::{
-    Alone, Config, Create, Elsewhere, Error, GroupId, Groups, Placement, Settings, Source,
+    Alone, Config, Create, Elsewhere, Error, GroupId, GroupPlacement, Groups, Settings, Source,
 };
 use gesta_testkit::support::within;
 
@@ -28,7 +28,7 @@ use support::{ack, create, join, next, on_stream, try_join};
 /// Another process runs everything.
 struct Other;
 
-impl Placement for Other {
+impl GroupPlacement for Other {
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere> {
         assert_eq!(stream, &on_stream("cart-1").checkpoint_stream());
         Some(Elsewhere {

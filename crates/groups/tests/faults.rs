@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use gesta_core::{EventStore, EventStoreExt, ExpectedRevision, Filter, StreamId};
 use gesta_groups::{
-    Action, Config, Create, Error, GroupId, Groups, Identity, Join, Settings, Source, Which,
+    Action, Config, Create, Error, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which,
 };
 use gesta_testkit::depth;
 use gesta_testkit::faulty::{FaultyStore, World};
@@ -38,7 +38,7 @@ fn group() -> GroupId {
 }
 
 async fn join(groups: &Groups) -> Result<gesta_groups::Consumer, Error> {
-    let join = Join {
+    let join = JoinGroup {
         buffer: 7,
         identity: Identity::default(),
     };

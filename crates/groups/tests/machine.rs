@@ -1,8 +1,8 @@
-//! The machine of a group in a simulated world: consumers that acknowledge, refuse, are silent and vanish, and a process
-//! that is killed between any two steps and begins again with what it had stored.
+//! The machine of a group in a simulated world: consumers that acknowledge, refuse, are silent and vanish, and a
+//! process that is killed between any two steps and begins again with what it had stored.
 //!
-//! Checked after every step: a checkpoint has not passed an event that nobody finished, no parked event was cut off, and
-//! the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
+//! Checked after every step: a checkpoint has not passed an event that nobody finished, no parked event was cut off,
+//! and the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
 
 #![allow(
     clippy::unwrap_used,

@@ -2,7 +2,8 @@
 
 use crate::messages::server_features::{SupportedMethod, SupportedMethods};
 
-/// The version of the protocol that is spoken: clients compare it to learn which calls there are. It is not Gesta's own.
+/// The version of the protocol that is spoken: clients compare it to learn which calls there are. It is not Gesta's
+/// own.
 pub const PROTOCOL_VERSION: &str = "26.1.0";
 
 /// A method and its features.

@@ -1,5 +1,5 @@
-//! The gRPC protocol of the EventStoreDB and KurrentDB clients: its messages, its frames, its errors, and what they mean
-//! in Gesta's words.
+//! The gRPC protocol of the EventStoreDB and KurrentDB clients: its messages, its frames, its errors, and what they
+//! mean in Gesta's words.
 //!
 //! Why not a framework for gRPC: a message is counted against the server's memory as it arrives, and a framework counts
 //! it when it is whole; what is left of gRPC beside that is a frame of five bytes and a trailer.

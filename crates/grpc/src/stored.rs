@@ -1,7 +1,7 @@
 //! How events that Gesta itself stores about streams look to the clients of this protocol.
 //!
-//! Gesta notes a delete and a tombstone in the metadata stream of the stream, with its own state as the event's metadata.
-//! The clients know a delete as metadata that truncates the stream, and a tombstone as its very last event.
+//! Gesta notes a delete and a tombstone in the metadata stream of the stream, with its own state as the event's
+//! metadata. The clients know a delete as metadata that truncates the stream, and a tombstone as its very last event.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! The clock of calls: it counts the time in which the machine was suspended, as [`Instant`] does not.
 //!
-//! Why: a call that waits, or is written and unanswered, must be over when its deadline is, however the machine has slept
-//! meanwhile. Sent again afterwards, it might meet an owner that no longer remembers its ids.
+//! Why: a call that waits, or is written and unanswered, must be over when its deadline is, however the machine has
+//! slept meanwhile. Sent again afterwards, it might meet an owner that no longer remembers its ids.
 //! A moment of this clock is an [`Instant`] plus the whole suspension so far; the cores compare such moments only.
 
 use std::time::Duration;

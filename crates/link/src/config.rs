@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::error::StartError;
+use crate::error::LinkStartError;
 use crate::route::Address;
 use crate::sending::Credit;
 
@@ -24,10 +24,10 @@ impl Secret {
     /// Takes at least 16 bytes.
     ///
     /// # Errors
-    /// [`StartError::Config`] if they are fewer.
-    pub fn new(bytes: &[u8]) -> Result<Self, StartError> {
+    /// [`LinkStartError::Config`] if they are fewer.
+    pub fn new(bytes: &[u8]) -> Result<Self, LinkStartError> {
         if bytes.len() < SECRET_BYTES_MIN {
-            return Err(StartError::Config(format!(
+            return Err(LinkStartError::Config(format!(
                 "the secret must have at least {SECRET_BYTES_MIN} bytes, found {}",
                 bytes.len()
             )));
@@ -79,12 +79,13 @@ pub struct Times {
     pub ping_every: Duration,
     /// The same while calls wait for the answer of the node.
     pub ping_waiting_every: Duration,
-    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come back.
+    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come
+    /// back.
     pub silent_after: Duration,
     /// A link is dead when the last pong is so old.
     pub dead_after: Duration,
-    /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner when
-    /// none has been known for so long.
+    /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner
+    /// when none has been known for so long.
     pub return_after: Duration,
     /// A node that was unreachable gets calls again when the link to it has held so long.
     pub trusted_after: Duration,
@@ -170,8 +171,8 @@ pub struct LinkConfig {
 const BODY_BYTES_MAX: u32 = 1 << 30;
 
 impl LinkConfig {
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let refuse = |sentence: &str| Err(StartError::Config(sentence.to_owned()));
+    pub(crate) fn check(&self) -> Result<(), LinkStartError> {
+        let refuse = |sentence: &str| Err(LinkStartError::Config(sentence.to_owned()));
         let (bounds, times) = (&self.bounds, &self.times);
         if self.store.logs == 0 {
             return refuse("a store has at least one log");

@@ -60,7 +60,7 @@ pub enum AskError {
 
 /// Why a link server or a forwarder does not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum LinkStartError {
     /// The address cannot be listened on.
     #[error("cannot listen for links on {address}")]
     Listen {

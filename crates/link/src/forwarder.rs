@@ -18,11 +18,11 @@ use uuid::Uuid;
 use self::lane::{Input, LaneTask, Parts, Ticket};
 use crate::clock::Clock;
 use crate::config::{Bounds, LinkConfig};
-use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
+use crate::error::{AskError, ForwardError, LinkStartError, Result, ReturnReason};
 use crate::frame::IN_DOUBT;
 use crate::peer::{Peer, Peers};
 use crate::reach::Reach;
-use crate::route::{Address, Epoch, Hint, Owner, Route};
+use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
 use crate::sending::Patience;
 use crate::stats::{Counts, ForwarderStats};
 
@@ -83,11 +83,11 @@ pub struct NodeReach {
 /// Forwards calls. A clone is another handle of the same forwarder.
 #[derive(Clone, Debug)]
 pub struct Forwarder {
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ForwarderShared {
     peers: Arc<Peers>,
     logs: Vec<Log>,
     /// Held so that they stay connected.
@@ -111,8 +111,8 @@ impl Forwarder {
     /// Starts a forwarder that has no routes yet: all logs are owned by nobody. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// [`StartError::Config`] if a value of the configuration is out of range.
-    pub fn start(config: LinkConfig, on_hint: OnHint) -> std::result::Result<Self, StartError> {
+    /// [`LinkStartError::Config`] if a value of the configuration is out of range.
+    pub fn start(config: LinkConfig, on_hint: OnHint) -> std::result::Result<Self, LinkStartError> {
         Self::start_with(config, on_hint, Clock::MACHINE)
     }
 
@@ -120,14 +120,14 @@ impl Forwarder {
         config: LinkConfig,
         on_hint: OnHint,
         clock: Clock,
-    ) -> std::result::Result<Self, StartError> {
+    ) -> std::result::Result<Self, LinkStartError> {
         config.check()?;
         let peers = Arc::new(Peers::new(config.clone()));
         let epoch = Epoch {
             incarnation: Incarnation(Uuid::nil()),
             number: 0,
         };
-        let owner = Owner::Nobody;
+        let owner = RouteOwner::Nobody;
         let route = Route { owner, epoch };
         let bounds = config.bounds;
         let counts = Arc::<Counts>::default();
@@ -148,7 +148,7 @@ impl Forwarder {
             Log { inputs, capacity }
         };
         let logs = (0..config.store.logs).map(start).collect();
-        let shared = Shared {
+        let shared = ForwarderShared {
             peers,
             logs,
             nodes: Mutex::default(),

@@ -1,11 +1,12 @@
 //! Frames: what travels in the streams of a link, and how bytes become frames again.
 //!
 //! A frame is its length (4 bytes, of what follows), its type (1 byte) and its fields, all big-endian; a body is the
-//! rest of the frame. A type with the highest bit set is optional: who does not know it skips the frame. An unknown type
-//! without that bit ends the stream.
+//! rest of the frame. A type with the highest bit set is optional: who does not know it skips the frame. An unknown
+//! type without that bit ends the stream.
 //!
-//! There are no frames for chunks: HTTP/2 cuts a stream into DATA frames of 16 KiB and interleaves those of all streams,
-//! so a large body holds up its own lane only. There are none for credit: each answer gives back what its call took.
+//! There are no frames for chunks: HTTP/2 cuts a stream into DATA frames of 16 KiB and interleaves those of all
+//! streams, so a large body holds up its own lane only. There are none for credit: each answer gives back what its call
+//! took.
 
 use std::collections::VecDeque;
 use std::time::Duration;

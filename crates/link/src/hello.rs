@@ -11,8 +11,8 @@
 //!
 //! A proof is HMAC-SHA256 by the secret over the role, both nonces and everything that was said since, the store's id
 //! among it. So a proof is good for one connection, one store and one direction. Both introductions name the address at
-//! which L is reached, as each knows it: D the one it dialled. They must be equal, so whoever sits at the address of one
-//! node and passes the bytes on to another one gets no link. The secret never travels, and proofs
+//! which L is reached, as each knows it: D the one it dialled. They must be equal, so whoever sits at the address of
+//! one node and passes the bytes on to another one gets no link. The secret never travels, and proofs
 //! are compared in constant time. What follows on the connection is neither encrypted nor signed: that is for TLS or a
 //! trusted network.
 

@@ -90,15 +90,15 @@ mod stats;
 /// The pure cores of a lane, for simulations.
 #[doc(hidden)]
 pub mod cores {
-    pub use crate::receiving::{Newest, Receiver, Refusal, Verdict};
-    pub use crate::sending::{Credit, Link, Output, Sender, Violation, Write};
+    pub use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
+    pub use crate::sending::{Credit, LinkState, Output, Sender, Violation, Write};
 }
 
 pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
-pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
+pub use error::{AskError, ForwardError, LinkStartError, Result, ReturnReason};
 pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
 pub use reach::Reach;
-pub use route::{Address, Epoch, Hint, Owner, Route};
+pub use route::{Address, Epoch, Hint, Route, RouteOwner};
 pub use sending::Patience;
 pub use serve::{Answer, Call, Question, Serve, Served};
 pub use server::LinkServer;

@@ -2,8 +2,8 @@
 //!
 //! It is pure. Invariants: calls are handed over in the dense order of their numbers; after one was answered as *not
 //! here*, no later one is handed over, and no answer to a later one is sent, for the forwarder sends all of them again;
-//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a newer
-//! one for the same log ([`Newest`]).
+//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a
+//! newer one for the same log ([`Newest`]).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::sending::{Credit, Violation};
 
 /// What becomes of a call that has arrived.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CallVerdict {
     /// Hand it over; so much time is left.
     HandOver(Duration),
     /// Its deadline is over: answer so.
@@ -69,13 +69,13 @@ impl Receiver {
         bytes: usize,
         since: Instant,
         remaining: Duration,
-    ) -> Result<Verdict, Violation> {
+    ) -> Result<CallVerdict, Violation> {
         if seq != self.next {
             return Err(Violation("a call out of order"));
         }
         self.next += 1;
         if self.refused_from.is_some() {
-            return Ok(Verdict::Refused);
+            return Ok(CallVerdict::Refused);
         }
         let bytes_max = usize::try_from(self.credit.bytes).unwrap_or(usize::MAX);
         let is_alone = self.bytes == 0;
@@ -89,9 +89,9 @@ impl Receiver {
         let elapsed = now.saturating_duration_since(since);
         let left = remaining.saturating_sub(elapsed);
         if left.is_zero() {
-            return Ok(Verdict::DeadlineOver);
+            return Ok(CallVerdict::DeadlineOver);
         }
-        Ok(Verdict::HandOver(left))
+        Ok(CallVerdict::HandOver(left))
     }
 
     /// The call was taken by whoever serves the log.

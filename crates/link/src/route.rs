@@ -60,7 +60,7 @@ impl Epoch {
 
 /// Who is to get the calls of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Owner {
+pub enum RouteOwner {
     /// No node owns the log now.
     Nobody,
     /// This node owns the log.
@@ -73,7 +73,7 @@ pub enum Owner {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The owner.
-    pub owner: Owner,
+    pub owner: RouteOwner,
     /// Its epoch.
     pub epoch: Epoch,
 }

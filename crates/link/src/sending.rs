@@ -1,15 +1,15 @@
 //! The forwarder's end of the lanes of one log: which call is written when, to whom, and which come back.
 //!
 //! It is pure: it does no I/O and has no clock. Inputs come with the time; what is to be done outside comes out as
-//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as much
-//! as its stream takes.
+//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as
+//! much as its stream takes.
 //!
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
 //! the lane, then those that wait. When the owner answers *not here* from some call on, that call and all later ones
-//! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane is
-//! opened. So each lane begins with the first call that is unanswered, and nothing overtakes. When the database names
-//! another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for a moment
-//! too: what the old owner has answered is certain, and what is sent again is in doubt.
+//! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane
+//! is opened. So each lane begins with the first call that is unanswered, and nothing overtakes. When the database
+//! names another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for
+//! a moment too: what the old owner has answered is certain, and what is sent again is in doubt.
 //!
 //! After an error one call is in flight until the first success: calls that the owner refuses are not sent in hundreds,
 //! again and again.
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use self::lane::{Entry, Lane};
 use crate::error::ReturnReason;
-use crate::route::{Address, Epoch, Hint, Owner, Route};
+use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
 
 /// Pauses after hints that are not newer than the route.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(5), Duration::from_millis(200));
@@ -35,15 +35,15 @@ const REMAINING_MIN: Duration = Duration::from_millis(1);
 /// A lane on which a call was given up, and no answer has come for so long since, is given up too: whatever the owner
 /// has lost, a new lane begins afresh.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
-/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on their
-/// way a lane is kept so long.
+/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on
+/// their way a lane is kept so long.
 const LEAVE_WITHIN: Duration = Duration::from_millis(250);
 /// Expired calls are looked for no more often than this.
 const EXPIRY_EVERY: Duration = Duration::from_millis(2);
 
 /// The state of the link to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// There is none now; one may come soon.
     Down,
     /// There is one, and its owner allows so much on each lane.
@@ -132,7 +132,7 @@ pub struct Sender<T> {
     known: Epoch,
     /// Since when nobody owns the log.
     without_owner_since: Option<Instant>,
-    link: Link,
+    link: LinkState,
     lane: Option<Lane<T>>,
     lanes_opened: u64,
     waiting: VecDeque<Entry<T>>,
@@ -152,14 +152,14 @@ pub struct Sender<T> {
 impl<T> Sender<T> {
     /// A log without calls. `own` is this node's address: a hint that names it is not followed.
     pub fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
-        let without_owner = route.owner == Owner::Nobody;
+        let without_owner = route.owner == RouteOwner::Nobody;
         Self {
             own,
             return_after,
             known: route.epoch,
             route,
             without_owner_since: without_owner.then_some(now),
-            link: Link::Down,
+            link: LinkState::Down,
             lane: None,
             lanes_opened: 0,
             waiting: VecDeque::new(),
@@ -176,8 +176,8 @@ impl<T> Sender<T> {
     /// The node whose link matters now; the shell tells its state by [`link`](Self::link).
     pub fn node(&self) -> Option<&Address> {
         match &self.route.owner {
-            Owner::Node(address) => Some(address),
-            Owner::Nobody | Owner::Local => None,
+            RouteOwner::Node(address) => Some(address),
+            RouteOwner::Nobody | RouteOwner::Local => None,
         }
     }
 
@@ -218,7 +218,7 @@ impl<T> Sender<T> {
 
     /// Writes nothing more to the owner of before. Its answers are awaited for a moment if it can be reached.
     fn leave_lane(&mut self, now: Instant) {
-        let is_heard = matches!(self.link, Link::Up(_));
+        let is_heard = matches!(self.link, LinkState::Up(_));
         match &mut self.lane {
             Some(lane) if is_heard || lane.is_leaving() => lane.leave(now + LEAVE_WITHIN),
             _ => self.lose_lane(),
@@ -227,19 +227,21 @@ impl<T> Sender<T> {
     }
 
     fn change_route(&mut self, now: Instant, route: Route) {
-        self.without_owner_since = (route.owner == Owner::Nobody).then_some(now);
+        self.without_owner_since = (route.owner == RouteOwner::Nobody).then_some(now);
         self.route = route;
-        self.link = Link::Down;
+        self.link = LinkState::Down;
         self.not_before = None;
     }
 
     /// The link to the node of the route is in this state.
-    pub fn link(&mut self, node: &Address, link: Link) {
+    pub fn link(&mut self, node: &Address, link: LinkState) {
         if self.node() != Some(node) {
             return;
         }
         self.link = link;
-        if link == Link::Unreachable && self.lane.as_ref().is_some_and(|lane| lane.node == *node) {
+        if link == LinkState::Unreachable
+            && self.lane.as_ref().is_some_and(|lane| lane.node == *node)
+        {
             self.lose_lane();
         }
     }
@@ -273,7 +275,7 @@ impl<T> Sender<T> {
 
     /// The next call to write to the lane, if there is one and the owner takes it. It counts as written.
     pub fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
-        let Link::Up(credit) = self.link else {
+        let LinkState::Up(credit) = self.link else {
             return None;
         };
         let lane = self.lane.as_mut().filter(|lane| lane.is_open())?;
@@ -339,8 +341,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on; those
-    /// between may have been done.
+    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on;
+    /// those between may have been done.
     pub fn not_here(
         &mut self,
         now: Instant,
@@ -374,7 +376,7 @@ impl<T> Sender<T> {
             // This node learns of its own logs from the database alone.
             return false;
         }
-        let owner = hint.owner.map_or(Owner::Nobody, Owner::Node);
+        let owner = hint.owner.map_or(RouteOwner::Nobody, RouteOwner::Node);
         let epoch = hint.epoch;
         if owner == self.route.owner {
             // The node has become the owner once more; it has still refused the call.
@@ -405,13 +407,17 @@ impl<T> Sender<T> {
             self.lose_lane();
         }
         match (&self.route.owner, self.link) {
-            (Owner::Local, _) => self.return_waiting(ReturnReason::Local),
-            (Owner::Nobody, _) if self.returns_without_owner_at().is_some_and(|at| at <= now) => {
+            (RouteOwner::Local, _) => self.return_waiting(ReturnReason::Local),
+            (RouteOwner::Nobody, _)
+                if self.returns_without_owner_at().is_some_and(|at| at <= now) =>
+            {
                 self.return_waiting(ReturnReason::NoOwner);
             }
-            (Owner::Node(_), Link::Unreachable) => self.return_waiting(ReturnReason::Unreachable),
-            (Owner::Node(_), Link::Silent) => self.return_impatient(now),
-            (Owner::Node(node), Link::Up(_))
+            (RouteOwner::Node(_), LinkState::Unreachable) => {
+                self.return_waiting(ReturnReason::Unreachable)
+            }
+            (RouteOwner::Node(_), LinkState::Silent) => self.return_impatient(now),
+            (RouteOwner::Node(node), LinkState::Up(_))
                 if self.lane.is_none()
                     && !self.waiting.is_empty()
                     && self.not_before.is_none_or(|at| at <= now) =>
@@ -443,8 +449,8 @@ impl<T> Sender<T> {
         self.earliest_deadline = None;
     }
 
-    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are: their
-    /// answers may still come.
+    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are:
+    /// their answers may still come.
     fn return_impatient(&mut self, now: Instant) {
         if std::mem::take(&mut self.has_impatient) {
             let is_patient = |entry: &Entry<T>| entry.patience != Patience::UntilSilent;
@@ -530,7 +536,7 @@ impl<T> Sender<T> {
         let is_idle = self.waiting.is_empty();
         let opens = self
             .not_before
-            .filter(|_| !is_idle && self.lane.is_none() && matches!(self.link, Link::Up(_)));
+            .filter(|_| !is_idle && self.lane.is_none() && matches!(self.link, LinkState::Up(_)));
         let returns = self
             .returns_without_owner_at()
             .filter(|_| !is_idle && self.lane.is_none());

@@ -76,8 +76,8 @@ pub enum Answer {
 /// Serves the calls of other nodes.
 pub trait Serve: Send + Sync + 'static {
     /// Takes a call. Called for the calls of one lane in their order, and never by two lanes of the same forwarder and
-    /// log at once. It must hand the call over, so that the next call cannot overtake it, before it returns. It must not
-    /// block, and it must not forward the call to a third node.
+    /// log at once. It must hand the call over, so that the next call cannot overtake it, before it returns. It must
+    /// not block, and it must not forward the call to a third node.
     fn call(&self, log: LogId, call: Call) -> Served;
 
     /// Answers a question. Questions have no order.

@@ -3,9 +3,9 @@
 mod connection;
 mod lane;
 mod looked;
-mod strangers;
 #[cfg(test)]
 mod tests;
+mod unproven;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::looked::Looked;
-use self::strangers::Strangers;
+use self::unproven::Unproven;
 use crate::clock::Clock;
 use crate::config::LinkConfig;
-use crate::error::StartError;
+use crate::error::LinkStartError;
 use crate::hello::Introduction;
 use crate::peer::introduction;
 use crate::receiving::Newest;
@@ -38,7 +38,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 /// are cut and the port is given back, as if the process had died.
 #[derive(Clone, Debug)]
 pub struct LinkServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     address: SocketAddr,
     /// Only handles hold it.
     _ends: Arc<Ends>,
@@ -51,7 +51,7 @@ struct Ends {
     _closed: DropGuard,
 }
 
-struct Shared {
+struct ServerShared {
     config: LinkConfig,
     clock: Clock,
     introduction: Introduction,
@@ -59,7 +59,7 @@ struct Shared {
     newest: NewestLanes,
     /// Calls and questions that were taken and are not answered.
     open: Arc<Capacity>,
-    strangers: Arc<Strangers>,
+    unproven: Arc<Unproven>,
     /// No more connections are accepted.
     closing: CancellationToken,
     /// Lanes end.
@@ -69,7 +69,7 @@ struct Shared {
     tasks: TaskTracker,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ServerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
@@ -117,12 +117,12 @@ impl LinkServer {
     /// dropped. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// [`StartError`] if a value of the configuration is out of range or the listener has no address.
+    /// [`LinkStartError`] if a value of the configuration is out of range or the listener has no address.
     pub fn start(
         listener: TcpListener,
         config: LinkConfig,
         serve: Arc<dyn Serve>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, LinkStartError> {
         Self::start_with(listener, config, serve, Clock::MACHINE)
     }
 
@@ -131,20 +131,22 @@ impl LinkServer {
         config: LinkConfig,
         serve: Arc<dyn Serve>,
         clock: Clock,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, LinkStartError> {
         config.check()?;
-        let address = listener.local_addr().map_err(|source| StartError::Listen {
-            address: config.address.to_string(),
-            source,
-        })?;
-        let shared = Arc::new(Shared {
+        let address = listener
+            .local_addr()
+            .map_err(|source| LinkStartError::Listen {
+                address: config.address.to_string(),
+                source,
+            })?;
+        let shared = Arc::new(ServerShared {
             introduction: introduction(&config, Uuid::new_v4(), &config.address),
             config,
             clock,
             serve,
             newest: NewestLanes::default(),
             open: Capacity::new([usize::MAX]),
-            strangers: Arc::default(),
+            unproven: Arc::default(),
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -188,7 +190,7 @@ impl LinkServer {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<ServerShared>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -205,7 +207,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        let stranger = shared.strangers.admit(from);
+        let stranger = shared.unproven.admit(from);
         let connection = connection::run(socket, from, stranger, Arc::clone(&shared));
         let closed = shared.closed.clone();
         shared

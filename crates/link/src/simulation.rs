@@ -2,13 +2,13 @@
 //! delays and loses.
 //!
 //! A node may believe that it is the owner though it is not any more; what it does then has no effect, and it finds out
-//! (in the store, the chained insert misses). A call is known by its id, so doing it a second time has no effect either.
-//! Frames that were written before a connection was cut may arrive long after.
+//! (in the store, the chained insert misses). A call is known by its id, so doing it a second time has no effect
+//! either. Frames that were written before a connection was cut may arrive long after.
 //!
-//! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply means
-//! that the call took effect, `was_written: false` that it never did; only impatient calls come back from a silent owner; no call takes effect after its deadline plus the
-//! time that its frame was under way; calls that come back, do so in order; and after some time of peace every call has
-//! its outcome and a new one succeeds.
+//! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply
+//! means that the call took effect, `was_written: false` that it never did; only impatient calls come back from a
+//! silent owner; no call takes effect after its deadline plus the time that its frame was under way; calls that come
+//! back, do so in order; and after some time of peace every call has its outcome and a new one succeeds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,9 +19,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::ReturnReason;
-use crate::receiving::{Newest, Receiver, Refusal, Verdict};
-use crate::route::{Address, Epoch, Hint, Owner, Route};
-use crate::sending::{Credit, Link, Output, Patience, Sender};
+use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
+use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
+use crate::sending::{Credit, LinkState, Output, Patience, Sender};
 
 const CREDIT: Credit = Credit {
     calls: 6,
@@ -76,7 +76,7 @@ struct LaneState {
 
 /// A call that a node has taken.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct TakenCall {
     lane: u64,
     seq: u64,
     call: usize,
@@ -92,7 +92,7 @@ struct Node {
     newest: Newest,
     /// The lane of the last call taken.
     served: u64,
-    pipeline: VecDeque<Taken>,
+    pipeline: VecDeque<TakenCall>,
 }
 
 struct World {
@@ -101,14 +101,14 @@ struct World {
     calls: Vec<CallState>,
     lanes: BTreeMap<u64, LaneState>,
     nodes: [Node; 2],
-    owner: Owner,
+    owner: RouteOwner,
     epoch: Epoch,
     /// Hints promise the other node an ownership that does not come about.
     promises_too_much: bool,
     effects: Vec<usize>,
     /// The calls that came back, those that do not wait for a silent owner apart: they overtake the others.
     returned: [Vec<usize>; 2],
-    links: [Link; 2],
+    links: [LinkState; 2],
 }
 
 /// A third of the calls do not wait for a silent owner.
@@ -134,7 +134,7 @@ impl World {
             number: 1,
         };
         let now = Instant::now();
-        let owner = Owner::Node(address(0));
+        let owner = RouteOwner::Node(address(0));
         let route = Route {
             owner: owner.clone(),
             epoch,
@@ -150,7 +150,7 @@ impl World {
             promises_too_much: false,
             effects: Vec::new(),
             returned: Default::default(),
-            links: [Link::Up(CREDIT); 2],
+            links: [LinkState::Up(CREDIT); 2],
         };
         world.nodes[0].believes = true;
         world
@@ -212,7 +212,7 @@ impl World {
         while let Some(output) = self.sender.output() {
             match output {
                 Output::OpenLane { lane, route } => {
-                    let Owner::Node(address) = route.owner else {
+                    let RouteOwner::Node(address) = route.owner else {
                         panic!("a lane to no node");
                     };
                     let state = LaneState {
@@ -247,7 +247,7 @@ impl World {
 
     fn hint(&self) -> Hint {
         if self.promises_too_much {
-            let is_first = self.owner == Owner::Node(address(0));
+            let is_first = self.owner == RouteOwner::Node(address(0));
             let mut epoch = self.epoch;
             epoch.number += 1;
             return Hint {
@@ -256,9 +256,9 @@ impl World {
             };
         }
         let owner = match &self.owner {
-            Owner::Nobody => None,
-            Owner::Local => Some(Address::new("own:1")),
-            Owner::Node(address) => Some(address.clone()),
+            RouteOwner::Nobody => None,
+            RouteOwner::Local => Some(Address::new("own:1")),
+            RouteOwner::Node(address) => Some(address.clone()),
         };
         Hint {
             owner,
@@ -295,9 +295,9 @@ impl World {
             .call(self.now, frame.seq, bytes, self.now, frame.remaining)
             .expect("the forwarder keeps the rules");
         match verdict {
-            Verdict::Refused => {}
-            Verdict::DeadlineOver => panic!("it has arrived just now"),
-            Verdict::HandOver(remaining) if node.believes => {
+            CallVerdict::Refused => {}
+            CallVerdict::DeadlineOver => panic!("it has arrived just now"),
+            CallVerdict::HandOver(remaining) if node.believes => {
                 state.receiver.taken(frame.seq);
                 assert!(
                     node.served <= lane,
@@ -305,7 +305,7 @@ impl World {
                 );
                 node.served = lane;
                 let under_way = self.now - frame.written_at;
-                node.pipeline.push_back(Taken {
+                node.pipeline.push_back(TakenCall {
                     lane,
                     seq: frame.seq,
                     call: frame.call,
@@ -313,7 +313,7 @@ impl World {
                     latest: self.calls[frame.call].deadline + under_way,
                 });
             }
-            Verdict::HandOver(_) => {
+            CallVerdict::HandOver(_) => {
                 if let Refusal::From { from, untaken } = state.receiver.not_here(frame.seq, bytes) {
                     state.back.push_back(Back::NotHere(from, untaken, hint));
                 }
@@ -347,7 +347,7 @@ impl World {
     /// A node finishes the first call of its pipeline.
     fn finish(&mut self, node: usize) {
         let hint = self.hint();
-        let is_owner = self.owner == Owner::Node(address(node));
+        let is_owner = self.owner == RouteOwner::Node(address(node));
         let Some(taken) = self.nodes[node].pipeline.pop_front() else {
             return;
         };
@@ -376,7 +376,7 @@ impl World {
         }
     }
 
-    fn send_back(&mut self, taken: Taken, hint: Hint) {
+    fn send_back(&mut self, taken: TakenCall, hint: Hint) {
         let lane = self.lanes.get_mut(&taken.lane).expect("exists");
         let bytes = self.calls[taken.call].bytes;
         if let Refusal::From { from, untaken } = lane.receiver.not_here(taken.seq, bytes) {
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    fn do_call(&mut self, taken: Taken) {
+    fn do_call(&mut self, taken: TakenCall) {
         let call = &mut self.calls[taken.call];
         let lane = self.lanes.get_mut(&taken.lane).expect("exists");
         let is_over = self.now > taken.until;
@@ -412,12 +412,12 @@ impl World {
     fn move_log(&mut self, choice: usize) {
         self.epoch.number += 1;
         self.owner = match choice % 4 {
-            0 => Owner::Node(address(0)),
-            1 => Owner::Node(address(1)),
-            2 => Owner::Local,
-            _ => Owner::Nobody,
+            0 => RouteOwner::Node(address(0)),
+            1 => RouteOwner::Node(address(1)),
+            2 => RouteOwner::Local,
+            _ => RouteOwner::Nobody,
         };
-        if let Owner::Node(address) = &self.owner {
+        if let RouteOwner::Node(address) = &self.owner {
             self.nodes[node_of(address)].believes = true;
         }
     }
@@ -459,28 +459,35 @@ impl World {
                 }
             }
             27 => {
-                let link = [Link::Up(CREDIT), Link::Down, Link::Unreachable];
+                let link = [
+                    LinkState::Up(CREDIT),
+                    LinkState::Down,
+                    LinkState::Unreachable,
+                ];
                 self.links[choice % 2] = link[choice / 2 % 3];
             }
-            33 | 34 => self.links[choice % 2] = Link::Silent,
-            28 => self.links = [Link::Up(CREDIT); 2],
+            33 | 34 => self.links[choice % 2] = LinkState::Silent,
+            28 => self.links = [LinkState::Up(CREDIT); 2],
             29 => self.look(),
             31 => self.promises_too_much = !self.promises_too_much,
             30 => self.stop_serving(choice % 2, choice / 2 % 4),
-            _ => self.nodes[choice % 2].believes = self.owner == Owner::Node(address(choice % 2)),
+            _ => {
+                self.nodes[choice % 2].believes =
+                    self.owner == RouteOwner::Node(address(choice % 2))
+            }
         }
         self.pump();
     }
 
     /// No more faults: everything must be answered.
     fn peace(&mut self) {
-        if !matches!(self.owner, Owner::Node(_)) {
+        if !matches!(self.owner, RouteOwner::Node(_)) {
             self.move_log(0);
         }
         self.promises_too_much = false;
-        self.links = [Link::Up(CREDIT); 2];
+        self.links = [LinkState::Up(CREDIT); 2];
         for node in 0..2 {
-            self.nodes[node].believes = self.owner == Owner::Node(address(node));
+            self.nodes[node].believes = self.owner == RouteOwner::Node(address(node));
         }
         self.look();
         self.submit(Duration::from_secs(20), 1);

@@ -155,7 +155,8 @@ async fn a_cut_in_one_direction_makes_the_owner_unreachable() {
         until(&sender, network.addr(), Reach::Reachable).await;
         assert!(network.connections() >= accepted);
         assert_eq!(within(call(&sender, "healed")).await, Ok(body("healed")));
-        // What was held back has arrived at last, on a link that was given up: it may be done, but not after newer calls.
+        // What was held back has arrived at last, on a link that was given up: it may be done, but not after newer
+        // calls.
         let texts = owner.owned.texts(0);
         assert_eq!(
             texts.last().map(String::as_str),
@@ -186,8 +187,8 @@ fn impatient(
     async move { replied.await.map(|reply| reply.body) }
 }
 
-/// Goal: calls that need not wait for a silent owner come back long before its link is given up, those that were written
-/// and those that come later; the others wait, and are answered when it was a false alarm.
+/// Goal: calls that need not wait for a silent owner come back long before its link is given up, those that were
+/// written and those that come later; the others wait, and are answered when it was a false alarm.
 #[tokio::test]
 async fn a_silent_owner_keeps_only_the_calls_that_need_it() {
     let mut config = config();
@@ -220,8 +221,8 @@ async fn a_silent_owner_keeps_only_the_calls_that_need_it() {
     within(heard).await;
 }
 
-/// Goal: between the silence of an owner and its being unreachable there is no time in which calls that need not wait do
-/// wait.
+/// Goal: between the silence of an owner and its being unreachable there is no time in which calls that need not wait
+/// do wait.
 #[tokio::test]
 async fn a_silent_owner_that_is_given_up_is_silent_still() {
     let (owner, network, sender) = through_a_network(quick_config()).await;
@@ -264,8 +265,8 @@ async fn a_link_that_flaps_keeps_the_order() {
     assert_eq!(newest, 1_999);
 }
 
-/// Goal: an owner that stops serving a lane without a word (it broke its own rules) is asked again, not for ever and not
-/// in a loop without pauses.
+/// Goal: an owner that stops serving a lane without a word (it broke its own rules) is asked again, not for ever and
+/// not in a loop without pauses.
 #[tokio::test]
 async fn a_reply_that_is_too_large_ends_as_a_deadline() {
     let mut small = quick_config();

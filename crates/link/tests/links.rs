@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{
-    Address, Answer, AskError, ForwardError, Outgoing, Owner, Patience, Reach, Reply, ReturnReason,
-    Route,
+    Address, Answer, AskError, ForwardError, Outgoing, Patience, Reach, Reply, ReturnReason, Route,
+    RouteOwner,
 };
 use support::{
     Behaviour, body, config, epoch, forwarder, hint, later, node, node_behind_a_network, route,
@@ -198,7 +198,7 @@ async fn calls_of_a_log_that_becomes_local_come_back_in_order() {
     (0..100).for_each(submit);
     owner.owned.seen(100).await;
     let local = Route {
-        owner: Owner::Local,
+        owner: RouteOwner::Local,
         epoch: epoch(2),
     };
     within(sender.set_route(log, local)).await;

@@ -2,8 +2,8 @@
 //!
 //! Why: the address is the key of a node in the registry, and whoever joins with it replaces the process that had it.
 //! That makes a restart immediate, and a mistyped address the end of a healthy node.
-//! Invariant: a process joins with an address that the registry knows as alive only if the address leads to that process,
-//! if nobody listens there, or if the beat of the node that has it has stopped.
+//! Invariant: a process joins with an address that the registry knows as alive only if the address leads to that
+//! process, if nobody listens there, or if the beat of the node that has it has stopped.
 //! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -256,7 +256,8 @@ mod tests {
         assert!(check(&format!("{}:1", "a".repeat(253))).is_ok());
     }
 
-    /// Goal: a restart at the same address is at once, whether the address leads here or to nobody; so is a new address.
+    /// Goal: a restart at the same address is at once, whether the address leads here or to nobody; so is a new
+    /// address.
     #[tokio::test]
     async fn an_address_that_leads_here_or_to_nobody_is_free_at_once() {
         let registry = MemoryRegistry::new(1);

@@ -1,8 +1,8 @@
 //! The calls that nodes forward, and their form on the way: Protocol Buffers, so that two neighbouring builds read each
 //! other's.
 //!
-//! Invariant: every event of a call has its id. A call is encoded once, where the change was asked for, and decoded once,
-//! by the owner.
+//! Invariant: every event of a call has its id. A call is encoded once, where the change was asked for, and decoded
+//! once, by the owner.
 
 use bytes::Bytes;
 use gesta_core::{

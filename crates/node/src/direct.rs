@@ -2,7 +2,8 @@
 //!
 //! Why: the owner cannot be reached from here but may be at work. Each commit of one makes the batch in flight of the
 //! other miss; a few a second leave the owner most of its rate.
-//! Not here: that a busy owner lets them through at all, which is the courtesy of the pipelines (`gesta_append`).
+//! Not here: that a busy owner lets them through at all, which is how pipelines give way to each other
+//! (`gesta_append`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -57,8 +57,8 @@ impl Build {
 /// How a node takes part in a cluster.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Host and port at which the other nodes reach this one, as they know it; no other process may have it. At most 255
-    /// bytes.
+    /// Host and port at which the other nodes reach this one, as they know it; no other process may have it. At most
+    /// 255 bytes.
     pub address: String,
     /// The secret that all nodes share.
     pub secret: Secret,
@@ -109,8 +109,8 @@ impl NodeOptions {
 }
 
 impl Node {
-    /// Joins the cluster of the store's database, or of each of its databases; `listener` takes the links of the other nodes. Returns when the node
-    /// knows who owns which log.
+    /// Joins the cluster of the store's database, or of each of its databases; `listener` takes the links of the other
+    /// nodes. Returns when the node knows who owns which log.
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone; `Unavailable` if one does not answer;
@@ -273,7 +273,8 @@ impl Placements for Joining {
         let telling = self.telling.clone();
         async move {
             let stops = join_all(parts.iter().map(|part| part.leave(within))).await;
-            // A process that ended sooner would leave the others to find out by their next beats. Each telling is bounded.
+            // A process that ended sooner would leave the others to find out by their next beats. Each telling is
+            // bounded.
             telling.close();
             telling.wait().await;
             tracing::info!(?stops, "left the cluster");
@@ -363,8 +364,8 @@ async fn tell_others(node: Arc<Node>) {
     join_all(asked).await;
 }
 
-/// Those of the nodes that refuse another connection. What a link says of its last dial stays said until the next one, so
-/// it must not count each time that it is looked at.
+/// Those of the nodes that refuse another connection. What a link says of its last dial stays said until the next one,
+/// so it must not count each time that it is looked at.
 async fn refused_again(nodes: impl Iterator<Item = (NodeId, &Address)>) -> Vec<NodeId> {
     let dialled = nodes.map(async |(node, address)| {
         let dial = TcpStream::connect(address.as_str());

@@ -9,13 +9,14 @@
 //! (`gesta-append`).
 //!
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
-//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to; `edge`: what an answer, or its
-//!   lack, means there; `deadline`: when a change is over;
+//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to; `edge`: what an answer, or
+//!   its lack, means there; `deadline`: when a change is over;
 //! * `services`: the same for what lives beside the store;
 //! * `join`: the node's membership in the cluster; `address`: what may be its address there;
 //! * `standing`: whether the node takes part, and what it has done;
 //! * `placements`: where a node has it from who owns which log; `questions`: what nodes ask each other beside calls;
-//! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
+//! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of
+//!   another.
 
 mod address;
 mod answers;
@@ -50,6 +51,6 @@ pub use gesta_cluster::Took;
 pub use gesta_cluster::membership::Stop;
 pub use gesta_link::Protocols;
 pub use join::{Build, NodeOptions};
-pub use node::{Config, Link, Node};
+pub use node::{Config, Node, NodeLink};
 pub use placements::Placements;
 pub use standing::NodeStats;

@@ -17,7 +17,7 @@ use gesta_core::{
     SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission,
     Subscribe, Subscription,
 };
-use gesta_link::{Forwarder, LinkConfig, LinkServer, Reach, StartError};
+use gesta_link::{Forwarder, LinkConfig, LinkServer, LinkStartError, Reach};
 use gesta_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -46,7 +46,7 @@ pub struct Config {
 
 /// The link to another node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct NodeLink {
     /// Where the node is reached.
     pub address: Arc<str>,
     /// True if calls can be sent to it.
@@ -55,8 +55,8 @@ pub struct Link {
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
 ///
-/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its links
-/// are cut, its port is free, and its beats end.
+/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its
+/// links are cut, its port is free, and its beats end.
 pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) forwarder: Forwarder,
@@ -152,11 +152,11 @@ impl Node {
 
     /// The links to the other nodes that have not left, in the order of their numbers.
     #[must_use]
-    pub fn links(&self) -> Vec<Link> {
+    pub fn links(&self) -> Vec<NodeLink> {
         let (placement, reach) = (self.placement(), self.forwarder.nodes());
         let others = placement.nodes.iter();
         let others = others.filter(|other| Some(other.id) != placement.me);
-        let link = |other: &Member| Link {
+        let link = |other: &Member| NodeLink {
             address: Arc::clone(&other.address),
             is_up: reach.iter().any(|node| {
                 node.address.as_str() == &*other.address && node.reach == Reach::Reachable
@@ -214,8 +214,8 @@ impl Node {
         &self.store
     }
 
-    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new owners.
-    /// For what lives beside the store, such as an entity runtime: end it after this and before
+    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new
+    /// owners. For what lives beside the store, such as an entity runtime: end it after this and before
     /// [`shutdown`](EventStore::shutdown), for until then other nodes send it what it owns.
     ///
     /// # Cancel safety
@@ -249,12 +249,12 @@ impl Node {
     }
 }
 
-fn invalid(error: StartError) -> Error {
+fn invalid(error: LinkStartError) -> Error {
     Error::invalid("the node", error.to_string())
 }
 
-/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the time
-/// after which it is given up, and the store may do each of them as much later.
+/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the
+/// time after which it is given up, and the store may do each of them as much later.
 fn check_window(window: Duration, give_up_after: Duration) -> Result<()> {
     if window >= give_up_after.saturating_mul(2) {
         return Ok(());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gesta_cluster::Placement;
 use gesta_core::{Incarnation, LogId};
-use gesta_link::{Address, Epoch, Forwarder, Owner, Route};
+use gesta_link::{Address, Epoch, Forwarder, Route, RouteOwner};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -41,16 +41,16 @@ pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) 
 /// Who gets the calls for a log, by a placement.
 pub fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     let owner = match placement.log(log) {
-        Some(place) if place.is_mine => Owner::Local,
+        Some(place) if place.is_mine => RouteOwner::Local,
         Some(place) => match &place.owner {
             Some(owner) if &*owner.address != here.as_str() => {
-                Owner::Node(Address::new(Arc::clone(&owner.address)))
+                RouteOwner::Node(Address::new(Arc::clone(&owner.address)))
             }
             // Nobody; this node, which is giving the log away; or another process with this node's address, which
             // cannot be called from here.
-            _ => Owner::Nobody,
+            _ => RouteOwner::Nobody,
         },
-        None => Owner::Nobody,
+        None => RouteOwner::Nobody,
     };
     Route {
         owner,
@@ -90,7 +90,7 @@ mod tests {
             ..Placement::default()
         };
         let owner = |address| route(&owned_by(address), LogId(0), &here).owner;
-        assert_eq!(owner("here:1"), Owner::Nobody);
-        assert_eq!(owner("there:1"), Owner::Node(Address::new("there:1")));
+        assert_eq!(owner("here:1"), RouteOwner::Nobody);
+        assert_eq!(owner("there:1"), RouteOwner::Node(Address::new("there:1")));
     }
 }

@@ -80,8 +80,8 @@ async fn append(node: &Node) {
     node.append(append).await.expect("appended");
 }
 
-/// Goal: a node that is dropped falls silent, so that others take its logs. What happened: the task that accepts links held
-/// the store and the membership, so a dropped node beat on, owned its logs and answered calls for them.
+/// Goal: a node that is dropped falls silent, so that others take its logs. What happened: the task that accepts links
+/// held the store and the membership, so a dropped node beat on, owned its logs and answered calls for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_node_falls_silent() {
     let world = World::new(1);

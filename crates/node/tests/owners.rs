@@ -198,7 +198,8 @@ async fn whatever_nodes_believe_nothing_is_lost_or_doubled() {
     assert!(acknowledged > 100, "the callers did something");
 }
 
-/// Goal: a change for a log whose owner is gone is stored all the same, within seconds, and its answer is the right one.
+/// Goal: a change for a log whose owner is gone is stored all the same, within seconds, and its answer is the right
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_go_on_without_their_owner() {
     let mut cluster = Cluster::new(1).await;
@@ -227,9 +228,9 @@ async fn appends_go_on_without_their_owner() {
     assert_eq!(appended.streams[0].first_revision.0, 3);
 }
 
-/// Goal: the owner of a log lives and is cut off from another node, in both directions or in one. The appends that come to
-/// that node go on within 2 s, and there is no second pause when the link is given up. What happened: they waited for 3 s
-/// without a pong, and for another one without a link.
+/// Goal: the owner of a log lives and is cut off from another node, in both directions or in one. The appends that come
+/// to that node go on within 2 s, and there is no second pause when the link is given up. What happened: they waited
+/// for 3 s without a pong, and for another one without a link.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_go_on_while_their_owner_is_cut_off() {
     for replies_are_lost in [false, true] {
@@ -271,8 +272,8 @@ async fn appends_go_on_while_their_owner_is_cut_off() {
     }
 }
 
-/// Goal: a change has one deadline, wherever it is tried. What happened: after it had come back from the links, the store was
-/// given the whole time once more.
+/// Goal: a change has one deadline, wherever it is tried. What happened: after it had come back from the links, the
+/// store was given the whole time once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_tried_here_as_well_has_one_deadline() {
     let database = Faulty::start(&World::new(1), |backend| backend);
@@ -312,8 +313,8 @@ async fn a_memory_of_ids_shorter_than_the_attempts_is_refused() {
     }
 }
 
-/// Goal: a node whose membership has failed owns nothing and believes nothing. What happened: its old routes stayed, so it
-/// appended at full speed to logs that others own by now.
+/// Goal: a node whose membership has failed owns nothing and believes nothing. What happened: its old routes stayed, so
+/// it appended at full speed to logs that others own by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_knows_nothing_appends_slowly() {
     let mut cluster = Cluster::new(2).await;

@@ -13,6 +13,7 @@ mod child;
 mod cluster;
 mod patroni;
 mod processes;
+pub mod procfs;
 mod proxy;
 mod run_as;
 mod server;

@@ -1,34 +1,27 @@
-//! The processes of a server, as the kernel shows them in `/proc`.
+//! Processes of a server: which there are, and how they are suspended.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Result;
+use crate::procfs::{self, Stat};
 
-/// Returns the parent and the state of a process, from `/proc`.
-fn stat(pid: i32) -> Option<(i32, char)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((fields.next()?.parse().ok()?, state))
+fn stat(pid: i32) -> Option<Stat> {
+    procfs::stat(u32::try_from(pid).ok()?)
 }
 
 pub(crate) fn is_alive(pid: i32) -> bool {
-    stat(pid).is_some_and(|(_, state)| !matches!(state, 'Z' | 'X'))
+    stat(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 pub(crate) fn children_of(parent: i32) -> Vec<i32> {
-    std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| stat(*pid).is_some_and(|(found, _)| found == parent))
+    procfs::pids()
+        .filter_map(|pid| i32::try_from(pid).ok())
+        .filter(|pid| stat(*pid).is_some_and(|stat| i32::try_from(stat.parent) == Ok(parent)))
         .collect()
 }
 
-/// Suspends a process and waits until it is suspended, or lets it go on. A process that has ended is left alone.
+/// Suspends a process and waits until it is, or lets it go on. A process that has ended is left alone.
 pub(crate) fn suspend(pid: i32, suspended: bool) -> Result<()> {
     if !suspended {
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
@@ -37,13 +30,13 @@ pub(crate) fn suspend(pid: i32, suspended: bool) -> Result<()> {
     if kill(Pid::from_raw(pid), Signal::SIGSTOP).is_err() {
         return Ok(());
     }
-    let done = || stat(pid).is_none_or(|(_, state)| matches!(state, 'T' | 'Z' | 'X'));
+    let done = || stat(pid).is_none_or(|stat| matches!(stat.state, 'T' | 'Z' | 'X'));
     crate::wait_until("the process does not stop", done)
 }
 
 /// Suspends a server and all of its processes, or lets them go on.
 ///
-/// The server is suspended first and goes on last, so that it makes no new processes in between.
+/// The server comes first when it is suspended and last when it goes on: it makes no new processes in between.
 pub(crate) fn suspend_all(server: i32, suspended: bool) -> Result<()> {
     if suspended {
         suspend(server, true)?;

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gesta_pgtest::{Child, Output};
+use gesta_pgtest::{Child, Output, procfs};
 
 /// A program with a process of its own, whose id it writes.
 const TWO: &str = "sleep 1000 & echo $!; wait";
@@ -16,9 +16,8 @@ fn shell(script: &str, input: Option<&Path>, output: Output, log: &Path) -> Chil
 }
 
 fn lives(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    let stat = procfs::stat(pid.parse().unwrap());
+    stat.is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 #[test]

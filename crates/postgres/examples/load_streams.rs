@@ -21,7 +21,7 @@ use gesta_core::{
     Append, ContentType, Direction, EventData, EventStore, EventType, ExpectedRevision, LoadFrom,
     LoadStream, LogId, OwnerStore, Revision, StreamAppend, StreamId, SystemClock,
 };
-use gesta_pgtest::Server;
+use gesta_pgtest::{Server, procfs};
 use gesta_postgres::{Config, PostgresBackend};
 use gesta_store::Store;
 use tokio_postgres::{Client, NoTls};
@@ -59,21 +59,14 @@ async fn fill(store: &Store, streams: usize) {
 /// Processor time used so far, by this process and by the server's, in µs. Other work on the machine does not change
 /// it.
 fn used(server: &Server) -> (u64, u64) {
-    let ticks = |path: &std::path::Path| -> Option<(i32, u64)> {
-        let text = std::fs::read_to_string(path.join("stat")).ok()?;
-        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        Some((fields.get(1)?.parse().ok()?, number(11)? + number(12)?))
-    };
-    let of_server = std::fs::read_dir("/proc")
-        .expect("a Linux system")
-        .filter_map(|entry| ticks(&entry.ok()?.path()))
-        .filter(|(parent, _)| Some(*parent) == server.pid())
-        .map(|(_, ticks)| ticks)
-        .sum::<u64>();
-    let own = ticks("/proc/self".as_ref()).map_or(0, |(_, ticks)| ticks);
-    // A tick is 10 ms on every Linux system.
-    (own * 10_000, of_server * 10_000)
+    let micros = |busy: Duration| u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
+    let of_server: Duration = procfs::pids()
+        .filter_map(procfs::stat)
+        .filter(|stat| i32::try_from(stat.parent).ok() == server.pid())
+        .map(|stat| stat.busy)
+        .sum();
+    let own = procfs::stat(std::process::id()).map_or(Duration::ZERO, |stat| stat.busy);
+    (micros(own), micros(of_server))
 }
 
 /// Runs a call for each batch of streams, `at_once` at a time; prints streams a second.

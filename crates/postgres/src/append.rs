@@ -18,7 +18,7 @@ use gesta_core::{Error, LogId, Result};
 use crate::appender::{Appender, Appends, Judged};
 use crate::connection::Connector;
 use crate::error;
-use crate::gather::Part;
+use crate::gather::StatementPart;
 use crate::prepared::Prepared;
 use crate::sharing::{SharedLane, Sharing, unknown};
 
@@ -164,7 +164,7 @@ fn alone(
     batch: Arc<Prepared>,
 ) -> impl Future<Output = BatchOutcome> + Send + use<> {
     let batches = vec![batch];
-    let judged = appender.send(vec![Part { log, batches }]);
+    let judged = appender.send(vec![StatementPart { log, batches }]);
     judged.map(|judged| match judged {
         Judged::Executed(good) if good.contains(&true) => BatchOutcome::Committed,
         Judged::Executed(_) => BatchOutcome::Missed,

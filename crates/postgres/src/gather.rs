@@ -3,9 +3,9 @@
 //!
 //! Why: a commit costs the same whether it stores the events of one log or of sixteen. So the logs of a process share a
 //! connection, and what they submit while statements are under way leaves together (decision 0016). Pure: no tasks, no
-//! connection, the clock is passed in. A *lane* holds the unanswered batches of one log, in the order in which they were
-//! submitted; a *statement* is what one statement carries. Each lane is a chain of its own: a statement holds for each log
-//! batches that follow one another, and the database stores them all, or none of them.
+//! connection, the clock is passed in. A *lane* holds the unanswered batches of one log, in the order in which they
+//! were submitted; a *statement* is what one statement carries. Each lane is a chain of its own: a statement holds for
+//! each log batches that follow one another, and the database stores them all, or none of them.
 //!
 //! Invariants:
 //! * While nothing is under way, nothing waits.
@@ -16,7 +16,8 @@
 //!   nothing about what the statement contains (`Failed`).
 //! * What waits is sent at the latest after as many statements as there are lanes.
 //!
-//! Not here: one lane (`lane`), when a small statement is worth sending (`gesta_core::pace`), the connection (`sharing`).
+//! Not here: one lane (`lane`), when a small statement is worth sending (`gesta_core::pace`), the connection
+//! (`sharing`).
 
 mod lane;
 #[cfg(test)]

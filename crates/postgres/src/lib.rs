@@ -1,7 +1,7 @@
 //! Gesta's backend for PostgreSQL (14 or newer) and databases that speak its protocol and keep its semantics.
 //!
-//! Why: the database that a team already runs keeps the events. One connection appends, a few read, one carries messages
-//! between processes. Invariants: an append is stored only after the row that its author believed to be the
+//! Why: the database that a team already runs keeps the events. One connection appends, a few read, one carries
+//! messages between processes. Invariants: an append is stored only after the row that its author believed to be the
 //! last; what is acknowledged was committed with the server's full durability, which every connection sets and
 //! verifies. Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
 //! (`gesta-sql`).

@@ -111,7 +111,7 @@ impl PooledReader {
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     idle: Vec<PooledReader>,
     closed: bool,
     back_off: BackOff,
@@ -127,7 +127,7 @@ pub(crate) struct Pool {
     all: Semaphore,
     /// The permits for ordinary reads, for which no append waits.
     ordinary: Semaphore,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 impl Pool {
@@ -138,7 +138,7 @@ impl Pool {
             ledger,
             all: Semaphore::new(readers_max + 1),
             ordinary: Semaphore::new(readers_max),
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 closed: false,
                 back_off: BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX),
@@ -261,7 +261,7 @@ impl Pool {
         state.idle.clear();
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::appender::{Appender, Judged};
 use crate::error::{self, Class};
-use crate::gather::{Gather, LaneId, Piece, Said, Ticket, Verdict};
+use crate::gather::{BatchVerdict, Gather, LaneId, Piece, Said, Ticket};
 use crate::prepared::Prepared;
 
 /// A statement under way.
@@ -29,12 +29,12 @@ type Told = oneshot::Sender<BatchOutcome>;
 #[derive(Debug)]
 pub(crate) struct Sharing {
     appender: Appender,
-    state: Mutex<State>,
+    state: Mutex<SharingState>,
     sent: mpsc::UnboundedSender<Sent>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SharingState {
     gather: Gather<Arc<Prepared>>,
     /// The handles that wait for the outcome of a batch.
     waiting: HashMap<Ticket, Told>,
@@ -56,7 +56,7 @@ impl Sharing {
         let (sent, receiver) = mpsc::unbounded_channel();
         let sharing = Arc::new(Self {
             appender,
-            state: Mutex::new(State {
+            state: Mutex::new(SharingState {
                 gather: Gather::new(),
                 waiting: HashMap::new(),
                 is_sending: false,
@@ -83,7 +83,7 @@ impl Sharing {
         self.appender.is_lost()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SharingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl Sharing {
             drop(state);
             return self.end("a batch was stored although one that it follows was not");
         };
-        let told: Vec<(Option<Told>, Verdict)> = verdicts
+        let told: Vec<(Option<Told>, BatchVerdict)> = verdicts
             .into_iter()
             .map(|(ticket, verdict)| (state.waiting.remove(&ticket), verdict))
             .collect();
@@ -134,8 +134,8 @@ impl Sharing {
         self.send();
         for (told, verdict) in told {
             let outcome = match (verdict, judged) {
-                (Verdict::Committed, _) => BatchOutcome::Committed,
-                (Verdict::Error, Judged::Failed(error)) => error::outcome(error),
+                (BatchVerdict::Committed, _) => BatchOutcome::Committed,
+                (BatchVerdict::Error, Judged::Failed(error)) => error::outcome(error),
                 _ => BatchOutcome::Missed,
             };
             if let Some(told) = told {

@@ -13,7 +13,7 @@ use gesta_sql::{content_type_code, tags_to_text};
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use crate::compression::PACKED;
-use crate::gather::Part;
+use crate::gather::StatementPart;
 use crate::prepared::Prepared;
 
 /// The microseconds from 1970 to 2000, where the time of PostgreSQL begins.
@@ -76,7 +76,7 @@ pub(crate) enum Field {
 /// One column of the events of a statement, written as an array; or as a single value, if the statement takes one and
 /// there is one event.
 pub(crate) struct Column<'a> {
-    pub(crate) parts: &'a [Part<Arc<Prepared>>],
+    pub(crate) parts: &'a [StatementPart<Arc<Prepared>>],
     pub(crate) field: Field,
 }
 

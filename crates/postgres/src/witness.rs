@@ -69,7 +69,7 @@ pub(crate) struct Replaced(pub(crate) i64);
 
 /// Everything that is known about the history of a store.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownHistory {
     generation: u64,
     incarnation: Incarnation,
     /// The incarnations that were replaced. A database that has one of them again has lost the replacement.
@@ -81,7 +81,7 @@ pub(crate) struct Known {
     marks: BTreeMap<LogId, Mark>,
 }
 
-impl Known {
+impl KnownHistory {
     pub(crate) fn new(incarnation: Incarnation) -> Self {
         Self {
             generation: 0,
@@ -264,9 +264,9 @@ mod tests {
     }
 
     /// Position 10 by writer 1 is known, on timeline 1.
-    fn known() -> (Known, Incarnation) {
+    fn known() -> (KnownHistory, Incarnation) {
         let incarnation = Incarnation::random();
-        let mut known = Known::new(incarnation);
+        let mut known = KnownHistory::new(incarnation);
         let view = known.admit(server(1)).expect("first");
         let generation = known.settle(&view, &found(incarnation, 0, 0, None));
         assert_eq!(generation, Some(0));

@@ -4,9 +4,9 @@
 //! cargo run --release --package gesta-server --example wrong_passwords [WRONG_A_SECOND]
 //! ```
 //!
-//! Callers with a token append and read at a steady rate, at first alone, then beside as many wrong passwords a second as
-//! the argument says (10,000), each another one, from the same address. Latency counts from when a request was due. Server,
-//! callers and flood share this process. It tells the quantiles of both, and what became of the flood.
+//! Callers with a token append and read at a steady rate, at first alone, then beside as many wrong passwords a second
+//! as the argument says (10,000), each another one, from the same address. Latency counts from when a request was due.
+//! Server, callers and flood share this process. It tells the quantiles of both, and what became of the flood.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,6 +1,7 @@
 //! What happens on a connection: requests in flight, bytes that arrive and leave, answers that wait for the client.
 //!
-//! Why a module of its own: the socket, the answers and the requests write it, and what watches the connection reads it.
+//! Why a module of its own: the socket, the answers and the requests write it, and what watches the connection reads
+//! it.
 //! Not here: what follows from it (`edge`).
 
 use std::sync::Arc;

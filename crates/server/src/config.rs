@@ -20,8 +20,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Allows addresses that are not loopback without TLS and users.
     pub insecure: bool,
-    /// Callers must always prove who they are: without [`with_access`](crate::Bound::with_access) every call is refused.
-    /// With TLS, addresses that are not loopback are allowed.
+    /// Callers must always prove who they are: without [`with_access`](crate::Bound::with_access) every call is
+    /// refused. With TLS, addresses that are not loopback are allowed.
     pub requires_access: bool,
     /// Pages of which sites may call the server from a browser.
     pub cors_origins: Vec<Origin>,

@@ -1,8 +1,8 @@
 //! Pages of other sites that may call the server from a browser (Fetch standard, section 3.2, "CORS protocol").
 //!
 //! Why by name only: a page may do whatever the browser's user lets it, so nobody is allowed by `*`. Without cookies:
-//! a page sends `Authorization` by itself. Invariants: a page whose origin is not named gets no header that would let it
-//! read an answer; answers say that they depend on the origin, so that no cache gives one to another page.
+//! a page sends `Authorization` by itself. Invariants: a page whose origin is not named gets no header that would let
+//! it read an answer; answers say that they depend on the origin, so that no cache gives one to another page.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,

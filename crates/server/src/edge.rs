@@ -25,7 +25,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
 
 /// What to do with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum WatchVerdict {
     Keep,
     /// It has been idle for long: take no further request.
     Drain,
@@ -77,7 +77,7 @@ impl Watch {
         (shortest / 4).max(Duration::from_millis(10))
     }
 
-    pub(crate) fn look(&mut self, config: &Config, now: Instant) -> Verdict {
+    pub(crate) fn look(&mut self, config: &Config, now: Instant) -> WatchVerdict {
         let seen = self.activity.clone();
         let (written, waits) = (seen.written(), seen.data_waits());
         if !waits || written != self.written {
@@ -87,7 +87,7 @@ impl Watch {
         if waits {
             let since = *self.blocked_since.get_or_insert(now);
             if now - since >= config.write_stall_max || self.is_slow(config, now) {
-                return Verdict::Close;
+                return WatchVerdict::Close;
             }
         } else {
             self.measured = None;
@@ -97,18 +97,18 @@ impl Watch {
             self.requests = requests;
             self.idle_since = now;
             self.head_since = None;
-            return Verdict::Keep;
+            return WatchVerdict::Keep;
         }
         let in_head = seen.head_bytes.load(Relaxed) > 0 && !seen.http2.load(Relaxed);
         if in_head {
             let since = *self.head_since.get_or_insert(now);
             if now - since >= config.head_read_max {
-                return Verdict::Close;
+                return WatchVerdict::Close;
             }
         } else if now - self.idle_since >= config.idle_max {
-            return Verdict::Drain;
+            return WatchVerdict::Drain;
         }
-        Verdict::Keep
+        WatchVerdict::Keep
     }
 }
 
@@ -418,19 +418,19 @@ mod tests {
         let (activity, start) = (Arc::new(Activity::default()), Instant::now());
         let mut watch = Watch::new(activity.clone(), start);
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(watch.look(&config, after(299)), Verdict::Keep);
+        assert_eq!(watch.look(&config, after(299)), WatchVerdict::Keep);
         let running = activity.request();
-        assert_eq!(watch.look(&config, after(400)), Verdict::Keep);
+        assert_eq!(watch.look(&config, after(400)), WatchVerdict::Keep);
         drop(running);
-        assert_eq!(watch.look(&config, after(500)), Verdict::Keep);
+        assert_eq!(watch.look(&config, after(500)), WatchVerdict::Keep);
         activity.head_bytes.store(3, Relaxed);
-        assert_eq!(watch.look(&config, after(501)), Verdict::Keep);
-        assert_eq!(watch.look(&config, after(516)), Verdict::Close);
+        assert_eq!(watch.look(&config, after(501)), WatchVerdict::Keep);
+        assert_eq!(watch.look(&config, after(516)), WatchVerdict::Close);
         activity.head_bytes.store(0, Relaxed);
-        assert_eq!(watch.look(&config, after(801)), Verdict::Drain);
+        assert_eq!(watch.look(&config, after(801)), WatchVerdict::Drain);
         activity.blocked.store(true, Relaxed);
-        assert_eq!(watch.look(&config, after(802)), Verdict::Drain);
-        assert_eq!(watch.look(&config, after(862)), Verdict::Close);
+        assert_eq!(watch.look(&config, after(802)), WatchVerdict::Drain);
+        assert_eq!(watch.look(&config, after(862)), WatchVerdict::Close);
     }
 
     /// A reader of 800 bytes a second was never cut: each byte that it took counted as a sign of life.
@@ -445,7 +445,7 @@ mod tests {
             let closed = (0..600).step_by(4).find(|second| {
                 activity.written.store(second * bytes_per_second, Relaxed);
                 let now = start + Duration::from_secs(*second as u64);
-                watch.look(&config, now) == Verdict::Close
+                watch.look(&config, now) == WatchVerdict::Close
             });
             drop(running);
             assert!(!activity.data_waits());

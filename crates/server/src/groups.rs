@@ -1,7 +1,7 @@
 //! Calls about consumer groups, on a stream and on all events.
 //!
-//! A consumer is an answer without an end: its first message names the consumer, and acknowledgements, which are calls of
-//! their own, carry that name. When the connection ends the consumer leaves its group.
+//! A consumer is an answer without an end: its first message names the consumer, and acknowledgements, which are calls
+//! of their own, carry that name. When the connection ends the consumer leaves its group.
 //! Not here: what groups do (`gesta_groups`), the messages (`sse`).
 
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use gesta_core::{
 };
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
-    Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, Join, REASON_CHARS_MAX,
+    Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, JoinGroup, REASON_CHARS_MAX,
     Settings, Source, Token, Which,
 };
 use gesta_wire::json::{Bounded, Object};
@@ -82,7 +82,7 @@ impl OfCluster {
     }
 }
 
-impl gesta_groups::Placement for OfCluster {
+impl gesta_groups::GroupPlacement for OfCluster {
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere> {
         let cluster = self.cluster.as_deref()?;
         let owner = cluster.owner_elsewhere(log_of(stream, self.logs(cluster)?))?;
@@ -190,8 +190,8 @@ async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
     call.check(reading(group(call)?.source())).await
 }
 
-/// What must be allowed to whom a group on this source shows its events. All events are for administrators: a group does
-/// not leave any of them out.
+/// What must be allowed to whom a group on this source shows its events. All events are for administrators: a group
+/// does not leave any of them out.
 pub(crate) fn reading(source: &Source) -> Operation<'_> {
     match source {
         Source::Stream(stream) => Operation::Read(stream),
@@ -333,7 +333,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
-    let consumer = groups.join(&group, Join { buffer, identity }).await?;
+    let consumer = groups.join(&group, JoinGroup { buffer, identity }).await?;
     let seen = Deliveries::new(call.state, call.admitted(), &info);
     let feed = Feed::Consumer {
         id: consumer.id(),
@@ -342,7 +342,8 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     Ok(endless(call, feed, ticket))
 }
 
-/// A browser sends the request of any page, with what its user is logged in by: events would go to that page's consumer.
+/// A browser sends the request of any page, with what its user is logged in by: events would go to that page's
+/// consumer.
 fn of_other_site() -> Error {
     Error::new(ErrorKind::Forbidden(
         "a page of another site may not join a group, unless --cors-origin names it".into(),

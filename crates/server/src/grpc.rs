@@ -1,7 +1,7 @@
 //! The gRPC calls of the EventStoreDB and KurrentDB clients, on the same port as HTTP.
 //!
-//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes wrong
-//! is a status in the trailers.
+//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes
+//! wrong is a status in the trailers.
 //! Invariants: what arrives counts against the bytes in flight as it arrives; a call that may last for ever counts as a
 //! subscription, every other one as a request; the deadline that a client names ends its call.
 //! Not here: messages, errors, filters and what else is pure (`gesta_grpc`).
@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 use crate::api::{self, Admitted, Answer};
 use crate::gate::Ticket;
-use crate::grpc::call::Call;
+use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
 use crate::route::Route;
 use crate::state::State;
@@ -59,7 +59,7 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     let answer = match admit(&state, &parts, from).await {
         Err(refusal) => reply::refuse(&refusal),
         Ok((ticket, admitted)) => {
-            let call = Call::new(state, admitted, from, &parts, body);
+            let call = GrpcCall::new(state, admitted, from, &parts, body);
             let deadline = call.deadline();
             match reply::in_time(deadline, dispatch(parts.uri.path(), call)).await {
                 Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
@@ -121,7 +121,7 @@ fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
 }
 
 /// Carries out the call that the path names.
-async fn dispatch(path: &str, mut call: Call) -> Result<Reply> {
+async fn dispatch(path: &str, mut call: GrpcCall) -> Result<Reply> {
     match path {
         "/event_store.client.streams.Streams/Append" => append::append(&mut call).await,
         // Boxed, so that the one hot call above does not carry the memory of all others.
@@ -129,7 +129,7 @@ async fn dispatch(path: &str, mut call: Call) -> Result<Reply> {
     }
 }
 
-async fn others(path: &str, mut call: Call) -> Result<Reply> {
+async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
     match path {
         "/event_store.client.streams.Streams/Read" => read::read(&mut call).await,
         "/event_store.client.streams.Streams/BatchAppend" => batch::batch_append(call),
@@ -189,7 +189,7 @@ async fn of_operators(method: &str, path: &str, mut call: Call) -> Result<Reply>
 /// What the calls about users begin with.
 const USERS: &str = "/event_store.client.users.Users/";
 
-async fn of_users(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+async fn of_users(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
     match method {
         "Create" => users::create(&mut call).await,
         "Update" => users::update(&mut call).await,
@@ -206,7 +206,7 @@ async fn of_users(method: &str, path: &str, mut call: Call) -> Result<Reply> {
 /// What the calls about consumer groups begin with.
 const GROUPS: &str = "/event_store.client.persistent_subscriptions.PersistentSubscriptions/";
 
-async fn of_groups(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+async fn of_groups(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
     match method {
         "Create" => groups::create(&mut call).await,
         "Update" => groups::update(&mut call).await,

@@ -1,5 +1,6 @@
 //! HTTP API of the Gesta event store, JSON documents, lines and server-sent events over any
-//! [`EventStore`](gesta_core::EventStore); and the gRPC calls of the EventStoreDB and KurrentDB clients on the same port.
+//! [`EventStore`](gesta_core::EventStore); and the gRPC calls of the EventStoreDB and KurrentDB clients on the same
+//! port.
 //!
 //! Why a library that takes a store: the binary chooses the backend; tests choose the in-memory one.
 //! Why hyper without a framework: an append of one small event is most of the work, and what a
@@ -54,7 +55,7 @@ mod uri;
 mod write;
 
 pub use config::{Config, NoOrigin, Origin};
-pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
+pub use placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
 pub use state::BackupSource;

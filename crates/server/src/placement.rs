@@ -10,7 +10,7 @@ use serde::Serialize;
 /// The cluster that a server is a node of.
 pub trait Cluster: Send + Sync + 'static {
     /// Who owns which log, as this node knows it now. Must not block.
-    fn placement(&self) -> Placement;
+    fn placement(&self) -> ClusterPlacement;
 
     /// The owner of a log, unless it is this node or nobody. Must not block.
     fn owner_elsewhere(&self, log: LogId) -> Option<LogOwner>;
@@ -18,7 +18,7 @@ pub trait Cluster: Send + Sync + 'static {
 
 /// A cluster, as `/info` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Placement {
+pub struct ClusterPlacement {
     /// The number of the node that answers; `None` while it is not registered.
     pub node: Option<u32>,
     /// All nodes that have not left, by number.

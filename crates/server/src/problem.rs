@@ -113,7 +113,7 @@ impl From<gesta_groups::Error> for Problem {
         let members = &mut problem.document.members;
         match error {
             OfGroup::NotHere { elsewhere, .. } => {
-                members.owner = Some(Owner {
+                members.owner = Some(GroupNode {
                     log: elsewhere.log.0,
                     node: elsewhere.node,
                     address: elsewhere.address,

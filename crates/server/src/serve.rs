@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::activity::Activity;
 use crate::api::Answer;
 use crate::config::Config;
-use crate::edge::{Edge, Verdict, Watch};
+use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::gate::Ticket;
 use crate::lasting::Lasting;
 use crate::placement::Cluster;
@@ -48,7 +48,7 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A client that has an idle connection when the server stops, and sends its next request within this time, is answered,
 /// and told that the connection ends. One that was closed at once might meet that request on its way.
-const FAREWELL_MAX: Duration = Duration::from_millis(500);
+const LAST_ANSWER_MAX: Duration = Duration::from_millis(500);
 /// Connections that are still accepted when the server stops: as many as the system keeps waiting at most.
 const LAST_CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection beyond the maximum may say nothing, and how long it may last.
@@ -451,11 +451,11 @@ async fn shake_hands(
 
 /// Ends when the server stops and the connection may be told so. HTTP/2 tells it without harm to a request that is on its
 /// way. In HTTP/1.1 only an answer can: so a connection without a running request gets a last chance of one.
-async fn farewell(state: &State, activity: &Activity) {
+async fn time_to_end(state: &State, activity: &Activity) {
     state.stopping.cancelled().await;
     activity.set_ending();
     if !activity.is_http2() && !activity.is_running() {
-        tokio::time::sleep(FAREWELL_MAX).await;
+        tokio::time::sleep(LAST_ANSWER_MAX).await;
     }
 }
 
@@ -504,7 +504,7 @@ async fn converse<S>(
     let mut ticks = tokio::time::interval(Watch::interval(&state.config));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
-    let mut farewell = std::pin::pin!(farewell(state, &activity));
+    let mut time_to_end = std::pin::pin!(time_to_end(state, &activity));
     loop {
         tokio::select! {
             biased;
@@ -514,19 +514,19 @@ async fn converse<S>(
                 }
                 return;
             }
-            () = &mut farewell, if !draining => {
+            () = &mut time_to_end, if !draining => {
                 draining = true;
                 connection.as_mut().graceful_shutdown();
             }
             () = handle.aborting.cancelled() => return,
             now = ticks.tick() => match watch.look(&state.config, now) {
-                Verdict::Keep => {}
-                Verdict::Drain if draining => {}
-                Verdict::Drain => {
+                WatchVerdict::Keep => {}
+                WatchVerdict::Drain if draining => {}
+                WatchVerdict::Drain => {
                     draining = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                Verdict::Close => {
+                WatchVerdict::Close => {
                     tracing::debug!("closing a connection that stalls");
                     return;
                 }

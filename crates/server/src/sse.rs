@@ -2,11 +2,11 @@
 //!
 //! Each message has `id:` (the checkpoint to resume after it, which browsers send back as `Last-Event-ID`), `event:`
 //! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
-//! number, then deliveries as `event`, without `id:`, for where it is the group knows. Invariants: what waits is sent in one write,
-//! up to a bound; nothing is read from the subscription while the client does not read. So a subscriber holds what its
-//! connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is large; all of it counts
-//! against the bytes in flight. A subscriber for whom these bytes have no room is ended, and resumes later where it
-//! was.
+//! number, then deliveries as `event`, without `id:`, for where it is the group knows. Invariants: what waits is sent
+//! in one write, up to a bound; nothing is read from the subscription while the client does not read. So a subscriber
+//! holds what its connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is large; all
+//! of it counts against the bytes in flight. A subscriber for whom these bytes have no room is ended, and resumes later
+//! where it was.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::AnswerBody;
-use crate::placement::Placement;
+use crate::placement::ClusterPlacement;
 use crate::problem::{self, Problem, Result};
 use crate::readiness;
 
@@ -48,7 +48,7 @@ struct ServerInfo {
     store: Info,
     limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<Placement>,
+    cluster: Option<ClusterPlacement>,
 }
 
 #[derive(Serialize)]

@@ -1,11 +1,11 @@
 //! One backend out of several databases, each of which holds some logs of the store.
 //!
-//! Why: a store can outgrow one database server. Each log lies whole in one database, and nothing is joined across them,
-//! so every one stays a plain server with its own backups and its own fail-over. All that is above a
+//! Why: a store can outgrow one database server. Each log lies whole in one database, and nothing is joined across
+//! them, so every one stays a plain server with its own backups and its own fail-over. All that is above a
 //! [`Backend`](gesta_core::backend::Backend) sees one backend with all logs.
 //! Invariants: a call about a log touches the database of that log and no other, so that a database that is away stops
-//! only its own logs; what is about all logs asks all databases at once, and fails if one is away; the databases agree on
-//! the map of the logs, which is checked before anything is served.
+//! only its own logs; what is about all logs asks all databases at once, and fails if one is away; the databases agree
+//! on the map of the logs, which is checked before anything is served.
 //! Not here: which kind of database it is, opening one (`gesta`), what a map is (`gesta_core::LogMap`).
 
 mod backend;
@@ -18,4 +18,4 @@ mod writer;
 
 pub use backend::Several;
 pub use check::arrange;
-pub use route::Part;
+pub use route::DatabasePart;

@@ -1,15 +1,17 @@
 //! How a log moves from one database to another: computes the next step from what the databases hold. Pure.
 //!
-//! Why so: whoever moves a log may die at any moment, and anybody may go on, or undo it. So nothing is remembered but what
-//! the databases hold: their copies of the map, the rows of the log, and the row that *closes* the log in a database.
-//! While a log is closed in a database nothing can be appended to it there, by any process, whatever it believes.
+//! Why so: whoever moves a log may die at any moment, and anybody may go on, or undo it. So nothing is remembered but
+//! what the databases hold: their copies of the map, the rows of the log, and the row that *closes* the log in a
+//! database. While a log is closed in a database nothing can be appended to it there, by any process, whatever it
+//! believes.
 //!
-//! The order: the map announces the move; the log is closed in its new database, and copied there while appends go on; it
-//! is closed in its old one; the rest is copied; the map says where it lies now; when all copies say so, it is opened.
+//! The order: the map announces the move; the log is closed in its new database, and copied there while appends go on;
+//! it is closed in its old one; the rest is copied; the map says where it lies now; when all copies say so, it is
+//! opened.
 //!
-//! Invariants: a log is closed in every database that holds rows of it, but for the one that the map names; it is opened
-//! only when all copies of the map agree; the new database decides between arriving and being taken back, since both are
-//! changes of its copy from the same version. Not here: doing the steps.
+//! Invariants: a log is closed in every database that holds rows of it, but for the one that the map names; it is
+//! opened only when all copies of the map agree; the new database decides between arriving and being taken back, since
+//! both are changes of its copy from the same version. Not here: doing the steps.
 
 use gesta_core::{Error, ErrorKind, LogId, LogMap, Moving, Position, Result};
 

@@ -1,8 +1,8 @@
 //! Tells which database has a log, by the newest map that this process knows, and reads the map again when it is
 //! outdated.
 //!
-//! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an older
-//! one only. Not here: the calls themselves (`backend`).
+//! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an
+//! older one only. Not here: the calls themselves (`backend`).
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 

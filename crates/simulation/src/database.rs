@@ -1,5 +1,5 @@
-//! A database for schedules: the [tables of the tests](gesta_testkit::database), with what each stream was at any moment,
-//! and fail-overs that lose commits.
+//! A database for schedules: the [tables of the tests](gesta_testkit::database), with what each stream was at any
+//! moment, and fail-overs that lose commits.
 //!
 //! It is as strict as a real one, and stricter: an insert that would break the contract although its condition holds (a
 //! revision used again, a row under the name of another stream) is reported as a violation.

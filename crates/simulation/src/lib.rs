@@ -7,14 +7,14 @@
 //! commits, scavenging, restarts, retries. Every answer is checked against a model of the contract. A schedule that
 //! breaks a promise is replayed by its seed, and shrunk.
 //!
-//! A schedule has one of two forms. Either the processes know nothing of each other, or they are *nodes*: callers come to
-//! any of them, and calls travel on lanes, by the cores of `gesta-link` and `gesta-node`, to the node that is taken for
-//! the owner of the log. Then links break, fall silent in one direction and heal, nodes die, come back and shut down in
-//! order, deadlines pass, and calls that come back are appended directly.
+//! A schedule has one of two forms. Either the processes know nothing of each other, or they are *nodes*: callers come
+//! to any of them, and calls travel on lanes, by the cores of `gesta-link` and `gesta-node`, to the node that is taken
+//! for the owner of the log. Then links break, fall silent in one direction and heal, nodes die, come back and shut
+//! down in order, deadlines pass, and calls that come back are appended directly.
 //!
-//! Owners are not told by the membership of `gesta-cluster`, which has a simulation of its own, but by an adversary that
-//! tells any node anything at any time: two nodes own the log, or none; news is late, old or contradictory; the log moves
-//! while calls are in flight. For safety this is stronger than the real one, since a lease is never evidence.
+//! Owners are not told by the membership of `gesta-cluster`, which has a simulation of its own, but by an adversary
+//! that tells any node anything at any time: two nodes own the log, or none; news is late, old or contradictory; the
+//! log moves while calls are in flight. For safety this is stronger than the real one, since a lease is never evidence.
 //!
 //! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
 //!

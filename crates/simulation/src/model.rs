@@ -19,14 +19,14 @@ pub struct Asked {
     /// The stream that the events go to.
     pub target: StreamId,
     /// The claim.
-    pub claim: Claim,
+    pub claim: StreamClaim,
     /// Ids of the events, if they are known to the caller.
     pub ids: Vec<EventId>,
 }
 
 /// A claim about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
+pub enum StreamClaim {
     /// About its last revision.
     Expected(ExpectedRevision),
     /// About its last event.
@@ -56,7 +56,8 @@ pub struct Record {
     pub way: Option<Way>,
 }
 
-/// The way by which a command came to its answer. Commands of one way were handed over in the order of their invocation.
+/// The way by which a command came to its answer. Commands of one way were handed over in the order of their
+/// invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// To the sequencer of the process.
@@ -131,7 +132,7 @@ impl Model {
     /// Where the events of an append without conditions are stored, if its place among others is certain.
     fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position)>> {
         let record = &self.records[ticket];
-        let any = Claim::Expected(ExpectedRevision::Any);
+        let any = StreamClaim::Expected(ExpectedRevision::Any);
         let is_plain =
             |asked: &Asked| asked.claim == any && !asked.ids.is_empty() && !is_delete(asked);
         let appended = record.answer.as_ref()?.as_ref().ok()?;
@@ -221,7 +222,7 @@ impl Model {
     fn may_be_stored_again(&self, original: usize, stored: &Archive) -> bool {
         let repeated = self.records.iter().filter(|one| one.original == original);
         let asked = &self.records[original].asked;
-        let no_stream = Claim::Expected(ExpectedRevision::NoStream);
+        let no_stream = StreamClaim::Expected(ExpectedRevision::NoStream);
         let mut ids = asked.iter().flat_map(|asked| &asked.ids);
         repeated.map(|one| one.handed).sum::<u32>() > 1
             && (ids.any(|id| stored.removed.contains(id))
@@ -410,14 +411,16 @@ fn check_refusal(
     }
 }
 
-fn holds(claim: Claim, truth: &StreamTruth) -> bool {
+fn holds(claim: StreamClaim, truth: &StreamTruth) -> bool {
     match claim {
-        Claim::Expected(ExpectedRevision::Any) => true,
-        Claim::Expected(ExpectedRevision::NoStream) | Claim::After(After::NoStream) => {
+        StreamClaim::Expected(ExpectedRevision::Any) => true,
+        StreamClaim::Expected(ExpectedRevision::NoStream) | StreamClaim::After(After::NoStream) => {
             truth.visible.is_none()
         }
-        Claim::Expected(ExpectedRevision::StreamExists) => truth.visible.is_some(),
-        Claim::Expected(ExpectedRevision::Exact(revision)) => truth.last == Some(revision),
-        Claim::After(After::Event(id)) => truth.visible.is_some() && truth.last_id == Some(id),
+        StreamClaim::Expected(ExpectedRevision::StreamExists) => truth.visible.is_some(),
+        StreamClaim::Expected(ExpectedRevision::Exact(revision)) => truth.last == Some(revision),
+        StreamClaim::After(After::Event(id)) => {
+            truth.visible.is_some() && truth.last_id == Some(id)
+        }
     }
 }

@@ -1,9 +1,9 @@
-//! What makes a process one node of several: the calls that it forwards, those that it takes, and what it believes about
-//! the owner of the log.
+//! What makes a process one node of several: the calls that it forwards, those that it takes, and what it believes
+//! about the owner of the log.
 //!
-//! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer, a
-//! route or a hint of a placement (`gesta_node::cores`). The network between them is here: it delivers the frames of a
-//! lane in their order, late, or only the first ones, in each direction for itself.
+//! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer,
+//! a route or a hint of a placement (`gesta_node::cores`). The network between them is here: it delivers the frames of
+//! a lane in their order, late, or only the first ones, in each direction for itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gesta_cluster::{LogPlace, Owner, Placement};
 use gesta_core::registry::{LeaseEpoch, NodeId};
 use gesta_core::{After, Appended, Incarnation, LogId, Result, StreamId};
-use gesta_link::cores::{Credit, Link, Newest, Receiver, Sender};
+use gesta_link::cores::{Credit, LinkState, Newest, Receiver, Sender};
 use gesta_link::{Address, Hint, Route};
 use gesta_node::cores::{Change, Here, route};
 use tokio::time::Instant;
@@ -201,7 +201,7 @@ pub struct Node {
     /// Who owns the log, as this node believes.
     pub placement: Placement,
     /// The links to the other nodes.
-    pub links: [Link; NODES],
+    pub links: [LinkState; NODES],
     /// The newest lane of each forwarder.
     pub newest: HashMap<Living, Newest>,
     /// It has given its logs away, takes no more calls, and ends when it has answered those that it has.
@@ -221,7 +221,7 @@ impl Node {
             calls: HashMap::new(),
             returned: Vec::new(),
             placement,
-            links: [Link::Up(CREDIT); NODES],
+            links: [LinkState::Up(CREDIT); NODES],
             newest: HashMap::new(),
             is_leaving: false,
         }

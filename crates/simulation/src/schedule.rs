@@ -3,9 +3,9 @@
 mod callers;
 mod calls;
 mod cluster;
+mod emphasis;
 mod faults;
 mod peace;
-mod weather;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use gesta_core::{
 };
 use tokio::time::Instant;
 
-use self::weather::{Faults, Weather};
+use self::emphasis::{Emphasis, Faults};
 
 use crate::choices::Choices;
 use crate::database::Database;
-use crate::model::{Archive, Asked, Claim, Model, Record, Way, name};
+use crate::model::{Archive, Asked, Model, Record, StreamClaim, Way, name};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{POISON, Process, setting};
 
@@ -78,7 +78,7 @@ struct World {
     /// Requests of commands, to be repeated.
     requests: Vec<Option<Request>>,
     /// What this schedule has more of than others.
-    weather: Weather,
+    emphasis: Emphasis,
     trace: Trace,
 }
 
@@ -152,8 +152,8 @@ pub fn run(
     (outcome, world.choices.into_made())
 }
 
-/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach what
-/// they are about.
+/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach
+/// what they are about.
 #[must_use]
 pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
     let mut world = World::new(Form::Nodes, choices, Trace::Off);
@@ -167,7 +167,7 @@ impl World {
             Form::Processes => (PROCESSES, 0, &FAULTS),
             Form::Nodes => (NODES, NODES, &cluster::FAULTS),
         };
-        let weather = Weather::draw(&mut choices, faults, processes);
+        let emphasis = Emphasis::draw(&mut choices, faults, processes);
         let database = Database::default();
         let start = Instant::now();
         let mut world = Self {
@@ -191,7 +191,7 @@ impl World {
             epochs: 0,
             ids: 0,
             requests: Vec::new(),
-            weather,
+            emphasis,
             trace,
         };
         let now = world.now();
@@ -324,7 +324,7 @@ impl World {
     // ---- what may happen ----
 
     fn step(&mut self) {
-        let kind = self.weather.step(&mut self.choices);
+        let kind = self.emphasis.step(&mut self.choices);
         match self.form {
             Form::Processes => self.step_of_processes(kind),
             Form::Nodes => self.step_of_nodes(kind),
@@ -350,7 +350,7 @@ impl World {
     }
 
     fn pick_process(&mut self) -> usize {
-        self.weather
+        self.emphasis
             .process(&mut self.choices, self.processes.len())
     }
 

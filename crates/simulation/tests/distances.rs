@@ -432,7 +432,8 @@ fn one_that_dies_stops_the_others_for_the_time_that_it_has_named() {
     assert!(near.per_second > alone * 9 / 10, "{alone}: {near:?}");
 }
 
-/// Goal: messages that nobody has sent for a reason take no more than half of the time, and no more than a second and a half in a row.
+/// Goal: messages that nobody has sent for a reason take no more than half of the time, and no more than a second and a
+/// half in a row.
 #[test]
 fn messages_that_are_made_up_leave_half_of_the_time() {
     let alone = run(&[0])[0].per_second;

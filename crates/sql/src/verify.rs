@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{LogId, Result};
 
-pub use auditor::{Progress, audit};
-pub use report::{FINDINGS_KEPT_MAX, Finding, FindingKind, LogSummary, Report};
+pub use auditor::{AuditProgress, audit};
+pub use report::{AuditReport, FINDINGS_KEPT_MAX, Finding, FindingKind, LogSummary};
 
 /// An event row as it is stored, for the audit.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -29,7 +29,7 @@ enum Found {
 
 /// Events to read of one log, with the indexes of their links in the whole request.
 #[derive(Default)]
-struct OfLog {
+struct SlicesOfLog {
     places: Vec<usize>,
     slices: Vec<StreamSlice>,
 }
@@ -69,7 +69,7 @@ impl Store {
 
     /// Returns what to read, by log. The first link of a log is the first that is read, so a page holds one event at
     /// least.
-    async fn slices_of(&self, events: &[SharedEvent]) -> Result<BTreeMap<LogId, OfLog>> {
+    async fn slices_of(&self, events: &[SharedEvent]) -> Result<BTreeMap<LogId, SlicesOfLog>> {
         let targets: Vec<(usize, LinkTarget)> = events
             .iter()
             .enumerate()
@@ -85,7 +85,7 @@ impl Store {
         let looked = self.look_up_all(&streams).await?;
         let looked: HashMap<&StreamId, Looked> = streams.iter().zip(looked).collect();
         let now = self.clock.now();
-        let mut by_log: BTreeMap<LogId, OfLog> = BTreeMap::new();
+        let mut by_log: BTreeMap<LogId, SlicesOfLog> = BTreeMap::new();
         for (place, target) in &targets {
             let Some(looked) = looked.get(&target.stream) else {
                 continue;

@@ -26,7 +26,7 @@ const LOGS_AT_ONCE: usize = 4;
 
 /// Requests about streams of one log, with their indexes in the whole request.
 #[derive(Default)]
-struct OfLog {
+struct LoadsOfLog {
     places: Vec<usize>,
     loads: Vec<LoadStream>,
 }
@@ -87,13 +87,13 @@ impl Store {
         validate(&loads)?;
         let now = self.clock.now();
         let count = loads.len();
-        let mut by_log: BTreeMap<LogId, OfLog> = BTreeMap::new();
+        let mut by_log: BTreeMap<LogId, LoadsOfLog> = BTreeMap::new();
         for (place, load) in loads.into_iter().enumerate() {
             let of_log = by_log.entry(self.log_of(&load.stream)).or_default();
             of_log.places.push(place);
             of_log.loads.push(load);
         }
-        let by_log: Vec<(LogId, OfLog)> = by_log.into_iter().collect();
+        let by_log: Vec<(LogId, LoadsOfLog)> = by_log.into_iter().collect();
         let mut pages: Vec<(usize, Result<StreamPage>)> = Vec::with_capacity(count);
         let mut bytes = 0;
         for logs in by_log.chunks(LOGS_AT_ONCE) {

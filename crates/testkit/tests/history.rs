@@ -7,19 +7,19 @@ use gesta_core::{
     Revision, Timestamp,
 };
 use gesta_memory::MemoryStore;
-use gesta_testkit::history::{History, Outcome, Report, Violation};
+use gesta_testkit::history::{HistoryReport, Outcome, RunHistory, Violation};
 use gesta_testkit::support::{Any, NoStream, event, events, exact, stream, types};
 
 /// A run of three appends, one of them over two streams, all acknowledged and seen by one tailer.
 struct Run {
-    history: History,
+    history: RunHistory,
     stored: Vec<RecordedEvent>,
     requests: Vec<Append>,
 }
 
 async fn healthy() -> Run {
     let store = MemoryStore::new();
-    let history = History::new();
+    let history = RunHistory::new();
     let mut both = Append::to(stream("a"), exact(1), events(2));
     both.streams
         .extend(Append::to(stream("b"), NoStream, events(1)).streams);
@@ -45,7 +45,7 @@ async fn healthy() -> Run {
 }
 
 impl Run {
-    fn report(&self) -> Report {
+    fn report(&self) -> HistoryReport {
         self.history.check_against(&self.stored)
     }
 
@@ -55,7 +55,7 @@ impl Run {
 }
 
 /// True if some violation is the one that is meant.
-fn finds(report: &Report, meant: impl Fn(&Violation) -> bool) -> bool {
+fn finds(report: &HistoryReport, meant: impl Fn(&Violation) -> bool) -> bool {
     assert!(!report.to_string().is_empty());
     report.violations.iter().any(meant)
 }
@@ -75,11 +75,11 @@ async fn a_healthy_run_is_clean() {
 
 #[tokio::test]
 async fn an_empty_store_and_history_are_clean() {
-    let report = History::new()
+    let report = RunHistory::new()
         .check(&MemoryStore::new())
         .await
         .expect("readable");
-    assert_eq!(report, Report::default());
+    assert_eq!(report, HistoryReport::default());
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn an_event_that_is_stored_twice() {
 async fn a_refused_append_that_is_stored() {
     for outcome in [Outcome::Refused, Outcome::NotWritten] {
         let run = healthy().await;
-        let history = History::new();
+        let history = RunHistory::new();
         for request in &run.requests[..2] {
             let attempt = history.begin(request);
             history.end(attempt, Outcome::Unknown);
@@ -135,7 +135,7 @@ async fn a_refused_append_that_is_stored() {
 #[tokio::test]
 async fn an_unknown_append_may_be_stored_or_absent() {
     let run = healthy().await;
-    let history = History::new();
+    let history = RunHistory::new();
     // Two were stored, one was not; one attempt never ended.
     for request in &run.requests[..2] {
         let attempt = history.begin(request);
@@ -155,7 +155,7 @@ async fn the_last_word_on_several_attempts_counts() {
     let run = healthy().await;
     let request = &run.requests[2];
     let with = |outcomes: &[Outcome]| {
-        let history = History::new();
+        let history = RunHistory::new();
         for request in &run.requests[..2] {
             let _in_flight = history.begin(request);
         }
@@ -195,7 +195,7 @@ async fn the_last_word_on_several_attempts_counts() {
 async fn an_append_that_is_stored_in_part() {
     // The outcome does not matter: in part is never right.
     let run = healthy().await;
-    let history = History::new();
+    let history = RunHistory::new();
     for request in &run.requests {
         let attempt = history.begin(request);
         history.end(attempt, Outcome::Unknown);
@@ -238,7 +238,7 @@ async fn an_answer_that_names_another_place() {
     ];
     for spoil in spoils {
         let store = MemoryStore::new();
-        let history = History::new();
+        let history = RunHistory::new();
         let request = Append::to(stream("a"), Any, events(3));
         let attempt = history.begin(&request);
         let mut answer = store.append(request).await.expect("stored");
@@ -351,7 +351,7 @@ async fn tailers_that_miss_repeat_or_invent_events() {
 #[tokio::test]
 async fn tailers_may_begin_later_and_filter() {
     let store = MemoryStore::new();
-    let history = History::new();
+    let history = RunHistory::new();
     for event_type in ["x", "y", "x", "y"] {
         let request = Append::to(stream("a"), Any, vec![event(event_type)]);
         history.append(&store, request).await.expect("stored");
@@ -400,5 +400,5 @@ fn events_without_ids_cannot_be_checked() {
         id: None,
         ..event("x")
     };
-    let _ = History::new().begin(&Append::to(stream("a"), Any, vec![without_id]));
+    let _ = RunHistory::new().begin(&Append::to(stream("a"), Any, vec![without_id]));
 }

@@ -1,4 +1,5 @@
-//! Python `eventsourcing`: its PostgreSQL application recorder, from as many processes as there are processors, each with threads.
+//! Python `eventsourcing`: its PostgreSQL application recorder, from as many processes as there are processors, each
+//! with threads.
 
 use async_trait::async_trait;
 use gesta_lab::failure::Result;

@@ -1,4 +1,5 @@
-//! Message DB: its own install script on the run's PostgreSQL server, its function `write_message` by prepared statement.
+//! Message DB: its own install script on the run's PostgreSQL server, its function `write_message` by prepared
+//! statement.
 //!
 //! Several events of one append are as many calls in one transaction, sent without waiting for each other's answers.
 

@@ -1,7 +1,8 @@
 //! UmaDB: its server as a process of its own, its own Rust client in this process, one connection per worker.
 //!
 //! UmaDB has no streams; a stream is a tag. The claim of a revision becomes its append condition: no event with this
-//! tag after the position of the last one that the worker appended, which guards exactly what an expected revision does.
+//! tag after the position of the last one that the worker appended, which guards exactly what an expected revision
+//! does.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! What the bare database carries: the append statement in a loop on one connection, without the pipeline.
 //!
-//! The table is Gesta's own: a store is made, closed, and filled by plain statements. No chain, no expected revisions, no
-//! answers to callers: nothing that waits for each answer can be faster with the same rows, indexes, durability and one
-//! connection.
+//! The table is Gesta's own: a store is made, closed, and filled by plain statements. No chain, no expected revisions,
+//! no answers to callers: nothing that waits for each answer can be faster with the same rows, indexes, durability and
+//! one connection.
 
 mod postgres;
 mod sqlite;

@@ -112,8 +112,8 @@ impl Lab<'_> {
 
     /// Slices of the load before, while and after another session keeps a snapshot of the database open.
     ///
-    /// Why: designs that update a row per append collapse, because dead versions of that row can not be removed as long as
-    /// somebody might still look at them (`pg_dump`, an analyst's transaction).
+    /// Why: designs that update a row per append collapse, because dead versions of that row can not be removed as long
+    /// as somebody might still look at them (`pg_dump`, an analyst's transaction).
     pub(super) async fn old_snapshot(&mut self, hold: Duration) -> Result<()> {
         let (target, waiters) = (self.target().await?, self.args.waiters[0]);
         // The first slice warms caches and makes the streams.

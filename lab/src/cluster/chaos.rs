@@ -405,7 +405,12 @@ impl ChaosArgs {
 
 impl Outcome {
     /// Counts what a check has found.
-    fn take(&mut self, fault: NodeFault, name: &str, report: &history::Report) -> &mut PerFault {
+    fn take(
+        &mut self,
+        fault: NodeFault,
+        name: &str,
+        report: &history::HistoryReport,
+    ) -> &mut PerFault {
         self.acknowledged += report.acknowledged;
         self.events += report.events_stored;
         self.attempts += report.attempts;

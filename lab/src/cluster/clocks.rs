@@ -1,5 +1,5 @@
-//! The system clocks that nodes see, which can be set while they run: by libfaketime, a library that is loaded before the
-//! program and reads a file. The clocks that measure time since the start of the machine stay as they are.
+//! The system clocks that nodes see, which can be set while they run: by libfaketime, a library that is loaded before
+//! the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
 
 use std::path::{Path, PathBuf};
 

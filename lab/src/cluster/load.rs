@@ -125,8 +125,8 @@ impl std::ops::Deref for Load {
 }
 
 impl Load {
-    /// Starts writers, shared equally among the servers that are written to, and a tail at each server that is followed,
-    /// from a place in the log.
+    /// Starts writers, shared equally among the servers that are written to, and a tail at each server that is
+    /// followed, from a place in the log.
     pub(crate) fn start(
         written: &[Way],
         followed: &[Way],
@@ -191,7 +191,7 @@ impl Load {
     pub(crate) async fn judge(
         self,
         stored: &[RecordedEvent],
-    ) -> Result<gesta_testkit::history::Report> {
+    ) -> Result<gesta_testkit::history::HistoryReport> {
         self.load.judge(stored).await
     }
 }

@@ -23,8 +23,8 @@ const SECRET: &str = "a secret that all nodes of the lab share";
 /// What can be hurt beside the processes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Conditions {
-    /// The paths between nodes and to databases, which have proxies then. Who calls a dead node is accepted and cut off;
-    /// without proxies it is refused.
+    /// The paths between nodes and to databases, which have proxies then. Who calls a dead node is accepted and cut
+    /// off; without proxies it is refused.
     pub(crate) paths: bool,
     /// The nodes' clocks.
     pub(crate) clocks: bool,

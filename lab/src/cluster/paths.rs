@@ -1,15 +1,15 @@
-//! The paths between nodes, and from nodes to their databases, each by a proxy of its own, so that one can be hurt while
-//! all others go on.
+//! The paths between nodes, and from nodes to their databases, each by a proxy of its own, so that one can be hurt
+//! while all others go on.
 //!
 //! A node has one address for all others. What arrives there is told apart by the process that calls: the operating
 //! system knows which one has the other end of the connection, and its command line says which node it is. A caller
 //! that is no node any more is turned away, as its end is gone.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use gesta_pgtest::FaultProxy;
+use gesta_pgtest::{FaultProxy, procfs};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -83,52 +83,27 @@ impl Callers {
 
     /// The node whose process has a socket at this port, if there is one.
     fn find(&self, port: u16) -> Option<usize> {
-        let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-        let socket = format!("socket:[{}]", inode(&table, port)?);
+        let sockets = procfs::sockets(procfs::TCP);
+        let socket = sockets.iter().find(|socket| socket.port == port)?;
+        let inodes = HashSet::from([socket.inode]);
         let mut known = self.known.lock().unwrap();
-        let holder = known.iter().position(|pid| holds(*pid, &socket));
+        let is_holder = |pid: &Option<u32>| pid.is_some_and(|pid| procfs::holds(pid, &inodes));
+        let holder = known.iter().position(is_holder);
         if holder.is_some() {
             return holder;
         }
-        for (pid, words) in processes() {
+        for pid in procfs::pids() {
+            let Some(words) = procfs::command_line(pid) else {
+                continue;
+            };
             let node = self.words.iter().position(|word| words.contains(word));
-            if let Some(node) = node.filter(|_| holds(Some(pid), &socket)) {
+            if let Some(node) = node.filter(|_| procfs::holds(pid, &inodes)) {
                 known[node] = Some(pid);
                 return Some(node);
             }
         }
         None
     }
-}
-
-/// The socket that has this local port.
-fn inode(table: &str, port: u16) -> Option<&str> {
-    let wanted = format!(":{port:04X}");
-    let mut rows = table.lines().skip(1).map(str::split_whitespace);
-    rows.find_map(|mut fields| {
-        let is_wanted = fields.nth(1)?.ends_with(&wanted);
-        is_wanted.then(|| fields.nth(7)).flatten()
-    })
-}
-
-/// All processes with the words of their command lines.
-fn processes() -> impl Iterator<Item = (u32, Vec<String>)> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
-        Some((pid, line.split('\0').map(str::to_owned).collect()))
-    })
-}
-
-fn holds(pid: Option<u32>, socket: &str) -> bool {
-    let files = pid.map(|pid| Path::new("/proc").join(pid.to_string()).join("fd"));
-    let files = files.and_then(|files| std::fs::read_dir(files).ok());
-    let mut targets = files
-        .into_iter()
-        .flatten()
-        .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
-    targets.any(|target| target.to_str() == Some(socket))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! `cluster roll`: all nodes are restarted in order, one after the other, under load: how many logs move, for how long each
-//! one is interrupted, and what clients see of it.
+//! `cluster roll`: all nodes are restarted in order, one after the other, under load: how many logs move, for how long
+//! each one is interrupted, and what clients see of it.
 //!
-//! Clients know all nodes and keep their connections. A connection that nobody takes is no error, for nothing was asked;
-//! every other end of a request but an answer is one. *Interrupted* is a log while appends to it wait and none is
-//! acknowledged.
+//! Clients know all nodes and keep their connections. A connection that nobody takes is no error, for nothing was
+//! asked; every other end of a request but an answer is one. *Interrupted* is a log while appends to it wait and none
+//! is acknowledged.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! The load of one round on cinemas: users who reserve seats and give them back, and read shows, through all nodes. In the
-//! end every answer must fit one order of all requests for each seat, and the store must hold what was acknowledged.
+//! The load of one round on cinemas: users who reserve seats and give them back, and read shows, through all nodes. In
+//! the end every answer must fit one order of all requests for each seat, and the store must hold what was
+//! acknowledged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl Seats {
         let end = store::end_of(opened.store.as_ref()).await?;
         let (over, acknowledged) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
         let (own_over, own_acknowledged) = (over.clone(), Arc::clone(&acknowledged));
-        let work = move || ride(targets, users, seed, own_acknowledged, own_over);
+        let work = move || run_users(targets, users, seed, own_acknowledged, own_over);
         Ok(Self {
             users: users.into(),
             acknowledged,
@@ -94,7 +95,7 @@ impl Seats {
 }
 
 /// All requests of a round, and what their answers tell.
-async fn ride(
+async fn run_users(
     targets: Vec<SocketAddr>,
     users: u16,
     seed: u64,

@@ -1,4 +1,4 @@
-//! The entity of these measurements, and the book of what was answered.
+//! The entity of these measurements, and what was answered.
 //!
 //! Its state is a count and a digest of all its events, so a reply names exactly the events that it rests on.
 
@@ -64,15 +64,15 @@ impl Decider for Tally {
 
 /// What was answered, to be compared with what is stored.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct AnswersGiven {
     /// What the streams of the entities begin with; their numbers follow.
     prefix: String,
-    entities: Vec<Page>,
+    entities: Vec<EntityAnswers>,
     wrongs: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct EntityAnswers {
     /// The highest count in any answer so far.
     seen: AtomicU64,
     /// Answers, and whether the command had an event.
@@ -83,7 +83,7 @@ struct Page {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before(u64);
 
-impl Book {
+impl AnswersGiven {
     pub(crate) fn new(entities: usize) -> Arc<Self> {
         Self::of("", entities)
     }
@@ -92,7 +92,7 @@ impl Book {
     pub(crate) fn of(prefix: &str, entities: usize) -> Arc<Self> {
         Arc::new(Self {
             prefix: format!("tally-{prefix}"),
-            entities: (0..entities).map(|_| Page::default()).collect(),
+            entities: (0..entities).map(|_| EntityAnswers::default()).collect(),
             wrongs: Mutex::default(),
         })
     }
@@ -214,29 +214,29 @@ mod tests {
 
     #[tokio::test]
     async fn right_answers_pass() {
-        let book = Book::new(1);
+        let given = AnswersGiven::new(1);
         for count in 1..=3 {
-            book.after(0, book.before(0), COUNT, after(count));
-            book.after(0, book.before(0), Command::Look, after(count));
+            given.after(0, given.before(0), COUNT, after(count));
+            given.after(0, given.before(0), Command::Look, after(count));
         }
-        let (acknowledged, wrongs) = book.check(&*stored(3).await).await.unwrap();
+        let (acknowledged, wrongs) = given.check(&*stored(3).await).await.unwrap();
         assert_eq!((acknowledged, wrongs), (3, vec![]));
     }
 
     #[tokio::test]
     async fn lost_doubled_and_stale_answers_are_found() {
-        let book = Book::new(1);
-        let early = book.before(0);
-        book.after(0, early, COUNT, after(4));
-        let (_, wrongs) = book.check(&*stored(3).await).await.unwrap();
+        let given = AnswersGiven::new(1);
+        let early = given.before(0);
+        given.after(0, early, COUNT, after(4));
+        let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
         assert!(wrongs[0].contains("not stored"), "{wrongs:?}");
 
-        let book = Book::new(1);
-        let early = book.before(0);
-        book.after(0, early, COUNT, after(2));
-        book.after(0, early, COUNT, after(2));
-        book.after(0, book.before(0), Command::Look, after(1));
-        let (_, wrongs) = book.check(&*stored(3).await).await.unwrap();
+        let given = AnswersGiven::new(1);
+        let early = given.before(0);
+        given.after(0, early, COUNT, after(2));
+        given.after(0, early, COUNT, after(2));
+        given.after(0, given.before(0), Command::Look, after(1));
+        let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
         for said in ["same event", "stale"] {
             let is_told = wrongs.iter().any(|wrong| wrong.contains(said));
             assert!(is_told, "{said}: {wrongs:?}");

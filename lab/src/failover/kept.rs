@@ -124,7 +124,7 @@ impl<'a> Kept<'a> {
         &mut self,
         (number, fault): (u32, FailoverFault),
         times: &Times,
-        verdict: &history::Report,
+        verdict: &history::HistoryReport,
         resumed: u64,
     ) {
         let count = |counts: fn(&Violation) -> bool| {

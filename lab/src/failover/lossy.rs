@@ -1,8 +1,8 @@
 //! Rounds with asynchronous standbys that lag: what was acknowledged last is lost, and everybody must be told.
 //!
-//! Consumers of both servers, by subscription and by pages, must end with *invalid checkpoint*; a checkpoint of the lost
-//! history is refused; entities, which live in this process, load again; and nothing is stored or given to anybody under
-//! another name. Every event names its stream.
+//! Consumers of both servers, by subscription and by pages, must end with *invalid checkpoint*; a checkpoint of the
+//! lost history is refused; entities, which live in this process, load again; and nothing is stored or given to anybody
+//! under another name. Every event names its stream.
 
 mod check;
 mod work;

@@ -158,9 +158,9 @@ async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> 
 }
 
 impl World {
-    /// Ends the database, and starts it again after a while. On a thread of its own, since it blocks: the task that asks for
-    /// it may do other things too, and a connection of theirs that was opened and has said nothing yet keeps a database
-    /// from ending, for a minute.
+    /// Ends the database, and starts it again after a while. On a thread of its own, since it blocks: the task that
+    /// asks for it may do other things too, and a connection of theirs that was opened and has said nothing yet keeps a
+    /// database from ending, for a minute.
     async fn restart_database(&mut self, fault: Fault, away: Duration) -> Result<()> {
         let Some(mut server) = self.postgres.take() else {
             return fail("there is no database to restart");

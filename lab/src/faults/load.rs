@@ -155,7 +155,10 @@ impl Load {
     }
 
     /// Ends the tails when they have seen all of these events, and checks everything.
-    pub(crate) async fn judge(mut self, stored: &[RecordedEvent]) -> Result<history::Report> {
+    pub(crate) async fn judge(
+        mut self,
+        stored: &[RecordedEvent],
+    ) -> Result<history::HistoryReport> {
         let ends = stored.iter().map(|event| (event.log, event.position));
         let ends: HashMap<LogId, Position> = ends.collect();
         let begun = Instant::now();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gesta_core::{Append, Checkpoint, ErrorKind, EventId, RecordedEvent};
-use gesta_testkit::history::{History, Report, TailerId};
+use gesta_testkit::history::{HistoryReport, RunHistory, TailerId};
 
 use super::ask::Answer;
 use super::tails::Sink;
@@ -58,7 +58,7 @@ struct Unknown {
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// Every attempt and every event that a tail received.
-    pub(crate) history: History,
+    pub(crate) history: RunHistory,
     acknowledged: Mutex<Vec<Acknowledged>>,
     /// When the newest append of each writer had begun that was acknowledged.
     newest: Mutex<HashMap<usize, Instant>>,
@@ -195,7 +195,7 @@ impl Record {
     }
 
     /// Every promise that was broken: those written down here, and those that the checker of the history found.
-    pub(crate) fn problems(&self, verdict: &Report) -> Vec<String> {
+    pub(crate) fn problems(&self, verdict: &HistoryReport) -> Vec<String> {
         let mut problems = self.violations.told();
         let found = &verdict.violations;
         problems.extend(found.iter().take(TOLD_MAX).map(ToString::to_string));

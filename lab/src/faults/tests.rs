@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{EventStore, EventStoreExt};
-use gesta_testkit::history::{Report, Violation};
+use gesta_testkit::history::{HistoryReport, Violation};
 
 use super::CurrentStore;
 use super::bumpy::{Breach, Bumpy};
@@ -14,7 +14,7 @@ use super::tails::Manner;
 use super::writers::Claims;
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
-async fn tortured(breach: Breach) -> (Report, Arc<Record>) {
+async fn tortured(breach: Breach) -> (HistoryReport, Arc<Record>) {
     let store = Arc::new(Bumpy::store(breach));
     let current = CurrentStore::new(Arc::clone(&store) as Arc<dyn EventStore>, None);
     let mut load = Load::new(1);

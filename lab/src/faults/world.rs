@@ -183,7 +183,8 @@ impl World {
         Ok(parts.swap_remove(at))
     }
 
-    /// Starts again what a fault may have ended: a full disk ends PostgreSQL, or closes a SQLite store until it is opened anew.
+    /// Starts again what a fault may have ended: a full disk ends PostgreSQL, or closes a SQLite store until it is
+    /// opened anew.
     pub(crate) async fn revive(&mut self) -> Result<()> {
         if let Some(server) = &mut self.postgres
             && postgres::connect(&server.url()).await.is_err()

@@ -1,9 +1,9 @@
-//! The journal of akka-persistence-jdbc 5 as its plugin drives it: appends of all entities wait in one queue, from which
-//! eight writers take up to 400 rows per transaction.
+//! The journal of akka-persistence-jdbc 5 as its plugin drives it: appends of all entities wait in one queue, from
+//! which eight writers take up to 400 rows per transaction.
 //!
-//! Like the real one: table, indexes, the queue of 1,000 appends and what happens when it is full or one append of a batch
-//! fails (all of it fails). Left out: tags; a batch is one statement and so one round trip, where the plugin binds row
-//! after row and commits in another.
+//! Like the real one: table, indexes, the queue of 1,000 appends and what happens when it is full or one append of a
+//! batch fails (all of it fails). Left out: tags; a batch is one statement and so one round trip, where the plugin
+//! binds row after row and commits in another.
 
 use std::sync::Arc;
 

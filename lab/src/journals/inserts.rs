@@ -1,11 +1,12 @@
 //! Designs whose append is one INSERT and its own transaction, and the worker that inserts.
 //!
 //! `jdbc` is akka-persistence-jdbc 5, as its schema was measured in the published comparison; `akka-net-tags`
-//! is Akka.Persistence.Sql for .NET with tags in a table of their own (its other form, a column of tags, writes the same
-//! as long as there are none); `plain` is the one table of SwissBorg's akka-persistence-postgres (`swissborg` has its other forms). `r2dbc` is
-//! akka-persistence-r2dbc: it has no number over all events; a slice and the database's time order them.
-//! Like the real ones: tables, indexes, columns written; of `r2dbc` the slice, and the time that is never before that of
-//! the entity's event before. Left out: tags and the plugins' queues (`batching` has that of `jdbc`).
+//! is Akka.Persistence.Sql for .NET with tags in a table of their own (its other form, a column of tags, writes the
+//! same as long as there are none); `plain` is the one table of SwissBorg's akka-persistence-postgres (`swissborg` has
+//! its other forms). `r2dbc` is akka-persistence-r2dbc: it has no number over all events; a slice and the database's
+//! time order them. Like the real ones: tables, indexes, columns written; of `r2dbc` the slice, and the time that is
+//! never before that of the entity's event before. Left out: tags and the plugins' queues (`batching` has that of
+//! `jdbc`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Every journal on a throw-away server: loaded and read back, refusing what does not follow, compressing as told, removed.
+//! Every journal on a throw-away server: loaded and read back, refusing what does not follow, compressing as told,
+//! removed.
 //!
 //! Each test has a database of its own. Without PostgreSQL they are skipped loudly, and fail where `CI` is set.
 

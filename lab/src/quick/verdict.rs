@@ -52,7 +52,7 @@ pub(super) struct Measured {
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct QuickAnswer {
     /// None if no load was carried well.
     pub(super) plan_events_per_second: Option<f64>,
     pub(super) sentences: [String; 2],
@@ -104,7 +104,7 @@ impl Measured {
         }
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> QuickAnswer {
         let good = self.highest_good();
         let plan = good.map(|open| two_digits(open.rate * PLANNED));
         let first = match (plan, good) {
@@ -120,7 +120,7 @@ impl Measured {
                 "No steady load that was tried kept 99 of 100 appends within {P99_MS_MAX:.0} ms, so there is no number to plan with."
             ),
         };
-        Verdict {
+        QuickAnswer {
             plan_events_per_second: plan,
             sentences: [first, format!("The limit is {}.", self.limit())],
         }

@@ -1,9 +1,9 @@
 //! The load generator: one thread, a task for each user, connections that the tasks share.
 //!
 //! It shares the machine with what it measures, so nothing moves between threads and nothing is locked.
-//! Closed loop: a user asks again as soon as it is answered. Open loop: command `c` belongs to user `c` modulo users and
-//! is intended at its place in the schedule; while the user's request before is under way it waits, and waiting counts.
-//! Reads have a schedule of their own and wait for nobody.
+//! Closed loop: a user asks again as soon as it is answered. Open loop: command `c` belongs to user `c` modulo users
+//! and is intended at its place in the schedule; while the user's request before is under way it waits, and waiting
+//! counts. Reads have a schedule of their own and wait for nobody.
 //! Invariant: every request that was intended ends in the figures, as answered, failed or unsent.
 //! Not here: what users ask (`script`), what figures are (`measure`).
 
@@ -258,7 +258,7 @@ impl Generator {
             let own: Vec<Window> = own.copied().collect();
             tasks.spawn_local(async move {
                 for window in own {
-                    generator.ride(user, &window, &stop).await;
+                    generator.run_user(user, &window, &stop).await;
                 }
             });
         }
@@ -287,7 +287,7 @@ impl Generator {
     }
 
     /// A user through a phase.
-    async fn ride(&self, user: usize, window: &Window, stop: &CancellationToken) {
+    async fn run_user(&self, user: usize, window: &Window, stop: &CancellationToken) {
         if let Drive::Open { rate, users } = window.phase.drive {
             let rate = rate * (1.0 - window.phase.reads);
             return self.keep_schedule(user, users, rate, window, stop).await;
@@ -383,7 +383,8 @@ impl Generator {
         }
     }
 
-    /// One request, as soon as a connection is free; false if it was never sent. `ready`: from when on it could be sent.
+    /// One request, as soon as a connection is free; false if it was never sent. `ready`: from when on it could be
+    /// sent.
     async fn once(
         &self,
         op: Op,

@@ -1,9 +1,9 @@
 //! Can the answers be true? Every seat is held by at most one reservation at a time, and every answer fits one order of
 //! all requests that respects which of them came before which.
 //!
-//! How: for each seat, an order is searched effect by effect, and no state of the search is looked at twice (Wing and Gong
-//! 1993, Lowe 2017). A seat has two states and few requests at a time, so the states are few. A request without an answer
-//! may take effect at any later time, or never.
+//! How: for each seat, an order is searched effect by effect, and no state of the search is looked at twice (Wing and
+//! Gong 1993, Lowe 2017). A seat has two states and few requests at a time, so the states are few. A request without an
+//! answer may take effect at any later time, or never.
 //! Invariant: no false alarm; what is too entangled to decide is counted as such.
 //! Not here: what the store holds (`stored`). Seats are judged one by one, a read as one look at each of its seats.
 
@@ -176,8 +176,8 @@ impl Seat {
         all.filter(move |(at, _)| *at >= OPEN_MAX || done >> at & 1 == 0)
     }
 
-    /// The states that are one effect further. It is one of a request that began before the first of the open ones ended.
-    /// None if there are too many at once.
+    /// The states that are one effect further. It is one of a request that began before the first of the open ones
+    /// ended. None if there are too many at once.
     fn next(&self, world: &World, first_end: u32) -> Option<Vec<World>> {
         let mut next = Vec::new();
         for (at, &(begin, _, what)) in self.open(world) {
@@ -255,7 +255,8 @@ mod tests {
         history.split(", ").map(parse).collect()
     }
 
-    /// Goal: what is wrong is named by its kind; at the same time any order is allowed, and an unknown outcome either way.
+    /// Goal: what is wrong is named by its kind; at the same time any order is allowed, and an unknown outcome either
+    /// way.
     #[test]
     fn histories_are_judged() {
         use What::{Cancelled, Reserved, SeenFree, SeenReserved};

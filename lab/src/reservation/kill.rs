@@ -162,7 +162,7 @@ async fn kill_all(
     let mut restarts = Latencies::default();
     let (mut kills, mut verdict) = (0, Verdict::default());
     while kills < args.kills && !stop.is_cancelled() {
-        ride(args, &generator, &mut server, kills, &mut random).await?;
+        load_and_kill(args, &generator, &mut server, kills, &mut random).await?;
         kills += 1;
         let began = Instant::now();
         server.launch().await?;
@@ -188,7 +188,7 @@ async fn kill_all(
 }
 
 /// Load until the application is killed in the midst of it.
-async fn ride(
+async fn load_and_kill(
     args: &KillArgs,
     generator: &Rc<Generator>,
     server: &mut Server,

@@ -1,14 +1,13 @@
 //! Processor time of the application and the database, by the port that they listen on.
 //!
-//! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its backends.
+//! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its
+//! backends.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
-/// Clock ticks a second in `/proc`, the same on every Linux that matters.
-const TICKS: u64 = 100;
+use gesta_pgtest::procfs::{self, Stat};
 
 /// A process and what it has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,81 +23,35 @@ impl Tree {
         if !address.ip().is_loopback() {
             return None;
         }
-        let mut sockets = HashSet::new();
-        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-            let text = std::fs::read_to_string(table).unwrap_or_default();
-            let inodes = listening_inodes(&text, address.port()).into_iter();
-            sockets.extend(inodes.map(|inode| format!("socket:[{inode}]")));
-        }
-        let pid = pids().filter(|pid| holds(*pid, &sockets)).min()?;
+        let tables = [procfs::TCP, procfs::TCP6].into_iter();
+        let sockets = tables.flat_map(procfs::sockets);
+        let sockets = sockets.filter(|it| it.is_listening && it.port == address.port());
+        let inodes: HashSet<u64> = sockets.map(|socket| socket.inode).collect();
+        let holders = procfs::pids().filter(|pid| procfs::holds(*pid, &inodes));
+        let pid = holders.min()?;
         Some(Self { name, pid })
     }
 
     /// Processor time so far.
     pub(crate) fn busy(&self) -> Duration {
-        let all: BTreeMap<u32, Stat> = pids().filter_map(|pid| Some((pid, stat(pid)?))).collect();
+        let all: BTreeMap<u32, Stat> = procfs::pids()
+            .filter_map(|pid| Some((pid, procfs::stat(pid)?)))
+            .collect();
         busy(self.pid, all)
     }
 }
 
-/// What `/proc/PID/stat` tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
-    parent: u32,
-    /// Of the process, and of its children that have ended.
-    ticks: u64,
-}
-
+/// Processor time of a process and its descendants, those that have ended too.
 fn busy(root: u32, mut all: BTreeMap<u32, Stat>) -> Duration {
-    let (mut ticks, mut left) = (0, vec![root]);
+    let (mut busy, mut left) = (Duration::ZERO, vec![root]);
     while let Some(pid) = left.pop() {
         // Counted once, whatever the parents are said to be.
-        ticks += all.remove(&pid).map_or(0, |stat| stat.ticks);
+        let one = all.remove(&pid);
+        busy += one.map_or(Duration::ZERO, |stat| stat.busy + stat.busy_of_ended);
         let children = all.iter().filter(|(_, stat)| stat.parent == pid);
         left.extend(children.map(|(child, _)| *child));
     }
-    Duration::from_millis(ticks * (1_000 / TICKS))
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The fields after the name, which may hold spaces and brackets.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, rest) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let at = |i: usize| fields.get(i)?.parse::<u64>().ok();
-    Some(Stat {
-        parent: u32::try_from(at(1)?).ok()?,
-        ticks: at(11)? + at(12)? + at(13)? + at(14)?,
-    })
-}
-
-fn pids() -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// Inodes of sockets in state LISTEN (0A) at the port.
-fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
-    let wanted = format!(":{port:04X}");
-    let rows = table.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let listens = fields.get(1)?.ends_with(&wanted) && *fields.get(3)? == "0A";
-        listens.then(|| fields.get(9)?.parse().ok()).flatten()
-    });
-    rows.collect()
-}
-
-fn holds(pid: u32, sockets: &HashSet<String>) -> bool {
-    let Ok(files) = std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")) else {
-        return false;
-    };
-    files.flatten().any(|file| {
-        let target = std::fs::read_link(file.path()).ok();
-        target.is_some_and(|target| target.to_str().is_some_and(|name| sockets.contains(name)))
-    })
+    busy
 }
 
 #[cfg(test)]
@@ -107,13 +60,15 @@ mod tests {
 
     #[test]
     fn a_tree_is_summed_with_those_that_have_ended() {
-        let line = "12 (a (b) c) S 4 12 12 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.parent, stat.ticks), (4, 124));
-        assert_eq!(parse_stat("12 a"), None);
-        let child = |parent, ticks| Stat { parent, ticks };
-        let (first, grandchild, other) = (child(12, 10), child(13, 1), child(4, 99));
-        let all = BTreeMap::from([(12, stat), (13, first), (14, grandchild), (15, other)]);
+        let of = |parent, busy, busy_of_ended| Stat {
+            state: 'S',
+            parent,
+            busy: Duration::from_millis(busy),
+            busy_of_ended: Duration::from_millis(busy_of_ended),
+        };
+        let (root, first) = (of(4, 1_200, 40), of(12, 100, 0));
+        let (grandchild, other) = (of(13, 10, 0), of(4, 990, 0));
+        let all = BTreeMap::from([(12, root), (13, first), (14, grandchild), (15, other)]);
         assert_eq!(busy(12, all), Duration::from_millis(1_350));
     }
 

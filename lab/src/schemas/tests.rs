@@ -19,7 +19,8 @@ fn phase(connections: u32, rate: f64, mean: f64, p99: f64) -> Phase {
     }
 }
 
-/// What the report says of these schemas, by their names, rates with 16 and 64 connections, and the noise of two rounds.
+/// What the report says of these schemas, by their names, rates with 16 and 64 connections, and the noise of two
+/// rounds.
 fn told(schemas: &[(&str, [f64; 2], f64)], change: impl Fn(&mut Vec<Round>)) -> Report {
     let entries = schemas.iter().map(|(name, rates, noise)| {
         let round = |factor: f64| Round {

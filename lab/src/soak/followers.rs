@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use gesta_core::{Checkpoint, Position, RecordedEvent};
 
-use super::board::Board;
+use super::state::SoakState;
 use crate::faults::tails::Sink;
 
 /// How far a follower is: the last position, and of each writer the number of the event that comes next.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct FollowerPlace {
     pub(super) position: Position,
     pub(super) next: Vec<u64>,
 }
@@ -22,24 +22,29 @@ pub(super) struct Follower {
     name: String,
     /// True if the time until delivery is measured here.
     is_live: bool,
-    board: Arc<Board>,
-    place: Place,
-    earlier: (Option<Checkpoint>, Place),
+    state: Arc<SoakState>,
+    place: FollowerPlace,
+    earlier: (Option<Checkpoint>, FollowerPlace),
     /// The farthest that it ever was.
-    reached: Arc<Mutex<Place>>,
+    reached: Arc<Mutex<FollowerPlace>>,
 }
 
 impl Follower {
     /// A follower that begins at a place in the log.
-    pub(super) fn new(name: &str, is_live: bool, board: &Arc<Board>, start: &Checkpoint) -> Self {
-        let place = Place {
+    pub(super) fn new(
+        name: &str,
+        is_live: bool,
+        state: &Arc<SoakState>,
+        start: &Checkpoint,
+    ) -> Self {
+        let place = FollowerPlace {
             position: Position(0),
-            next: vec![0; board.writers()],
+            next: vec![0; state.writers()],
         };
         Self {
             name: name.to_owned(),
             is_live,
-            board: Arc::clone(board),
+            state: Arc::clone(state),
             earlier: (Some(start.clone()), place.clone()),
             reached: Arc::new(Mutex::new(place.clone())),
             place,
@@ -47,31 +52,31 @@ impl Follower {
     }
 
     /// How far it is, for others to look at.
-    pub(super) fn reached(&self) -> Arc<Mutex<Place>> {
+    pub(super) fn reached(&self) -> Arc<Mutex<FollowerPlace>> {
         Arc::clone(&self.reached)
     }
 
     /// Compares an event with what was due.
     fn compare(&mut self, event: &RecordedEvent) -> Option<()> {
-        let (board, name, place) = (&self.board, &self.name, &mut self.place);
+        let (state, name, place) = (&self.state, &self.name, &mut self.place);
         let (position, before) = (event.position, place.position);
         if position <= before {
-            board
+            state
                 .findings
                 .add(format!("{name}: position {position} came after {before}"));
         }
         place.position = position;
-        let (writer, number) = board.plan.which(event.id)?;
+        let (writer, number) = state.plan.which(event.id)?;
         let next = place.next.get_mut(writer as usize)?;
         if number != *next {
-            board.findings.add(format!(
+            state.findings.add(format!(
                 "{name}: event {number} of writer {writer} came where {next} was due"
             ));
         }
         *next = number + 1;
-        let per_append = board.plan.per_append;
+        let per_append = state.plan.per_append;
         if self.is_live && *next % per_append == 0 {
-            board.delivered(writer, number / per_append);
+            state.delivered(writer, number / per_append);
         }
         let mut reached = self.reached.lock().expect("no panic under the lock");
         let reached = &mut reached.next[writer as usize];
@@ -88,11 +93,11 @@ impl Sink for Follower {
     }
 
     fn broken(&mut self, _: &gesta_core::Error) {
-        self.board.error("subscription broken");
+        self.state.error("subscription broken");
     }
 
     fn wrong(&mut self, text: String) {
-        self.board.findings.add(text);
+        self.state.findings.add(text);
     }
 
     fn let_go(&mut self, at: Option<Checkpoint>) -> Option<Checkpoint> {

@@ -7,8 +7,8 @@ use gesta_core::{ReadStream, Result};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
-use super::board::Board;
 use super::plan::Plan;
+use super::state::SoakState;
 use crate::faults::CurrentStore;
 use crate::random::Random;
 
@@ -17,7 +17,7 @@ pub(super) struct Reader {
     pub(super) random: Random,
     pub(super) interval: Duration,
     pub(super) store: Arc<CurrentStore>,
-    pub(super) board: Arc<Board>,
+    pub(super) state: Arc<SoakState>,
 }
 
 impl Reader {
@@ -27,15 +27,15 @@ impl Reader {
     }
 
     async fn read_on(&mut self) {
-        let mut intended = self.board.begin + self.interval.mul_f64(self.random.fraction());
+        let mut intended = self.state.begin + self.interval.mul_f64(self.random.fraction());
         loop {
             sleep_until(intended).await;
             match self.read().await {
                 Ok(()) => self
-                    .board
+                    .state
                     .count(|live| live.reads.record(intended.elapsed())),
-                Err(error) if error.is_retryable() => self.board.error("read failed in passing"),
-                Err(error) => self.board.findings.add(format!("a read failed: {error}")),
+                Err(error) if error.is_retryable() => self.state.error("read failed in passing"),
+                Err(error) => self.state.findings.add(format!("a read failed: {error}")),
             }
             intended += self.interval;
         }
@@ -43,12 +43,12 @@ impl Reader {
 
     /// Reads a whole stream; what was acknowledged must be in it.
     async fn read(&mut self) -> Result<()> {
-        let writer = self.random.below(self.board.writers());
+        let writer = self.random.below(self.state.writers());
         let writer = u32::try_from(writer).expect("a writer");
-        let Ok(end @ 1..) = usize::try_from(self.board.acknowledged_of(writer)) else {
+        let Ok(end @ 1..) = usize::try_from(self.state.acknowledged_of(writer)) else {
             return Ok(());
         };
-        let plan = &self.board.plan;
+        let plan = &self.state.plan;
         let (stream, revision, first) = plan.append(writer, self.random.below(end) as u64);
         let limit = usize::try_from(Plan::events_per_stream(plan.per_append)).unwrap_or(usize::MAX);
         let request = ReadStream::forwards(stream.clone()).limit(limit);
@@ -58,7 +58,7 @@ impl Reader {
             .iter()
             .find(|event| event.revision.0 == revision);
         if found.is_none_or(|event| event.id.0 != first.id) {
-            self.board.findings.add(format!(
+            self.state.findings.add(format!(
                 "a read of {stream} does not show revision {revision}, which was acknowledged before"
             ));
         }

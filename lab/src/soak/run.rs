@@ -11,12 +11,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
-use super::board::{Board, Live};
-use super::followers::{Follower, Place};
+use super::followers::{Follower, FollowerPlace};
 use super::plan::Plan;
 use super::readers::Reader;
 use super::schedule;
 use super::slices::{self, Slice, faults_between, verdict};
+use super::state::{Live, SoakState};
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::faults::ask::until;
@@ -101,7 +101,7 @@ pub(super) async fn soak(
     let lab = Lab {
         args,
         rate,
-        board: Board::new(plan, args.writers, args.until_events),
+        state: SoakState::new(plan, args.writers, args.until_events),
         stored: heads.iter().map(|head| head.0).sum(),
         url,
     };
@@ -114,7 +114,7 @@ pub(super) async fn soak(
     lab.wait_for_followers(&store, &followed).await;
     tails.end_tails().await?;
     eprintln!("reading everything back");
-    match target::check(target.as_ref(), &lab.board.plan.events, &claims).await {
+    match target::check(target.as_ref(), &lab.state.plan.events, &claims).await {
         Ok(read_back) => report.check("everything acknowledged", &read_back),
         Err(failure) => report.problem(format!("The store could not be read back: {failure}.")),
     }
@@ -126,14 +126,14 @@ struct Lab<'a> {
     args: &'a SoakArgs,
     /// Appends per second.
     rate: f64,
-    board: Arc<Board>,
+    state: Arc<SoakState>,
     /// Events in the store before.
     stored: u64,
     url: &'a str,
 }
 
 /// How far followers are, with their names.
-type Followed = Vec<(String, Arc<Mutex<Place>>)>;
+type Followed = Vec<(String, Arc<Mutex<FollowerPlace>>)>;
 
 impl Lab<'_> {
     fn follow(&self, tails: &mut Tails, store: &Arc<CurrentStore>, start: &Checkpoint) -> Followed {
@@ -146,7 +146,7 @@ impl Lab<'_> {
                 ),
                 n => (format!("live subscriber {n}"), Manner::Subscribe),
             };
-            let sink = Follower::new(&name, number > 0, &self.board, start);
+            let sink = Follower::new(&name, number > 0, &self.state, start);
             all.push((name.clone(), sink.reached()));
             tails.follow_into(name, manner, Arc::clone(store), Some(start.clone()), sink);
         }
@@ -165,28 +165,28 @@ impl Lab<'_> {
     ) -> Result<(Vec<Slice>, Claims)> {
         let (over, args) = (stop.child_token(), self.args);
         let mut others = JoinSet::new();
-        others.spawn(lag(Arc::clone(&self.board), over.clone()));
+        others.spawn(lag(Arc::clone(&self.state), over.clone()));
         let reads = args.reads.unwrap_or(self.rate / 10.0).max(0.1);
         for number in 0..READERS {
             let reader = Reader {
                 random: Random::fork(args.seed, 5_000 + u64::from(number)),
                 interval: Duration::from_secs_f64(f64::from(READERS) / reads),
                 store: Arc::clone(&world.entries[0].store),
-                board: Arc::clone(&self.board),
+                state: Arc::clone(&self.state),
             };
             others.spawn(reader.run(over.clone()));
         }
         let load = args.load(0, Some(self.rate), FOREVER);
-        let (targets, events) = (std::slice::from_ref(target), &self.board.plan.events);
+        let (targets, events) = (std::slice::from_ref(target), &self.state.plan.events);
         let (slices, (), written) = tokio::join!(
             async {
                 let slices = self.slices(tails, report, &over).await;
                 over.cancel();
                 slices
             },
-            schedule::run(args, kinds, world, &self.board, &over),
+            schedule::run(args, kinds, world, &self.state, &over),
             async {
-                let observer = Arc::clone(&self.board);
+                let observer = Arc::clone(&self.state);
                 let written = target::run_all(targets, events, &load, Some(observer), &over).await;
                 over.cancel();
                 written
@@ -207,12 +207,12 @@ impl Lab<'_> {
         loop {
             due = (due + self.args.slice).min(end);
             let last = tokio::select! {
-                () = sleep_until(self.board.begin + due) => due >= end,
+                () = sleep_until(self.state.begin + due) => due >= end,
                 () = over.cancelled() => true,
-                () = self.board.enough.notified() => true,
+                () = self.state.enough.notified() => true,
             };
             // All of this belongs to one moment; the rest may take its time.
-            let (live, to) = (self.board.take(), self.board.begin.elapsed());
+            let (live, to) = (self.state.take(), self.state.begin.elapsed());
             let cpu = std::mem::replace(&mut meter, CpuMeter::start()).used();
             let slice = self.slice(live, from, to, cpu).await;
             eprintln!("{}", slice.told());
@@ -231,8 +231,8 @@ impl Lab<'_> {
         let mut appends = live.appends;
         (appends.seconds, appends.cpu) = (to.saturating_sub(from).as_secs_f64(), cpu);
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
-        let events_total = self.stored + self.board.events();
-        let due = self.rate * to - (self.board.appends_begun() as f64);
+        let events_total = self.stored + self.state.events();
+        let due = self.rate * to - (self.state.appends_begun() as f64);
         let disk = disk_bytes(self.url, DISK_WITHIN.min(self.args.slice / 2)).await;
         let disk = disk.filter(|_| events_total > 0);
         Slice {
@@ -251,7 +251,7 @@ impl Lab<'_> {
                 .map(|bytes| ((bytes as f64) / (events_total as f64)).round()),
             memory_bytes: resident_bytes(),
             errors: live.errors,
-            faults: faults_between(&self.board.faults(), from, to),
+            faults: faults_between(&self.state.faults(), from, to),
         }
     }
 
@@ -261,7 +261,7 @@ impl Lab<'_> {
         piece.piece = true;
         piece.finding = format!("{} slices were measured.", slices.len());
         piece.table(slices::table(&slices[slices.len() - 1..]));
-        let findings = self.board.findings.count();
+        let findings = self.state.findings.count();
         if findings > 0 {
             piece.problem(format!("There are {findings} findings so far."));
         }
@@ -273,7 +273,7 @@ impl Lab<'_> {
 
     /// Waits until every follower is at the end of the log; then it must have had everything.
     async fn wait_for_followers(&self, store: &CurrentStore, followed: &Followed) {
-        let (board, findings) = (&self.board, &self.board.findings);
+        let (state, findings) = (&self.state, &self.state.findings);
         let end = match store.get().info().await {
             Ok(info) => info.heads.first().copied().unwrap_or_default(),
             Err(error) => {
@@ -286,9 +286,9 @@ impl Lab<'_> {
             let left = deadline.saturating_duration_since(Instant::now());
             // If it does not arrive, that is told below.
             let _ = until(name, left, async || reached().position >= end).await;
-            let Place { position, next } = reached();
+            let FollowerPlace { position, next } = reached();
             let missing = (0..).zip(next).map(|(writer, next)| {
-                let due = board.acknowledged_of(writer) * board.plan.per_append;
+                let due = state.acknowledged_of(writer) * state.plan.per_append;
                 due.saturating_sub(next)
             });
             let missing: u64 = missing.sum();
@@ -302,7 +302,7 @@ impl Lab<'_> {
 
     /// Tells everything.
     fn tell(&self, slices: &[Slice], report: &mut Report) {
-        let faults = self.board.faults();
+        let faults = self.state.faults();
         report.finding = verdict(slices);
         report.table(slices::quarters(slices));
         report.table(slices::fault_table(&faults));
@@ -318,7 +318,7 @@ impl Lab<'_> {
             let note = "answers and ends of subscriptions that were errors, then tried again";
             report.fact(kind, Unit::Count, count, note);
         }
-        let findings = self.board.findings.told();
+        let findings = self.state.findings.told();
         let findings = findings.iter().map(|finding| format!("{finding}."));
         report.problems.extend(findings);
         let limits = slices.iter();
@@ -339,10 +339,10 @@ impl Lab<'_> {
     }
 }
 
-async fn lag(board: Arc<Board>, over: CancellationToken) {
+async fn lag(state: Arc<SoakState>, over: CancellationToken) {
     while !over.is_cancelled() {
         let due = Instant::now() + LAG_LOOK;
         sleep_until(due).await;
-        board.count(|live| live.appends.lag.record(due.elapsed()));
+        state.count(|live| live.appends.lag.record(due.elapsed()));
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
-use super::board::Board;
+use super::state::SoakState;
 use crate::faults::{Fault, World, inflict};
 use crate::random::{Bag, Random};
 
@@ -21,39 +21,39 @@ pub(super) async fn run(
     args: &SoakArgs,
     kinds: Vec<Fault>,
     world: &mut World,
-    board: &Board,
+    state: &SoakState,
     over: &CancellationToken,
 ) {
     let (strength, mut random) = (args.strength(), Random::new(0));
     let mut bag = Bag::new(kinds, Random::fork(args.seed, 77));
     while let Some(fault) = bag.draw()
-        && let Some(at) = next(args, board.begin.elapsed())
+        && let Some(at) = next(args, state.begin.elapsed())
     {
         tokio::select! {
-            () = sleep_until(board.begin + at) => {}
+            () = sleep_until(state.begin + at) => {}
             () = over.cancelled() => return,
         }
         eprintln!("  {}", fault.name());
-        let began = board.fault_began(&fault.name());
+        let began = state.fault_began(&fault.name());
         if let Err(failure) = inflict(fault, &strength, world, &mut random, over).await {
-            board.findings.add(format!("{}: {failure}", fault.name()));
+            state.findings.add(format!("{}: {failure}", fault.name()));
             return over.cancel();
         }
         let healed = Instant::now();
-        while board.newest_begun() <= healed {
+        while state.newest_begun() <= healed {
             if over.is_cancelled() {
                 return;
             }
             if healed.elapsed() > RECOVERY_WITHIN {
                 let name = fault.name();
-                board.findings.add(format!(
+                state.findings.add(format!(
                     "no append was acknowledged within {RECOVERY_WITHIN:?} after {name}"
                 ));
                 return over.cancel();
             }
             tokio::time::sleep(LOOK).await;
         }
-        board.fault_healed(began);
+        state.fault_healed(began);
     }
     over.cancelled().await;
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{self, From, OTHERS, Plan};
-use super::readers::{Desk, Readers};
+use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, drop_schema, settle};
 use crate::endpoint;
 use crate::failure::{Context, Failure, Result, fail};
@@ -118,8 +118,8 @@ impl Subject for Gesta {
 
     async fn readers(&mut self, from: From, written: Option<u64>) -> Result<Readers> {
         let (store, plan, run) = (Arc::clone(self.store()?), self.plan, self.run);
-        Ok(Readers::start(&self.plan, from, written, move |desk| {
-            read(Arc::clone(&store), from, plan, run, desk)
+        Ok(Readers::start(&self.plan, from, written, move |state| {
+            read(Arc::clone(&store), from, plan, run, state)
         }))
     }
 
@@ -148,12 +148,12 @@ async fn read(
     from: From,
     plan: Plan,
     run: Run,
-    mut desk: Desk,
-) -> Result<Desk> {
+    mut state: ReaderState,
+) -> Result<ReaderState> {
     let filter = match plan.everything {
         true => Filter::ALL,
         false => Filter::query(Query {
-            tags: vec![Tag::new(plan::tag_name(desk.reader))?],
+            tags: vec![Tag::new(plan::tag_name(state.reader))?],
             ..Query::default()
         }),
     };
@@ -168,14 +168,14 @@ async fn read(
     loop {
         let message = tokio::select! {
             message = subscription.next() => message,
-            () = desk.end.cancelled() => return Ok(desk),
+            () = state.end.cancelled() => return Ok(state),
         };
         match message {
             Some(Ok(SubscriptionMessage::Event { event, .. })) => {
                 let number = run.number_of(event.id).unwrap_or(u64::MAX);
-                desk.enter(number, event.position.0);
+                state.enter(number, event.position.0);
             }
-            Some(Ok(SubscriptionMessage::CaughtUp(_))) => desk.live(),
+            Some(Ok(SubscriptionMessage::CaughtUp(_))) => state.live(),
             Some(Ok(SubscriptionMessage::Checkpoint(_))) => {}
             Some(Err(error)) => return Err(error.into()),
             None => return Err(Failure("a subscription ended".into())),

@@ -46,17 +46,17 @@ impl Plan {
         self.tagged..self.tagged + self.events
     }
 
-    /// The empty book of a reader.
-    pub(super) fn book(&self, reader: u64, from: From) -> Book {
+    /// What a reader has got at its beginning: nothing.
+    pub(super) fn delivered(&self, reader: u64, from: From) -> Delivered {
         let burst = self.burst();
         let (numbers, readers) = match from {
             From::Start => (0..burst.end, self.readers),
             From::End => (burst, self.readers),
         };
         let is_wanted = |number: &u64| self.everything || number % readers == reader;
-        Book {
+        Delivered {
             missing: numbers.filter(is_wanted).collect(),
-            ..Book::default()
+            ..Delivered::default()
         }
     }
 
@@ -76,7 +76,7 @@ pub(super) fn tag_name(reader: u64) -> String {
 
 /// What one reader got, against what it must get: each event once, in the order of the journal, and no other.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct Delivered {
     missing: HashSet<u64>,
     got: HashSet<u64>,
     last: Option<u64>,
@@ -85,7 +85,7 @@ pub(super) struct Book {
     foreign: Vec<u64>,
 }
 
-impl Book {
+impl Delivered {
     /// Enters an event that the reader got, by its number and its place in the journal.
     pub(super) fn enter(&mut self, number: u64, position: u64) {
         if self.last.is_some_and(|last| position <= last) {
@@ -139,7 +139,7 @@ mod tests {
             everything: false,
         };
         for (from, numbers) in [(From::Start, 0..121), (From::End, 21..121)] {
-            let of = |reader| plan.book(reader, from).missing.into_iter();
+            let of = |reader| plan.delivered(reader, from).missing.into_iter();
             let mut all: Vec<u64> = (0..7).flat_map(of).collect();
             all.sort_unstable();
             assert_eq!(all, numbers.collect::<Vec<_>>());
@@ -148,7 +148,7 @@ mod tests {
             everything: true,
             ..plan
         };
-        assert_eq!(everything.book(3, From::End).missing.len(), 100);
+        assert_eq!(everything.delivered(3, From::End).missing.len(), 100);
     }
 
     #[test]
@@ -183,12 +183,12 @@ mod tests {
                 Some("got without asking 2 (the first: event 2)"),
             ),
         ] {
-            let mut book = plan.book(1, From::Start);
+            let mut delivered = plan.delivered(1, From::Start);
             for &(number, position) in entries {
-                book.enter(number, position);
+                delivered.enter(number, position);
             }
-            assert_eq!(book.has_all(), has_all, "{entries:?}");
-            assert_eq!(book.faults().as_deref(), wanted, "{entries:?}");
+            assert_eq!(delivered.has_all(), has_all, "{entries:?}");
+            assert_eq!(delivered.faults().as_deref(), wanted, "{entries:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::plan::{self, From, Plan};
-use super::readers::{Desk, Readers};
+use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
 use crate::endpoint;
 use crate::failure::{Context, Failure, Result, fail};
@@ -321,9 +321,9 @@ impl Subject for Polled {
             From::End => self.settings.poll / u32::try_from(self.plan.readers)?,
             From::Start => Duration::ZERO,
         };
-        Ok(Readers::start(&self.plan, from, written, |desk| {
-            let first = stagger * u32::try_from(desk.reader).unwrap_or(0);
-            reader.clone().run(desk, first)
+        Ok(Readers::start(&self.plan, from, written, |state| {
+            let first = stagger * u32::try_from(state.reader).unwrap_or(0);
+            reader.clone().run(state, first)
         }))
     }
 
@@ -371,21 +371,21 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut desk: Desk, first: Duration) -> Result<Desk> {
-        let (tag, end) = (self.form.bound_tag(desk.reader), desk.end.clone());
+    async fn run(mut self, mut state: ReaderState, first: Duration) -> Result<ReaderState> {
+        let (tag, end) = (self.form.bound_tag(state.reader), state.end.clone());
         let pauses = |pause| end.run_until_cancelled(tokio::time::sleep(pause));
         let mut pause = first;
         while pauses(pause).await.is_some() {
-            let is_full = self.read(&tag, &mut desk).await?;
+            let is_full = self.read(&tag, &mut state).await?;
             pause = if is_full { Duration::ZERO } else { self.poll };
         }
-        Ok(desk)
+        Ok(state)
     }
 
     /// Reads a page; true if there may be another.
-    async fn read(&mut self, tag: &String, desk: &mut Desk) -> Result<bool> {
+    async fn read(&mut self, tag: &String, state: &mut ReaderState) -> Result<bool> {
         // Looked at before the read: what was written by then can be seen by it.
-        let written = *desk.written.borrow();
+        let written = *state.written.borrow();
         let safe = match &self.safe {
             None => None,
             Some(safe) if safe.has_changed().is_err() => return fail("the tracker has ended"),
@@ -396,14 +396,14 @@ impl Reader {
         if let Some(bound) = &bound {
             binds.push(bound);
         }
-        let rows = self.pool.query(desk.reader, &binds).await;
+        let rows = self.pool.query(state.reader, &binds).await;
         let rows = rows.context("reading by tag")?;
         for row in &rows {
             let position = unsigned(row.get(0));
             let Some(number) = row.get::<_, &[u8]>(1).first_chunk::<NUMBER_BYTES>() else {
                 return fail("a message without its number");
             };
-            desk.enter(u64::from_be_bytes(*number), position);
+            state.enter(u64::from_be_bytes(*number), position);
             self.after = self.after.max(position);
         }
         if let (true, Some(safe)) = (rows.is_empty(), safe) {
@@ -411,10 +411,10 @@ impl Reader {
         }
         let is_full = rows.len() == usize::try_from(self.page)?;
         if !is_full {
-            desk.live();
+            state.live();
             // All is committed and within bounds: what has not come now was passed, and will never come.
             if written.is_some_and(|last| safe.is_none_or(|safe| safe >= last)) {
-                desk.done();
+                state.done();
             }
         }
         Ok(is_full)

@@ -1,7 +1,7 @@
 //! Readers at work: who is live, who has everything, and when.
 //!
-//! A reader holds a [`Desk`]: it enters what it gets, says when it follows what happens now, and goes on until it is
-//! told to end, also when it has everything, as readers do. Whoever measures holds [`Readers`].
+//! A reader holds a [`ReaderState`]: it enters what it gets, says when it follows what happens now, and goes on until
+//! it is told to end, also when it has everything, as readers do. Whoever measures holds [`Readers`].
 //! Not here: how a reader reads (`polled`, `gesta`).
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::plan::{Book, From, Plan};
+use super::plan::{Delivered, From, Plan};
 use crate::failure::{Result, fail};
 
 /// How far the readers of a phase are.
@@ -22,23 +22,23 @@ struct Progress {
     done: Vec<Option<Instant>>,
 }
 
-/// Where a reader keeps its book.
-pub(super) struct Desk {
+/// How far a reader is, and what was delivered to it.
+pub(super) struct ReaderState {
     /// Number of the reader.
     pub(super) reader: u64,
     pub(super) end: CancellationToken,
     /// Place in the journal of the last event of the burst, once it is written.
     pub(super) written: watch::Receiver<Option<u64>>,
-    book: Book,
+    delivered: Delivered,
     is_live: bool,
     is_done: bool,
     progress: watch::Sender<Progress>,
 }
 
-impl Desk {
+impl ReaderState {
     pub(super) fn enter(&mut self, number: u64, position: u64) {
-        self.book.enter(number, position);
-        if self.book.has_all() {
+        self.delivered.enter(number, position);
+        if self.delivered.has_all() {
             self.done();
         }
     }
@@ -48,7 +48,7 @@ impl Desk {
         if !std::mem::replace(&mut self.is_live, true) {
             self.progress.send_modify(|progress| progress.live += 1);
         }
-        if self.book.has_all() {
+        if self.delivered.has_all() {
             self.done();
         }
     }
@@ -56,7 +56,7 @@ impl Desk {
     /// It has everything, or what is still missing will never come.
     pub(super) fn done(&mut self) {
         if !std::mem::replace(&mut self.is_done, true) {
-            let at = self.book.has_all().then(Instant::now);
+            let at = self.delivered.has_all().then(Instant::now);
             self.progress.send_modify(|progress| progress.done.push(at));
         }
     }
@@ -64,7 +64,7 @@ impl Desk {
 
 /// All readers of a phase.
 pub(super) struct Readers {
-    tasks: JoinSet<Result<Desk>>,
+    tasks: JoinSet<Result<ReaderState>>,
     progress: watch::Sender<Progress>,
     end: CancellationToken,
     written: watch::Sender<Option<u64>>,
@@ -85,10 +85,10 @@ impl Readers {
         plan: &Plan,
         from: From,
         written: Option<u64>,
-        mut run: impl FnMut(Desk) -> R,
+        mut run: impl FnMut(ReaderState) -> R,
     ) -> Self
     where
-        R: Future<Output = Result<Desk>> + Send + 'static,
+        R: Future<Output = Result<ReaderState>> + Send + 'static,
     {
         let mut readers = Self {
             tasks: JoinSet::new(),
@@ -97,11 +97,11 @@ impl Readers {
             written: watch::Sender::new(written),
         };
         for reader in 0..plan.readers {
-            readers.tasks.spawn(run(Desk {
+            readers.tasks.spawn(run(ReaderState {
                 reader,
                 end: readers.end.clone(),
                 written: readers.written.subscribe(),
-                book: plan.book(reader, from),
+                delivered: plan.delivered(reader, from),
                 is_live: false,
                 is_done: false,
                 progress: readers.progress.clone(),
@@ -146,9 +146,9 @@ impl Readers {
             .collect();
         self.end.cancel();
         while let Some(ended) = self.tasks.join_next().await {
-            let desk = ended??;
-            if let Some(fault) = desk.book.faults() {
-                let fault = format!("reader {} {fault}", desk.reader);
+            let state = ended??;
+            if let Some(fault) = state.delivered.faults() {
+                let fault = format!("reader {} {fault}", state.reader);
                 outcome.faults.push(fault);
             }
         }
@@ -167,7 +167,7 @@ impl Readers {
         tokio::select! {
             biased;
             Some(ended) = self.tasks.join_next() => match ended? {
-                Ok(desk) => fail(format!("reader {} ended early", desk.reader)),
+                Ok(state) => fail(format!("reader {} ended early", state.reader)),
                 Err(failure) => Err(failure),
             },
             reached = reached => Ok(reached.is_ok()),

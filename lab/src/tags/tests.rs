@@ -101,8 +101,8 @@ fn all_is_right(lab: &Lab<'_>) {
     }
 }
 
-/// Queries of the sweep's bursts. A busy machine makes more and smaller batches of the same events: what inserts them is
-/// not counted.
+/// Queries of the sweep's bursts. A busy machine makes more and smaller batches of the same events: what inserts them
+/// is not counted.
 fn queries(lab: &Lab<'_>, form: Form) -> Vec<u64> {
     let of_form = lab.sweep.iter().filter(|result| result.form == form);
     let reading = of_form.map(|result| {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{Events, Place, Stored, Target};
+use super::{Events, Stored, StoredAt, Target};
 use crate::failure::Result;
 use crate::random::Random;
 use crate::read_back::ReadBack;
@@ -55,7 +55,7 @@ impl Claims {
     }
 
     /// The answer to an append of so many events, the first with this revision, named this place.
-    pub fn placed(&mut self, stream: u64, first: u64, events: u64, place: Place) {
+    pub fn placed(&mut self, stream: u64, first: u64, events: u64, place: StoredAt) {
         let claim = self.0.entry(stream).or_default();
         let answers = claim.answers.get_or_insert(0);
         for n in 0..events {

@@ -1,8 +1,8 @@
 //! What is appended to a target: numbered events whose numbers tell stream and revision, with contents of drawn sizes.
 //!
-//! The data of each event are `{"mark":"…","text":"…"}`; the mark is its id as 32 hexadecimal digits. A target shows the marks of what it stores, and
-//! each tells which event it must be; nothing needs to be remembered per event. Data that are too short for a mark have
-//! none; they are for targets that show ids.
+//! The data of each event are `{"mark":"…","text":"…"}`; the mark is its id as 32 hexadecimal digits. A target shows
+//! the marks of what it stores, and each tells which event it must be; nothing needs to be remembered per event. Data
+//! that are too short for a mark have none; they are for targets that show ids.
 //! Numbers: 28 bits of the worker, 22 of its stream, 12 of the revision: 62 bits.
 
 use bytes::Bytes;

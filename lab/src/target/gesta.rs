@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use super::grpc::Connections;
 use super::load::OUTCOME_UNKNOWN;
-use super::{Append, AppendError, Place, Session, Stored, Target, TargetFacts, Whole};
+use super::{Append, AppendError, Session, Stored, StoredAt, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
 use crate::faults::{CurrentStore, ask};
@@ -384,7 +384,7 @@ impl Target for GestaTarget {
 struct GestaSession {
     store: Arc<CurrentStore>,
     form: Form,
-    place: Option<Place>,
+    place: Option<StoredAt>,
 }
 
 #[async_trait]
@@ -406,7 +406,7 @@ impl Session for GestaSession {
         let request = gesta_core::Append::to(stream, expected, events.collect());
         match self.store.get().append(request).await {
             Ok(appended) => {
-                self.place = Some(Place {
+                self.place = Some(StoredAt {
                     revision: appended.streams[0].first_revision.0,
                     position: appended.position.0,
                 });
@@ -419,7 +419,7 @@ impl Session for GestaSession {
         }
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<StoredAt> {
         self.place
     }
 }

@@ -191,7 +191,8 @@ impl PhaseRun {
         self.gave_up += other.gave_up;
     }
 
-    /// The figures. `embedded`: the target works in the generator's process, whose processor time is then not the generator's.
+    /// The figures. `embedded`: the target works in the generator's process, whose processor time is then not the
+    /// generator's.
     #[must_use]
     pub fn figures(&self, connections: u32, embedded: bool) -> Phase {
         let per_second = |count: u64| match self.seconds {

@@ -52,7 +52,7 @@ impl Who {
             operation,
             &Defaults::default(),
             Some(&rights(json)),
-        ) == Verdict::Yes
+        ) == RightsVerdict::Yes
     }
 
     /// The letters of what may be done with a stream. The metadata are a stream, too, with the same rights.

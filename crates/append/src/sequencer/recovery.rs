@@ -243,7 +243,7 @@ impl<T> Sequencer<T> {
                 self.recovery.missed_at = Some(self.committed.position);
                 let sent = lost.first().map_or(now.instant, |lost| lost.batch.sent);
                 let distance = self.pace.round_trip();
-                let ask = self.courtesy.missed(sent, distance, now.instant)?;
+                let ask = self.giving_way.missed(sent, distance, now.instant)?;
                 self.outputs.push(Output::Signal(ask.signal));
                 ask.read_after
             }

@@ -21,7 +21,7 @@ const GATHERED_IN_FLIGHT_MAX: usize = 4;
 impl<T> Sequencer<T> {
     pub(super) fn send_if_due(&mut self, now: Now) {
         loop {
-            if self.courtesy.gives_way(self.has_work(), now.instant) {
+            if self.giving_way.gives_way(self.has_work(), now.instant) {
                 return;
             }
             let is_due = !self.forming.is_empty() && self.is_worth_sending(now.instant);
@@ -118,7 +118,7 @@ impl<T> Sequencer<T> {
 
     fn measure(&mut self, batch: &InFlight<T>, now: Instant) {
         if !batch.is_probe() {
-            let go_on = self.courtesy.committed(now);
+            let go_on = self.giving_way.committed(now);
             self.outputs.extend(go_on.map(Output::Signal));
         }
         let rows = batch.batch.rows.len();

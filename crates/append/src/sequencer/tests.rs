@@ -1,7 +1,7 @@
 //! The sequencer driven by hand: each test gives every answer of the database itself, so that one decision can be seen
 //! alone.
 
-mod courtesy;
+mod giving_way;
 mod looking_up;
 mod recovery;
 mod sending;

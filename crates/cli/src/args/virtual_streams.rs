@@ -10,8 +10,8 @@ use clap::Subcommand;
     On PostgreSQL servers may run meanwhile; a SQLite store must not be open."
 )]
 pub(crate) enum VirtualStreamsCommand {
-    /// Switch them on, and write the entries of all events that are stored. Stopped, it goes on when it is run again, or
-    /// when somebody reads.
+    /// Switch them on, and write the entries of all events that are stored. Stopped, it goes on when it is run again,
+    /// or when somebody reads.
     On,
     /// Switch them off. What was written stays, so that revisions go on when they are switched on again.
     Off,

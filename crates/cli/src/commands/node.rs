@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gesta_core::LogId;
-use gesta_server::{Cluster, ClusterNode, LogOwner, Placement};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 use tokio::net::TcpListener;
 
 use super::address::resolve;
@@ -119,7 +119,7 @@ pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
 pub(super) struct OfNode(pub(super) Arc<gesta::Node>);
 
 impl Cluster for OfNode {
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ClusterPlacement {
         let (placement, apis) = (self.0.placement(), self.0.client_addresses());
         let node = |member: &gesta_cluster::Member| ClusterNode {
             node: member.id.0,
@@ -129,7 +129,7 @@ impl Cluster for OfNode {
             build: member.build.to_string(),
         };
         let logs = (0..).zip(&placement.logs);
-        Placement {
+        ClusterPlacement {
             node: placement.me.map(|me| me.0),
             nodes: placement.nodes.iter().map(node).collect(),
             logs: logs.map(|(log, place)| owner(log, place)).collect(),

@@ -1,7 +1,7 @@
 //! `gesta user` and `gesta token`: ask for what they need and show what they did.
 //!
-//! Invariant: a password comes from a terminal, a file, standard input or the environment, never from an argument; it is
-//! neither shown nor logged. Not here: the rules of accounts (`gesta_access`).
+//! Invariant: a password comes from a terminal, a file, standard input or the environment, never from an argument; it
+//! is neither shown nor logged. Not here: the rules of accounts (`gesta_access`).
 
 use std::io::{BufRead, IsTerminal};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gesta_client::{Config, HttpStore};
 use gesta_core::{Append, Appended, EventData, EventId, EventType, ExpectedRevision, StreamId};
 use gesta_testkit::depth;
-use gesta_testkit::history::{History, Report};
+use gesta_testkit::history::{HistoryReport, RunHistory};
 use tokio::task::JoinSet;
 
 use crate::nodes::Nodes;
@@ -44,7 +44,7 @@ struct Seen {
     /// Of each attempt that failed: the node, and the error.
     errors: Mutex<Vec<(usize, String)>>,
     stop: AtomicBool,
-    history: History,
+    history: RunHistory,
 }
 
 /// The callers.
@@ -145,7 +145,7 @@ impl Load {
     }
 
     /// Ends the callers, each after its last append was acknowledged, and checks what is stored.
-    pub(crate) async fn check(mut self, nodes: &Nodes) -> Report {
+    pub(crate) async fn check(mut self, nodes: &Nodes) -> HistoryReport {
         self.seen.stop.store(true, Ordering::SeqCst);
         let ended = async {
             while let Some(ended) = self.callers.join_next().await {

@@ -1,5 +1,5 @@
-//! The real binary as three nodes of one PostgreSQL database, under load through faults: a node that is killed, one that
-//! hangs, restarts one after the other, a database that restarts, wrong configurations.
+//! The real binary as three nodes of one PostgreSQL database, under load through faults: a node that is killed, one
+//! that hangs, restarts one after the other, a database that restarts, wrong configurations.
 //!
 //! What holds: every acknowledged append is stored exactly once where its answer says, nothing refused is stored,
 //! revisions have no gaps, and appends go on through the nodes that live.
@@ -109,7 +109,8 @@ async fn a_node_that_hangs_and_goes_on_doubles_nothing() {
     }
 }
 
-/// Goal: a rolling restart is seen by callers as connections that are refused or closed, never as an error of the store.
+/// Goal: a rolling restart is seen by callers as connections that are refused or closed, never as an error of the
+/// store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_answers_no_error() {
     let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {

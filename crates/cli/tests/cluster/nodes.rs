@@ -115,8 +115,8 @@ impl Nodes {
         Some(nodes)
     }
 
-    /// The same on one database, with these commands carried out on the store before, and nodes that are told this beside
-    /// their addresses.
+    /// The same on one database, with these commands carried out on the store before, and nodes that are told this
+    /// beside their addresses.
     pub(crate) async fn start_with(
         count: usize,
         logs: usize,

@@ -1,5 +1,5 @@
-//! Bad calls against two nodes of an open cluster, one of which forwards every change: every answer is a precise one, no
-//! node panics, and the one that nobody attacked works as before, as the others do.
+//! Bad calls against two nodes of an open cluster, one of which forwards every change: every answer is a precise one,
+//! no node panics, and the one that nobody attacked works as before, as the others do.
 //!
 //! `GESTA_SEED` repeats a run.
 

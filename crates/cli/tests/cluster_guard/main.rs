@@ -1,5 +1,5 @@
-//! Three nodes of one store as strangers meet them: who may call what through each node, what takes rights away at all of
-//! them, and bad calls of every sort.
+//! Three nodes of one store as strangers meet them: who may call what through each node, what takes rights away at all
+//! of them, and bad calls of every sort.
 //!
 //! The calls, and what they must be answered, are those of the tests of a server alone (`crates/server/tests`).
 

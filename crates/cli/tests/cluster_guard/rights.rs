@@ -75,8 +75,8 @@ fn in_time(begun: Instant, what: &str) {
 }
 
 /// Goal: what runs at a node ends within a second when rights are taken away through another one, and new calls are
-/// refused at all nodes: by another group of the user, by other rights of the stream, by the end of a token, and by the end
-/// of the user.
+/// refused at all nodes: by another group of the user, by other rights of the stream, by the end of a token, and by the
+/// end of the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_that_are_taken_away_through_one_node_are_gone_at_all() {
     let Some(world) = World::start().await else {

@@ -123,8 +123,9 @@ impl Nodes {
     }
 }
 
-/// An address that nobody listens at, whose port every client understands: the one for Java reads the ports of all hosts
-/// but the first one as numbers of sixteen bits with a sign. Ports below are not given to outgoing connections either.
+/// An address that nobody listens at, whose port every client understands: the one for Java reads the ports of all
+/// hosts but the first one as numbers of sixteen bits with a sign. Ports below are not given to outgoing connections
+/// either.
 fn address_for_clients() -> String {
     const PORTS: std::ops::Range<u16> = 20_000..32_768;
     loop {
@@ -141,9 +142,9 @@ fn cluster_of(address: &str) -> serde_json::Value {
     serde_json::from_str::<serde_json::Value>(&info).unwrap()["cluster"].clone()
 }
 
-/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and lose
-/// nothing, neither as writers nor as consumers of a group. With several logs a group may be run by another node than the
-/// one that its consumers have chosen: they are sent there.
+/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and
+/// lose nothing, neither as writers nor as consumers of a group. With several logs a group may be run by another node
+/// than the one that its consumers have chosen: they are sent there.
 pub(crate) fn goes_on(client: &Client, program: &[OsString]) {
     for logs in ["1", "4"] {
         let Some(mut nodes) = Nodes::start(logs) else {

@@ -1,5 +1,5 @@
-//! The published clients of EventStoreDB and KurrentDB against the real server, on SQLite and on PostgreSQL, alone and as
-//! a cluster of three nodes.
+//! The published clients of EventStoreDB and KurrentDB against the real server, on SQLite and on PostgreSQL, alone and
+//! as a cluster of three nodes.
 //!
 //! Without their interpreters, or without a registry, the tests are skipped loudly; with `CI=true` they fail.
 
@@ -158,8 +158,8 @@ impl Killed for Nodes {
     }
 }
 
-/// Goal: ten consumers with a published client that refuse, are silent and vanish, and two kills of the server: every event
-/// is finished or parked. The deep form has 100,000 events.
+/// Goal: ten consumers with a published client that refuse, are silent and vanish, and two kills of the server: every
+/// event is finished or parked. The deep form has 100,000 events.
 fn a_group_loses_nothing(client: &Client, addresses: &str, servers: &mut dyn Killed) {
     let (events, seed) = (depth::count(2_000, 100_000), depth::seed());
     println!("GESTA_SEED={seed}");
@@ -211,8 +211,8 @@ fn a_group_of_the_python_client_loses_nothing_on_three_nodes() {
     }
 }
 
-/// Goal: a client comes over TLS as a user, with what its connection string says; who is not known hears so, and who may
-/// not read a stream hears that.
+/// Goal: a client comes over TLS as a user, with what its connection string says; who is not known hears so, and who
+/// may not read a stream hears that.
 #[test]
 fn the_python_client_comes_over_tls_as_a_user() {
     let Some(client) = fetched::python() else {

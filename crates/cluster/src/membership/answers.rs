@@ -42,7 +42,8 @@ impl Core {
         self.observe(now);
     }
 
-    /// Makes room for the states of the logs of a look, and forgets what was going on with those that lie elsewhere now.
+    /// Makes room for the states of the logs of a look, and forgets what was going on with those that lie elsewhere
+    /// now.
     fn keep_states(&mut self, look: &Look) {
         let last = look.leases.iter().map(|lease| lease.log).max();
         if let Some(last) = last {
@@ -214,8 +215,8 @@ impl Core {
         }
     }
 
-    /// What was done is seen by a look at once; what was not done by one soon, for two nodes that get in each other's way
-    /// must not ask the registry without a pause.
+    /// What was done is seen by a look at once; what was not done by one soon, for two nodes that get in each other's
+    /// way must not ask the registry without a pause.
     fn look_after(&mut self, something_was_done: bool, now: Moment) {
         if something_was_done {
             self.beat_due = now;

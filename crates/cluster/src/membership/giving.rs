@@ -1,8 +1,8 @@
 //! Handing logs over: only the owner of a log decides about it.
 //!
-//! A hand-over begins with `next_owner` in the lease, whether this node has written it or somebody who asks for the move.
-//! So the intention is seen by all, and one that wants to balance waits. This node serves the log until the statement is
-//! sent that ends its tenure; from then on it does not, until a look tells what became of it.
+//! A hand-over begins with `next_owner` in the lease, whether this node has written it or somebody who asks for the
+//! move. So the intention is seen by all, and one that wants to balance waits. This node serves the log until the
+//! statement is sent that ends its tenure; from then on it does not, until a look tells what became of it.
 
 use gesta_core::LogId;
 use gesta_core::registry::{

@@ -1,8 +1,8 @@
 //! How often other nodes may make this one look.
 //!
 //! Why some at once: a node that drains hands over several logs in a moment, and until the taker has looked nobody
-//! serves the log. In a rolling restart of three nodes the next one may have half of all logs. Why not all: who asks again
-//! and again must not make a node ask the registry without a pause.
+//! serves the log. In a rolling restart of three nodes the next one may have half of all logs. Why not all: who asks
+//! again and again must not make a node ask the registry without a pause.
 
 use std::time::Duration;
 

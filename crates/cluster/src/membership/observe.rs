@@ -4,8 +4,8 @@
 //! database, our own pause and a step of any clock prove nothing about others. *Any* change of generation or beat is a
 //! sign of life.
 //!
-//! A node that sees most others silent at once doubts itself and gives all of them one beat more. After that it need not
-//! pause between them: each is declared upon a look of its own, which a single sign of life would change.
+//! A node that sees most others silent at once doubts itself and gives all of them one beat more. After that it need
+//! not pause between them: each is declared upon a look of its own, which a single sign of life would change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::tagged::{self, Content, NOT_AN_ENUM, ReadError};
-use super::upcast::{Step, Upcasts};
+use super::upcast::{UpcastStep, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, stored_type};
 
 /// How values of serde are written and read.
@@ -72,7 +72,7 @@ impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEvents<E, F> {
 /// A [`SerdeEvents`] that also reads older forms; [`build`](Self::build) checks it.
 #[must_use = "call build()"]
 pub struct SerdeEventsBuilder<E, F> {
-    steps: Vec<Step>,
+    steps: Vec<UpcastStep>,
     events: PhantomData<fn(E, F) -> E>,
 }
 
@@ -118,7 +118,7 @@ impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEventsBuilder<E,
         to: impl Into<String>,
         convert: impl Fn(Old) -> std::result::Result<New, String> + Send + Sync + 'static,
     ) -> Self {
-        self.steps.push(Step {
+        self.steps.push(UpcastStep {
             from: from.into(),
             to: to.into(),
             convert: Box::new(move |data| F::write(&convert(F::read(data)?)?)),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gesta_core::{ContentType, Error, EventType, Result};
 use prost::{DecodeError, Message};
 
-use super::upcast::{Step, Upcasts};
+use super::upcast::{UpcastStep, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
 
 /// Events as Protocol Buffers, by prost: the smallest and fastest form, with a schema that other languages share.
@@ -110,7 +110,7 @@ impl<E: 'static> ProtoEvents<E> {
 #[must_use = "call build()"]
 pub struct ProtoEventsBuilder<E> {
     kinds: Vec<(String, Result<MessageKind<E>>)>,
-    steps: Vec<Step>,
+    steps: Vec<UpcastStep>,
 }
 
 impl<E: 'static> ProtoEventsBuilder<E> {
@@ -205,7 +205,7 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         to: impl Into<String>,
         convert: impl Fn(Old) -> std::result::Result<New, String> + Send + Sync + 'static,
     ) -> Self {
-        self.steps.push(Step {
+        self.steps.push(UpcastStep {
             from: from.into(),
             to: to.into(),
             convert: Box::new(move |data| {

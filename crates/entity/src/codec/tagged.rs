@@ -43,9 +43,9 @@ struct ContentSerializer<'a, S> {
 }
 
 /// The parts of a tuple or struct variant, given on as those of a tuple or struct.
-struct Parts<T>(T);
+struct VariantParts<T>(T);
 
-impl<T: SerializeTuple> ser::SerializeTupleVariant for Parts<T> {
+impl<T: SerializeTuple> ser::SerializeTupleVariant for VariantParts<T> {
     type Ok = T::Ok;
     type Error = T::Error;
 
@@ -58,7 +58,7 @@ impl<T: SerializeTuple> ser::SerializeTupleVariant for Parts<T> {
     }
 }
 
-impl<T: SerializeStruct> ser::SerializeStructVariant for Parts<T> {
+impl<T: SerializeStruct> ser::SerializeStructVariant for VariantParts<T> {
     type Ok = T::Ok;
     type Error = T::Error;
 
@@ -95,10 +95,10 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
     type SerializeSeq = Impossible<S::Ok, S::Error>;
     type SerializeTuple = Impossible<S::Ok, S::Error>;
     type SerializeTupleStruct = Impossible<S::Ok, S::Error>;
-    type SerializeTupleVariant = Parts<S::SerializeTuple>;
+    type SerializeTupleVariant = VariantParts<S::SerializeTuple>;
     type SerializeMap = Impossible<S::Ok, S::Error>;
     type SerializeStruct = Impossible<S::Ok, S::Error>;
-    type SerializeStructVariant = Parts<S::SerializeStruct>;
+    type SerializeStructVariant = VariantParts<S::SerializeStruct>;
 
     fn is_human_readable(&self) -> bool {
         self.inner.is_human_readable()
@@ -134,7 +134,7 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
         self.name.set(Some(variant));
-        self.inner.serialize_tuple(len).map(Parts)
+        self.inner.serialize_tuple(len).map(VariantParts)
     }
 
     fn serialize_struct_variant(
@@ -145,7 +145,7 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
         len: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
         self.name.set(Some(variant));
-        self.inner.serialize_struct(variant, len).map(Parts)
+        self.inner.serialize_struct(variant, len).map(VariantParts)
     }
 
     /// A wrapper around the enum is looked through.

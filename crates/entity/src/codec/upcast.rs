@@ -15,7 +15,7 @@ use super::CodecError;
 pub(super) type Convert = Box<dyn Fn(&[u8]) -> std::result::Result<Vec<u8>, String> + Send + Sync>;
 
 /// One declared step.
-pub(super) struct Step {
+pub(super) struct UpcastStep {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) convert: Convert,
@@ -44,9 +44,9 @@ impl Upcasts {
     /// # Errors
     /// `InvalidArgument` if a step begins at an event of the codec or at the same type as another one, or if it
     /// leads in a circle or to a type that the codec does not know.
-    pub(super) fn new(steps: Vec<Step>, is_event: impl Fn(&str) -> bool) -> Result<Self> {
+    pub(super) fn new(steps: Vec<UpcastStep>, is_event: impl Fn(&str) -> bool) -> Result<Self> {
         let mut targets = HashMap::with_capacity(steps.len());
-        for Step { from, to, convert } in steps {
+        for UpcastStep { from, to, convert } in steps {
             let name = EventType::new(from.as_str()).map_err(|error| refused(&from, error))?;
             if is_event(name.as_str()) {
                 return Err(refused(

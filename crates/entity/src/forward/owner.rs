@@ -22,13 +22,13 @@ use crate::kind::EntityKind;
 use crate::shared::Shared;
 
 type Never = std::convert::Infallible;
-type Answer = BoxFuture<'static, Bytes>;
+type AnswerFuture = BoxFuture<'static, Bytes>;
 
 /// Serves what other nodes forward, as long as the runtime exists.
 pub(crate) struct OwnerSide<D: Decider>(pub(crate) Weak<Shared<D>>);
 
 impl<D: Decider> PeerService for OwnerSide<D> {
-    fn call(&self, call: PeerCall) -> Answer {
+    fn call(&self, call: PeerCall) -> AnswerFuture {
         let begun = self.0.upgrade().and_then(|runtime| begin(&runtime, call));
         match begun {
             Some(Ok(answer)) => answer,
@@ -39,7 +39,10 @@ impl<D: Decider> PeerService for OwnerSide<D> {
 }
 
 /// Hands a call over. `None` if nothing is done: this build cannot read it, has no such entities, or is closing.
-fn begin<D: Decider>(runtime: &Shared<D>, call: PeerCall) -> Option<Result<Answer, Error<Never>>> {
+fn begin<D: Decider>(
+    runtime: &Shared<D>,
+    call: PeerCall,
+) -> Option<Result<AnswerFuture, Error<Never>>> {
     let forms = runtime.kind.forms.as_ref()?;
     let stream = call.stream;
     if !runtime.kind.has(&stream) {
@@ -93,7 +96,7 @@ fn begin_command<D: Decider>(
     runtime: &Shared<D>,
     stream: StreamId,
     sent: Sent<D::Command>,
-) -> Option<Result<Answer, Error<Never>>> {
+) -> Option<Result<AnswerFuture, Error<Never>>> {
     let permit = match admit(runtime, &runtime.commands)? {
         Ok(permit) => permit,
         Err(error) => return Some(Err(error)),
@@ -120,7 +123,7 @@ fn begin_read<D: Decider>(
     runtime: &Shared<D>,
     stream: StreamId,
     freshness: Freshness,
-) -> Option<Result<Answer, Error<Never>>> {
+) -> Option<Result<AnswerFuture, Error<Never>>> {
     let permit = match admit(runtime, &runtime.reads)? {
         Ok(permit) => permit,
         Err(error) => return Some(Err(error)),

@@ -98,7 +98,7 @@ pub(crate) struct Seen {
 
 /// Where a request may be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RequestPlace {
     /// On the node that owns the stream.
     Owner,
     /// Only here: it has no form in which it could be sent.
@@ -120,23 +120,23 @@ impl<T> Queue<T> {
     }
 
     /// Takes a request after all others.
-    pub(crate) fn push(&mut self, request: T, place: Place, deadline: Instant) {
+    pub(crate) fn push(&mut self, request: T, place: RequestPlace, deadline: Instant) {
         let entry = self.entry(request, place, deadline);
         self.entries.push_back(entry);
     }
 
     /// Takes requests that came before all others, and were tried here. Nothing may be under way.
-    pub(crate) fn push_front(&mut self, requests: VecDeque<(T, Place, Instant)>) {
+    pub(crate) fn push_front(&mut self, requests: VecDeque<(T, RequestPlace, Instant)>) {
         for (request, place, deadline) in requests.into_iter().rev() {
             let entry = self.entry(request, place, deadline);
             self.entries.push_front(entry);
         }
     }
 
-    fn entry(&mut self, request: T, place: Place, deadline: Instant) -> Entry<T> {
+    fn entry(&mut self, request: T, place: RequestPlace, deadline: Instant) -> Entry<T> {
         let state = match place {
-            Place::Owner => State::Waits(None),
-            Place::Here => State::Here,
+            RequestPlace::Owner => State::Waits(None),
+            RequestPlace::Here => State::Here,
         };
         self.numbers += 1;
         Entry {
@@ -293,11 +293,11 @@ mod tests {
                 queue: Queue::default(),
                 seen,
             };
-            (1..=requests).for_each(|request| game.push(request, Place::Owner));
+            (1..=requests).for_each(|request| game.push(request, RequestPlace::Owner));
             game
         }
 
-        fn push(&mut self, request: u32, place: Place) {
+        fn push(&mut self, request: u32, place: RequestPlace) {
             let deadline = self.seen.now + Duration::from_secs(10);
             self.queue.push(request, place, deadline);
         }
@@ -361,7 +361,7 @@ mod tests {
         game.came_back(1, UnansweredReason::Here, true);
         game.seen.is_here = true;
         assert_eq!(game.steps(), "");
-        game.push(4, Place::Owner);
+        game.push(4, RequestPlace::Owner);
         assert_eq!(game.steps(), "");
         game.came_back(3, UnansweredReason::Here, false);
         assert_eq!(game.steps(), "");
@@ -404,7 +404,8 @@ mod tests {
         );
     }
 
-    /// Goal: nobody waits for an owner that does not exist, and what the last owner may have done is known to be in doubt.
+    /// Goal: nobody waits for an owner that does not exist, and what the last owner may have done is known to be in
+    /// doubt.
     #[test]
     fn without_an_owner_it_is_done_here() {
         let mut game = Game::new(2);
@@ -421,7 +422,7 @@ mod tests {
         game.seen.is_busy = true;
         assert_eq!(game.steps(), "");
         let deadline = game.seen.now + Duration::from_secs(1);
-        let first = [7, 8].map(|request| (request, Place::Owner, deadline));
+        let first = [7, 8].map(|request| (request, RequestPlace::Owner, deadline));
         game.queue.push_front(first.into());
         game.seen.is_busy = false;
         assert_eq!(game.steps(), "send 4, send 3, send 1, send 2");
@@ -435,8 +436,8 @@ mod tests {
     #[test]
     fn what_has_no_form_is_done_here_in_its_turn() {
         let mut game = Game::new(1);
-        game.push(2, Place::Here);
-        game.push(3, Place::Owner);
+        game.push(2, RequestPlace::Here);
+        game.push(3, RequestPlace::Owner);
         assert_eq!(game.steps(), "send 1");
         game.answered(1);
         assert_eq!(game.steps(), "answer 1 false, here 2 false, send 3");
@@ -454,7 +455,7 @@ mod tests {
             let mut game = Game::new(3);
             game.steps();
             game.came_back(2, reason, true);
-            game.push(4, Place::Owner);
+            game.push(4, RequestPlace::Owner);
             assert_eq!(game.steps(), "send 4");
             game.answered(1);
             let told = game.steps();

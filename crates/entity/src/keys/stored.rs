@@ -38,7 +38,7 @@ impl RestoredKeys {
 
 /// A command in a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Stored<'a> {
+pub(crate) struct StoredCommand<'a> {
     #[serde(borrow)]
     key: Cow<'a, str>,
     #[serde(borrow)]
@@ -48,12 +48,13 @@ pub(crate) struct Stored<'a> {
     /// Missing in what the first versions have stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     command: Option<Fingerprint>,
-    /// At least so long before the snapshot the command was carried out. Missing in what the first versions have stored.
+    /// At least so long before the snapshot the command was carried out. Missing in what the first versions have
+    /// stored.
     #[serde(default)]
     age_ms: u64,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredCommand<'a> {
     pub(crate) fn of(one: &'a Remembered, now_ms: i64) -> Self {
         Self {
             key: Cow::Borrowed(&one.key),

@@ -18,7 +18,7 @@ use crate::decider::Decider;
 use crate::env::Env;
 use crate::error::Error;
 use crate::forms;
-use crate::forward::queue::{Place, Queue, Refusal, Seen, Step};
+use crate::forward::queue::{Queue, Refusal, RequestPlace, Seen, Step};
 use crate::guard::guarded;
 use crate::keys;
 use crate::message::Message;
@@ -38,7 +38,7 @@ impl<D: Decider> Shard<D> {
         }
         let place = self.env.place(&ask);
         let waiting = self.away.get(stream).map(|away| away.queue.len());
-        if waiting.is_none() && (place == Place::Here || forwarding.is_here(stream)) {
+        if waiting.is_none() && (place == RequestPlace::Here || forwarding.is_here(stream)) {
             return Some(ask);
         }
         let latest = self.env.turn + forwarding.within;
@@ -189,10 +189,10 @@ impl<D: Decider> Shard<D> {
 
 impl<D: Decider> Env<D> {
     /// Where a request may be done.
-    fn place(&self, ask: &Ask<D>) -> Place {
+    fn place(&self, ask: &Ask<D>) -> RequestPlace {
         match ask {
-            Ask::Read(_) if self.kind.snapshots.is_none() => Place::Here,
-            Ask::Read(_) | Ask::Command(_) => Place::Owner,
+            Ask::Read(_) if self.kind.snapshots.is_none() => RequestPlace::Here,
+            Ask::Read(_) | Ask::Command(_) => RequestPlace::Owner,
         }
     }
 
@@ -280,7 +280,10 @@ impl<D: Decider> Env<D> {
         let (moving, mut staying): (VecDeque<_>, VecDeque<_>) =
             again.into_iter().partition(|ask| !ask.is_from_node());
         // What has to be done here goes along, so that it does not overtake the others.
-        if moving.iter().any(|ask| self.place(ask) == Place::Owner) {
+        if moving
+            .iter()
+            .any(|ask| self.place(ask) == RequestPlace::Owner)
+        {
             self.moving.get_or_insert_default().extend(moving);
         } else {
             staying.extend(moving);

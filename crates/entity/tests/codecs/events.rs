@@ -236,8 +236,8 @@ pub(crate) fn any_of_everything() -> impl Strategy<Value = Everything> {
     prop_oneof![numbers, containers]
 }
 
-/// Tests that the codec of a module refuses what is not its own: its `codec`, `any_event` and `TYPES`, the type of what it
-/// writes, and data that are read whatever the event.
+/// Tests that the codec of a module refuses what is not its own: its `codec`, `any_event` and `TYPES`, the type of what
+/// it writes, and data that are read whatever the event.
 macro_rules! reads_nothing_else {
     ($content_type:expr, $empty:expr) => {
         proptest! {

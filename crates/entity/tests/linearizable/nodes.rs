@@ -1,5 +1,5 @@
-//! The nodes of a history: who believes to own which entity, and lanes between them that lose answers, deliver late, and
-//! deliver again.
+//! The nodes of a history: who believes to own which entity, and lanes between them that lose answers, deliver late,
+//! and deliver again.
 //!
 //! A lane keeps the calls of one node for one stream in order. It breaks at random: then all calls under way are in
 //! doubt, some reach the node that they were written to all the same, later, and all are sent again or come back.

@@ -321,8 +321,8 @@ async fn what_is_decided_again_goes_to_the_new_owner() {
     assert_eq!((stats.forwarded, stats.reloads, stats.active), (4, 0, 0));
 }
 
-/// What happened: a read of a type without snapshots is done where it is asked; it stayed when the command before it was
-/// moved to the new owner, and overtook it.
+/// What happened: a read of a type without snapshots is done where it is asked; it stayed when the command before it
+/// was moved to the new owner, and overtook it.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_is_done_here_does_not_overtake_a_moved_command() {
     let world = World::new(1);

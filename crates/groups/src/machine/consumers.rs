@@ -34,8 +34,8 @@ impl fmt::Display for ConsumerId {
 pub enum Which {
     /// By its number in the group. This is exact.
     Delivery(Token),
-    /// By its id, as some clients do. Events of two streams may have one id: an answer that comes after its time is then
-    /// taken for the other event, if the consumer holds that by now.
+    /// By its id, as some clients do. Events of two streams may have one id: an answer that comes after its time is
+    /// then taken for the other event, if the consumer holds that by now.
     Event(EventId),
 }
 

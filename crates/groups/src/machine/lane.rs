@@ -1,7 +1,7 @@
 //! How far a group has come in one ordered source: which places are open, and below which place all is finished.
 //!
-//! A place is a revision or a position. Only open places are kept, so the memory is bounded by the events that the group
-//! holds, however many were finished after the oldest open one.
+//! A place is a revision or a position. Only open places are kept, so the memory is bounded by the events that the
+//! group holds, however many were finished after the oldest open one.
 
 use std::collections::BTreeSet;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use gesta_core::{EventStore, ExpectedRevision, Filter, StreamId};
 use gesta_groups::{
-    Config, Consumer, Create, Delivery, Error, GroupId, Groups, Identity, Join, Settings, Source,
-    Which,
+    Config, Consumer, Create, Delivery, Error, GroupId, Groups, Identity, JoinGroup, Settings,
+    Source, Which,
 };
 use gesta_testkit::support::{append, events, within};
 
@@ -99,7 +99,7 @@ pub(crate) async fn try_join(
     buffer: u32,
 ) -> Result<Consumer, Error> {
     let identity = Identity::default();
-    let join = Join { buffer, identity };
+    let join = JoinGroup { buffer, identity };
     within("a consumer joins", groups.join(group, join)).await
 }
 

@@ -34,8 +34,9 @@ impl Serve for SomeOwner {
 /// For how long the machine of the test was suspended, in seconds.
 static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Goal: after the machine was suspended, the calls of before are over: neither sent again nor waited for. What happened:
-/// their deadlines stood still, so they were sent again when their owners no longer knew their ids, and stored twice.
+/// Goal: after the machine was suspended, the calls of before are over: neither sent again nor waited for. What
+/// happened: their deadlines stood still, so they were sent again when their owners no longer knew their ids, and
+/// stored twice.
 #[tokio::test]
 async fn calls_are_over_after_a_suspension() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -70,7 +71,7 @@ async fn calls_are_over_after_a_suspension() {
         number: 1,
     };
     for log in [0, 1] {
-        let owner = Owner::Node(address.clone());
+        let owner = RouteOwner::Node(address.clone());
         sender.set_route(LogId(log), Route { owner, epoch }).await;
     }
     let within = |seconds| Instant::now() + Duration::from_secs(seconds);

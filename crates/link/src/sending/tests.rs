@@ -7,7 +7,7 @@ use super::*;
 use crate::route::Epoch;
 
 const PATIENT: Patience = Patience::UntilUnreachable;
-const LINK: Link = Link::Up(Credit {
+const LINK: LinkState = LinkState::Up(Credit {
     calls: 100,
     bytes: 1_000,
 });
@@ -21,14 +21,14 @@ fn epoch(number: u64) -> Epoch {
 
 fn route(node: &str, number: u64) -> Route {
     Route {
-        owner: Owner::Node(Address::new(node)),
+        owner: RouteOwner::Node(Address::new(node)),
         epoch: epoch(number),
     }
 }
 
 fn local(number: u64) -> Route {
     Route {
-        owner: Owner::Local,
+        owner: RouteOwner::Local,
         epoch: epoch(number),
     }
 }
@@ -140,9 +140,9 @@ fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
     assert_eq!(sender.node(), Some(&Address::new("a")));
 }
 
-/// Goal: a hand-over that the database tells of before the answers of the old owner have come leaves nothing in doubt. What
-/// happened: the calls in flight were sent again at once, in doubt, so that a refusal of one of them was told as *outcome
-/// unknown* in a rolling restart.
+/// Goal: a hand-over that the database tells of before the answers of the old owner have come leaves nothing in doubt.
+/// What happened: the calls in flight were sent again at once, in doubt, so that a refusal of one of them was told as
+/// *outcome unknown* in a rolling restart.
 #[test]
 fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
     let now = Instant::now();
@@ -157,7 +157,7 @@ fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
         assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
         sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
         sender.work(now);
-        if next.owner == Owner::Local {
+        if next.owner == RouteOwner::Local {
             let certain = [1, 2, 3].map(|call| (call, ReturnReason::Local, false));
             assert_eq!(returned(&mut sender), certain);
         } else {
@@ -198,7 +198,7 @@ fn an_owner_that_was_not_heard_is_left_at_once() {
     let now = Instant::now();
     let mut sender = sender(now, 1);
     assert_eq!(written(&mut sender, now), [0]);
-    sender.link(&Address::new("a"), Link::Silent);
+    sender.link(&Address::new("a"), LinkState::Silent);
     sender.set_route(now, local(2));
     sender.work(now);
     assert_eq!(returned(&mut sender), [(0, ReturnReason::Local, true)]);
@@ -211,7 +211,7 @@ fn calls_come_back_after_those_in_flight_before_them() {
     let mut sender = sender(now, 3);
     assert_eq!(written(&mut sender, now), [0, 1, 2]);
     sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
-    sender.link(&Address::new("b"), Link::Unreachable);
+    sender.link(&Address::new("b"), LinkState::Unreachable);
     sender.work(now);
     assert_eq!(returned(&mut sender), []);
     sender.lane_lost(now, 1);
@@ -233,7 +233,7 @@ fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
     sender.set_route(
         now,
         Route {
-            owner: Owner::Nobody,
+            owner: RouteOwner::Nobody,
             epoch: epoch(1),
         },
     );
@@ -358,7 +358,7 @@ fn only_impatient_calls_do_not_wait_for_a_silent_owner() {
         .filter_map(|_| Some(*sender.next_write(now)?.ticket))
         .collect();
     assert_eq!(first, [0, 1, 2]);
-    sender.link(&Address::new("a"), Link::Silent);
+    sender.link(&Address::new("a"), LinkState::Silent);
     sender.work(now);
     let silent = |call, was_written| (call, ReturnReason::Silent, was_written);
     assert_eq!(returned(&mut sender), [silent(0, true), silent(2, true)]);

@@ -10,7 +10,7 @@ use gesta_core::newcomers::Newcomer;
 use tokio::net::TcpStream;
 
 use super::looked::Looked;
-use super::{Caller, Shared, lane};
+use super::{Caller, ServerShared, lane};
 use crate::demand::Demand;
 use crate::hello;
 use crate::peer::keep_alive;
@@ -23,13 +23,13 @@ pub(super) async fn run(
     mut socket: TcpStream,
     from: SocketAddr,
     mut stranger: Newcomer,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 ) {
     // A socket without it is only slower.
     let _ = socket.set_nodelay(true);
     let within = shared.config.times.connect_within;
     let hello = hello::listen(&mut socket, &shared.config.secret, &shared.introduction);
-    let refused = |why: &dyn std::fmt::Display| shared.strangers.refused(from, why);
+    let refused = |why: &dyn std::fmt::Display| shared.unproven.refused(from, why);
     let hello = tokio::select! {
         hello = tokio::time::timeout(within, hello) => hello,
         () = stranger.displaced() => {
@@ -55,7 +55,11 @@ pub(super) async fn run(
     }
 }
 
-async fn serve(socket: TcpStream, caller: &Caller, shared: &Arc<Shared>) -> Result<(), h2::Error> {
+async fn serve(
+    socket: TcpStream,
+    caller: &Caller,
+    shared: &Arc<ServerShared>,
+) -> Result<(), h2::Error> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -104,7 +108,7 @@ type Accepted = (
     h2::server::SendResponse<Bytes>,
 );
 
-fn accept((request, respond): Accepted, caller: &Caller, shared: &Arc<Shared>) {
+fn accept((request, respond): Accepted, caller: &Caller, shared: &Arc<ServerShared>) {
     // A stream that is reset already has no lane.
     if let Ok(pipe) = Pipe::accept(request, respond, shared.config.bounds.body_bytes_max) {
         let stream = lane::run(pipe, caller.clone(), Arc::clone(shared));

@@ -1,9 +1,9 @@
 //! When a connection was last looked at, so that nothing is served that has lain there while this process stood still.
 //!
-//! Why: the process may be frozen, or its machine suspended, for longer than forwarders wait. What they have sent before is
-//! read when it wakes, and looks as if it had come just now; its deadline, told as the time that was left, looks far. But
-//! by then the forwarder has given the link up, and another owner may have done the call, long enough ago to have
-//! forgotten its id.
+//! Why: the process may be frozen, or its machine suspended, for longer than forwarders wait. What they have sent
+//! before is read when it wakes, and looks as if it had come just now; its deadline, told as the time that was left,
+//! looks far. But by then the forwarder has given the link up, and another owner may have done the call, long enough
+//! ago to have forgotten its id.
 //! Invariant: once a connection was not looked at for too long, nothing that came on it is handed over any more.
 //!
 //! The pings of the connection see to it that it is looked at in time.

@@ -217,8 +217,8 @@ async fn calls_that_came_while_the_owner_stood_still_are_not_served() {
     while next(&mut pipe).await != PipeEvent::Data {}
 }
 
-/// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node that
-/// came when all places were taken was refused, and who renewed 64 silent connections kept everybody out.
+/// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node
+/// that came when all places were taken was refused, and who renewed 64 silent connections kept everybody out.
 #[tokio::test]
 async fn silent_strangers_give_way_to_nodes() {
     let mut patient = config();
@@ -240,8 +240,8 @@ async fn silent_strangers_give_way_to_nodes() {
     assert!(matches!(first, Ok(0) | Err(_)), "cut off");
 }
 
-/// Goal: a forwarder has given a connection up and opened a lane on another. Calls that arrive on the old one after that
-/// are not served, in whatever order the connections are read.
+/// Goal: a forwarder has given a connection up and opened a lane on another. Calls that arrive on the old one after
+/// that are not served, in whatever order the connections are read.
 #[tokio::test]
 async fn a_lane_that_was_replaced_is_not_served() {
     let attack = Attack::start().await;

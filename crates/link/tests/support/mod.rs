@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use gesta_core::{Incarnation, LogId};
 use gesta_link::{
     Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
-    Owner, Protocols, Question, Route, Secret, Serve, Served, StoreIdentity, Times,
+    Protocols, Question, Route, RouteOwner, Secret, Serve, Served, StoreIdentity, Times,
 };
 use gesta_pgtest::FaultProxy;
 use tokio::net::TcpListener;
@@ -63,7 +63,7 @@ pub(crate) fn epoch(number: u64) -> Epoch {
 
 pub(crate) fn route(address: SocketAddr, number: u64) -> Route {
     Route {
-        owner: Owner::Node(address.into()),
+        owner: RouteOwner::Node(address.into()),
         epoch: epoch(number),
     }
 }

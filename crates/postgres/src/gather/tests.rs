@@ -6,7 +6,7 @@ use std::time::Duration;
 use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
 
-use super::model::{Answer, Database, Faults, Load, RIVAL};
+use super::model::{Answer, Database, Faults, RIVAL, TestBatch};
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -17,12 +17,12 @@ struct Author {
     log: LogId,
     epoch: WriterEpoch,
     /// What the next batch follows.
-    tip: (Place, u32),
+    tip: (RowPlace, u32),
 }
 
 /// The gathering with its authors; by hand.
 struct World {
-    gather: Gather<Load>,
+    gather: Gather<TestBatch>,
     now: Instant,
     batches: u32,
 }
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Submits a batch that follows the author's last.
-    fn submit(&mut self, author: &mut Author, events: usize) -> (Ticket, Load) {
+    fn submit(&mut self, author: &mut Author, events: usize) -> (Ticket, TestBatch) {
         self.submit_sized(author, events, 0, false)
     }
 
@@ -61,9 +61,9 @@ impl World {
         events: usize,
         bytes: usize,
         is_bad: bool,
-    ) -> (Ticket, Load) {
+    ) -> (Ticket, TestBatch) {
         self.batches += 1;
-        let load = Load {
+        let load = TestBatch {
             id: self.batches,
             log: author.log,
             after: author.tip.0,
@@ -86,12 +86,12 @@ impl World {
     }
 
     /// What leaves now: the batches of each log.
-    fn next(&mut self) -> Option<Vec<Vec<Load>>> {
+    fn next(&mut self) -> Option<Vec<Vec<TestBatch>>> {
         let parts = self.gather.next(self.now)?;
         Some(parts.into_iter().map(|part| part.batches).collect())
     }
 
-    fn answered(&mut self, said: Said<'_>) -> Vec<(Ticket, Verdict)> {
+    fn answered(&mut self, said: Said<'_>) -> Vec<(Ticket, BatchVerdict)> {
         self.now += MS;
         let mut verdicts = self.gather.answered(said, self.now).expect("possible");
         verdicts.sort_unstable_by_key(|(ticket, _)| *ticket);
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-use Verdict::{Committed, Error, Missed};
+use BatchVerdict::{Committed, Error, Missed};
 
 #[test]
 fn what_is_submitted_while_nothing_is_under_way_leaves_at_once() {
@@ -338,7 +338,7 @@ fn a_log_has_one_lane_and_a_closed_one_withdraws_what_waits() {
 
 /// A batch that waits for its verdict.
 struct Pending {
-    load: Load,
+    load: TestBatch,
     submitted: u64,
 }
 
@@ -349,7 +349,7 @@ struct Play {
     database: Database,
     random: Random,
     pending: HashMap<Ticket, Pending>,
-    decided: Vec<(Load, Verdict)>,
+    decided: Vec<(TestBatch, BatchVerdict)>,
     /// Authors who know that something was not stored: they begin again at the end of their log.
     lost: Vec<bool>,
     /// Other processes append too.
@@ -487,8 +487,8 @@ impl Play {
 }
 
 /// Goal: under any schedule chains are unbroken (the model checks what each batch is stored upon), nothing is stored
-/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while nothing is under way, and only what is refused by
-/// itself is called refused.
+/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while
+/// nothing is under way, and only what is refused by itself is called refused.
 #[test]
 fn outcomes_are_true_under_random_schedules() {
     let seed = depth::seed();

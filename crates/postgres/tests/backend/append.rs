@@ -327,8 +327,8 @@ async fn what_the_database_refuses_is_told_and_stores_nothing() {
     assert_eq!(end_of(&backend).await, Position(2));
 }
 
-/// Goal: a database that says that it has stored fewer events than it was given, as where a trigger leaves rows out, has
-/// proved nothing about any of them, nor about what was sent after them.
+/// Goal: a database that says that it has stored fewer events than it was given, as where a trigger leaves rows out,
+/// has proved nothing about any of them, nor about what was sent after them.
 #[tokio::test]
 async fn another_number_of_rows_than_was_sent_leaves_the_outcome_unknown() {
     let Some((backend, url)) = fresh().await else {

@@ -10,12 +10,12 @@ use gesta_grpc::proposed::{self, Proposed};
 use gesta_grpc::{Expected, Refusal, ids};
 
 use super::Result;
-use super::call::{Call, in_read_time};
+use super::call::{GrpcCall, in_read_time};
 use super::claim;
 use super::reply::Reply;
 
 /// Carries out `Append`.
-pub(crate) async fn append(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn append(call: &mut GrpcCall) -> Result<Reply> {
     let on = call.backing();
     let (stream, expected, events) = in_read_time(&on.state, request(call)).await?;
     if events.is_empty() {
@@ -35,7 +35,7 @@ pub(crate) async fn append(call: &mut Call) -> Result<Reply> {
 }
 
 /// All messages of the call.
-async fn request(call: &mut Call) -> Result<(StreamId, Expected, Vec<EventData>)> {
+async fn request(call: &mut GrpcCall) -> Result<(StreamId, Expected, Vec<EventData>)> {
     let Some(AppendReq {
         content: Some(Content::Options(options)),
     }) = call.next().await?
@@ -53,7 +53,7 @@ async fn request(call: &mut Call) -> Result<(StreamId, Expected, Vec<EventData>)
 }
 
 /// The events that follow the options.
-async fn events(call: &mut Call, stream: &StreamId) -> Result<Vec<EventData>> {
+async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>> {
     let mut events = Vec::new();
     let mut bytes = 0;
     while let Some(request) = call.next::<AppendReq>().await? {

@@ -11,7 +11,7 @@ use gesta_grpc::messages::streams::{BatchAppendReq, BatchAppendResp};
 use gesta_grpc::{Refusal, frame};
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Call, Requests};
+use super::call::{GrpcCall, Requests};
 use super::claim::{self, Backing};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
@@ -38,7 +38,7 @@ struct Session {
 }
 
 /// Carries out `BatchAppend`.
-pub(crate) fn batch_append(call: Call) -> Result<Reply> {
+pub(crate) fn batch_append(call: GrpcCall) -> Result<Reply> {
     let session = Session {
         _ticket: call.enter_subscriptions()?,
         stopping: call.state.stopping.clone(),

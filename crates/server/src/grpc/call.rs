@@ -25,7 +25,7 @@ use crate::state::State;
 const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// One call of gRPC.
-pub(crate) struct Call {
+pub(crate) struct GrpcCall {
     pub(crate) state: Arc<State>,
     /// Who calls, and the store that is theirs.
     pub(crate) admitted: Admitted,
@@ -39,7 +39,7 @@ pub(crate) struct Call {
     deadline: Option<Instant>,
 }
 
-impl Call {
+impl GrpcCall {
     pub(crate) fn new(
         state: Arc<State>,
         admitted: Admitted,

@@ -2,8 +2,8 @@
 //!
 //! Gesta knows a deleted stream as one that does not exist. These clients tell the two apart: they expect to find a
 //! deleted stream at its last revision, and to be told that it is deleted if they expect it to exist. Only when Gesta
-//! refuses a claim is the stream looked at, so that what is common costs nothing; and what is tried then carries a claim of
-//! its own, so that no look has to be true for longer than it takes.
+//! refuses a claim is the stream looked at, so that what is common costs nothing; and what is tried then carries a
+//! claim of its own, so that no look has to be true for longer than it takes.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub(crate) struct Found {
     pub(crate) described_at: Option<Position>,
 }
 
-/// Looks at a stream for a caller who may change it so. What is found decides the answer to that change, and is told as far
-/// as that answer tells it: a caller who may only append needs not be allowed to read.
+/// Looks at a stream for a caller who may change it so. What is found decides the answer to that change, and is told as
+/// far as that answer tells it: a caller who may only append needs not be allowed to read.
 pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId) -> Result<Found> {
     on.check(change).await?;
     let store = &*on.state.store;

@@ -9,18 +9,18 @@ use gesta_grpc::v2::StreamState;
 use gesta_grpc::{Expected, Refusal, ids};
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::claim::{self, Backing, Found};
 use super::reply::Reply;
 
 /// Carries out `Delete`.
-pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
     let request: DeleteReq = call.message().await?;
     carry_out(&call.backing(), request.options, DeleteKind::Soft).await
 }
 
 /// Carries out `Tombstone`.
-pub(crate) async fn tombstone(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn tombstone(call: &mut GrpcCall) -> Result<Reply> {
     let request: TombstoneReq = call.message().await?;
     carry_out(&call.backing(), request.options, DeleteKind::Tombstone).await
 }
@@ -33,8 +33,8 @@ async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> 
     let expected = Expected::of_delete(options.expected_stream_revision)?;
     let position = match expected.revision() {
         Some(revision) => match attempt(on, &stream, revision, kind).await? {
-            Attempt::Deleted(position) => position,
-            Attempt::NotAsExpected => refused(on, &stream, expected, kind).await?,
+            DeleteAttempt::Deleted(position) => position,
+            DeleteAttempt::NotAsExpected => refused(on, &stream, expected, kind).await?,
         },
         // No stream has such a revision.
         None => refused(on, &stream, expected, kind).await?,
@@ -47,7 +47,7 @@ async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> 
     }))
 }
 
-enum Attempt {
+enum DeleteAttempt {
     Deleted(Position),
     NotAsExpected,
 }
@@ -57,25 +57,25 @@ async fn attempt(
     stream: &StreamId,
     expected: ExpectedRevision,
     kind: DeleteKind,
-) -> Result<Attempt> {
+) -> Result<DeleteAttempt> {
     let request = DeleteStream {
         stream: stream.clone(),
         expected,
         kind,
     };
     match on.admitted.store.delete_stream(request).await {
-        Ok(deleted) => Ok(Attempt::Deleted(deleted.position)),
+        Ok(deleted) => Ok(DeleteAttempt::Deleted(deleted.position)),
         Err(error) => match error.kind() {
             ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamNotFound(_) => {
-                Ok(Attempt::NotAsExpected)
+                Ok(DeleteAttempt::NotAsExpected)
             }
             _ => Err(error.into()),
         },
     }
 }
 
-/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again, and
-/// may get a tombstone at its last revision.
+/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again,
+/// and may get a tombstone at its last revision.
 async fn refused(
     on: &Backing,
     stream: &StreamId,
@@ -93,8 +93,8 @@ async fn refused(
         return found.described_at.ok_or(wrong);
     }
     match attempt(on, stream, ExpectedRevision::NoStream, kind).await? {
-        Attempt::Deleted(position) => Ok(position),
-        Attempt::NotAsExpected => Err(wrong),
+        DeleteAttempt::Deleted(position) => Ok(position),
+        DeleteAttempt::NotAsExpected => Err(wrong),
     }
 }
 

@@ -14,23 +14,23 @@ use hyper::http::uri::Authority;
 use uuid::Uuid;
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::placement::{Cluster, Placement, host_and_port};
+use crate::placement::{Cluster, ClusterPlacement, host_and_port};
 
 /// The port of a name without one.
 const PORT: u16 = 2113;
 
 /// Carries out `GetSupportedMethods`.
-pub(crate) async fn features(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn features(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     Ok(Reply::message(&features::supported()))
 }
 
 /// Carries out `Gossip/Read`: the nodes of the cluster that have told where clients reach them, or this server alone at
-/// the address that the client called. Every node serves every call; the one that is called leader owns the first log, so
-/// what is written there is not forwarded if the store has one log.
-pub(crate) async fn gossip(call: &mut Call) -> Result<Reply> {
+/// the address that the client called. Every node serves every call; the one that is called leader owns the first log,
+/// so what is written there is not forwarded if the store has one log.
+pub(crate) async fn gossip(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     let members = match call.state.cluster.as_deref().map(Cluster::placement) {
         Some(placement) => of_cluster(&placement),
@@ -44,7 +44,7 @@ pub(crate) async fn gossip(call: &mut Call) -> Result<Reply> {
 }
 
 /// This server, as if there were no other.
-fn alone(call: &Call) -> Result<MemberInfo> {
+fn alone(call: &GrpcCall) -> Result<MemberInfo> {
     let authority: Authority = call
         .authority()
         .parse()
@@ -61,7 +61,7 @@ fn alone(call: &Call) -> Result<MemberInfo> {
 }
 
 /// The nodes that clients can be sent to; one of them is the leader.
-fn of_cluster(placement: &Placement) -> Vec<MemberInfo> {
+fn of_cluster(placement: &ClusterPlacement) -> Vec<MemberInfo> {
     let reached = placement.nodes.iter();
     let reached: Vec<_> = reached
         .filter_map(|node| Some((node.node, host_and_port(node.api.as_deref()?)?)))

@@ -1,6 +1,7 @@
 //! `PersistentSubscriptions`: consumer groups, as these clients know them.
 //!
-//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers (`consume`).
+//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers
+//! (`consume`).
 
 mod asked;
 mod consume;
@@ -20,7 +21,7 @@ use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::{Code, Refusal};
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::state::State;
 use asked::{Wanted, asks, wanted};
@@ -51,20 +52,20 @@ fn no_options() -> Refusal {
 }
 
 /// Lets a caller change groups: who looks after the store, if they may also read what the group would show.
-async fn may_manage(call: &Call, source: &Source) -> Result<()> {
+async fn may_manage(call: &GrpcCall, source: &Source) -> Result<()> {
     let on = call.backing();
     on.check(Operation::ManageGroups).await?;
     may_read(call, source).await
 }
 
 /// Lets a caller see what a group shows.
-async fn may_read(call: &Call, source: &Source) -> Result<()> {
+async fn may_read(call: &GrpcCall, source: &Source) -> Result<()> {
     let operation = crate::groups::reading(source);
     Ok(call.admitted.check(&call.state, operation).await?)
 }
 
 /// Carries out `Create`.
-pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     let request: CreateReq = call.message().await?;
     let Wanted {
         group,
@@ -87,7 +88,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Update`.
-pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let Wanted {
         group, settings, ..
@@ -101,7 +102,7 @@ pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Delete`.
-pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
     let request: DeleteReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let asks = asks!(
@@ -120,7 +121,7 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `GetInfo`.
-pub(crate) async fn get_info(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn get_info(call: &mut GrpcCall) -> Result<Reply> {
     let request: GetInfoReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let asks = asks!(
@@ -142,7 +143,7 @@ pub(crate) async fn get_info(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `List`.
-pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn list(call: &mut GrpcCall) -> Result<Reply> {
     let request: ListReq = call.message().await?;
     let source = match request.options.and_then(|options| options.list_option) {
         Some(ListOption::ListAllSubscriptions(_)) => None,
@@ -187,7 +188,7 @@ pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
     Ok(Reply::message(&ListResp { subscriptions }))
 }
 
-async fn names(call: &Call, source: Option<&Source>) -> Result<Vec<GroupId>> {
+async fn names(call: &GrpcCall, source: Option<&Source>) -> Result<Vec<GroupId>> {
     let mut names: Vec<GroupId> = Vec::new();
     loop {
         let page = call.state.groups.list(source, names.last(), PAGE).await;
@@ -207,7 +208,7 @@ async fn names(call: &Call, source: Option<&Source>) -> Result<Vec<GroupId>> {
 }
 
 /// Carries out `ReplayParked`.
-pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
     let request: ReplayParkedReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let asks = asks!(
@@ -232,7 +233,7 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `RestartSubsystem`.
-pub(crate) async fn restart(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn restart(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::ManageGroups).await?;
     call.state

@@ -23,7 +23,7 @@ use gesta_grpc::messages::streams::{ReadReq, ReadResp};
 use gesta_grpc::{Code, Refusal, stored};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::Call;
+use super::call::GrpcCall;
 use super::links::View;
 use super::reply::{self, Reply};
 use super::{Result, refusal_of, subscribe};
@@ -35,7 +35,7 @@ use crate::state::State;
 const FILTERED_AT_ONCE: usize = 256;
 
 /// Carries out `Read`.
-pub(crate) async fn read(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
     let request: ReadReq = call.message().await?;
     let Some(options) = request.options else {
         return Err(Refusal::invalid("the options must be given"));
@@ -97,7 +97,7 @@ fn view(options: &Options) -> Result<View> {
 }
 
 async fn of_stream(
-    call: &Call,
+    call: &GrpcCall,
     options: &StreamOptions,
     direction: Direction,
     count: u64,
@@ -162,7 +162,7 @@ fn not_found(stream: &StreamId) -> ReadResp {
 }
 
 async fn of_all(
-    call: &Call,
+    call: &GrpcCall,
     options: AllOptions,
     direction: Direction,
     count: u64,
@@ -216,7 +216,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) async fn of(call: &Call) -> Result<Self> {
+    pub(crate) async fn of(call: &GrpcCall) -> Result<Self> {
         let info = call.store().info().await?;
         match info.heads.as_slice() {
             [head] => Ok(Self {
@@ -282,7 +282,7 @@ type NextPage = AbortOnDropHandle<(Pages, std::result::Result<Option<Page>, Fail
 
 impl Pages {
     fn new(
-        call: &Call,
+        call: &GrpcCall,
         reader: PageReader,
         count: u64,
         filter: Option<ClientFilter>,

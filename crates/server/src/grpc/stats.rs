@@ -9,7 +9,7 @@ use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
 use gesta_grpc::{Refusal, frame};
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::reply::{self, Reply};
 use crate::state::State;
 
@@ -19,7 +19,7 @@ const PERIOD_MIN: Duration = Duration::from_millis(100);
 const PERIOD_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// Carries out `Stats`.
-pub(crate) async fn stats(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn stats(call: &mut GrpcCall) -> Result<Reply> {
     let request: StatsReq = call.message().await?;
     let period = Duration::from_millis(request.refresh_time_period_in_ms);
     let ticks = tokio::time::interval(period.clamp(PERIOD_MIN, PERIOD_MAX));

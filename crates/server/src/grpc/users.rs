@@ -1,6 +1,7 @@
 //! `Users`: making and changing accounts, for administrators, and for everybody the own password.
 //!
-//! What an account is and who may change it is as for `gesta user`: each call works on the store as its caller may use it.
+//! What an account is and who may change it is as for `gesta user`: each call works on the store as its caller may use
+//! it.
 //! Not here: tokens, which this protocol does not know.
 
 use bytes::BytesMut;

@@ -15,7 +15,7 @@ use gesta_grpc::v2::{self, StreamState, Target, Violation};
 use gesta_grpc::{Code, Expected, Refusal, proposed};
 
 use super::Result;
-use super::call::{Call, in_read_time};
+use super::call::{GrpcCall, in_read_time};
 use super::claim::{self, Backing};
 use super::reply::Reply;
 use crate::metrics::AppendSize;
@@ -24,7 +24,7 @@ use crate::metrics::AppendSize;
 type OfStream = (StreamId, Expected, Vec<EventData>);
 
 /// Carries out `AppendSession`.
-pub(crate) async fn append_session(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn append_session(call: &mut GrpcCall) -> Result<Reply> {
     let on = call.backing();
     let appends = in_read_time(&on.state, session(call)).await?;
     if appends.is_empty() {
@@ -43,7 +43,7 @@ pub(crate) async fn append_session(call: &mut Call) -> Result<Reply> {
 }
 
 /// All messages of a session.
-async fn session(call: &mut Call) -> Result<Vec<OfStream>> {
+async fn session(call: &mut GrpcCall) -> Result<Vec<OfStream>> {
     let mut appends: Vec<OfStream> = Vec::new();
     while let Some(request) = call.next::<AppendRequest>().await? {
         let stream = v2::stream(&request.stream)?;
@@ -93,9 +93,9 @@ async fn store_session(on: &Backing, appends: Vec<OfStream>) -> Result<Appended>
         });
     }
     match attempt(on, Append { streams }).await? {
-        Attempt::Stored(appended) => Ok(appended),
-        Attempt::Tombstoned(stream) => Err(v2::tombstoned(&stream)),
-        Attempt::NotAsExpected(stream) => {
+        AppendAttempt::Stored(appended) => Ok(appended),
+        AppendAttempt::Tombstoned(stream) => Err(v2::tombstoned(&stream)),
+        AppendAttempt::NotAsExpected(stream) => {
             let expected = claims.get(&stream).copied().unwrap_or(Expected::Any);
             Err(conflict(on, &stream, expected).await?)
         }
@@ -136,22 +136,22 @@ async fn conflict(on: &Backing, stream: &StreamId, expected: Expected) -> Result
     )
 }
 
-enum Attempt {
+enum AppendAttempt {
     Stored(Appended),
     Tombstoned(StreamId),
     NotAsExpected(StreamId),
 }
 
-async fn attempt(on: &Backing, request: Append) -> Result<Attempt> {
+async fn attempt(on: &Backing, request: Append) -> Result<AppendAttempt> {
     let size = AppendSize::from(&request);
     let outcome = on.admitted.store.append(request).await;
     on.state.metrics.append(size, &outcome);
     match outcome {
-        Ok(appended) => Ok(Attempt::Stored(appended)),
+        Ok(appended) => Ok(AppendAttempt::Stored(appended)),
         Err(error) => match error.kind() {
-            ErrorKind::StreamTombstoned(stream) => Ok(Attempt::Tombstoned(stream.clone())),
+            ErrorKind::StreamTombstoned(stream) => Ok(AppendAttempt::Tombstoned(stream.clone())),
             ErrorKind::WrongExpectedRevision { stream, .. } => {
-                Ok(Attempt::NotAsExpected(stream.clone()))
+                Ok(AppendAttempt::NotAsExpected(stream.clone()))
             }
             _ => Err(error.into()),
         },
@@ -159,7 +159,7 @@ async fn attempt(on: &Backing, request: Append) -> Result<Attempt> {
 }
 
 /// Carries out `AppendRecords`.
-pub(crate) async fn append_records(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     let request: AppendRecordsRequest = call.message().await?;
     if request.records.is_empty() {
         return Err(v2::no_records());
@@ -247,8 +247,8 @@ async fn store_records(
         });
     }
     match attempt(on, Append { streams }).await? {
-        Attempt::Stored(appended) => Ok(appended),
-        Attempt::Tombstoned(_) | Attempt::NotAsExpected(_) => {
+        AppendAttempt::Stored(appended) => Ok(appended),
+        AppendAttempt::Tombstoned(_) | AppendAttempt::NotAsExpected(_) => {
             Err(violated(on, checks, &targets).await?)
         }
     }

@@ -369,8 +369,8 @@ async fn a_flood_of_wrong_passwords_starves_nobody() {
     assert!(flood.try_join_next().is_none(), "each wrong one is refused");
 }
 
-/// Goal: a program that goes on with an old password costs one comparison, and does not make its address a suspect, whose
-/// next password would wait.
+/// Goal: a program that goes on with an old password costs one comparison, and does not make its address a guessing
+/// one, whose next password would wait.
 #[tokio::test]
 async fn a_wrong_password_is_compared_once() {
     let world = World::new().await;

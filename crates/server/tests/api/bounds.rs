@@ -364,8 +364,8 @@ async fn stopping_lets_running_requests_finish_and_takes_no_more() {
     soon(stopping).await.expect("stopped");
 }
 
-/// What happened: a request that met the closing of its idle connection on the way had no answer, though nothing was wrong
-/// with it. Now it is answered, and the answer says that the connection ends.
+/// What happened: a request that met the closing of its idle connection on the way had no answer, though nothing was
+/// wrong with it. Now it is answered, and the answer says that the connection ends.
 #[tokio::test]
 async fn stopping_answers_one_more_request_of_an_idle_connection() {
     let server = Server::with(config(), GatedStore::new()).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gesta_core::LogId;
 use gesta_memory::MemoryStore;
-use gesta_server::{Cluster, ClusterNode, LogOwner, Placement};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 use serde_json::{Value, json};
 
 use crate::client::{Server, config};
@@ -31,7 +31,7 @@ impl Two {
 }
 
 impl Cluster for Two {
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ClusterPlacement {
         let node = |node, address: &str| ClusterNode {
             node,
             address: address.to_owned(),
@@ -45,7 +45,7 @@ impl Cluster for Two {
             address: None,
             epoch: 0,
         };
-        Placement {
+        ClusterPlacement {
             node: Some(2),
             nodes: vec![node(1, self.address), node(2, "b:2")],
             logs: vec![self.owner(), free],

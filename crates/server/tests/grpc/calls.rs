@@ -35,8 +35,8 @@ fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
         .collect()
 }
 
-/// Goal: the client for Go ends its process at any message of a finite read but an event or `stream_not_found`, whatever
-/// level of compatibility a client names.
+/// Goal: the client for Go ends its process at any message of a finite read but an event or `stream_not_found`,
+/// whatever level of compatibility a client names.
 #[tokio::test]
 async fn a_finite_read_sends_events_and_nothing_else() {
     let client = Client::start().await;

@@ -10,7 +10,7 @@ use gesta_grpc::messages::groups::list_req::options::ListOption;
 use gesta_grpc::messages::groups::{ListReq, ListResp, list_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
-use gesta_server::{Cluster, ClusterNode, Config, LogOwner, Placement, Registry};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, Config, LogOwner, Registry};
 
 use crate::client::Client;
 use crate::requests::{GROUPS, consuming, identifier};
@@ -35,7 +35,7 @@ impl Three {
 }
 
 impl Cluster for Three {
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ClusterPlacement {
         let node = |(api, node): (&Option<&str>, u32)| ClusterNode {
             node,
             address: format!("node-{node}:2114"),
@@ -43,7 +43,7 @@ impl Cluster for Three {
             state: "up",
             build: "0.1.0".to_owned(),
         };
-        Placement {
+        ClusterPlacement {
             node: Some(2),
             nodes: self.apis.iter().zip(1..).map(node).collect(),
             logs: vec![self.owner()],
@@ -110,8 +110,8 @@ async fn a_node_without_addresses_tells_of_itself() {
     assert_eq!(told(&client).await, [("127.0.0.1".to_owned(), port, true)]);
 }
 
-/// Goal: a consumer that comes to a node that does not run its group is sent to the one that does, as clients understand
-/// it; if nobody knows where that is, it is told to try again.
+/// Goal: a consumer that comes to a node that does not run its group is sent to the one that does, as clients
+/// understand it; if nobody knows where that is, it is told to try again.
 #[tokio::test]
 async fn consumers_are_sent_to_the_node_that_runs_their_group() {
     for (api, code) in [(Some("c:2113"), 5), (None, 14)] {

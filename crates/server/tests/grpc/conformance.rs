@@ -2,8 +2,8 @@
 //!
 //! Each call of a case is made twice: over gRPC, and on the store behind the server, and both must say the same. What
 //! changes the store goes over gRPC first; the store then recognises it as a retry, and its answer is what gRPC must
-//! have said. What gRPC refuses, the store must refuse too; its error, which says more, is what the case gets. What this
-//! protocol cannot say (tags, filters, lists, the metadata of streams) is asked of the store alone.
+//! have said. What gRPC refuses, the store must refuse too; its error, which says more, is what the case gets. What
+//! this protocol cannot say (tags, filters, lists, the metadata of streams) is asked of the store alone.
 
 use std::sync::Arc;
 

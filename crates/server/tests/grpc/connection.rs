@@ -29,8 +29,8 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
         .expect("an answer")
 }
 
-/// What a call is sent, as it comes. The channel of `http_body_util` asks for frames first and then whether the sender has
-/// gone: a frame that was sent between the two, on another thread, was lost.
+/// What a call is sent, as it comes. The channel of `http_body_util` asks for frames first and then whether the sender
+/// has gone: a frame that was sent between the two, on another thread, was lost.
 struct Sent(mpsc::Receiver<Bytes>);
 
 impl Body for Sent {

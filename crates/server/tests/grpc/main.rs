@@ -1,7 +1,7 @@
 //! The gRPC calls over a store in memory, by a client that says exactly what a test wants.
 //!
-//! The published clients are tried by `gesta-cli`; here stands what they never send, and what one of them that cannot be
-//! tried here relies on.
+//! The published clients are tried by `gesta-cli`; here stands what they never send, and what one of them that cannot
+//! be tried here relies on.
 
 #![allow(
     clippy::expect_used,

@@ -28,8 +28,8 @@ fn problem(answer: &Answer, shown: &dyn Fn() -> String) -> (Value, String) {
     (problem, kind)
 }
 
-/// Checks an answer against what such a request may get. `failures` are the kinds of problems that a server which works may
-/// answer with a status of 500 and above.
+/// Checks an answer against what such a request may get. `failures` are the kinds of problems that a server which works
+/// may answer with a status of 500 and above.
 pub(crate) fn check(attempt: &Attempt, answer: Option<&Answer>, failures: &[&str]) {
     let Some(answer) = answer else {
         assert!(attempt.expect == Expect::Garbage, "no answer to {attempt}");

@@ -189,8 +189,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
 
-    /// Goal: whatever dies and races, the log is never open in two places, and no event is lost or doubled; whoever comes
-    /// last reaches his goal.
+    /// Goal: whatever dies and races, the log is never open in two places, and no event is lost or doubled; whoever
+    /// comes last reaches his goal.
     #[test]
     fn no_log_is_open_in_two_places(acts in prop::collection::vec(act(), 0..120), last in goal()) {
         let mut world = World::new();
@@ -258,8 +258,8 @@ fn another_log_or_another_way_waits_its_turn() {
     assert!(next_step(LogId(9), Goal::Undo, &world.facts(), false).is_err());
 }
 
-/// Goal: a fail-over of the old database that loses the row which closed the log there leaves it open only until the next
-/// look.
+/// Goal: a fail-over of the old database that loses the row which closed the log there leaves it open only until the
+/// next look.
 #[test]
 fn a_log_that_a_fail_over_has_opened_again_is_closed() {
     let mut world = World::new();

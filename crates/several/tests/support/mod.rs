@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gesta_core::{Clock, DatabaseId, LogMap, MapCopy, NamedDatabase, Result};
 use gesta_postgres::{Config, PostgresBackend, schema};
-use gesta_several::{Part, Several};
+use gesta_several::{DatabasePart, Several};
 use gesta_store::Store;
 
 /// The configuration of one database.
@@ -38,10 +38,10 @@ pub(crate) async fn create(urls: &[String], logs: u16) -> Vec<MapCopy> {
 }
 
 /// Opens one database.
-pub(crate) async fn part(url: &str) -> Part {
+pub(crate) async fn part(url: &str) -> DatabasePart {
     let backend = PostgresBackend::open(config(url)).await.expect("opens");
     let backend = Arc::new(backend);
-    Part {
+    DatabasePart {
         copy: backend.map(),
         backend: backend.clone(),
         keeper: backend,

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     pub(super) fn pick_stream(&mut self) -> StreamId {
-        let which = self.choices.index(self.weather.streams);
+        let which = self.choices.index(self.emphasis.streams);
         StreamId::from_stored(STREAMS[which].into())
     }
 
@@ -14,7 +14,7 @@ impl World {
     }
 
     pub(super) fn submit(&mut self) {
-        if self.weather.goes_on_instead(&mut self.choices) {
+        if self.emphasis.goes_on_instead(&mut self.choices) {
             return self.go_on();
         }
         let number = self.pick_process();
@@ -77,7 +77,7 @@ impl World {
 
     pub(super) fn events(&mut self) -> Vec<EventData> {
         let count = 1 + self.choices.pick(3) / 2;
-        let is_poison = self.choices.chance(1, self.weather.poison_of);
+        let is_poison = self.choices.chance(1, self.emphasis.poison_of);
         let event_type = match self.choices.pick(11) {
             _ if is_poison => POISON,
             0..=6 => "added",
@@ -104,7 +104,7 @@ impl World {
             asked.push(Asked {
                 stream: stream.clone(),
                 target: stream.clone(),
-                claim: Claim::Expected(expected),
+                claim: StreamClaim::Expected(expected),
                 ids: events.iter().filter_map(|event| event.id).collect(),
             });
             parts.push(StreamAppend {
@@ -222,7 +222,7 @@ impl World {
         let asked = vec![Asked {
             stream: stream.clone(),
             target: stream.clone(),
-            claim: Claim::After(after),
+            claim: StreamClaim::After(after),
             ids: events.iter().filter_map(|event| event.id).collect(),
         }];
         let record = self.record(number, asked, None);
@@ -279,7 +279,7 @@ fn about_metadata(stream: &StreamId, expected: ExpectedRevision) -> Asked {
     Asked {
         stream: stream.clone(),
         target: stream.metadata_stream(),
-        claim: Claim::Expected(expected),
+        claim: StreamClaim::Expected(expected),
         ids: Vec::new(),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gesta_link::cores::{Output, Refusal, Verdict, Violation};
-use gesta_link::{ForwardError, Hint, Owner, Patience, ReturnReason};
+use gesta_link::cores::{CallVerdict, Output, Refusal, Violation};
+use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
 
 use super::*;
@@ -56,7 +56,7 @@ impl World {
             stream: stream.clone(),
             target: stream.clone(),
             // The owner will say what it takes for the state.
-            claim: Claim::After(After::NoStream),
+            claim: StreamClaim::After(After::NoStream),
             ids: Vec::new(),
         };
         let record = self.record(number, vec![asked], None);
@@ -122,7 +122,7 @@ impl World {
         while let Some(output) = self.nodes[number].sender.output() {
             match output {
                 Output::OpenLane { lane, route } => {
-                    let Owner::Node(address) = route.owner else {
+                    let RouteOwner::Node(address) = route.owner else {
                         continue;
                     };
                     let owner = self.nodes[node_at(&address)].own;
@@ -181,7 +181,7 @@ impl World {
         self.reach(name_of(&outcome));
         let outcome = match outcome {
             Ok((Reply::Answered(after, answer), _)) => {
-                self.model.records[record].asked[0].claim = Claim::After(after);
+                self.model.records[record].asked[0].claim = StreamClaim::After(after);
                 return self.settled.push((record, answer));
             }
             Ok((Reply::Changed(body), is_in_doubt)) => {
@@ -226,7 +226,7 @@ impl World {
             }
             Payload::Question(stream) => {
                 let after = self.remembered(&stream);
-                self.model.records[record].asked[0].claim = Claim::After(after);
+                self.model.records[record].asked[0].claim = StreamClaim::After(after);
                 let ticket = Ticket::Own(record);
                 match Command::owned(ticket, stream, after, Vec::new(), arrived) {
                     Ok(command) => self.hand_over(number, record, command),
@@ -269,14 +269,14 @@ impl World {
             .call(now, frame.seq, bytes, since, frame.remaining);
         match verdict {
             Err(violation) => self.broken(place, &violation),
-            Ok(Verdict::Refused) => self.reach("refused after not here"),
-            Ok(Verdict::DeadlineOver) => {
+            Ok(CallVerdict::Refused) => self.reach("refused after not here"),
+            Ok(CallVerdict::DeadlineOver) => {
                 if lane.receiver.answered(frame.seq, bytes) {
                     lane.back.push_back(Back::DeadlineOver(frame.seq));
                 }
                 self.reach("too late at the owner");
             }
-            Ok(Verdict::HandOver(_)) => self.take_call(place, frame),
+            Ok(CallVerdict::HandOver(_)) => self.take_call(place, frame),
         }
         true
     }

@@ -1,11 +1,11 @@
 //! What happens to nodes and between them.
 //!
 //! Who owns the log, says an adversary, not a membership: it tells each node anything at any time. So two nodes own the
-//! log at once, or nobody does, news is late or contradicts itself, and the log moves while calls are in flight. This is
-//! stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
+//! log at once, or nobody does, news is late or contradicts itself, and the log moves while calls are in flight. This
+//! is stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
 //! advice, never evidence, so no promise to a caller may rest on it.
 
-use gesta_link::cores::Link;
+use gesta_link::cores::LinkState;
 
 use super::*;
 use crate::nodes::{Believed, CREDIT, placement};
@@ -188,10 +188,10 @@ impl World {
     fn change_link(&mut self) {
         let (from, to) = (self.pick_process(), self.pick_process());
         let links = [
-            Link::Up(CREDIT),
-            Link::Down,
-            Link::Silent,
-            Link::Unreachable,
+            LinkState::Up(CREDIT),
+            LinkState::Down,
+            LinkState::Silent,
+            LinkState::Unreachable,
         ];
         let link = links[self.choices.index(links.len())];
         self.note(|| format!("the link of {from} to {to} is {link:?}"));
@@ -201,7 +201,7 @@ impl World {
     fn heal(&mut self) {
         self.note(|| "all links are up".to_owned());
         for node in &mut self.nodes {
-            node.links = [Link::Up(CREDIT); NODES];
+            node.links = [LinkState::Up(CREDIT); NODES];
         }
     }
 

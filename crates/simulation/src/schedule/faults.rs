@@ -31,7 +31,7 @@ impl World {
     pub(super) fn fail_read(&mut self) {
         if let Some(number) = self.pick_process_that(|process| process.reads() > 0) {
             let which = self.choices.index(self.processes[number].reads());
-            let error = match self.choices.chance(1, self.weather.lasting_of) {
+            let error = match self.choices.chance(1, self.emphasis.lasting_of) {
                 false => Error::unavailable("the database is away"),
                 true => ErrorKind::Unsupported("the file cannot be read".into()).into(),
             };
@@ -45,7 +45,7 @@ impl World {
         let Some(number) = self.pick_process_that(Process::has_sent) else {
             return;
         };
-        let lasts = self.choices.chance(1, self.weather.lasting_of);
+        let lasts = self.choices.chance(1, self.emphasis.lasting_of);
         let outcome = match self.choices.pick(3) {
             _ if lasts => {
                 BatchOutcome::Failed(ErrorKind::Unsupported("the disk is full".into()).into())
@@ -63,7 +63,7 @@ impl World {
         let Some(number) = self.pick_process_that(Process::is_connecting) else {
             return;
         };
-        let error = match self.choices.chance(1, self.weather.lasting_of) {
+        let error = match self.choices.chance(1, self.emphasis.lasting_of) {
             false => Error::unavailable("the database does not answer"),
             true => ErrorKind::Unsupported("the database is read only".into()).into(),
         };

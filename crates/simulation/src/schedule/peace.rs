@@ -56,7 +56,7 @@ impl World {
             let asked = vec![Asked {
                 stream: stream.clone(),
                 target: stream,
-                claim: Claim::Expected(ExpectedRevision::Any),
+                claim: StreamClaim::Expected(ExpectedRevision::Any),
                 ids: vec![id],
             }];
             let request = Request::Append(request);
@@ -89,8 +89,8 @@ impl World {
         }
     }
 
-    /// Lets time pass until all nodes are so. What they wait for may concern no caller any more: a node that owns nothing
-    /// finds out by itself that the database is back, and one that stops has calls of nodes that have died.
+    /// Lets time pass until all nodes are so. What they wait for may concern no caller any more: a node that owns
+    /// nothing finds out by itself that the database is back, and one that stops has calls of nodes that have died.
     fn wait_until(
         &mut self,
         is_so: impl Fn(&Process, Now) -> bool,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gesta_core::{LogId, Result, StreamId, log_of};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::report::{Finding, FindingKind, LogSummary, Report};
+use super::report::{AuditReport, Finding, FindingKind, LogSummary};
 use super::tags::TagSums;
 use super::unreadable;
 use super::{AuditFloor, AuditName, AuditRow, AuditSource};
@@ -22,7 +22,7 @@ const PAGE_ROWS: usize = 5_000;
 
 /// Progress of an audit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct AuditProgress {
     /// Log that is being read.
     pub log: LogId,
     /// Position up to which the log was read.
@@ -40,9 +40,9 @@ pub struct Progress {
 /// The audit only reads. Dropping the future ends it.
 pub async fn audit(
     source: &mut dyn AuditSource,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Report> {
-    let mut report = Report::default();
+    progress: &mut (dyn FnMut(AuditProgress) + Send),
+) -> Result<AuditReport> {
+    let mut report = AuditReport::default();
     let logs = source.logs();
     let mut events_before = 0;
     for log in (0..logs).map(LogId) {
@@ -61,7 +61,7 @@ pub async fn audit(
             if !lane.goes_on(&mut after, last.position, "events") {
                 break;
             }
-            progress(Progress {
+            progress(AuditProgress {
                 log,
                 position: after,
                 events: events_before + lane.summary.events,
@@ -85,7 +85,11 @@ pub async fn audit(
 }
 
 /// Adds what the database itself has found to the report.
-fn add_texts(report: &mut Report, kind: FindingKind, texts: Result<Vec<String>>) -> Result<()> {
+fn add_texts(
+    report: &mut AuditReport,
+    kind: FindingKind,
+    texts: Result<Vec<String>>,
+) -> Result<()> {
     let texts = match texts {
         Ok(texts) => texts,
         // Damage was found, and the database says no more: what is known is the report.
@@ -107,7 +111,7 @@ fn add_texts(report: &mut Report, kind: FindingKind, texts: Result<Vec<String>>)
 }
 
 /// Adds the names of streams to the findings that are kept.
-async fn name_streams(source: &mut dyn AuditSource, report: &mut Report) -> Result<()> {
+async fn name_streams(source: &mut dyn AuditSource, report: &mut AuditReport) -> Result<()> {
     for finding in &mut report.findings {
         if let (Some(row), None) = (finding.stream_row, &finding.stream) {
             finding.stream = source.stream_name(finding.log, row).await?;
@@ -130,7 +134,7 @@ struct StreamState {
 struct LogAudit<'a> {
     log: LogId,
     logs: u16,
-    report: &'a mut Report,
+    report: &'a mut AuditReport,
     summary: LogSummary,
     streams: HashMap<i64, StreamState>,
     /// Event types by row id; true if an event of the type was seen.
@@ -146,7 +150,7 @@ struct LogAudit<'a> {
 }
 
 impl<'a> LogAudit<'a> {
-    fn new(log: LogId, logs: u16, report: &'a mut Report) -> Self {
+    fn new(log: LogId, logs: u16, report: &'a mut AuditReport) -> Self {
         Self {
             log,
             logs,

@@ -115,7 +115,7 @@ pub struct LogSummary {
 
 /// The result of an audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct AuditReport {
     /// What was read, one entry per log.
     pub logs: Vec<LogSummary>,
     /// The first findings, at most [`FINDINGS_KEPT_MAX`].
@@ -124,7 +124,7 @@ pub struct Report {
     pub findings_total: u64,
 }
 
-impl Report {
+impl AuditReport {
     /// Returns true if nothing is wrong.
     #[must_use]
     pub fn is_healthy(&self) -> bool {

@@ -19,7 +19,7 @@ use gesta_core::{
     ContentType, Direction, EventId, EventType, Filter, LogId, Position, RecordedEvent, Revision,
     StreamId, Tag, Tags, Timestamp,
 };
-use gesta_sql::verify::{Report, audit};
+use gesta_sql::verify::{AuditReport, audit};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 
 pub(crate) const LOG: LogId = LogId(0);
@@ -201,7 +201,7 @@ pub(crate) async fn read_all(backend: &SqliteBackend) -> Vec<RecordedEvent> {
     }
 }
 
-pub(crate) async fn verify(backend: &SqliteBackend) -> Report {
+pub(crate) async fn verify(backend: &SqliteBackend) -> AuditReport {
     let mut source = backend.audit().await.expect("opens");
     audit(&mut source, &mut |_| {}).await.expect("readable")
 }

@@ -1,4 +1,5 @@
-//! The bare statement on SQLite: a prepared insert in a loop, a transaction per batch, with the settings of Gesta's writing connection.
+//! The bare statement on SQLite: a prepared insert in a loop, a transaction per batch, with the settings of Gesta's
+//! writing connection.
 //!
 //! As in Gesta, checkpoints run beside the inserts, on a thread and connection of their own; only when the
 //! log has grown long does the inserting thread start it again from its beginning.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use gesta_core::{Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent};
-use gesta_testkit::history::{Report, Violation};
+use gesta_testkit::history::{HistoryReport, Violation};
 
 use crate::entities::tally::{Event, decoded};
 use crate::faults::record::Acknowledged;
@@ -70,7 +70,7 @@ pub(super) fn is_other_history(error: &Error) -> bool {
 /// wrong.
 pub(super) fn acknowledged(
     all: &[Acknowledged],
-    verdict: &Report,
+    verdict: &HistoryReport,
     histories: Histories,
     settled: Option<Instant>,
 ) -> (u64, Vec<String>) {
@@ -212,7 +212,7 @@ mod tests {
                 ..end.clone()
             },
         };
-        let lost = |events: &[RecordedEvent]| Report {
+        let lost = |events: &[RecordedEvent]| HistoryReport {
             violations: events
                 .iter()
                 .map(|event| Violation::AcknowledgedLost {
@@ -220,7 +220,7 @@ mod tests {
                     id: event.id,
                 })
                 .collect(),
-            ..Report::default()
+            ..HistoryReport::default()
         };
         let check = |all: &[Acknowledged], verdict| {
             acknowledged(

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::{self, Histories, Seen};
 use crate::cluster::load::{Way, connect, read_on};
-use crate::entities::tally::{Book, Command, Tally};
+use crate::entities::tally::{AnswersGiven, Command, Tally};
 use crate::failover::FailoverArgs;
 use crate::failover::world::{World, client};
 use crate::failure::{Result, fail};
@@ -70,7 +70,7 @@ impl Sink for Consumer {
 
 /// Commands to entities, from callers that go on until the end.
 struct Commands {
-    book: Arc<Book>,
+    given: Arc<AnswersGiven>,
     answered: AtomicU64,
     /// All processes know of the new history.
     settled: AtomicBool,
@@ -79,21 +79,21 @@ struct Commands {
 
 impl Commands {
     /// Sends one command after the other, each to the next entity. What is sent when all know of the new history goes
-    /// into the book: its answers must rest on what is stored.
+    /// into the answers given: they must rest on what is stored.
     async fn send(self: Arc<Self>, entities: Entities<Tally>, round: u32, caller: u32) {
         for (n, entity) in (0_u64..).zip((0..ENTITIES).cycle()) {
             if self.over.is_cancelled() {
                 return;
             }
             let settled = self.settled.load(Ordering::SeqCst);
-            let before = self.book.before(entity);
+            let before = self.given.before(entity);
             let command = Command::Count {
                 by: u32::try_from(entity).unwrap_or(u32::MAX),
                 n: (u64::from(round) << 40) | (u64::from(caller) << 32) | n,
             };
             if let Ok(reply) = entities.execute(&entity.to_string(), command).await {
                 if settled {
-                    self.book.after(entity, before, command, reply);
+                    self.given.after(entity, before, command, reply);
                 }
                 self.answered.fetch_add(1, Ordering::SeqCst);
             }
@@ -139,7 +139,7 @@ impl Work {
             load.write(&ways[0].name, client(&ways[0])?, Claims::Nothing, PAUSE);
         }
         let commands = Arc::new(Commands {
-            book: Book::new(ENTITIES),
+            given: AnswersGiven::new(ENTITIES),
             answered: AtomicU64::new(0),
             settled: AtomicBool::new(false),
             over: CancellationToken::new(),
@@ -264,7 +264,7 @@ impl Work {
             let found = check::consumer(&seen, &stored);
             wrong.extend(found.into_iter().map(|text| format!("{name} {text}")));
         }
-        wrong.extend(self.commands.book.check(own.store.as_ref()).await?.1);
+        wrong.extend(self.commands.given.check(own.store.as_ref()).await?.1);
         Ok(Found {
             acknowledged: all.len() as u64,
             lost,

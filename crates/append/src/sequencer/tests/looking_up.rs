@@ -111,9 +111,9 @@ fn an_append_that_is_given_up_names_the_fault() {
     assert!(why.contains("away"), "{why}");
 }
 
-/// Goal: an append does not overtake an earlier one of its stream. What happened: both had waited for their stream; when
-/// it was known, the ids of the first one had to be looked up, and the second one, whose ids the store makes, was stored
-/// meanwhile.
+/// Goal: an append does not overtake an earlier one of its stream. What happened: both had waited for their stream;
+/// when it was known, the ids of the first one had to be looked up, and the second one, whose ids the store makes, was
+/// stored meanwhile.
 #[test]
 fn an_append_does_not_overtake_one_that_waits_once_more() {
     let stored = Driver::running(Config::default(), 1).rows;

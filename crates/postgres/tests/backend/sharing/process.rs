@@ -164,8 +164,8 @@ impl Process {
         }
     }
 
-    /// Submits a batch to log 0 that waits in the database, and then to the others one event each, which together are as
-    /// many, and so leave in one statement. Gives the answers in order of log.
+    /// Submits a batch to log 0 that waits in the database, and then to the others one event each, which together are
+    /// as many, and so leave in one statement. Gives the answers in order of log.
     pub(super) async fn submit_to_all(
         &mut self,
         hold: &Hold,

@@ -6,7 +6,9 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, stream};
 use gesta_core::EventId;
-use gesta_groups::{Action, Consumer, ConsumerId, Delivery, Error, GroupId, Identity, Join, Which};
+use gesta_groups::{
+    Action, Consumer, ConsumerId, Delivery, Error, GroupId, Identity, JoinGroup, Which,
+};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::groups::read_req::options::uuid_option::Content as Form;
 use gesta_grpc::messages::groups::read_req::{self, Content, nack};
@@ -17,7 +19,7 @@ use gesta_grpc::{Refusal, frame};
 use tokio::sync::{Mutex, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::super::call::{Call, Requests, in_read_time};
+use super::super::call::{GrpcCall, Requests, in_read_time};
 use super::super::links;
 use super::super::reply::{self, Reply};
 use super::super::{Result, refusal_of};
@@ -57,8 +59,8 @@ struct Consuming {
 /// The answers of a client for what was delivered to it.
 ///
 /// They are taken by a task of their own. A client that leaves cancels its call, and with it the answer to the call is
-/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer leaves
-/// after it.
+/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer
+/// leaves after it.
 struct Answers {
     state: Arc<State>,
     requests: Requests,
@@ -69,7 +71,7 @@ struct Answers {
 }
 
 /// Carries out `Read`.
-pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
+pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let state = call.state.clone();
     let options = options(&mut call).await?;
     let form = form(&options)?;
@@ -92,7 +94,10 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         .info(&group)
         .await
         .map_err(|error| refused(&state, error))?;
-    let joined = state.groups.join(&group, Join { buffer, identity }).await;
+    let joined = state
+        .groups
+        .join(&group, JoinGroup { buffer, identity })
+        .await;
     let consumer = joined.map_err(|error| refused(&state, error))?;
     let id = consumer.id();
     let mut out = BytesMut::new();
@@ -127,7 +132,7 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
 }
 
 /// The first message of the call.
-async fn options(call: &mut Call) -> Result<read_req::Options> {
+async fn options(call: &mut GrpcCall) -> Result<read_req::Options> {
     let state = call.state.clone();
     match in_read_time(&state, call.next::<ReadReq>()).await? {
         Some(ReadReq {

@@ -22,8 +22,8 @@ fn token_of_mate(expires: Option<Timestamp>) -> NewToken {
     }
 }
 
-/// Goal: what runs with a token ends when the token expires, also if nothing happens in the store; what runs with another
-/// token of the same user goes on.
+/// Goal: what runs with a token ends when the token expires, also if nothing happens in the store; what runs with
+/// another token of the same user goes on.
 #[tokio::test]
 async fn what_runs_ends_when_its_token_expires() {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

@@ -27,9 +27,9 @@ const SESSIONS: &str = "/kurrentdb.protocol.v2.streams.StreamsService";
 pub(crate) const OF_TEAM: &str =
     r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
 
-/// The status for each caller: nobody, a wrong password, a user, one of the group `team`, an operator, an administrator;
-/// tokens to read, to append, of an administrator, and of the stream `open` alone. 16: who are you; 7: you may not; 9: the
-/// delete is not as expected, so it would have been allowed; 4: it went on until its deadline.
+/// The status for each caller: nobody, a wrong password, a user, one of the group `team`, an operator, an
+/// administrator; tokens to read, to append, of an administrator, and of the stream `open` alone. 16: who are you; 7:
+/// you may not; 9: the delete is not as expected, so it would have been allowed; 4: it went on until its deadline.
 pub(crate) type Codes = [i32; 10];
 
 const ANY: Codes = [0; 10];

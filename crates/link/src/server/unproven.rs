@@ -9,24 +9,24 @@ use std::time::Duration;
 use gesta_core::newcomers::{Newcomer, Newcomers};
 use tokio::time::Instant;
 
-/// Most strangers at once.
-const STRANGERS_MAX: usize = 64;
+/// Most such connections at once.
+const UNPROVEN_MAX: usize = 64;
 /// Most of one address. All nodes may be on one machine, or behind one.
 const PER_ADDRESS_MAX: usize = 16;
-/// Of refused strangers one line is logged in this time.
+/// Of refused connections one line is logged in this time.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The strangers of a server.
+/// The connections of a server that have not proved it.
 #[derive(Debug)]
-pub(super) struct Strangers {
+pub(super) struct Unproven {
     places: Arc<Newcomers>,
     refusals: Mutex<Refusals>,
 }
 
-impl Default for Strangers {
+impl Default for Unproven {
     fn default() -> Self {
         Self {
-            places: Newcomers::new(STRANGERS_MAX, PER_ADDRESS_MAX),
+            places: Newcomers::new(UNPROVEN_MAX, PER_ADDRESS_MAX),
             refusals: Mutex::default(),
         }
     }
@@ -52,13 +52,13 @@ impl Refusals {
     }
 }
 
-impl Strangers {
-    /// A stranger has come; an older one gives way if there is no place left.
+impl Unproven {
+    /// A connection has come; an older one gives way if there is no place left.
     pub(super) fn admit(&self, from: SocketAddr) -> Newcomer {
         self.places.admit(from.ip())
     }
 
-    /// Logs that a stranger was refused, unless that would be too many lines.
+    /// Logs that a connection was refused, unless that would be too many lines.
     pub(super) fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let more = refusals.count(Instant::now());

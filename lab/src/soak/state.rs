@@ -35,9 +35,9 @@ struct Progress {
     moments: Mutex<VecDeque<(u64, Instant)>>,
 }
 
-/// The board.
+/// What they share.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct SoakState {
     pub(super) plan: Plan,
     /// When the load began.
     pub(super) begin: Instant,
@@ -54,7 +54,7 @@ pub(super) struct Board {
     faults: Mutex<Vec<FaultLine>>,
 }
 
-impl Observer for Board {
+impl Observer for SoakState {
     fn begun(&self, _: u32, _: u64) {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ impl Observer for Board {
     }
 }
 
-impl Board {
+impl SoakState {
     /// The load begins now.
     pub(super) fn new(plan: Plan, writers: u32, events_wanted: Option<u64>) -> Arc<Self> {
         Arc::new(Self {

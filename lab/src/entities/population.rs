@@ -1,4 +1,4 @@
-//! A crowd of entities: made by commands, then asked for, each once, by many callers.
+//! A population of entities: made by commands, then asked for, each once, by many callers.
 //!
 //! Used by `recovery`.
 
@@ -14,14 +14,14 @@ use super::tally::{Command, Tally};
 use crate::failure::{Result, fail};
 use crate::random::Random;
 
-/// Callers that make the crowd.
+/// Callers that make the population.
 const MAKERS: u32 = 1_000;
 /// Pause before a command that was not taken is given again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Entities with their events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Crowd {
+pub(crate) struct Population {
     /// Their ids begin with this.
     pub(crate) prefix: String,
     pub(crate) entities: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Crowd {
     pub(crate) events: u64,
 }
 
-impl Crowd {
+impl Population {
     pub(crate) fn total(&self) -> u64 {
         u64::from(self.entities) * self.events
     }
@@ -51,19 +51,23 @@ impl Crowd {
     }
 }
 
-/// Makes the crowd. The events come round by round, so those of one entity lie far apart, as in life.
+/// Makes the population. The events come round by round, so those of one entity lie far apart, as in life.
 pub(crate) async fn make(
     entities: &Entities<Tally>,
-    crowd: &Crowd,
+    population: &Population,
     stop: &CancellationToken,
 ) -> Result<()> {
     let next = Arc::new(AtomicU64::new(0));
-    let (entities, each) = (entities.clone(), u64::from(crowd.entities));
-    let crowd = crowd.clone();
+    let (entities, each) = (entities.clone(), u64::from(population.entities));
+    let population = population.clone();
     let made = drive(0..MAKERS, Duration::MAX, stop, move |by, _| {
         let number = next.fetch_add(1, Ordering::Relaxed);
-        let is_left = number < crowd.total();
-        let (id, n, entities) = (crowd.id(number % each), number / each, entities.clone());
+        let is_left = number < population.total();
+        let (id, n, entities) = (
+            population.id(number % each),
+            number / each,
+            entities.clone(),
+        );
         async move {
             if !is_left {
                 return None;
@@ -86,23 +90,23 @@ pub(crate) async fn make(
 /// Asks for every entity once, in random order.
 pub(crate) async fn ask_all(
     entities: &Entities<Tally>,
-    crowd: &Crowd,
+    population: &Population,
     callers: u32,
     seed: u64,
     stop: &CancellationToken,
 ) -> Calls {
-    let mut order: Vec<u32> = (0..crowd.entities).collect();
+    let mut order: Vec<u32> = (0..population.entities).collect();
     Random::new(seed).shuffle(&mut order);
     let (order, next) = (Arc::new(order), Arc::new(AtomicU64::new(0)));
-    let (entities, crowd) = (entities.clone(), crowd.clone());
-    let callers = 0..callers.min(crowd.entities);
+    let (entities, population) = (entities.clone(), population.clone());
+    let callers = 0..callers.min(population.entities);
     let asked = drive(callers, Duration::MAX, stop, move |_, _| {
         let at = next.fetch_add(1, Ordering::Relaxed);
         let entity = usize::try_from(at)
             .ok()
             .and_then(|at| order.get(at).copied());
-        let id = entity.map(|entity| crowd.id(u64::from(entity)));
-        let (entities, events) = (entities.clone(), crowd.events);
+        let id = entity.map(|entity| population.id(u64::from(entity)));
+        let (entities, events) = (entities.clone(), population.events);
         async move {
             let id = id?;
             Some(match entities.execute(&id, Command::Look).await {

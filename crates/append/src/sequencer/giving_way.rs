@@ -1,4 +1,4 @@
-//! Giving way: the courtesy between processes that append to the same log.
+//! Giving way: what processes that append to the same log do for each other.
 //!
 //! Why: a batch misses whenever another process has appended since the row that the batch follows. The process with the
 //! shorter way to the database would win every time, and the others would never get anything stored. So a process whose
@@ -8,9 +8,9 @@
 //!
 //! Invariants: a process gives way for at most [`LONGEST`] upon one request. In the long run it can send for at least
 //! half of the time that it has something to send, whatever messages come: having given way, it goes on for as long. It
-//! gives way again earlier by the time that the asker has been waiting, at most [`EARLIER_MAX`], so that all give way to
-//! whoever waits for long. Safety rests on the chained insert alone: a message that is lost, late, repeated or made up
-//! costs a batch that misses, or some of that time.
+//! gives way again earlier by the time that the asker has been waiting, at most [`EARLIER_MAX`], so that all give way
+//! to whoever waits for long. Safety rests on the chained insert alone: a message that is lost, late, repeated or made
+//! up costs a batch that misses, or some of that time.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// What one process knows for one log.
 #[derive(Debug)]
-pub(crate) struct Courtesy {
+pub(crate) struct GivingWay {
     me: Uuid,
     log: LogId,
     /// Batches that have missed since the last commit.
@@ -70,7 +70,7 @@ pub(crate) struct Ask {
     pub(crate) read_after: Option<Duration>,
 }
 
-impl Courtesy {
+impl GivingWay {
     pub(crate) fn new(log: LogId, now: Instant) -> Self {
         Self {
             me: Uuid::new_v4(),
@@ -219,9 +219,9 @@ mod tests {
         ask(by, Duration::ZERO, Duration::ZERO)
     }
 
-    fn courtesy() -> (Courtesy, Instant) {
+    fn giving_way() -> (GivingWay, Instant) {
         let now = Instant::now();
-        (Courtesy::new(LOG, now), now)
+        (GivingWay::new(LOG, now), now)
     }
 
     /// For how long this asks the others to give way, and how long it has waited.
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn it_asks_after_misses_and_ever_more_slowly() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         assert_eq!(c.missed(t, NEAR, t + MS), None);
         let first = c.missed(t + MS * 2, NEAR, t + MS * 4);
         assert_eq!(said(first), Some((MS * 6 + MARGIN, MS * 4)));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn far_away_it_asks_at_once_and_for_longer() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         let asked = c.missed(t, Some(FAR), t + MS * 30).expect("asks");
         assert_eq!(asked.read_after, Some(READ_AFTER));
         assert_eq!(said(Some(asked)), Some((MS * 90 + MARGIN, MS * 30)));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn it_gives_way_until_it_is_told_or_the_time_is_over() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         assert!(!c.gives_way(true, t));
         assert_eq!(c.wake_at(), None);
         c.heard(ask(1, MS * 60, MS), true, t);
@@ -286,7 +286,7 @@ mod tests {
         assert!(!c.gives_way(true, t + MS * 60));
         assert_eq!(c.wake_at(), None);
 
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         c.heard(ask(1, MS * 60, MS), true, t);
         c.heard(go_on(2), true, t + MS);
         assert!(c.gives_way(true, t + MS), "another process has committed");
@@ -297,7 +297,7 @@ mod tests {
     /// Goal: it goes on for as long as it gave way before it does so again; earlier only for one that has waited.
     #[test]
     fn it_does_not_give_way_again_at_once() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         c.heard(ask(1, MS * 60, MS), true, t);
         c.heard(go_on(1), true, t + MS * 20);
         c.committed(t + MS * 21);
@@ -306,7 +306,7 @@ mod tests {
         c.heard(ask(2, MS * 60, MS * 5), true, t + MS * 35);
         assert!(c.gives_way(true, t + MS * 35));
 
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         for (second, gives_way) in [(0, true), (1, true), (2, true), (3, false), (4, true)] {
             let now = t + LONGEST * second;
             c.heard(ask(1, LONGEST, LONGEST * 100), true, now);
@@ -317,7 +317,7 @@ mod tests {
     /// Goal: who had nothing to send has lost nothing.
     #[test]
     fn without_work_it_gives_way_again_at_once() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         c.heard(ask(1, MS * 60, MS), false, t);
         assert!(!c.gives_way(false, t + MS * 60));
         c.heard(ask(1, MS * 60, MS), false, t + MS * 60);
@@ -332,7 +332,7 @@ mod tests {
     /// Goal: of several that wait, the one that has waited for longest gives way to nobody, and all others to it.
     #[test]
     fn who_has_waited_longer_goes_first() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         c.missed(t, NEAR, t + MS);
         c.missed(t, NEAR, t + MS * 10);
         c.heard(ask(1, MS * 60, MS * 10), true, t + MS * 10);
@@ -357,7 +357,7 @@ mod tests {
     /// Goal: whatever is said, it gives way for half of the time in the long run, and never for long in a row.
     #[test]
     fn messages_that_are_made_up_take_half_of_the_time_at_most() {
-        let (mut c, start) = courtesy();
+        let (mut c, start) = giving_way();
         let (mut now, mut sends, mut in_a_row, mut longest) = (start, 0, 0, 0);
         for by in 0..10_000 {
             now += MS;
@@ -377,7 +377,7 @@ mod tests {
     /// Goal: what is said about another log, and what this process has said itself, changes nothing.
     #[test]
     fn messages_about_other_logs_and_of_its_own_do_not_count() {
-        let (mut c, t) = courtesy();
+        let (mut c, t) = giving_way();
         let me = c.me.as_u128();
         c.heard(ask(me, MS * 60, MS), true, t);
         let other = Signal::GiveWay {

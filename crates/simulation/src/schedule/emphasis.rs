@@ -35,7 +35,7 @@ pub(super) struct Faults {
 
 /// What a schedule has more of than others.
 #[derive(Debug)]
-pub(super) struct Weather {
+pub(super) struct Emphasis {
     /// The faults that are frequent.
     favourites: Vec<u32>,
     /// How many steps beside each hundred are such a fault.
@@ -52,8 +52,8 @@ pub(super) struct Weather {
     pub(super) streams: usize,
 }
 
-impl Weather {
-    /// Draws a weather: which faults are frequent, and which leanings there are.
+impl Emphasis {
+    /// Draws it: which faults are frequent, and which leanings there are.
     pub(super) fn draw(choices: &mut Choices, faults: &Faults, processes: usize) -> Self {
         let favourites = (0..FAVOURITES).map(|_| faults.all[choices.index(faults.all.len())]);
         let mut favourites: Vec<u32> = favourites.collect();
