@@ -29,7 +29,7 @@ const TOMBSTONE: &str = "$tombstone";
 /// What the name of a metadata stream begins with.
 const METADATA_PREFIX: &str = "$$";
 
-/// The names of stream and type under which these clients are shown an event.
+/// Returns the names of stream and type under which these clients are shown an event.
 #[must_use]
 pub fn shown_as(event: &RecordedEvent) -> (&str, &str) {
     let (stream, event_type) = (event.stream.as_str(), event.event_type.as_str());
