@@ -16,7 +16,7 @@ use crate::decode::{self, Payload};
 use crate::metrics::AppendSize;
 use crate::problem::{self, Problem, Result};
 
-/// The header that names the owner of the log that an append went to.
+/// The header that names the owner of the log that a change went to.
 const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
 /// `POST /streams/{stream}`
@@ -129,7 +129,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
 /// The answer to a change that has no events of the caller, with the hint who owns its log.
 fn stored(call: &Call<'_>, log: LogId, stored: &Stored) -> Answer {
     let mut answer = json(StatusCode::OK, answer::write(stored));
-    placement::hint(call, log, &mut answer);
+    hint_owner(call, log, &mut answer);
     answer
 }
 
