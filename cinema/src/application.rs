@@ -1,6 +1,5 @@
 //! The whole application: store, shows, read model and server, started and stopped in order.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -8,27 +7,11 @@ use futures::future::{BoxFuture, pending};
 use gesta::{Database, EventStore, Node, NodeOptions, Options, Store};
 
 use crate::config::Config;
+pub use crate::error::Error;
 use crate::http::{self, App, Server};
 use crate::metrics::Metrics;
 use crate::read_model::{self, ReadModel};
 use crate::shows::Shows;
-
-/// Why the application did not start, or did not stop well.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] gesta::Error),
-    /// The address can be reached from other machines.
-    #[error(
-        "refusing to listen on {0}: it is not a loopback address, users need no password and nothing is encrypted; \
-         say --insecure to allow it"
-    )]
-    NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
-}
 
 /// The running application.
 #[derive(Debug)]
@@ -56,12 +39,7 @@ impl Application {
         }?;
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
-            metrics: Arc::new(Metrics::new(
-                &store,
-                node.as_ref(),
-                &shows,
-                read_model.stats(),
-            )),
+            metrics: Metrics::new(&store, node.as_ref(), &shows, read_model.stats()),
             shows,
             read_model,
             store,

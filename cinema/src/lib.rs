@@ -8,6 +8,7 @@
 pub mod application;
 pub mod config;
 pub mod domain;
+mod error;
 pub mod events;
 pub mod http;
 mod messages;

@@ -52,7 +52,7 @@ impl Metrics {
         node: Option<&Arc<Node>>,
         shows: &Shows,
         stats: &Stats,
-    ) -> Self {
+    ) -> Arc<Self> {
         let (requests, in_flight) = (Family::default(), Gauge::default());
         let durations: Family<RouteLabel, Histogram> =
             Family::new_with_constructor(|| Histogram::new(BOUNDS));
@@ -83,12 +83,12 @@ impl Metrics {
         ] {
             seats.register(name, help, counter.clone());
         }
-        Self {
+        Arc::new(Self {
             registry,
             requests,
             durations,
             in_flight,
-        }
+        })
     }
 
     /// The text that Prometheus reads.

@@ -14,7 +14,8 @@ use support::Client;
 
 const SHOW: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
-/// Two applications on a new schema, with these arguments beside; the folder has their secret. `None` without a database.
+/// Two applications on a new schema, with these arguments beside; the folder has their secret. `None` without a
+/// database.
 async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir)> {
     let server = gesta_pgtest::shared()?;
     let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
@@ -39,8 +40,8 @@ async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir
     Some((nodes, folder))
 }
 
-/// What happened: an application whose node was replaced by another process went on as if nothing was, owned no show, and
-/// was healthy. Now it tells why it should end, and is no longer healthy. Metrics of the node are among the others.
+/// What happened: an application whose node was replaced by another process went on as if nothing was, owned no show,
+/// and was healthy. Now it tells why it should end, and is no longer healthy. Metrics of the node are among the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_application_that_is_replaced_says_so() {
     // Nobody listens there, so the second one cannot tell that the first one is alive.

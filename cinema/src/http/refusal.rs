@@ -136,10 +136,8 @@ impl<R: Into<Refusal>> From<Error<R>> for Refusal {
             }
             Error::Failed(error) => {
                 tracing::error!(%error, "a show is out of order");
-                Self::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("FAILED: {error}"),
-                )
+                let text = format!("FAILED: {error}");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
             }
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "FAILED"),
         }

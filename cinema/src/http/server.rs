@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::application::Error;
 use crate::config::Config;
+use crate::error::Error;
 use crate::http::{App, router};
 
 /// Connections at once; further ones wait to be accepted.
@@ -110,9 +110,8 @@ impl Server {
     }
 
     async fn serve(self, socket: TcpStream, http: http1::Builder, router: Router) {
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY cannot be set");
-        }
+        // A socket without it is only slower.
+        let _ = socket.set_nodelay(true);
         let service = TowerToHyperService::new(router);
         let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
         let served = tokio::select! {

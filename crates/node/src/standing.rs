@@ -39,8 +39,8 @@ pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -
 /// A node that has joined so long ago is ready without the logs that it is about to take.
 const FIRST_LOGS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Refuses a node that has just joined while it is about to take logs that nobody has: they are served slowly until then.
-/// Logs that others have and will give it later are no reason to wait.
+/// Refuses a node that has just joined while it is about to take logs that nobody has: they are served slowly until
+/// then. Logs that others have and will give it later are no reason to wait.
 pub(crate) fn check_first_logs(
     look: Option<&Look>,
     me: Option<NodeId>,
@@ -72,8 +72,8 @@ pub(crate) fn why_stopped(stop: Stop) -> String {
     }
 }
 
-/// Why a process whose node is at this address must end when its membership has ended so; `None` if it has ended because
-/// the process does.
+/// Why a process whose node is at this address must end when its membership has ended so; `None` if it has ended
+/// because the process does.
 pub(crate) fn reason_to_end(stop: Stop, address: &str) -> Option<String> {
     match stop {
         Stop::Left => None,
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Goal: who starts a cluster is ready once it has its logs, or after ten seconds; who joins one whose logs all have
-    /// owners is ready at once.
+    /// Goal: who starts a cluster is ready once it has its logs, or after ten seconds; who joins one whose logs all
+    /// have owners is ready at once.
     #[tokio::test]
     async fn a_node_is_ready_when_it_has_its_first_logs() {
         let registry = MemoryRegistry::new(4);

@@ -29,8 +29,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How often a connection in use is asked whether it is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does not
-/// know.
+/// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does
+/// not know.
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
 /// How long the other hosts may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use crate::decode::{self, Payload};
 use crate::metrics::AppendSize;
 use crate::problem::{self, Problem, Result};
 
-/// The header that names the owner of the log that an append went to.
+/// The header that names the owner of the log that a change went to.
 const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
 /// `POST /streams/{stream}`

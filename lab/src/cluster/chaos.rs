@@ -500,8 +500,8 @@ mod tests {
         Line::parse_from(line.split(' ')).chaos.wanted()
     }
 
-    /// What happened: with cinemas on several databases the round with one database away always failed, because it needs
-    /// appends to logs of the others.
+    /// What happened: with cinemas on several databases the round with one database away always failed, because it
+    /// needs appends to logs of the others.
     #[test]
     fn with_cinemas_no_single_database_is_away() {
         let away = NodeFault::OneDatabaseAway;

@@ -390,8 +390,8 @@ mod tests {
         ids[0]
     }
 
-    /// What happened: the clock of the owner was set forward by an hour, and the ids of all but the newest 100,000 events
-    /// were dropped, as if the others had been stored an hour ago: a retry of one was stored again.
+    /// What happened: the clock of the owner was set forward by an hour, and the ids of all but the newest 100,000
+    /// events were dropped, as if the others had been stored an hour ago: a retry of one was stored again.
     #[test]
     fn a_step_of_the_clock_drops_no_id_of_the_window() {
         let config = Config::default();
@@ -412,8 +412,8 @@ mod tests {
         assert_eq!(find(&knowledge), InWindow::No);
     }
 
-    /// What happened: a node whose clock was right took a log over from one whose clock was an hour slow, and looked for
-    /// retries only among the events that look younger than ten minutes: there were none.
+    /// What happened: a node whose clock was right took a log over from one whose clock was an hour slow, and looked
+    /// for retries only among the events that look younger than ten minutes: there were none.
     #[test]
     fn after_a_slow_clock_the_window_begins_where_its_events_are() {
         let config = Config::default();

@@ -24,7 +24,8 @@ pub(crate) struct Ages {
     window: Duration,
     /// The time that the newest event is stored with.
     newest: Timestamp,
-    /// What `newest` was at these moments; oldest first. Of those that are older than the window, only the newest counts.
+    /// What `newest` was at these moments; oldest first. Of those that are older than the window, only the newest
+    /// counts.
     notes: VecDeque<(Instant, Timestamp)>,
 }
 
