@@ -182,6 +182,13 @@ pub async fn all_pages(
     }
 }
 
+/// The events log by log, each log in the order in which it was read: pages of several logs mix them.
+#[must_use]
+pub fn by_log(mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
+    events.sort_by_key(|event| event.log);
+    events
+}
+
 /// All pages of the list of streams, `limit` at a time.
 ///
 /// # Panics
