@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper::http::request::Builder;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Result, fail};
 use crate::store;
 
 /// A connection. Whoever drops it closes it.
@@ -50,6 +52,26 @@ impl Connection {
         self.owner.as_deref()
     }
 
+    /// Asks for something of this media type; the body of the answer as it comes. Another status than 200 is a failure.
+    pub(crate) async fn stream(&mut self, path: &str, media_type: &str) -> Result<Incoming> {
+        let request = self.request(Method::GET, path);
+        let request = request.header("accept", media_type).body(Full::default())?;
+        let answer = self.sender.send_request(request).await?;
+        match answer.status().as_u16() {
+            200 => Ok(answer.into_body()),
+            status => fail(format!("{path}: status {status}")),
+        }
+    }
+
+    fn request(&self, method: Method, path: &str) -> Builder {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("host", &self.host);
+        match &self.authorization {
+            Some(authorization) => request.header("authorization", authorization),
+            None => request,
+        }
+    }
+
     /// Sends a request, with a body of JSON if it has one; status and body of the answer.
     pub(crate) async fn ask(
         &mut self,
@@ -57,11 +79,7 @@ impl Connection {
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes)> {
-        let mut request = Request::builder().method(method).uri(path);
-        request = request.header("host", &self.host);
-        if let Some(authorization) = &self.authorization {
-            request = request.header("authorization", authorization);
-        }
+        let mut request = self.request(method, path);
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }

@@ -17,6 +17,7 @@
 )]
 
 mod append;
+mod catch_up;
 mod child;
 mod cluster;
 mod endpoint;
@@ -88,6 +89,8 @@ struct Cli {
 enum Command {
     /// Appends under load, then reads everything back.
     Append(append::AppendArgs),
+    /// A consumer that gets everything that is stored: library, lines, server-sent events, plain statements.
+    CatchUp(catch_up::CatchUpArgs),
     /// Several servers on one database: to try out, and to hurt.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -122,6 +125,7 @@ async fn dispatch(command: Command) -> Result<bool> {
     let stop = stop::on_interrupt();
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
+        Command::CatchUp(args) => catch_up::run(&args, &stop).await,
         Command::Cluster(command) => cluster::run(&command, &stop).await,
         Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,

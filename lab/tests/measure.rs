@@ -138,3 +138,29 @@ fn every_protocol_is_measured() {
         assert!(read.max() >= Some(acknowledged), "{protocol}: {report}");
     }
 }
+
+/// Goal: whichever way everything is read, all of it is shown, and the plain statements are the bound of the others.
+#[test]
+fn every_way_of_catching_up_shows_everything() {
+    let server = Path::new(env!("CARGO_BIN_EXE_gesta-lab")).with_file_name("gesta");
+    assert!(server.exists(), "{}: build it first", server.display());
+    let database = gesta_pgtest::shared();
+    let database = database.map(|server| server.create_database("lab_catch_up").unwrap());
+    for store in [Some("sqlite:lab.db".to_owned()), database]
+        .into_iter()
+        .flatten()
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let short = format!("catch-up --store {store} --events 6100 --rounds 1");
+        let report = report(directory.path(), &short);
+        let shown = report.checks.iter().map(|check| check.read_back.found);
+        assert_eq!(shown.collect::<Vec<_>>(), [6_100; 5], "{report}");
+        let table = table(&report, "Everything that is stored");
+        let share = |row| cell(table, row, "of the plain statements").number();
+        assert_eq!(share(&table.rows[0]), Some(1.0), "{report}");
+        assert!(
+            table.rows.iter().all(|row| share(row) > Some(0.0)),
+            "{report}"
+        );
+    }
+}

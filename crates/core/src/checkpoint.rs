@@ -188,6 +188,33 @@ impl Checkpoint {
     }
 }
 
+/// Returns the order in which a page of all events that begins at these positions reads the logs; backwards the reverse.
+///
+/// It begins with another log after each page, whichever that is, as by chance: a page ends in the log that fills it, and
+/// if one log was always the first, a busy one would leave no room to the others for as long as it is busy. It depends
+/// on the positions alone, so the same checkpoint gives the same page, and nobody has to remember anything. A read from
+/// the start begins with log 0.
+///
+/// ```
+/// # use gesta_core::{Position, reading_order};
+/// let order = |at: &[u64]| -> Vec<usize> {
+///     let at: Vec<Position> = at.iter().copied().map(Position).collect();
+///     reading_order(&at).collect()
+/// };
+/// assert_eq!(order(&[0, 0, 0]), [0, 1, 2]);
+/// let first: std::collections::BTreeSet<usize> = (1..20).map(|page| order(&[page, 0, 0])[0]).collect();
+/// assert_eq!(first.len(), 3);
+/// ```
+pub fn reading_order(at: &[Position]) -> impl DoubleEndedIterator<Item = usize> + use<> {
+    // The multiplier of splitmix64: the high bits of the product depend on all bits.
+    let mixed = at.iter().fold(0_u64, |mixed, position| {
+        (mixed.rotate_left(29) ^ position.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    let logs = at.len();
+    let first = usize::try_from(mixed >> 33).unwrap_or(0) % logs.max(1);
+    (0..logs).map(move |n| (first + n) % logs)
+}
+
 /// Returns the number that tells a stream from others in a checkpoint: 63 bits of FNV-1a of its name, so that a varint
 /// holds them.
 fn identity(stream: &StreamId) -> u64 {

@@ -35,7 +35,7 @@ mod uptime;
 mod virtual_stream;
 
 pub use back_off::BackOff;
-pub use checkpoint::{Checkpoint, Place};
+pub use checkpoint::{Checkpoint, Place, reading_order};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tags};

@@ -218,7 +218,10 @@ pub struct Appended {
     pub log: LogId,
     /// Position of the last event of the append.
     pub position: Position,
-    /// A checkpoint right after the last event of the append, and at the start of every other log.
+    /// A token of the log: the checkpoint right after the last event there, and at the start of every other log. A
+    /// reader of all events that has got everything up to it has seen these events. One that resumes from it gets
+    /// everything that was stored after them in their log, and, with several logs, the others from their start: what the
+    /// appending process knows of other logs says nothing about what the reader has seen of them, so it skips nothing.
     pub checkpoint: Checkpoint,
 }
 
@@ -481,7 +484,7 @@ pub struct Deleted {
     pub log: LogId,
     /// Position of the event that records the change.
     pub position: Position,
-    /// A checkpoint right after the event that records the change.
+    /// A token of the log, as [`Appended::checkpoint`]: the checkpoint right after the event that records the change.
     pub checkpoint: Checkpoint,
 }
 
@@ -492,7 +495,7 @@ pub struct MetadataSet {
     pub log: LogId,
     /// Position of the event that records the change.
     pub position: Position,
-    /// A checkpoint right after the event that records the change.
+    /// A token of the log, as [`Appended::checkpoint`]: the checkpoint right after the event that records the change.
     pub checkpoint: Checkpoint,
 }
 

@@ -6,7 +6,7 @@ use gesta_core::limits::{PAGE_BYTES_MAX, PAGE_SCAN_MAX};
 use gesta_core::{
     Direction, ErrorKind, Filter, ListStreams, LogId, Position, ReadStream, RecordedEvent, Result,
     Revision, SharedEvent, StreamFrom, StreamId, StreamInfo, StreamPage, StreamsPage, Timestamp,
-    virtual_link, virtual_streams_of,
+    reading_order, virtual_link, virtual_streams_of,
 };
 
 use crate::state::State;
@@ -117,7 +117,8 @@ impl State {
     ) -> Found {
         let mut page = Page::new(limit);
         let mut positions = 0;
-        for (log, at) in self.logs.iter().zip(at) {
+        for number in reading_order(at) {
+            let (log, at) = (&self.logs[number], &mut at[number]);
             while let Some(event) = log.get(index(*at)) {
                 let wanted = filter.matches(event);
                 if positions == PAGE_SCAN_MAX || page.events.len() == limit {
@@ -145,7 +146,8 @@ impl State {
     ) -> Found {
         let mut page = Page::new(limit);
         let mut positions = 0;
-        for (log, at) in self.logs.iter().zip(at).rev() {
+        for number in reading_order(at).rev() {
+            let (log, at) = (&self.logs[number], &mut at[number]);
             while let Some(event) =
                 at.0.checked_sub(1)
                     .and_then(|i| log.get(index(Position(i))))

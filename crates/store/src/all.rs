@@ -1,14 +1,15 @@
 //! One page of all events is read here.
 //!
-//! Forwards log 0 comes first, backwards the last log. An unfiltered page of a single log costs one round trip. The end
-//! of a log is read where the answer depends on it: for a filter, whose windows must end somewhere, and to tell a
-//! checkpoint at the end from one after the end.
+//! A page reads one log after the other until it is full; with which it begins depends on its checkpoint
+//! ([`reading_order`]), so that no log starves because of a busy one. An unfiltered page of a single log costs one round
+//! trip. The end of a log is read where the answer depends on it: for a filter, whose windows must end somewhere, and to
+//! tell a checkpoint at the end from one after the end.
 
 use gesta_core::backend::{History, LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, AllPage, Checkpoint, Direction, ErrorKind, LogId, Position, ReadAll, RecordedEvent,
-    Result,
+    Result, reading_order,
 };
 
 use crate::Store;
@@ -94,9 +95,10 @@ impl Page<'_> {
     }
 
     async fn forwards(mut self) -> Result<AllPage> {
-        for log in 0..self.at.len() {
+        let mut order = reading_order(&self.at);
+        while let Some(log) = order.next() {
             if self.is_full() {
-                let end = self.is_all_read_from(log).await?;
+                let end = self.are_all_read(std::iter::once(log).chain(order)).await?;
                 return Ok(self.done(end));
             }
             if !self.read_forwards(log).await? {
@@ -148,9 +150,11 @@ impl Page<'_> {
     }
 
     async fn backwards(mut self) -> Result<AllPage> {
-        for log in (0..self.at.len()).rev() {
+        let mut order = reading_order(&self.at).rev();
+        while let Some(log) = order.next() {
             if self.is_full() {
-                let end = self.at[..=log].iter().all(|at| *at == Position::START);
+                let mut left = std::iter::once(log).chain(order);
+                let end = left.all(|log| self.at[log] == Position::START);
                 return Ok(self.done(end));
             }
             if !self.read_backwards(log).await? {
@@ -212,9 +216,9 @@ impl Page<'_> {
         Ok(rows.complete && whole)
     }
 
-    /// Returns true if nothing follows from this log on. It is for a page that is full.
-    async fn is_all_read_from(&self, log: usize) -> Result<bool> {
-        for log in log..self.at.len() {
+    /// Returns true if in these logs nothing more follows. It is for a page that is full.
+    async fn are_all_read(&self, logs: impl Iterator<Item = usize> + Send) -> Result<bool> {
+        for log in logs {
             let end = self
                 .store
                 .backend

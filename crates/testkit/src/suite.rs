@@ -296,6 +296,8 @@ macro_rules! conformance_tests {
                 names_that_share_braces_go_together
                 an_append_over_two_logs_is_refused
                 checkpoints_hold_a_position_per_log
+                a_busy_log_leaves_room_to_the_others
+                the_checkpoint_of_an_append_skips_no_other_log
                 subscriptions_follow_every_log
             }
             virtual_streams {

@@ -184,6 +184,13 @@ pub async fn all_pages(
     }
 }
 
+/// Returns the events log by log, each log in the order in which it was read: pages of several logs mix them.
+#[must_use]
+pub fn by_log(mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
+    events.sort_by_key(|event| event.log);
+    events
+}
+
 /// Reads all pages of the list of streams, `limit` at a time.
 ///
 /// # Panics

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gesta_core::{
-    Append, Filter, LogId, Place, Position, ReadAll, StreamId, SubscribeFrom, log_of,
+    AllFrom, Append, Direction, Filter, LogId, Place, Position, ReadAll, StreamId, SubscribeFrom,
+    log_of,
 };
 
 use crate::factory::StoreFactory;
@@ -114,6 +115,107 @@ pub async fn checkpoints_hold_a_position_per_log(factory: &dyn StoreFactory) {
         let places = rest.iter().map(|event| (event.log, event.position));
         let all: BTreeSet<_> = places.chain(seen.iter().copied()).collect();
         assert_eq!((rest.len() + seen.len(), all.len()), (6, 6), "each once");
+    }
+}
+
+/// What happened: every page of all events began with log 0, so while that one was busy a reader saw nothing of the
+/// others. What holds now: however much more one log has than the others, pages come to all of them soon, in either
+/// direction, the same page for the same request, and all pages together show each event once, in the order of its log.
+pub async fn a_busy_log_leaves_room_to_the_others(factory: &dyn StoreFactory) {
+    if factory.logs() == 1 {
+        return skip(factory, LACKING);
+    }
+    let (busy, _) = apart(factory.logs());
+    let busy_log = log_of(&busy, factory.logs());
+    let store = factory.create().await;
+    append(store.as_ref(), busy.as_str(), NoStream, events(BUSY_EVENTS)).await;
+    let mut others = BTreeSet::new();
+    for i in 0..40 {
+        let name = format!("s-{i}");
+        let log = log_of(&stream(&name), factory.logs());
+        if log != busy_log {
+            append(store.as_ref(), &name, Any, events(1)).await;
+            others.insert(log);
+        }
+    }
+    assert_eq!(others.len(), usize::from(factory.logs()) - 1);
+    for request in [ReadAll::forwards(), ReadAll::backwards()] {
+        let request = request.limit(10);
+        let (mut from, mut pages, mut seen) = (request.from.clone(), 0, Vec::new());
+        let mut unseen = others.clone();
+        loop {
+            let request = request.clone().from(from);
+            let page = within("read all", store.read_all(request.clone())).await;
+            let page = page.expect("readable");
+            let again = within("read all", store.read_all(request)).await;
+            assert_eq!(again.expect("readable"), page, "the same request");
+            pages += 1;
+            for event in &page.events {
+                unseen.remove(&event.log);
+                seen.push((event.log, event.position));
+            }
+            // Alone, the busy log fills a hundred pages.
+            assert!(
+                unseen.is_empty() || pages < 60,
+                "{pages} pages without {unseen:?}"
+            );
+            if page.end {
+                break;
+            }
+            from = AllFrom::Checkpoint(page.next);
+        }
+        check_each_once(
+            &seen,
+            request.direction,
+            &store.info().await.expect("info").heads,
+        );
+    }
+}
+
+/// Events of the busy log.
+const BUSY_EVENTS: usize = 1_000;
+
+/// Every position of every log is there once, in the order of its log.
+fn check_each_once(seen: &[(LogId, Position)], direction: Direction, heads: &[Position]) {
+    for (log, head) in (0..).map(LogId).zip(heads) {
+        let of_log = seen.iter().filter(|(of, _)| *of == log);
+        let mut positions: Vec<u64> = of_log.map(|(_, position)| position.0).collect();
+        if direction == Direction::Backwards {
+            positions.reverse();
+        }
+        let expected: Vec<u64> = (1..=head.0).collect();
+        assert_eq!(positions, expected, "log {log}, {direction:?}");
+    }
+}
+
+/// Goal: who resumes from the answer to an append misses nothing: neither what is stored after it in its log, nor anything
+/// of another log, stored before it or after it, which the reader may not have seen.
+pub async fn the_checkpoint_of_an_append_skips_no_other_log(factory: &dyn StoreFactory) {
+    if factory.logs() == 1 {
+        return skip(factory, LACKING);
+    }
+    let store = factory.create().await;
+    let (a, b) = apart(factory.logs());
+    append(store.as_ref(), a.as_str(), NoStream, events(1)).await;
+    append(store.as_ref(), b.as_str(), NoStream, events(2)).await;
+    let answer = append(store.as_ref(), a.as_str(), Any, events(1)).await;
+    append(store.as_ref(), b.as_str(), Any, events(1)).await;
+    append(store.as_ref(), a.as_str(), Any, events(1)).await;
+    let from = SubscribeFrom::Checkpoint(answer.checkpoint.clone());
+    let mut follower = Follower::all(store.as_ref(), from).await;
+    let subscribed = follower.until_caught_up().await;
+    let request = ReadAll::forwards().from(AllFrom::Checkpoint(answer.checkpoint));
+    let (read, _) = all_pages(store.as_ref(), request).await;
+    let subscribed = subscribed
+        .iter()
+        .map(|event| (&event.stream, event.revision.0));
+    let read = read.iter().map(|event| (&event.stream, event.revision.0));
+    let mut seen = [subscribed.collect::<Vec<_>>(), read.collect()];
+    for seen in &mut seen {
+        seen.sort_unstable();
+        let mut expected = vec![(&a, 2), (&b, 0), (&b, 1), (&b, 2)];
+        expected.sort_unstable();
+        assert_eq!(*seen, expected);
     }
 }
 
