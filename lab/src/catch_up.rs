@@ -16,10 +16,11 @@ use crate::child::{ProgramArgs, Server};
 use crate::failure::{Result, fail};
 use crate::histogram::median;
 use crate::read::{self, Answer};
+use crate::read_back::ReadBack;
 use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::sizes::Sizes;
 use crate::store::{self, NEW_SERVER};
-use crate::target::{Events, GestaTarget, ReadBack, Target as _};
+use crate::target::{Events, GestaTarget, Target as _};
 use crate::units::{self, grouped};
 
 /// Events of one stream, which are appended at once.

@@ -306,8 +306,8 @@ impl Accounts {
         .await
     }
 
-    /// Ends an account, and with it its tokens. What the user has done stays. Rights of streams that name the user are those
-    /// of whoever gets the name next.
+    /// Ends an account, and with it its tokens. What the user has done stays. Rights of streams that name the user are
+    /// those of whoever gets the name next.
     ///
     /// # Errors
     /// As [`Accounts::set_password`].

@@ -1,7 +1,7 @@
 //! The accounts, as the events of account streams make them.
 //!
-//! Pure: events go in, accounts come out; the same events give the same accounts in whatever order the streams come, since
-//! several logs have no common order.
+//! Pure: events go in, accounts come out; the same events give the same accounts in whatever order the streams come,
+//! since several logs have no common order.
 //! Invariants: an account counts only if it names the realm of the marker, so nothing that was planted before access
 //! was on is an account; a token counts only with the account whose id it names; a stream that cannot be read closes
 //! its own account and no other; once there was a marker, access stays on whatever happens to the streams; there are

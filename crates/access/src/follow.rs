@@ -5,8 +5,8 @@
 //! is live, so that changes arrive at once. Why not one subscription for ever: a subscription without news cannot be
 //! told from one that delivers nothing any more. While nobody has to prove anything, only the marker is looked for, as
 //! seldom as the news of accounts may be old, so that a server without users does not keep its database busy.
-//! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be newer
-//! than the beginning of a subscription that has caught up.
+//! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be
+//! newer than the beginning of a subscription that has caught up.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

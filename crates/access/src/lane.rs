@@ -3,9 +3,9 @@
 //! Why: a comparison takes some 20 ms of a processor by design. A caller who sends thousands of wrong passwords a
 //! second must take neither the threads that serve requests, nor the processor from them, nor the turns of others.
 //! Invariants: at most `places` comparisons run, each on a thread of its own; after a wrong password a place rests for
-//! as long as the comparison took; of all [suspects](crate::suspects) together one wrong password is compared a second,
-//! and only while nobody else waits; the same password of the same user is compared once, however many calls wait for
-//! it.
+//! as long as the comparison took; of all [guessing addresses](crate::guessing) together one wrong password is compared
+//! a second, and only while nobody else waits; the same password of the same user is compared once, however many calls
+//! wait for it.
 //! Not here: which passwords are known already.
 
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use gesta_core::newcomers::whom;
 use gesta_core::uptime;
 use tokio::sync::oneshot;
 
+use crate::guessing::GuessingAddresses;
 use crate::password::{Hashed, Password};
-use crate::suspects::Suspects;
 pub(crate) use crate::waiting::Full;
 use crate::waiting::Waiting;
 
 /// The most calls that wait for one comparison.
 const CALLS_OF_ONE_MAX: usize = 4_096;
-/// How long suspects rest after a wrong password of one of them. A flood of wrong passwords then takes a fiftieth of a
-/// processor. Bursts of 20 ms delay the requests that they meet, so there must be few of them.
-const REST_OF_SUSPECTS: Duration = Duration::from_secs(1);
-/// How long a comparison for a suspect keeps other suspects from running, should it never end.
+/// How long guessing addresses rest after a wrong password of one of them. A flood of wrong passwords then takes a
+/// fiftieth of a processor. Bursts of 20 ms delay the requests that they meet, so there must be few of them.
+const REST_OF_GUESSING: Duration = Duration::from_secs(1);
+/// How long a comparison for a guessing address keeps other guessing addresses from running, should it never end.
 const COMPARISON_MAX: Duration = Duration::from_secs(10);
 
 /// Stands for what is compared: comparisons with the same key have the same answer.
@@ -45,7 +45,7 @@ type Answer = Result<bool, Full>;
 /// What a place does next. A place is a thread that compares passwords.
 enum Next {
     Compare(Comparison),
-    /// Only suspects wait, and the next of them may be compared after this time.
+    /// Only guessing addresses wait, and the next of them may be compared after this time.
     Rest(Duration),
     /// Nobody waits.
     End,
@@ -54,11 +54,11 @@ enum Next {
 #[derive(Default)]
 struct State {
     waiting: Waiting<Comparison>,
-    /// The comparisons for [suspects](crate::suspects), which come last.
+    /// The comparisons for [guessing addresses](crate::guessing), which come last.
     put_off: Waiting<Comparison>,
-    suspects: Suspects,
-    /// The moment from which on the next comparison for a suspect may begin.
-    suspects_from: Duration,
+    guessing: GuessingAddresses,
+    /// The moment from which on the next comparison for a guessing address may begin.
+    guessing_from: Duration,
     /// For each comparison that waits or runs, the calls that wait for its outcome.
     calls: HashMap<Key, Vec<oneshot::Sender<Answer>>>,
     running: usize,
@@ -68,7 +68,7 @@ impl State {
     /// Lets a comparison wait after those of the same address.
     fn push(&mut self, comparison: Comparison, now: Duration) -> Result<(), Full> {
         let from = comparison.from;
-        let waiting = match self.suspects.has(from, now) {
+        let waiting = match self.guessing.has(from, now) {
             true => &mut self.put_off,
             false => &mut self.waiting,
         };
@@ -79,13 +79,13 @@ impl State {
     }
 
     /// Takes the next comparison. Comparisons for which no call waits any more are left out. A comparison whose address
-    /// became a suspect while it waited is put off.
+    /// became a guessing address while it waited is put off.
     fn take(&mut self, now: Duration) -> Next {
         while let Some(comparison) = self.waiting.pop() {
             if !self.is_asked(&comparison.key) {
                 continue;
             }
-            if !self.suspects.has(comparison.from, now) {
+            if !self.guessing.has(comparison.from, now) {
                 return Next::Compare(comparison);
             }
             let key = comparison.key;
@@ -93,12 +93,12 @@ impl State {
                 self.answer_all(&key, || Err(Full));
             }
         }
-        if now < self.suspects_from && !self.put_off.is_empty() {
-            return Next::Rest(self.suspects_from - now);
+        if now < self.guessing_from && !self.put_off.is_empty() {
+            return Next::Rest(self.guessing_from - now);
         }
         while let Some(comparison) = self.put_off.pop() {
             if self.is_asked(&comparison.key) {
-                self.suspects_from = now + COMPARISON_MAX;
+                self.guessing_from = now + COMPARISON_MAX;
                 return Next::Compare(comparison);
             }
         }
@@ -118,16 +118,16 @@ impl State {
     /// Answers the calls that wait for a comparison, and notes for its address whether the password was wrong.
     fn compared(&mut self, key: &Key, from: IpAddr, is_right: bool, now: Duration) {
         self.answer_all(key, || Ok(is_right));
-        let was_suspect = self.suspects.has(from, now);
+        let was_guessing = self.guessing.has(from, now);
         if !is_right {
-            self.suspects.wrong(from, now);
+            self.guessing.wrong(from, now);
         }
-        if was_suspect {
+        if was_guessing {
             let rest = match is_right {
                 true => Duration::ZERO,
-                false => REST_OF_SUSPECTS,
+                false => REST_OF_GUESSING,
             };
-            self.suspects_from = now + rest;
+            self.guessing_from = now + rest;
         }
     }
 
@@ -142,7 +142,8 @@ impl State {
 /// Compares passwords with hashes, in a bounded number of threads.
 pub(crate) struct Lane {
     state: Mutex<State>,
-    /// Is notified when something waits that a resting place might take, and when suspects may go on at another time.
+    /// Is notified when something waits that a resting place might take, and when guessing addresses may go on at
+    /// another time.
     changed: Condvar,
     places: usize,
 }
@@ -342,7 +343,7 @@ mod tests {
         let mut state = State::default();
         let (guesser, other) = (address(1), address(2));
         let _waiting = [asked(&mut state, guesser, 1), asked(&mut state, guesser, 2)];
-        for _ in 0..crate::suspects::WRONG_MAX {
+        for _ in 0..crate::guessing::WRONG_MAX {
             state.compared(&[0; 32], guesser, false, Duration::ZERO);
         }
         let _waiting_too = [asked(&mut state, guesser, 3), asked(&mut state, other, 4)];
@@ -354,7 +355,7 @@ mod tests {
         let Next::Rest(rest) = state.take(soon) else {
             panic!("they rest after a wrong one");
         };
-        assert_eq!(rest, REST_OF_SUSPECTS);
+        assert_eq!(rest, REST_OF_GUESSING);
         let _others_go_on = asked(&mut state, other, 5);
         assert_eq!(take(&mut state, soon), Some(5));
         assert_eq!(take(&mut state, soon + rest), Some(1));
@@ -364,11 +365,12 @@ mod tests {
         assert!(matches!(state.take(soon + rest), Next::End));
     }
 
-    /// Goal: a comparison of a suspect that never ends, because its thread died, stops the others for a while only.
+    /// Goal: a comparison of a guessing address that never ends, because its thread died, stops the others for a while
+    /// only.
     #[test]
-    fn a_comparison_that_is_lost_stops_suspects_for_a_while() {
+    fn a_comparison_that_is_lost_stops_guessing_addresses_for_a_while() {
         let mut state = State::default();
-        for _ in 0..crate::suspects::WRONG_MAX {
+        for _ in 0..crate::guessing::WRONG_MAX {
             state.compared(&[0; 32], address(1), false, Duration::ZERO);
         }
         let _answers = [

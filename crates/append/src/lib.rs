@@ -55,8 +55,8 @@ pub struct Config {
     /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused
     /// as overloaded.
     pub queue_events_max: usize,
-    /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's own
-    /// form of their data. When there is no room for that form, the data are stored as they came.
+    /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's
+    /// own form of their data. When there is no room for that form, the data are stored as they came.
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory, of all logs together.
     pub streams_cached_max: usize,

@@ -7,7 +7,7 @@
 //! a simulated one.
 //!
 //! * `queue`, `attempts`: commands that wait; `knowledge`: what is known of streams and ids; `judge`: do claims hold?
-//! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `courtesy`: when to send;
+//! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `giving_way`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
 //! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`: appends in doubt; `trouble`: pauses and
 //!   readiness.
@@ -18,8 +18,8 @@
 pub(crate) mod attempts;
 mod catch_up;
 mod connected;
-pub(crate) mod courtesy;
 pub(crate) mod forming;
+pub(crate) mod giving_way;
 pub mod job;
 pub(crate) mod judge;
 pub(crate) mod knowledge;
@@ -43,8 +43,8 @@ use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamI
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
-use self::courtesy::Courtesy;
 use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Placement};
+use self::giving_way::GivingWay;
 use self::job::{Answer, Job, JobId};
 use self::judge::Decision;
 use self::knowledge::{Assessment, Knowledge};
@@ -166,7 +166,7 @@ pub struct Sequencer<T> {
     recovery: Recovery<T>,
     bisection: Bisection,
     trouble: Trouble,
-    courtesy: Courtesy,
+    giving_way: GivingWay,
     pace: Pace,
     is_closing: bool,
     outputs: Vec<Output<T>>,
@@ -189,7 +189,7 @@ impl<T> Sequencer<T> {
             recovery: Recovery::first(),
             bisection: Bisection::default(),
             trouble: Trouble::default(),
-            courtesy: Courtesy::new(setting.log, now.instant),
+            giving_way: GivingWay::new(setting.log, now.instant),
             pace: Pace::default(),
             is_closing: false,
             outputs: vec![Output::Connect],
@@ -206,7 +206,7 @@ impl<T> Sequencer<T> {
             Input::Read(id, answer) => self.on_read(id, answer, now),
             Input::Signal(signal) => {
                 let has_work = self.has_work();
-                self.courtesy.heard(signal, has_work, now.instant);
+                self.giving_way.heard(signal, has_work, now.instant);
             }
             Input::HistoryChanged(incarnation) => self.on_history_changed(incarnation),
             Input::Close => self.is_closing = true,
@@ -237,7 +237,7 @@ impl<T> Sequencer<T> {
         if !self.is_running() {
             return self.recovery_wakes_at();
         }
-        let wakes = [self.courtesy.wake_at(), self.reads.wake_at()];
+        let wakes = [self.giving_way.wake_at(), self.reads.wake_at()];
         wakes.into_iter().flatten().min()
     }
 

@@ -177,8 +177,8 @@ fn decisions_have_a_status_and_figures_are_reached() {
     }
 }
 
-/// Goal: prose wraps at 120 characters, in every page and in every comment of the code; tables and blocks of code may be
-/// wider.
+/// Goal: prose wraps at 120 characters, in every page and in every comment of the code; tables and blocks of code may
+/// be wider.
 #[test]
 fn prose_wraps() {
     let is_long = |line: &str| line.chars().count() > 120;

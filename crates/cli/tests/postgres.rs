@@ -1,5 +1,5 @@
-//! The real binary on PostgreSQL: where passwords come from, what errors name, a database that comes later, and one that
-//! goes away.
+//! The real binary on PostgreSQL: where passwords come from, what errors name, a database that comes later, and one
+//! that goes away.
 
 #![allow(
     clippy::unwrap_used,
@@ -273,8 +273,8 @@ async fn use_store(
     }
 }
 
-/// What happened: while the database was away the log had a warning for each attempt of each task, and an error for each
-/// request. What holds now: each fault is told once when it begins and once when it is over.
+/// What happened: while the database was away the log had a warning for each attempt of each task, and an error for
+/// each request. What holds now: each fault is told once when it begins and once when it is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_goes_away_is_told_once_and_not_at_each_attempt() {
     let Some(mut postgres) = Postgres::start().unwrap() else {

@@ -188,12 +188,13 @@ impl Checkpoint {
     }
 }
 
-/// Returns the order in which a page of all events that begins at these positions reads the logs; backwards the reverse.
+/// Returns the order in which a page of all events that begins at these positions reads the logs; backwards the
+/// reverse.
 ///
-/// It begins with another log after each page, whichever that is, as by chance: a page ends in the log that fills it, and
-/// if one log was always the first, a busy one would leave no room to the others for as long as it is busy. It depends
-/// on the positions alone, so the same checkpoint gives the same page, and nobody has to remember anything. A read from
-/// the start begins with log 0.
+/// It begins with another log after each page, whichever that is, as by chance: a page ends in the log that fills it,
+/// and if one log was always the first, a busy one would leave no room to the others for as long as it is busy. It
+/// depends on the positions alone, so the same checkpoint gives the same page, and nobody has to remember anything. A
+/// read from the start begins with log 0.
 ///
 /// ```
 /// # use gesta_core::{Position, reading_order};

@@ -220,8 +220,9 @@ pub struct Appended {
     pub position: Position,
     /// A token of the log: the checkpoint right after the last event there, and at the start of every other log. A
     /// reader of all events that has got everything up to it has seen these events. One that resumes from it gets
-    /// everything that was stored after them in their log, and, with several logs, the others from their start: what the
-    /// appending process knows of other logs says nothing about what the reader has seen of them, so it skips nothing.
+    /// everything that was stored after them in their log, and, with several logs, the others from their start: what
+    /// the appending process knows of other logs says nothing about what the reader has seen of them, so it skips
+    /// nothing.
     pub checkpoint: Checkpoint,
 }
 

@@ -28,8 +28,8 @@ impl Told {
     }
 }
 
-/// Logs a failure: a warning if it is the first of a fault by this [`Told`], else at level debug. What follows is as for
-/// `tracing::warn!`.
+/// Logs a failure: a warning if it is the first of a fault by this [`Told`], else at level debug. What follows is as
+/// for `tracing::warn!`.
 #[macro_export]
 macro_rules! warn_once {
     ($told:expr, $($what:tt)+) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gesta_core::backend::{Backend, BackendInfo};
 use gesta_core::registry::Registry;
 use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
-use gesta_sql::verify::{AuditSource, Progress, Report, audit};
+use gesta_sql::verify::{AuditProgress, AuditReport, AuditSource, audit};
 use gesta_store::{Config, Store};
 
 #[cfg(feature = "sqlite")]
@@ -214,7 +214,7 @@ impl Database {
     ///
     /// # Cancel safety
     /// The check only reads.
-    pub async fn verify(&self, progress: impl FnMut(Progress) + Send) -> Result<Report> {
+    pub async fn verify(&self, progress: impl FnMut(AuditProgress) + Send) -> Result<AuditReport> {
         let mut progress = progress;
         let report = match self.kind {
             #[cfg(feature = "sqlite")]
@@ -274,8 +274,8 @@ impl Database {
 
 async fn run_audit<S: AuditSource>(
     source: Result<S>,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Report> {
+    progress: &mut (dyn FnMut(AuditProgress) + Send),
+) -> Result<AuditReport> {
     audit(&mut source?, progress).await
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gesta_core::{Error, Incarnation, Result};
-use gesta_sql::verify::{Progress, Report};
+use gesta_sql::verify::{AuditProgress, AuditReport};
 
 use crate::url::Scheme;
 
@@ -11,7 +11,7 @@ use crate::url::Scheme;
 #[derive(Debug, Clone)]
 pub struct Restored {
     /// What the check of the backup found.
-    pub report: Report,
+    pub report: AuditReport,
     /// The incarnation of the new store; `None` if the backup is damaged, so that no store was made.
     pub incarnation: Option<Incarnation>,
 }
@@ -30,7 +30,7 @@ pub struct Restored {
 pub async fn restore(
     from: &Path,
     url: &str,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(AuditProgress) + Send,
 ) -> Result<Restored> {
     let restored = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite(from, url, progress).await,
@@ -41,7 +41,11 @@ pub async fn restore(
 }
 
 #[cfg(feature = "sqlite")]
-async fn sqlite(from: &Path, url: &str, progress: impl FnMut(Progress) + Send) -> Result<Restored> {
+async fn sqlite(
+    from: &Path,
+    url: &str,
+    progress: impl FnMut(AuditProgress) + Send,
+) -> Result<Restored> {
     use gesta_sqlite::{Location, Restoring, SqliteBackend, SqliteConfig};
 
     use crate::blocking::blocking;
@@ -80,7 +84,7 @@ async fn sqlite(from: &Path, url: &str, progress: impl FnMut(Progress) + Send) -
 async fn sqlite(
     _from: &Path,
     _url: &str,
-    _progress: impl FnMut(Progress) + Send,
+    _progress: impl FnMut(AuditProgress) + Send,
 ) -> Result<Restored> {
     Err(crate::url::left_out("sqlite"))
 }

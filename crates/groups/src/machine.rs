@@ -117,8 +117,8 @@ struct Item {
 
 /// The decisions of one group.
 ///
-/// It has more fields than most structs: each event is in one of its queues, and what it moves through (consumers, lanes,
-/// progress) is a type of its own.
+/// It has more fields than most structs: each event is in one of its queues, and what it moves through (consumers,
+/// lanes, progress) is a type of its own.
 #[derive(Debug)]
 pub struct Machine {
     settings: Settings,

@@ -26,8 +26,8 @@ use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
 use crate::sending::Patience;
 use crate::stats::{Counts, ForwarderStats};
 
-/// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
-/// after the other. It must not block.
+/// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order,
+/// one after the other. It must not block.
 pub type OnReply = Box<dyn FnOnce(Result<Reply>) + Send>;
 
 /// Is told each hint that is newer than the route of its log. It must not block.
@@ -38,8 +38,8 @@ pub type OnHint = Arc<dyn Fn(LogId, &Hint) + Send + Sync>;
 pub struct Reply {
     /// What it has replied.
     pub body: Bytes,
-    /// True if the call was written before, to this owner or another, and that attempt may have been done as well, or may
-    /// yet be done. A refusal then says nothing about that attempt.
+    /// True if the call was written before, to this owner or another, and that attempt may have been done as well, or
+    /// may yet be done. A refusal then says nothing about that attempt.
     pub is_in_doubt: bool,
 }
 
@@ -163,11 +163,11 @@ impl Forwarder {
     }
 
     /// Sets who gets the calls of a log from now on: unanswered calls too, which are sent again, in order, to the new
-    /// owner, or come back if that is this node. This is for what the database says, or the new owner: a route that is older
-    /// than one set before is ignored. Hints are followed without it.
+    /// owner, or come back if that is this node. This is for what the database says, or the new owner: a route that is
+    /// older than one set before is ignored. Hints are followed without it.
     ///
-    /// The route is set by the invocation, in order with calls. The future ends when the route is in force; if this node
-    /// is the owner, all calls made before have come back by then. It may be dropped.
+    /// The route is set by the invocation, in order with calls. The future ends when the route is in force; if this
+    /// node is the owner, all calls made before have come back by then. It may be dropped.
     pub fn set_route(&self, log: LogId, route: Route) -> impl Future<Output = ()> + Send + use<> {
         let (done, is_done) = oneshot::channel();
         if let Some(log) = self.log(log) {
@@ -211,7 +211,8 @@ impl Forwarder {
         }
     }
 
-    /// Forwards a call that only its owner can do, and waits for its outcome. The order is fixed by the invocation, not by the first poll.
+    /// Forwards a call that only its owner can do, and waits for its outcome. The order is fixed by the invocation, not
+    /// by the first poll.
     ///
     /// Futures of several calls that come back may be polled in any order: who needs the order then uses
     /// [`submit`](Self::submit).
@@ -267,8 +268,8 @@ impl Forwarder {
         }
     }
 
-    /// Asks a node a question that belongs to no log, with a body of at most `body_bytes_max`. Questions have no order and
-    /// are never sent twice.
+    /// Asks a node a question that belongs to no log, with a body of at most `body_bytes_max`. Questions have no order
+    /// and are never sent twice.
     ///
     /// # Errors
     /// [`AskError`].

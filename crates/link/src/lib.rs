@@ -5,8 +5,8 @@
 //! ([`LinkServer`]) and hands the calls to whoever serves them ([`Serve`]). Beside calls there are questions from node
 //! to node, which have no order ([`Forwarder::ask`]).
 //!
-//! Why not one request for each call: the calls of a log must reach its owner in the order in which they were made, also
-//! when the owner changes or a connection breaks in between. So all calls from one node for one log travel on one
+//! Why not one request for each call: the calls of a log must reach its owner in the order in which they were made,
+//! also when the owner changes or a connection breaks in between. So all calls from one node for one log travel on one
 //! *lane*, a stream of the connection, and a pure state machine at each end of the lane keeps the order (`sending`,
 //! `receiving`).
 //!

@@ -120,8 +120,8 @@ pub struct Violation(pub(crate) &'static str);
 
 /// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome.
 ///
-/// It has more fields than most structs, for a call waits for the route, the link and the lane at once, and each of them
-/// changes by itself.
+/// It has more fields than most structs, for a call waits for the route, the link and the lane at once, and each of
+/// them changes by itself.
 #[derive(Debug)]
 pub struct Sender<T> {
     own: Address,
@@ -308,7 +308,7 @@ impl<T> Sender<T> {
     /// True if the next call could be written but for the owner, which takes no more before it has answered some.
     pub(crate) fn waits_for_credit(&self) -> bool {
         match (self.link, &self.lane, self.waiting.front()) {
-            (Link::Up(credit), Some(lane), Some(next)) => {
+            (LinkState::Up(credit), Some(lane), Some(next)) => {
                 lane.is_open() && !lane.takes(next.bytes, credit)
             }
             _ => false,

@@ -34,8 +34,8 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// When the server is shut down, what is written may take so long to leave.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
-/// Serves the links of other nodes. A clone is another handle of the same server. When the last one is dropped, all links
-/// are cut and the port is given back, as if the process had died.
+/// Serves the links of other nodes. A clone is another handle of the same server. When the last one is dropped, all
+/// links are cut and the port is given back, as if the process had died.
 #[derive(Clone, Debug)]
 pub struct LinkServer {
     shared: Arc<ServerShared>,
@@ -86,8 +86,8 @@ impl ForwarderLanes {
     }
 }
 
-/// The newest lanes of all forwarders. Each connection holds those of its forwarder: as long as one is open, calls of an
-/// old lane may still arrive on it.
+/// The newest lanes of all forwarders. Each connection holds those of its forwarder: as long as one is open, calls of
+/// an old lane may still arrive on it.
 #[derive(Debug, Default)]
 struct NewestLanes(Mutex<HashMap<Uuid, Weak<ForwarderLanes>>>);
 

@@ -1,7 +1,7 @@
 //! Patterns of stream names and event types: regular expressions and prefixes.
 //!
-//! A pattern is compared with an event as these clients are shown it: Gesta notes deletes and tombstones in events of its
-//! own types, which they know by others ([`shown_as`]).
+//! A pattern is compared with an event as these clients are shown it: Gesta notes deletes and tombstones in events of
+//! its own types, which they know by others ([`shown_as`]).
 //! Why an engine with look-ahead: clients look ahead to leave events out, also in their default filters, and engines in
 //! linear time cannot. The steps of the engine are bounded, so that no expression holds a server up.
 //! Not here: the filters of the store itself, which a database can carry out (`gesta_core::Filter`).

@@ -23,10 +23,10 @@ use crate::connection::{Connection, Connector, Notices, Role};
 use crate::encode::{Binds, StatementKind, kind_of};
 use crate::error::{self, Class};
 use crate::flights::{Flights, Look};
-use crate::gather::Part;
+use crate::gather::StatementPart;
 use crate::history::Ledger;
 use crate::prepared::Prepared;
-use crate::reach::{LATE_AFTER, Lookout};
+use crate::reach::{HostWatch, LATE_AFTER};
 use crate::witness::Mark;
 
 const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
@@ -60,7 +60,7 @@ pub(crate) struct Appender {
     connection: Connection,
     statements: Statements,
     answer_timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<SharedFlights>,
     ledger: Arc<Ledger>,
     /// The task that ends the use of the connection when its host is given up, or the database changes over.
     _telling: Telling,
@@ -121,22 +121,22 @@ impl Drop for Telling {
 
 /// What the connection shares with the futures that await its answers.
 #[derive(Debug)]
-struct Shared {
+struct SharedFlights {
     flights: Mutex<Flights>,
     /// True once something is in doubt.
     doubted: watch::Sender<bool>,
     /// How many statements in a row gave up waiting in the database.
     waits_given_up: AtomicU32,
-    lookout: Lookout,
+    host_watch: HostWatch,
 }
 
-impl Shared {
-    fn new(lookout: Lookout) -> Arc<Self> {
+impl SharedFlights {
+    fn new(host_watch: HostWatch) -> Arc<Self> {
         Arc::new(Self {
             flights: Mutex::new(Flights::new(Instant::now())),
             doubted: watch::Sender::new(false),
             waits_given_up: AtomicU32::new(0),
-            lookout,
+            host_watch,
         })
     }
 
@@ -162,7 +162,7 @@ impl Shared {
         match judged {
             Judged::Failed(error) if error::is_wait_given_up(error) => {
                 if self.waits_given_up.fetch_add(1, Ordering::Relaxed) + 1 >= WAITS_GIVEN_UP_MAX {
-                    self.lookout
+                    self.host_watch
                         .give_up("statements repeatedly gave up waiting");
                 }
             }
@@ -200,7 +200,7 @@ impl Appender {
         let statements = Statements::prepare(&connection.client, appends).await;
         let statements =
             statements.map_err(|error| error::general(&error).during("prepare the append"))?;
-        let shared = Shared::new(connection.lookout());
+        let shared = SharedFlights::new(connection.host_watch());
         let (over, told) = (connection.used.over(), Arc::downgrade(&shared));
         let outdated = ledger.outdated(connection.generation);
         let telling = async move {
@@ -242,7 +242,7 @@ impl Appender {
     /// Writes a statement to the connection. The future returns its outcome.
     pub(crate) fn send(
         &self,
-        parts: Vec<Part<Arc<Prepared>>>,
+        parts: Vec<StatementPart<Arc<Prepared>>>,
     ) -> impl Future<Output = Judged> + Send + use<> {
         let limit = self.answer_timeout + upload_allowance(&parts);
         let expected: Vec<Expected> = parts.iter().filter_map(Expected::of).collect();
@@ -257,7 +257,7 @@ impl Appender {
     }
 
     /// Hands a statement to the queue of the connection. The first poll encodes and queues it.
-    fn write(&self, parts: Vec<Part<Arc<Prepared>>>) -> Answer {
+    fn write(&self, parts: Vec<StatementPart<Arc<Prepared>>>) -> Answer {
         let client = Arc::clone(&self.connection.client);
         let kind = kind_of(&parts);
         let statement = self.statements.of(kind);
@@ -265,11 +265,11 @@ impl Appender {
             let binds = Binds::new(kind, &parts);
             let params = binds.params();
             match statement {
-                Known::OfOneLog(statement) => {
+                AppendStatement::OfOneLog(statement) => {
                     let count = client.execute(&statement, &params).await?;
                     Ok(Reply::Count(count))
                 }
-                Known::OfLogs(statement) => {
+                AppendStatement::OfLogs(statement) => {
                     let rows = client.query(&statement, &params).await?;
                     read_reply(&rows)
                 }
@@ -312,12 +312,12 @@ impl Appender {
                     Look::Wait(until) => (due, late) = (until, None),
                     Look::Late(until) => {
                         due = until;
-                        late = late.or_else(|| shared.lookout.is_late());
+                        late = late.or_else(|| shared.host_watch.is_late());
                     }
                     Look::Overdue => {
                         let reason = format!("no answer within {} s", limit.as_secs_f64());
                         shared.raise(&reason);
-                        shared.lookout.give_up(&reason);
+                        shared.host_watch.give_up(&reason);
                     }
                 }
             };
@@ -328,7 +328,7 @@ impl Appender {
 }
 
 impl Expected {
-    fn of(part: &Part<Arc<Prepared>>) -> Option<Self> {
+    fn of(part: &StatementPart<Arc<Prepared>>) -> Option<Self> {
         let last = part.batches.last()?;
         let events: usize = part.batches.iter().map(|batch| batch.events()).sum();
         let (position, writer) = last.end();
@@ -350,7 +350,7 @@ fn judge(
     number: u64,
     expected: &[Expected],
     answer: Driver<Reply>,
-    shared: &Shared,
+    shared: &SharedFlights,
     notices: &Notices,
 ) -> Judged {
     let mut flights = shared.flights();
@@ -419,7 +419,7 @@ fn compare(expected: &[Expected], reply: &Reply) -> std::result::Result<Vec<bool
 fn witness(
     judged: Judged,
     expected: &[Expected],
-    shared: &Shared,
+    shared: &SharedFlights,
     ledger: &Ledger,
     generation: u64,
 ) -> Judged {
@@ -445,14 +445,14 @@ fn read_reply(rows: &[Row]) -> Driver<Reply> {
 }
 
 /// Allows one second for each MiB, since a slow line is not a dead one.
-fn upload_allowance(parts: &[Part<Arc<Prepared>>]) -> Duration {
+fn upload_allowance(parts: &[StatementPart<Arc<Prepared>>]) -> Duration {
     let batches = parts.iter().flat_map(|part| &part.batches);
     let bytes: usize = batches.map(|batch| batch.bytes()).sum();
     Duration::from_secs(u64::try_from(bytes >> 20).unwrap_or(0))
 }
 
 /// A prepared statement, by the kind of its answer.
-enum Known {
+enum AppendStatement {
     OfOneLog(Statement),
     OfLogs(Statement),
 }
@@ -490,12 +490,14 @@ impl Statements {
         })
     }
 
-    fn of(&self, kind: StatementKind) -> Known {
+    fn of(&self, kind: StatementKind) -> AppendStatement {
         let of_logs = self.of_logs.as_ref();
         let statement = match (kind, of_logs) {
-            (StatementKind::Logs, Some(of_logs)) => return Known::OfLogs(of_logs.insert.clone()),
+            (StatementKind::Logs, Some(of_logs)) => {
+                return AppendStatement::OfLogs(of_logs.insert.clone());
+            }
             (StatementKind::LogsAndNames, Some(of_logs)) => {
-                return Known::OfLogs(of_logs.insert_and_names.clone());
+                return AppendStatement::OfLogs(of_logs.insert_and_names.clone());
             }
             (StatementKind::Confirm, _) => &self.confirm,
             (StatementKind::One, _) => &self.insert_one,
@@ -506,6 +508,6 @@ impl Statements {
                 &self.insert_and_names
             }
         };
-        Known::OfOneLog(statement.clone())
+        AppendStatement::OfOneLog(statement.clone())
     }
 }

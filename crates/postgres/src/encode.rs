@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
 
-use crate::gather::Part;
-use crate::prepared::{Names, Prepared};
+use crate::gather::StatementPart;
+use crate::prepared::{NameColumns, Prepared};
 use crate::values::{Column, Field};
 
 /// The statement that one or several batches need.
@@ -34,7 +34,7 @@ pub(crate) enum StatementKind {
 }
 
 /// Returns the statement that these parts need.
-pub(crate) fn kind_of(parts: &[Part<Arc<Prepared>>]) -> StatementKind {
+pub(crate) fn kind_of(parts: &[StatementPart<Arc<Prepared>>]) -> StatementKind {
     let batches = || parts.iter().flat_map(|part| &part.batches);
     let names = batches().any(|batch| batch.has_names());
     let packed = || batches().any(|batch| batch.has_packed());
@@ -83,7 +83,7 @@ struct NewNames<'a> {
 }
 
 impl<'a> NewNames<'a> {
-    fn add(&mut self, log: i16, known: &Names, names: impl Iterator<Item = &'a str>) {
+    fn add(&mut self, log: i16, known: &NameColumns, names: impl Iterator<Item = &'a str>) {
         self.ids.extend(&known.ids);
         self.checksums.extend(&known.checksums);
         self.names.extend(names);
@@ -142,7 +142,7 @@ const OF_LOGS: &[Field] = &[
 ];
 
 impl<'a> Binds<'a> {
-    pub(crate) fn new(kind: StatementKind, parts: &'a [Part<Arc<Prepared>>]) -> Self {
+    pub(crate) fn new(kind: StatementKind, parts: &'a [StatementPart<Arc<Prepared>>]) -> Self {
         let fields: Vec<Field> = match kind {
             StatementKind::Confirm => Vec::new(),
             StatementKind::One | StatementKind::Plain => OF_ONE_LOG.to_vec(),
@@ -169,7 +169,7 @@ impl<'a> Binds<'a> {
         binds
     }
 
-    fn add(&mut self, part: &'a Part<Arc<Prepared>>) {
+    fn add(&mut self, part: &'a StatementPart<Arc<Prepared>>) {
         if let Some(first) = part.batches.first() {
             self.links.logs.push(first.log);
             self.links.positions.push(first.after_position);

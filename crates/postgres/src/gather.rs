@@ -54,15 +54,15 @@ pub(crate) struct LaneId(u64);
 pub(crate) struct Ticket(u64);
 
 /// Identifies a row in its log.
-pub(crate) type Place = (Position, WriterEpoch);
+pub(crate) type RowPlace = (Position, WriterEpoch);
 
 /// What must be known about a batch in order to gather it.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece<T> {
     /// The row that the batch follows.
-    pub(crate) after: Place,
+    pub(crate) after: RowPlace,
     /// The last row of the batch; `after` if it has no events.
-    pub(crate) end: Place,
+    pub(crate) end: RowPlace,
     pub(crate) events: usize,
     pub(crate) bytes: usize,
     /// The batch itself.
@@ -71,7 +71,7 @@ pub(crate) struct Piece<T> {
 
 /// The batches of one log in one statement, which follow one another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Part<T> {
+pub(crate) struct StatementPart<T> {
     pub(crate) log: LogId,
     pub(crate) batches: Vec<T>,
 }
@@ -92,7 +92,7 @@ pub(crate) enum Said<'a> {
 
 /// The outcome of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum BatchVerdict {
     Committed,
     Missed,
     /// The error of the statement holds for this batch.
@@ -206,7 +206,7 @@ impl<T: Clone> Gather<T> {
 
     /// Returns what is to be sent now, in the order of the logs; `None` if nothing is. Whenever a batch was submitted
     /// or answered, this is to be called until it returns `None`.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<Part<T>>> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<StatementPart<T>>> {
         let wanted = self.size_wanted(now)?;
         let chosen = self.choose();
         if chosen.choices.is_empty() || !chosen.is_full && chosen.size < wanted {
@@ -241,7 +241,7 @@ impl<T: Clone> Gather<T> {
         &mut self,
         said: Said<'_>,
         now: Instant,
-    ) -> Result<Vec<(Ticket, Verdict)>, Broken> {
+    ) -> Result<Vec<(Ticket, BatchVerdict)>, Broken> {
         let statement = self.under_way.pop_front().ok_or(Broken)?;
         if let Said::Executed(_) = said {
             let (sent, now) = (statement.sent.into_std(), now.into_std());

@@ -22,7 +22,7 @@ use crate::hosts::Timeline;
 use crate::names::Names;
 use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
-use crate::witness::{Comparison, Found, FoundLog, Known, Mark, Replaced, View};
+use crate::witness::{Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
@@ -38,7 +38,7 @@ type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 /// The history of the store, as this process knows it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    known: Mutex<Known>,
+    known: Mutex<KnownHistory>,
     current: CurrentHistory,
     /// The present generation of connections.
     generation: watch::Sender<u64>,
@@ -54,7 +54,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(incarnation: Incarnation, channel: String) -> Arc<Self> {
         Arc::new(Self {
-            known: Mutex::new(Known::new(incarnation)),
+            known: Mutex::new(KnownHistory::new(incarnation)),
             current: CurrentHistory::new(incarnation),
             generation: watch::Sender::new(0),
             names: Names::default(),
@@ -68,7 +68,7 @@ impl Ledger {
         self.current.get()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownHistory> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Forgets what rests on answers of older connections. This is done under the lock of what is known, so that nobody
     /// gets a connection of the new generation before.
-    fn begin_generation(&self, known: &Known) {
+    fn begin_generation(&self, known: &KnownHistory) {
         self.names.forget(known.generation());
         self.generation.send_replace(known.generation());
     }

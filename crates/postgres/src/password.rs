@@ -16,12 +16,12 @@ pub(crate) enum Passwords {
     /// There is one password for all hosts.
     One(String),
     /// The passwords are those of a password file, of which the first match counts.
-    File(Vec<Entry>),
+    File(Vec<PasswordLine>),
 }
 
 /// A line of a password file. `None` matches everything.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct PasswordLine {
     host: Option<String>,
     port: Option<String>,
     database: Option<String>,
@@ -124,7 +124,7 @@ fn is_open_to_others(_: &std::fs::Metadata) -> bool {
 
 /// Reads a line such as `host:port:database:user:password`. A `*` alone matches everything, and `\` takes the next
 /// character as it is.
-fn entry(line: &str) -> Option<Entry> {
+fn entry(line: &str) -> Option<PasswordLine> {
     if line.starts_with('#') {
         return None;
     }
@@ -144,7 +144,7 @@ fn entry(line: &str) -> Option<Entry> {
     let mut fields = fields.into_iter();
     let mut pattern = || fields.next().map(|text| (text != "*").then_some(text));
     let (host, port, database, user) = (pattern()?, pattern()?, pattern()?, pattern()?);
-    Some(Entry {
+    Some(PasswordLine {
         host,
         port,
         database,

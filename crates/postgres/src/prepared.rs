@@ -6,7 +6,7 @@ use gesta_core::backend::{Batch, RowId, WriterEpoch};
 use gesta_core::{Error, LogId, Result};
 use gesta_sql::{checksum, name_checksum, to_sql};
 
-use crate::gather::Place;
+use crate::gather::RowPlace;
 
 /// A batch, ready for a statement.
 #[derive(Debug)]
@@ -17,19 +17,19 @@ pub(crate) struct Prepared {
     pub(crate) checksums: Vec<i64>,
     pub(crate) after_position: i64,
     pub(crate) after_writer: i64,
-    pub(crate) streams: Names,
-    pub(crate) types: Names,
+    pub(crate) streams: NameColumns,
+    pub(crate) types: NameColumns,
     pub(crate) has_tags: bool,
 }
 
 /// The columns of new names that are not written straight from the batch.
 #[derive(Default, Debug)]
-pub(crate) struct Names {
+pub(crate) struct NameColumns {
     pub(crate) ids: Vec<i64>,
     pub(crate) checksums: Vec<i64>,
 }
 
-impl Names {
+impl NameColumns {
     fn new<'a>(log: LogId, names: impl Iterator<Item = (RowId, &'a str)>) -> Result<Self> {
         let mut columns = Self::default();
         for (row, name) in names {
@@ -58,8 +58,8 @@ impl Prepared {
             checksums: rows.map(|row| checksum(log, row, epoch)).collect(),
             after_position: to_sql(batch.after.position.0, "position")?,
             after_writer: batch.after.writer.0,
-            streams: Names::new(log, streams)?,
-            types: Names::new(log, types)?,
+            streams: NameColumns::new(log, streams)?,
+            types: NameColumns::new(log, types)?,
             has_tags: batch.rows.iter().any(|row| !row.tags.as_slice().is_empty()),
             batch,
         })
@@ -71,7 +71,7 @@ impl Prepared {
     }
 
     /// Returns the last row of the batch; if it has no events, the row that it follows.
-    pub(crate) fn end(&self) -> Place {
+    pub(crate) fn end(&self) -> RowPlace {
         match self.batch.rows.last() {
             Some(row) => (row.position, WriterEpoch(self.epoch)),
             None => (self.batch.after.position, self.batch.after.writer),

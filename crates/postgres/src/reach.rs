@@ -158,15 +158,15 @@ fn awaits_promotion(role: Role, unfit: &[Option<Unfit>]) -> bool {
 
 /// Watches the host of a connection for a caller that awaits an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Lookout {
+pub(crate) struct HostWatch {
     hosts: Arc<Hosts>,
     used: HostUse,
     timeline: Option<Timeline>,
 }
 
 impl Connection {
-    pub(crate) fn lookout(&self) -> Lookout {
-        Lookout {
+    pub(crate) fn host_watch(&self) -> HostWatch {
+        HostWatch {
             hosts: Arc::clone(&self.hosts),
             used: self.used.clone(),
             timeline: self.session.timeline,
@@ -176,25 +176,25 @@ impl Connection {
     /// Waits until the host of this connection is given up, and returns the reason. This is to be called when an answer
     /// begins to be awaited: if it is still awaited after [`LATE_AFTER`], the other hosts are looked at.
     pub(crate) fn host_lost(&self) -> impl Future<Output = String> + Send + use<> {
-        let lookout = (self.hosts.len() > 1).then(|| self.lookout());
+        let host_watch = (self.hosts.len() > 1).then(|| self.host_watch());
         async move {
-            let Some(lookout) = lookout else {
+            let Some(host_watch) = host_watch else {
                 return std::future::pending().await;
             };
             let late = async {
                 sleep(LATE_AFTER).await;
-                let _late = lookout.is_late();
+                let _late = host_watch.is_late();
                 std::future::pending::<String>().await
             };
             tokio::select! {
-                reason = lookout.used.over() => reason,
+                reason = host_watch.used.over() => reason,
                 never = late => never,
             }
         }
     }
 }
 
-impl Lookout {
+impl HostWatch {
     /// Begins to look at the other hosts, for as long as the returned guard lives. Returns `None` if there is nothing
     /// to look at.
     pub(crate) fn is_late(&self) -> Option<Late> {

@@ -43,7 +43,7 @@ const UPDATE_FROZEN: &str = include_str!("../sql/update_frozen.sql");
 const READ_CLUSTER: &str = include_str!("../sql/read_cluster.sql");
 const READ_MOVES: &str = include_str!("../sql/read_moves.sql");
 
-type Binds<'a> = [(&'a (dyn ToSql + Sync), Type)];
+type TypedBinds<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 /// The registry of one store.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl PostgresRegistry {
         self.changes.forget().await;
     }
 
-    async fn changes_one(&self, sql: &str, binds: &Binds<'_>) -> Result<bool> {
+    async fn changes_one(&self, sql: &str, binds: &TypedBinds<'_>) -> Result<bool> {
         Ok(!self.changes.run(sql, binds).await?.is_empty())
     }
 
@@ -321,7 +321,7 @@ enum Slot {
 
 impl Line {
     /// Runs one statement. If the answer is not waited for, or the store is closed, the connection is closed.
-    async fn run(&self, sql: &str, binds: &Binds<'_>) -> Result<Vec<Row>> {
+    async fn run(&self, sql: &str, binds: &TypedBinds<'_>) -> Result<Vec<Row>> {
         tokio::select! {
             biased;
             () = self.closed.cancelled() => Err(Error::unavailable("the store is closed")),
@@ -329,7 +329,7 @@ impl Line {
         }
     }
 
-    async fn run_to_end(&self, sql: &str, binds: &Binds<'_>) -> Result<Vec<Row>> {
+    async fn run_to_end(&self, sql: &str, binds: &TypedBinds<'_>) -> Result<Vec<Row>> {
         let mut slot = self.slot.lock().await;
         let connection = self.take(&mut slot).await?;
         let host_lost = connection.host_lost();

@@ -20,7 +20,7 @@ use crate::connection::{Connection, Connector, Role, read_settings};
 use crate::error;
 use crate::history::Ledger;
 use crate::payload::{Message, from_payload, to_payload};
-use crate::reach::Lookout;
+use crate::reach::HostWatch;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
@@ -48,7 +48,7 @@ struct Pending {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSignals {
     ledger: Arc<Ledger>,
     pending: Mutex<Pending>,
     wake: Notify,
@@ -60,13 +60,13 @@ struct Shared {
 /// The connection for messages. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSignals>,
     task: JoinHandle<()>,
 }
 
 impl Signals {
     pub(crate) fn start(connector: Arc<Connector>, ledger: Arc<Ledger>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedSignals {
             ledger,
             pending: Mutex::default(),
             wake: Notify::new(),
@@ -125,7 +125,7 @@ impl Drop for Signals {
     }
 }
 
-impl Shared {
+impl SharedSignals {
     fn take_payloads(&self) -> Vec<String> {
         let pending =
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
+async fn run(connector: Arc<Connector>, shared: Arc<SharedSignals>) {
     let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
     let mut told = Told::default();
     loop {
@@ -172,7 +172,7 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
 async fn serve(
     mut connection: Connection,
     connector: &Connector,
-    shared: &Shared,
+    shared: &SharedSignals,
     told: &mut Told,
 ) -> String {
     let channel = connector.config.channel();
@@ -185,14 +185,14 @@ async fn serve(
     }
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
-    let lookout = connection.lookout();
+    let host_watch = connection.host_watch();
     let over = connection.used.over();
     let outdated = shared.ledger.outdated(connection.generation);
     tokio::select! {
         cause = receive(&mut connection.notifications, &channel, shared) => cause,
         cause = send(&client, &statement, &channel, shared) => cause,
         cause = over => cause,
-        never = look_at_hosts(&lookout) => never,
+        never = look_at_hosts(&host_watch) => never,
         () = outdated => "the database has changed over".to_owned(),
         cause = look_at_settings(&client, connector, &shared.ledger) => cause,
     }
@@ -209,7 +209,7 @@ async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement
 async fn receive(
     notifications: &mut mpsc::Receiver<Notification>,
     channel: &str,
-    shared: &Shared,
+    shared: &SharedSignals,
 ) -> String {
     while let Some(message) = notifications.recv().await {
         if message.channel() != channel {
@@ -228,7 +228,12 @@ async fn receive(
 }
 
 /// Sends the messages that wait, and now and then an empty statement, until one is not answered. Returns the reason.
-async fn send(client: &Client, statement: &Statement, channel: &str, shared: &Shared) -> String {
+async fn send(
+    client: &Client,
+    statement: &Statement,
+    channel: &str,
+    shared: &SharedSignals,
+) -> String {
     loop {
         let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())
             .await
@@ -247,10 +252,10 @@ async fn send(client: &Client, statement: &Statement, channel: &str, shared: &Sh
 }
 
 /// Looks now and then whether another host has become the primary. If so, the present one is given up.
-async fn look_at_hosts(lookout: &Lookout) -> String {
+async fn look_at_hosts(host_watch: &HostWatch) -> String {
     loop {
         tokio::time::sleep(HOSTS_PAUSE).await;
-        let look = lookout.is_late();
+        let look = host_watch.is_late();
         tokio::time::sleep(HOSTS_LOOK).await;
         drop(look);
     }

@@ -3,8 +3,8 @@
 //! Why: a thousand subscribers would encode the same event a thousand times, and a hundred that do not read would hold
 //! a hundred copies of a large one. How: small lines are kept for a while and copied; large ones are shared by those
 //! who have not sent them yet, and freed with the last of them. Invariants: a small entry keeps its event alive, so its
-//! address cannot come to mean another event; the number of small entries and the size of each, with all that belongs to
-//! the event, are bounded; a large line counts once against the bytes in flight.
+//! address cannot come to mean another event; the number of small entries and the size of each, with all that belongs
+//! to the event, are bounded; a large line counts once against the bytes in flight.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -161,7 +161,7 @@ async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
 /// What the calls of the second version begin with.
 const STREAMS_V2: &str = "/kurrentdb.protocol.v2.streams.StreamsService/";
 
-async fn of_streams_v2(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+async fn of_streams_v2(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
     let answer = match method {
         "AppendSession" => v2::append_session(&mut call).await,
         "AppendRecords" => v2::append_records(&mut call).await,
@@ -173,7 +173,7 @@ async fn of_streams_v2(method: &str, path: &str, mut call: Call) -> Result<Reply
 /// What the calls of operators begin with.
 const OPERATIONS: &str = "/event_store.client.operations.Operations/";
 
-async fn of_operators(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+async fn of_operators(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
     match method {
         "StartScavenge" => operations::start_scavenge(&mut call).await,
         "StopScavenge" => operations::stop_scavenge(&mut call).await,

@@ -1,8 +1,9 @@
-//! Whether appends can succeed, as `/health/ready` tells it, whether requests find the store, and the log of the changes.
+//! Whether appends can succeed, as `/health/ready` tells it, whether requests find the store, and the log of the
+//! changes.
 //!
 //! Why here and not at each request: a probe comes every second, and a thousand requests fail in a second while a
-//! database is away; a log that repeats what it said hides what changes. Invariants: one warning when the server becomes
-//! unready, or requests begin to fail, and one line when that is over, however many ask.
+//! database is away; a log that repeats what it said hides what changes. Invariants: one warning when the server
+//! becomes unready, or requests begin to fail, and one line when that is over, however many ask.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -46,8 +46,8 @@ const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A client that has an idle connection when the server stops, and sends its next request within this time, is answered,
-/// and told that the connection ends. One that was closed at once might meet that request on its way.
+/// A client that has an idle connection when the server stops, and sends its next request within this time, is
+/// answered, and told that the connection ends. One that was closed at once might meet that request on its way.
 const LAST_ANSWER_MAX: Duration = Duration::from_millis(500);
 /// Connections that are still accepted when the server stops: as many as the system keeps waiting at most.
 const LAST_CONNECTIONS_MAX: usize = 4_096;
@@ -286,7 +286,8 @@ async fn accept(listener: TcpListener, handle: Handle) {
         }
         admit(socket, &handle, &builder);
     }
-    // Who has connected already may have sent a request. The runtime might not have heard of it yet, so the system is asked.
+    // Who has connected already may have sent a request. The runtime might not have heard of it yet, so the system is
+    // asked.
     let Ok(listener) = listener.into_std() else {
         return;
     };
@@ -449,8 +450,8 @@ async fn shake_hands(
     }
 }
 
-/// Ends when the server stops and the connection may be told so. HTTP/2 tells it without harm to a request that is on its
-/// way. In HTTP/1.1 only an answer can: so a connection without a running request gets a last chance of one.
+/// Ends when the server stops and the connection may be told so. HTTP/2 tells it without harm to a request that is on
+/// its way. In HTTP/1.1 only an answer can: so a connection without a running request gets a last chance of one.
 async fn time_to_end(state: &State, activity: &Activity) {
     state.stopping.cancelled().await;
     activity.set_ending();

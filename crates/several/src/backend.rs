@@ -18,7 +18,7 @@ use gesta_core::{
 
 use crate::info::Joined;
 use crate::leases::Leases;
-use crate::route::{Part, Routes};
+use crate::route::{DatabasePart, Routes};
 use crate::writer::RoutedWriter;
 
 /// A store whose logs lie in several databases.
@@ -49,7 +49,7 @@ impl Several {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn open(parts: &[Part]) -> Result<Self> {
+    pub async fn open(parts: &[DatabasePart]) -> Result<Self> {
         let routes = Arc::new(Routes::new(parts)?);
         let several = Self {
             logs: routes.map().logs(),

@@ -19,7 +19,7 @@ const TRIES_MAX: usize = 3;
 
 /// One open database of a store.
 #[derive(Clone)]
-pub struct Part {
+pub struct DatabasePart {
     /// The copy of the map of the logs that the database keeps.
     pub copy: Arc<MapCopy>,
     /// The backend of the database. It knows all logs of the store by their numbers, and holds events of some of them.
@@ -28,7 +28,7 @@ pub struct Part {
     pub keeper: Arc<dyn KeepsMap>,
 }
 
-impl std::fmt::Debug for Part {
+impl std::fmt::Debug for DatabasePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Part").field(&self.copy.here).finish()
     }
@@ -53,7 +53,7 @@ pub(crate) struct Routes {
 impl Routes {
     /// # Errors
     /// The errors of [`arrange`].
-    pub(crate) fn new(parts: &[Part]) -> Result<Self> {
+    pub(crate) fn new(parts: &[DatabasePart]) -> Result<Self> {
         let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
         let (map, places) = arrange(&copies)?;
         let database = |at: usize| Database {

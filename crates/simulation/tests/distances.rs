@@ -1,5 +1,5 @@
-//! Processes at different distances from one database, with callers that never rest: nobody waits for ever, and one that
-//! is alone sends large batches near the database and holds nobody back far from it.
+//! Processes at different distances from one database, with callers that never rest: nobody waits for ever, and one
+//! that is alone sends large batches near the database and holds nobody back far from it.
 //!
 //! The clock is virtual. The database commits one batch after the other; every way takes its time. Only the processes
 //! are real (`gesta_append::sequencer`).
@@ -423,8 +423,8 @@ fn alone(distance: Duration, callers: u32, late: Duration) -> (u32, f64) {
 /// Goal: near the database batches are large, for small ones only cost more; far from it nobody is held back until a
 /// batch is large. Answers that are noticed late, for the processor is busy, do not look like distance.
 ///
-/// What happened: latency under load was taken for distance, so with 1,000 callers beside the database 53 to 59 rows went
-/// in a batch, where 431 to 456 were 40 % quicker, and it stayed so.
+/// What happened: latency under load was taken for distance, so with 1,000 callers beside the database 53 to 59 rows
+/// went in a batch, where 431 to 456 were 40 % quicker, and it stayed so.
 #[test]
 fn a_lone_process_sends_large_batches_near_and_holds_nobody_back_far() {
     for late in [Duration::ZERO, MS] {

@@ -1,9 +1,9 @@
 //! One page of all events is read here.
 //!
 //! A page reads one log after the other until it is full; with which it begins depends on its checkpoint
-//! ([`reading_order`]), so that no log starves because of a busy one. An unfiltered page of a single log costs one round
-//! trip. The end of a log is read where the answer depends on it: for a filter, whose windows must end somewhere, and to
-//! tell a checkpoint at the end from one after the end.
+//! ([`reading_order`]), so that no log starves because of a busy one. An unfiltered page of a single log costs one
+//! round trip. The end of a log is read where the answer depends on it: for a filter, whose windows must end somewhere,
+//! and to tell a checkpoint at the end from one after the end.
 
 use gesta_core::backend::{History, LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;

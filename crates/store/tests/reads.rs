@@ -167,7 +167,8 @@ fn filters() -> Vec<Filter> {
     vec![Filter::ALL, category("plain"), Filter::query(third)]
 }
 
-/// Goal: reading all events page by page gives what the reference store gives, log by log, whatever the size of the pages.
+/// Goal: reading all events page by page gives what the reference store gives, log by log, whatever the size of the
+/// pages.
 #[tokio::test]
 async fn pages_of_all_events_agree_with_the_reference_store() {
     for logs in [1, 4] {

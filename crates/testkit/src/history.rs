@@ -20,7 +20,7 @@ use gesta_core::{
     RecordedEvent, Result, Revision, StreamId, Timestamp,
 };
 
-pub use report::{Report, Violation};
+pub use report::{HistoryReport, Violation};
 
 /// How an attempt to append has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,11 +124,11 @@ struct Records {
 
 /// What happened in a run. Clones are cheap, and all clones write into the same history.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct RunHistory {
     records: Arc<Mutex<Records>>,
 }
 
-impl History {
+impl RunHistory {
     /// Makes an empty history.
     #[must_use]
     pub fn new() -> Self {
@@ -227,7 +227,7 @@ impl History {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn check(&self, store: &dyn EventStore) -> Result<Report> {
+    pub async fn check(&self, store: &dyn EventStore) -> Result<HistoryReport> {
         let mut stored = Stored::default();
         let mut request = ReadAll::forwards().limit(gesta_core::limits::PAGE_EVENTS_MAX);
         loop {
@@ -247,7 +247,7 @@ impl History {
 
     /// Compares this history with events that were read in another way, each log in its order.
     #[must_use]
-    pub fn check_against(&self, events: &[RecordedEvent]) -> Report {
+    pub fn check_against(&self, events: &[RecordedEvent]) -> HistoryReport {
         let records = self.lock();
         let mut stored = Stored::default();
         events.iter().for_each(|event| stored.push(event, &records));

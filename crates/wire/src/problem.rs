@@ -184,7 +184,7 @@ pub struct Members {
     pub actual: Option<Option<u64>>,
     /// The node that runs the consumer group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
+    pub owner: Option<GroupNode>,
     /// The maximum that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
@@ -192,7 +192,7 @@ pub struct Members {
 
 /// A node that runs a consumer group, because it owns the log of the group's checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
+pub struct GroupNode {
     /// The number of that log.
     pub log: u16,
     /// The number of the node.
@@ -208,7 +208,7 @@ impl Members {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Text<M> {
+struct ProblemText<M> {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -245,7 +245,7 @@ impl Document {
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
-        let text = Text {
+        let text = ProblemText {
             kind: format!("{TYPE_PREFIX}{}", self.kind.name),
             title: self.kind.title.to_owned(),
             status: self.kind.status,
@@ -259,7 +259,7 @@ impl Document {
     /// Reads a document from JSON; `None` if it is no problem document of this API.
     #[must_use]
     pub fn read(json: &[u8]) -> Option<Self> {
-        let text: Text<Members> = serde_json::from_slice(json).ok()?;
+        let text: ProblemText<Members> = serde_json::from_slice(json).ok()?;
         let name = text.kind.strip_prefix(TYPE_PREFIX)?;
         Some(Self {
             kind: KINDS.iter().find(|kind| kind.name == name)?,
@@ -391,7 +391,7 @@ mod tests {
                 revision: Some(7),
                 expected: Some(Expected::default()),
                 actual: Some(Some(8)),
-                owner: Some(Owner {
+                owner: Some(GroupNode {
                     log: 3,
                     node: 4,
                     address: "host:1".into(),

@@ -76,8 +76,8 @@ impl Trouble {
         self.told.ends() | self.told_lasting.ends()
     }
 
-    /// Forgets all faults though nothing has succeeded, because nothing is tried any more. The log is not told again when
-    /// something is, and fails.
+    /// Forgets all faults though nothing has succeeded, because nothing is tried any more. The log is not told again
+    /// when something is, and fails.
     pub(crate) fn forget(&mut self) {
         *self = Self {
             told: self.told,

@@ -374,8 +374,8 @@ async fn tags_types_and_names_count_against_the_bytes_of_the_queue() {
     assert!((40..=64).contains(&named), "{named}");
 }
 
-/// What happened: data that the backend had packed were held in two forms, and one of them counted. What holds now: both
-/// count; and without room for the second, the data go as they came.
+/// What happened: data that the backend had packed were held in two forms, and one of them counted. What holds now:
+/// both count; and without room for the second, the data go as they came.
 #[tokio::test]
 async fn the_backends_form_of_the_data_counts_too() {
     let world = world(2);

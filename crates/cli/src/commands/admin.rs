@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta::verify::Report;
+use gesta::verify::AuditReport;
 use gesta::{Database, Options, RunMode};
 use gesta_core::EventStore;
 use indicatif::ProgressBar;
@@ -63,12 +63,12 @@ pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
 }
 
 /// Returns the failure of a command that found a damaged store.
-pub(super) fn damaged(report: &Report) -> Failure {
+pub(super) fn damaged(report: &AuditReport) -> Failure {
     Failure::Message(Code::Damaged, format!("{} findings", report.findings_total))
 }
 
 /// Shows what a check found, and the summary.
-pub(super) fn show(report: &Report, output: &mut Output) -> Outcome {
+pub(super) fn show(report: &AuditReport, output: &mut Output) -> Outcome {
     for finding in &report.findings {
         let record = json!({
             "kind": finding.kind.as_str(),

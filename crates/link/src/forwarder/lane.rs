@@ -19,7 +19,7 @@ use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
 use crate::route::Route;
-use crate::sending::{Link, Output, Patience, Sender, Violation};
+use crate::sending::{LinkState, Output, Patience, Sender, Violation};
 use crate::stats::Counts;
 
 /// Inputs taken at once.
@@ -129,7 +129,7 @@ pub(super) struct LaneTask {
 }
 
 /// What a step waits for.
-enum Event {
+enum Woken {
     Inputs(usize),
     Target,
     Stream(PipeEvent),
@@ -174,22 +174,22 @@ impl LaneTask {
             timer_is_for = wake_at;
             let (target, stream) = (&mut self.target, &mut self.stream);
             let event = tokio::select! {
-                count = self.inputs.recv_many(&mut inputs, INTAKE_MAX) => Event::Inputs(count),
+                count = self.inputs.recv_many(&mut inputs, INTAKE_MAX) => Woken::Inputs(count),
                 event = poll_fn(|context| match stream {
                     Some(stream) => stream.pipe.poll(context),
                     None => std::task::Poll::Pending,
-                }) => Event::Stream(event),
-                () = changed(target) => Event::Target,
-                () = &mut timer, if timer_is_for.is_some() => Event::Time,
-                () = closed.cancelled() => Event::Close,
+                }) => Woken::Stream(event),
+                () = changed(target) => Woken::Target,
+                () = &mut timer, if timer_is_for.is_some() => Woken::Time,
+                () = closed.cancelled() => Woken::Close,
             };
             match event {
-                Event::Inputs(0) | Event::Close => break,
-                Event::Inputs(_) => inputs.drain(..).for_each(|input| self.input(input)),
-                Event::Stream(PipeEvent::Data) => self.read(),
-                Event::Stream(PipeEvent::Ended) => self.lose_stream(),
-                Event::Time => timer_is_for = None,
-                Event::Target | Event::Stream(PipeEvent::Room) => {}
+                Woken::Inputs(0) | Woken::Close => break,
+                Woken::Inputs(_) => inputs.drain(..).for_each(|input| self.input(input)),
+                Woken::Stream(PipeEvent::Data) => self.read(),
+                Woken::Stream(PipeEvent::Ended) => self.lose_stream(),
+                Woken::Time => timer_is_for = None,
+                Woken::Target | Woken::Stream(PipeEvent::Room) => {}
             }
             self.work();
         }
@@ -285,10 +285,10 @@ impl LaneTask {
         };
         let state = target.state.borrow_and_update();
         let link = match (state.reach, &state.link) {
-            (Reach::Unreachable, _) => Link::Unreachable,
-            _ if state.is_silent => Link::Silent,
-            (Reach::Reachable, Some(link)) => Link::Up(link.credit),
-            _ => Link::Down,
+            (Reach::Unreachable, _) => LinkState::Unreachable,
+            _ if state.is_silent => LinkState::Silent,
+            (Reach::Reachable, Some(link)) => LinkState::Up(link.credit),
+            _ => LinkState::Down,
         };
         drop(state);
         self.core.link(&node, link);

@@ -17,11 +17,11 @@ use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
 use super::looked::Looked;
-use super::{Caller, Shared};
+use super::{Caller, ServerShared};
 use crate::clock::Clock;
 use crate::frame::Frame;
 use crate::pipe::{Pipe, PipeEvent};
-use crate::receiving::{Newest, Receiver, Refusal, Verdict};
+use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
 use crate::route::{Epoch, Hint};
 use crate::sending::Violation;
 use crate::serve::{Answer, Call, Question, Served};
@@ -30,7 +30,7 @@ use crate::serve::{Answer, Call, Question, Served};
 const ANSWERS_MAX: usize = 256;
 
 /// Serves a stream until it ends.
-pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<Shared>) {
+pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<ServerShared>) {
     let forwarder = caller.process;
     let first = loop {
         match poll_fn(|context| pipe.poll(context)).await {
@@ -45,7 +45,7 @@ pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<Shared>) {
     };
     let served = match first {
         Ok((Frame::Open { log, lane, epoch }, _)) => {
-            let lane = Lane::new(pipe, &caller, log, lane, epoch, &shared);
+            let lane = ServedLane::new(pipe, &caller, log, lane, epoch, &shared);
             lane.run().await
         }
         Ok((
@@ -75,7 +75,7 @@ async fn answer(
     body: Bytes,
     deadline: Instant,
     from: Uuid,
-    shared: &Shared,
+    shared: &ServerShared,
 ) {
     let remaining = deadline.saturating_duration_since(Clock::MACHINE.now());
     let Some(_open) = shared.open.take([1]).ok().filter(|_| !remaining.is_zero()) else {
@@ -102,14 +102,14 @@ struct Answered {
 }
 
 /// A call that was taken: a future without a box of its own beside the one it was given.
-struct Taken {
+struct OpenCall {
     seq: u64,
     bytes: usize,
     answer: BoxFuture<'static, Answer>,
     _open: Option<Permit>,
 }
 
-impl Future for Taken {
+impl Future for OpenCall {
     type Output = Answered;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
@@ -119,15 +119,15 @@ impl Future for Taken {
     }
 }
 
-enum Event {
+enum LaneEvent {
     Answers,
     Pipe(PipeEvent),
     End,
 }
 
 /// A lane.
-struct Lane<'a> {
-    shared: &'a Shared,
+struct ServedLane<'a> {
+    shared: &'a ServerShared,
     pipe: Pipe,
     forwarder: Uuid,
     log: LogId,
@@ -136,18 +136,18 @@ struct Lane<'a> {
     newest: Arc<Mutex<Newest>>,
     looked: Arc<Looked>,
     core: Receiver,
-    taken: FuturesUnordered<Taken>,
+    taken: FuturesUnordered<OpenCall>,
     answers: Vec<Answered>,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> ServedLane<'a> {
     fn new(
         pipe: Pipe,
         caller: &Caller,
         log: LogId,
         number: u64,
         epoch: Epoch,
-        shared: &'a Shared,
+        shared: &'a ServerShared,
     ) -> Self {
         Self {
             shared,
@@ -179,11 +179,11 @@ impl<'a> Lane<'a> {
         let mut ending = std::pin::pin!(ending.cancelled());
         loop {
             match poll_fn(|context| self.poll(ending.as_mut(), context)).await {
-                Event::Answers => self.write()?,
-                Event::Pipe(PipeEvent::Data) => self.read()?,
-                Event::Pipe(PipeEvent::Room) => {}
-                Event::Pipe(PipeEvent::Ended) => return Ok(()),
-                Event::End => {
+                LaneEvent::Answers => self.write()?,
+                LaneEvent::Pipe(PipeEvent::Data) => self.read()?,
+                LaneEvent::Pipe(PipeEvent::Room) => {}
+                LaneEvent::Pipe(PipeEvent::Ended) => return Ok(()),
+                LaneEvent::End => {
                     self.pipe.finish().await;
                     return Ok(());
                 }
@@ -200,7 +200,7 @@ impl<'a> Lane<'a> {
         &mut self,
         ending: Pin<&mut WaitForCancellationFuture<'_>>,
         context: &mut Context<'_>,
-    ) -> Poll<Event> {
+    ) -> Poll<LaneEvent> {
         while !self.pipe.is_full() && self.answers.len() < ANSWERS_MAX {
             match self.taken.poll_next_unpin(context) {
                 Poll::Ready(Some(answered)) => self.answers.push(answered),
@@ -208,12 +208,12 @@ impl<'a> Lane<'a> {
             }
         }
         if !self.answers.is_empty() {
-            return Poll::Ready(Event::Answers);
+            return Poll::Ready(LaneEvent::Answers);
         }
         if let Poll::Ready(event) = self.pipe.poll(context) {
-            return Poll::Ready(Event::Pipe(event));
+            return Poll::Ready(LaneEvent::Pipe(event));
         }
-        ending.poll(context).map(|()| Event::End)
+        ending.poll(context).map(|()| LaneEvent::End)
     }
 
     /// Hands over the calls that have come.
@@ -241,9 +241,9 @@ impl<'a> Lane<'a> {
             }
             let bytes = body.len();
             match self.core.call(now, seq, bytes, since, remaining)? {
-                Verdict::Refused => {}
-                Verdict::DeadlineOver => self.send(seq, bytes, Answer::DeadlineOver),
-                Verdict::HandOver(remaining) => {
+                CallVerdict::Refused => {}
+                CallVerdict::DeadlineOver => self.send(seq, bytes, Answer::DeadlineOver),
+                CallVerdict::HandOver(remaining) => {
                     let call = Call {
                         kind,
                         is_in_doubt,
@@ -264,7 +264,7 @@ impl<'a> Lane<'a> {
             Served::NotHere(hint) => self.send(seq, bytes, Answer::NotHere(hint)),
             Served::Taken(answer) => {
                 self.core.taken(seq);
-                self.taken.push(Taken {
+                self.taken.push(OpenCall {
                     seq,
                     bytes,
                     answer,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use gesta_core::LogId;
 
-use super::{Broken, Part, Piece, Ticket, Verdict};
+use super::{BatchVerdict, Broken, Piece, StatementPart, Ticket};
 
 /// How often a batch goes with those of other logs, if a key is taken each time. A batch that collided once usually
 /// misses the next time, because the other writer has committed, and does not hinder the others.
@@ -22,14 +22,14 @@ pub(super) struct Lane<T> {
     pub(super) log: LogId,
     /// The number of the last statement that took a batch of this lane.
     pub(super) served: u64,
-    entries: VecDeque<Entry<T>>,
+    entries: VecDeque<LaneEntry<T>>,
     /// How many of the next batches go alone, because one was refused or failed.
     alone: u32,
     is_closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct LaneEntry<T> {
     ticket: Ticket,
     piece: Piece<T>,
     /// The number of the statement that carries the batch; `None` while it waits.
@@ -38,7 +38,7 @@ struct Entry<T> {
     goes_alone: bool,
 }
 
-impl<T> Entry<T> {
+impl<T> LaneEntry<T> {
     fn follows(&self, other: &Self) -> bool {
         self.piece.after == other.piece.end
     }
@@ -63,7 +63,7 @@ impl<T: Clone> Lane<T> {
     // ---- what waits ----
 
     pub(super) fn push(&mut self, ticket: Ticket, piece: Piece<T>) {
-        self.entries.push_back(Entry {
+        self.entries.push_back(LaneEntry {
             ticket,
             piece,
             sent: None,
@@ -129,7 +129,7 @@ impl<T: Clone> Lane<T> {
 
     /// Returns the batch at this index, if it may go with the one before it.
     pub(super) fn follower(&self, index: usize) -> Option<&Piece<T>> {
-        let waits = |entry: &&Entry<T>| entry.sent.is_none() && !self.goes_alone(index);
+        let waits = |entry: &&LaneEntry<T>| entry.sent.is_none() && !self.goes_alone(index);
         let entry = self.entries.get(index).filter(waits)?;
         self.is_chained(index).then_some(&entry.piece)
     }
@@ -140,7 +140,7 @@ impl<T: Clone> Lane<T> {
         first: usize,
         count: usize,
         number: u64,
-    ) -> (Vec<Ticket>, Part<T>) {
+    ) -> (Vec<Ticket>, StatementPart<T>) {
         self.served = number;
         let mut tickets = Vec::with_capacity(count);
         let mut batches = Vec::with_capacity(count);
@@ -150,7 +150,7 @@ impl<T: Clone> Lane<T> {
             batches.push(entry.piece.load.clone());
         }
         let log = self.log;
-        (tickets, Part { log, batches })
+        (tickets, StatementPart { log, batches })
     }
 
     // ---- what the database said ----
@@ -162,7 +162,7 @@ impl<T: Clone> Lane<T> {
     /// Tells whether a batch before this one had not been executed, or not again, when the statement of this number
     /// was.
     fn was_too_early(&self, index: usize, number: u64) -> bool {
-        let later = |entry: &Entry<T>| entry.sent.is_none_or(|sent| sent > number);
+        let later = |entry: &LaneEntry<T>| entry.sent.is_none_or(|sent| sent > number);
         self.entries.iter().take(index).any(later)
     }
 
@@ -171,7 +171,7 @@ impl<T: Clone> Lane<T> {
     pub(super) fn commit(
         &mut self,
         tickets: &[Ticket],
-        verdicts: &mut Vec<(Ticket, Verdict)>,
+        verdicts: &mut Vec<(Ticket, BatchVerdict)>,
     ) -> Result<(), Broken> {
         for ticket in tickets {
             let Some(index) = self.find(*ticket) else {
@@ -181,7 +181,7 @@ impl<T: Clone> Lane<T> {
                 if entry.ticket != *ticket && entry.has_events() {
                     return Err(Broken);
                 }
-                verdicts.push((entry.ticket, Verdict::Committed));
+                verdicts.push((entry.ticket, BatchVerdict::Committed));
             }
             self.alone = self.alone.saturating_sub(1);
         }
@@ -193,12 +193,12 @@ impl<T: Clone> Lane<T> {
         &mut self,
         tickets: &[Ticket],
         number: u64,
-        verdicts: &mut Vec<(Ticket, Verdict)>,
+        verdicts: &mut Vec<(Ticket, BatchVerdict)>,
     ) {
         for ticket in tickets {
             match self.find(*ticket) {
                 Some(index) if self.was_too_early(index, number) => self.take_back(index, verdicts),
-                Some(index) => self.lose(index, Verdict::Missed, verdicts),
+                Some(index) => self.lose(index, BatchVerdict::Missed, verdicts),
                 None => {}
             }
         }
@@ -206,7 +206,11 @@ impl<T: Clone> Lane<T> {
 
     /// Notes that a key was taken in this log or in another one. The batches go together once more, and after that
     /// alone.
-    pub(super) fn collide(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+    pub(super) fn collide(
+        &mut self,
+        tickets: &[Ticket],
+        verdicts: &mut Vec<(Ticket, BatchVerdict)>,
+    ) {
         for ticket in tickets {
             if let Some(index) = self.find(*ticket) {
                 let entry = &mut self.entries[index];
@@ -219,7 +223,7 @@ impl<T: Clone> Lane<T> {
 
     /// Notes that the content of one of these batches, or of a batch of another log, is refused. Each goes again by
     /// itself.
-    pub(super) fn part(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+    pub(super) fn part(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, BatchVerdict)>) {
         for ticket in tickets {
             if let Some(index) = self.find(*ticket) {
                 self.entries[index].goes_alone = true;
@@ -229,37 +233,46 @@ impl<T: Clone> Lane<T> {
     }
 
     /// Notes that the content of this batch is refused.
-    pub(super) fn refuse(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+    pub(super) fn refuse(
+        &mut self,
+        tickets: &[Ticket],
+        verdicts: &mut Vec<(Ticket, BatchVerdict)>,
+    ) {
         self.alone = ALONE_AFTER_REFUSAL;
         self.lose_all(tickets, verdicts);
     }
 
     /// Notes that the batches failed for a passing reason. It is not known which batch caused it, so the next one goes
     /// by itself.
-    pub(super) fn fail(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+    pub(super) fn fail(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, BatchVerdict)>) {
         self.alone = self.alone.max(1);
         self.lose_all(tickets, verdicts);
     }
 
-    fn lose_all(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+    fn lose_all(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, BatchVerdict)>) {
         for ticket in tickets {
             if let Some(index) = self.find(*ticket) {
-                self.lose(index, Verdict::Error, verdicts);
+                self.lose(index, BatchVerdict::Error, verdicts);
             }
         }
     }
 
     /// Lets a batch wait again. In a closed lane it misses instead.
-    fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, Verdict)>) {
+    fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, BatchVerdict)>) {
         if self.is_closed {
-            self.lose(index, Verdict::Missed, verdicts);
+            self.lose(index, BatchVerdict::Missed, verdicts);
         } else if let Some(entry) = self.entries.get_mut(index) {
             entry.sent = None;
         }
     }
 
     /// Removes a batch that is not stored.
-    fn lose(&mut self, index: usize, verdict: Verdict, verdicts: &mut Vec<(Ticket, Verdict)>) {
+    fn lose(
+        &mut self,
+        index: usize,
+        verdict: BatchVerdict,
+        verdicts: &mut Vec<(Ticket, BatchVerdict)>,
+    ) {
         if let Some(lost) = self.entries.remove(index) {
             verdicts.push((lost.ticket, verdict));
         }

@@ -10,17 +10,17 @@ use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Position};
 use gesta_testkit::faulty::Random;
 
-use super::{EVENTS_MAX, Part, Place};
+use super::{EVENTS_MAX, RowPlace, StatementPart};
 
 /// The number of all batches of other processes.
 pub(super) const RIVAL: u32 = 0;
 
 /// A batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Load {
+pub(super) struct TestBatch {
     pub(super) id: u32,
     pub(super) log: LogId,
-    pub(super) after: Place,
+    pub(super) after: RowPlace,
     /// The batch that it was decided upon.
     pub(super) upon: u32,
     pub(super) epoch: WriterEpoch,
@@ -29,8 +29,8 @@ pub(super) struct Load {
     pub(super) is_bad: bool,
 }
 
-impl Load {
-    pub(super) fn end(&self) -> Place {
+impl TestBatch {
+    pub(super) fn end(&self) -> RowPlace {
         match self.events {
             0 => self.after,
             events => (Position(self.after.0.0 + events as u64), self.epoch),
@@ -58,10 +58,10 @@ pub(super) struct Faults {
 pub(super) struct Database {
     /// The rows of each log: the epoch of the writer, and the batch.
     logs: HashMap<LogId, Vec<(WriterEpoch, u32)>>,
-    sent: VecDeque<Vec<Part<Load>>>,
+    sent: VecDeque<Vec<StatementPart<TestBatch>>>,
     answers: VecDeque<Answer>,
     /// The ends of logs that a statement has seen.
-    pub(super) seen: HashMap<(LogId, Place), u64>,
+    pub(super) seen: HashMap<(LogId, RowPlace), u64>,
     pub(super) step: u64,
     faults: Faults,
 }
@@ -78,7 +78,7 @@ impl Database {
         }
     }
 
-    pub(super) fn end(&self, log: LogId) -> (Place, u32) {
+    pub(super) fn end(&self, log: LogId) -> (RowPlace, u32) {
         let rows = self.logs.get(&log).map_or(&[] as &[_], Vec::as_slice);
         match rows.last() {
             Some((writer, batch)) => ((Position(rows.len() as u64), *writer), *batch),
@@ -92,7 +92,7 @@ impl Database {
         rows.filter(|(_, stored)| *stored == batch).count()
     }
 
-    pub(super) fn send(&mut self, parts: Vec<Part<Load>>) {
+    pub(super) fn send(&mut self, parts: Vec<StatementPart<TestBatch>>) {
         check(&parts);
         self.sent.push_back(parts);
     }
@@ -147,7 +147,7 @@ impl Database {
         rows.extend(vec![(epoch, RIVAL); 1 + random.below(3)]);
     }
 
-    fn is_good(&mut self, part: &Part<Load>) -> bool {
+    fn is_good(&mut self, part: &StatementPart<TestBatch>) -> bool {
         let (end, batch) = self.end(part.log);
         self.seen.insert((part.log, end), self.step);
         let first = &part.batches[0];
@@ -159,7 +159,7 @@ impl Database {
         is_good
     }
 
-    fn store(&mut self, part: &Part<Load>) {
+    fn store(&mut self, part: &StatementPart<TestBatch>) {
         let rows = self.logs.entry(part.log).or_default();
         for load in &part.batches {
             rows.extend(vec![(load.epoch, load.id); load.events]);
@@ -169,13 +169,13 @@ impl Database {
 }
 
 /// Checks what must hold for every statement.
-fn check(parts: &[Part<Load>]) {
+fn check(parts: &[StatementPart<TestBatch>]) {
     assert!(!parts.is_empty());
     assert!(
         parts.windows(2).all(|pair| pair[0].log < pair[1].log),
         "in order of log, each once: {parts:?}"
     );
-    let batches: Vec<&Load> = parts.iter().flat_map(|part| &part.batches).collect();
+    let batches: Vec<&TestBatch> = parts.iter().flat_map(|part| &part.batches).collect();
     let events: usize = batches.iter().map(|load| load.events).sum();
     assert!(events <= EVENTS_MAX || batches.len() == 1, "{events}");
     for part in parts {

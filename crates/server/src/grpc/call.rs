@@ -178,8 +178,8 @@ impl Requests {
         self.next_within(Duration::ZERO).await
     }
 
-    /// The next message, for which room is awaited for so long: meanwhile the client can send no more than its connection
-    /// takes. May be dropped and called again.
+    /// The next message, for which room is awaited for so long: meanwhile the client can send no more than its
+    /// connection takes. May be dropped and called again.
     pub(crate) async fn next_within<M: Message + Default>(
         &mut self,
         wait_max: Duration,

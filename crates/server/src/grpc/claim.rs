@@ -123,8 +123,8 @@ pub(crate) async fn append(
     }
 }
 
-/// The last revision that is told of a stream that is not as expected: also of one that is deleted, for a new event gets
-/// the next one.
+/// The last revision that is told of a stream that is not as expected: also of one that is deleted, for a new event
+/// gets the next one.
 pub(crate) fn last_of(state: StreamState) -> Option<Revision> {
     match state {
         StreamState::At(last) | StreamState::Deleted(last) => Some(last),

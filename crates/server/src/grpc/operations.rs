@@ -13,11 +13,11 @@ use gesta_grpc::messages::shared::Empty;
 use uuid::Uuid;
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::reply::Reply;
 
 /// Carries out `StartScavenge`.
-pub(crate) async fn start_scavenge(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     let request: StartScavengeReq = call.message().await?;
     let options = request.options.unwrap_or_default();
     for (field, number) in [
@@ -38,7 +38,7 @@ pub(crate) async fn start_scavenge(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `StopScavenge`: every scavenge has ended.
-pub(crate) async fn stop_scavenge(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     let request: StopScavengeReq = call.message().await?;
     call.backing().check(Operation::Operate).await?;
     let id = request.options.unwrap_or_default().scavenge_id;
@@ -46,25 +46,25 @@ pub(crate) async fn stop_scavenge(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `MergeIndexes`: the database looks after its indexes.
-pub(crate) async fn merge_indexes(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn merge_indexes(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::Operate).await?;
     Ok(Reply::message(&Empty {}))
 }
 
 /// Carries out `ResignNode`, which leaves a server alone that is no node.
-pub(crate) async fn resign(call: &mut Call, path: &str) -> Result<Reply> {
+pub(crate) async fn resign(call: &mut GrpcCall, path: &str) -> Result<Reply> {
     call.message::<Empty>().await?;
     alone(call, path).await
 }
 
 /// Carries out `SetNodePriority`, by which nodes choose a leader: a server that is no node has nobody to choose with.
-pub(crate) async fn set_priority(call: &mut Call, path: &str) -> Result<Reply> {
+pub(crate) async fn set_priority(call: &mut GrpcCall, path: &str) -> Result<Reply> {
     call.message::<SetNodePriorityReq>().await?;
     alone(call, path).await
 }
 
-async fn alone(call: &Call, path: &str) -> Result<Reply> {
+async fn alone(call: &GrpcCall, path: &str) -> Result<Reply> {
     call.backing().check(Operation::Operate).await?;
     match call.state.cluster {
         None => Ok(Reply::message(&Empty {})),

@@ -147,8 +147,8 @@ pub(crate) async fn refuse_if_closed(store: &dyn EventStore, stream: &StreamId) 
     }
 }
 
-/// Whether an event is left out of all events: what groups on all events keep about themselves, which is more with every
-/// event that they deliver.
+/// Whether an event is left out of all events: what groups on all events keep about themselves, which is more with
+/// every event that they deliver.
 pub(crate) fn is_hidden(event: &RecordedEvent) -> bool {
     gesta_groups::keeps_state_of_a_group_on_all(&event.stream)
 }

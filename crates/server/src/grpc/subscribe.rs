@@ -23,7 +23,7 @@ use prost_types::Timestamp;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::call::Call;
+use super::call::GrpcCall;
 use super::links::View;
 use super::read::{Order, all_option, is_hidden, refuse_if_closed};
 use super::reply::{self, Reply};
@@ -38,7 +38,7 @@ const WRITE_BYTES: usize = 64 * 1_024;
 const STORE_TELLS_EVERY: u64 = 10_000;
 
 /// Subscribes to a stream.
-pub(crate) fn to_stream(call: &Call, options: &StreamOptions, view: View) -> Result<Reply> {
+pub(crate) fn to_stream(call: &GrpcCall, options: &StreamOptions, view: View) -> Result<Reply> {
     let stream = ids::stream(options.stream_identifier.as_ref())?;
     let from = match options.revision_option {
         Some(RevisionOption::Start(_)) => SubscribeFrom::Start,
@@ -62,7 +62,7 @@ pub(crate) fn to_stream(call: &Call, options: &StreamOptions, view: View) -> Res
 
 /// Subscribes to all events.
 pub(crate) async fn to_all(
-    call: &Call,
+    call: &GrpcCall,
     options: AllOptions,
     filter: Option<ClientFilter>,
     view: View,
@@ -118,7 +118,7 @@ impl After {
 }
 
 fn begin(
-    call: &Call,
+    call: &GrpcCall,
     request: Subscribe,
     pace: Option<Pace>,
     after: After,
@@ -133,7 +133,7 @@ fn begin(
         stopping: call.state.stopping.clone(),
         state: call.state.clone(),
         store: call.store(),
-        source: Source::Asked(Box::new(request)),
+        source: EventSource::Asked(Box::new(request)),
         pace,
         after,
         view,
@@ -166,7 +166,7 @@ fn put(out: &mut BytesMut, content: Content) {
 }
 
 /// Where events come from.
-enum Source {
+enum EventSource {
     /// The store has not been asked yet: the confirmation leaves first.
     Asked(Box<Subscribe>),
     Open(Subscription),
@@ -177,7 +177,7 @@ struct Live {
     state: Arc<State>,
     /// The store as the caller may use it.
     store: Arc<dyn EventStore>,
-    source: Source,
+    source: EventSource,
     pace: Option<Pace>,
     after: After,
     view: View,
@@ -220,16 +220,16 @@ impl Live {
     async fn message(&mut self) -> Result<Option<Result<SubscriptionMessage>>> {
         let subscription = match &mut self.source {
             // The confirmation leaves before the store is asked.
-            Source::Asked(_) if !self.out.is_empty() => return Ok(None),
-            Source::Asked(request) => {
+            EventSource::Asked(_) if !self.out.is_empty() => return Ok(None),
+            EventSource::Asked(request) => {
                 let opened = open(&*self.store, request).await?;
-                self.source = Source::Open(opened);
+                self.source = EventSource::Open(opened);
                 match &mut self.source {
-                    Source::Open(subscription) => subscription,
-                    Source::Asked(_) => return Ok(None),
+                    EventSource::Open(subscription) => subscription,
+                    EventSource::Asked(_) => return Ok(None),
                 }
             }
-            Source::Open(subscription) => subscription,
+            EventSource::Open(subscription) => subscription,
         };
         let next = if self.out.is_empty() {
             tokio::select! {
@@ -290,8 +290,8 @@ impl Live {
     }
 }
 
-/// Opens a subscription. To these clients a stream may be followed from beyond its end on: nothing is delivered until it
-/// has gone on so far.
+/// Opens a subscription. To these clients a stream may be followed from beyond its end on: nothing is delivered until
+/// it has gone on so far.
 async fn open(store: &dyn EventStore, request: &Subscribe) -> Result<Subscription> {
     let SubscribeTo::Stream(stream) = &request.to else {
         return Ok(store.subscribe(request.clone()).await?);
@@ -385,8 +385,8 @@ impl Pace {
         }
     }
 
-    /// What of the filter the store may do: nothing, if the client wants to be told of its place more often than the store
-    /// tells what it has skipped.
+    /// What of the filter the store may do: nothing, if the client wants to be told of its place more often than the
+    /// store tells what it has skipped.
     fn in_store(&self) -> Filter {
         match self.interval >= STORE_TELLS_EVERY {
             true => self.filter.in_store(),

@@ -16,12 +16,12 @@ use gesta_grpc::messages::users::{
 use gesta_grpc::{Code, Refusal, frame};
 
 use super::Result;
-use super::call::Call;
+use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::body::MessageSource;
 
 /// The accounts as the caller may use them.
-fn accounts(call: &Call) -> Accounts {
+fn accounts(call: &GrpcCall) -> Accounts {
     Accounts::of(call.store())
 }
 
@@ -46,7 +46,7 @@ async fn known(accounts: &Accounts, name: &str) -> Result<ShownUser> {
 }
 
 /// Carries out `Create`.
-pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     let request: CreateReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let (accounts, name) = (accounts(call), options.login_name);
@@ -71,7 +71,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Update`: the groups and the full name are replaced.
-pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
@@ -82,7 +82,7 @@ pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Delete`.
-pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
     let request: DeleteReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
@@ -92,7 +92,7 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Disable`.
-pub(crate) async fn disable(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn disable(call: &mut GrpcCall) -> Result<Reply> {
     let request: DisableReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
@@ -102,7 +102,7 @@ pub(crate) async fn disable(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Enable`.
-pub(crate) async fn enable(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn enable(call: &mut GrpcCall) -> Result<Reply> {
     let request: EnableReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
@@ -112,7 +112,7 @@ pub(crate) async fn enable(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `Details`: of one user, or of all.
-pub(crate) async fn details(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn details(call: &mut GrpcCall) -> Result<Reply> {
     let request: DetailsReq = call.message().await?;
     let name = request.options.unwrap_or_default().login_name;
     let accounts = accounts(call);
@@ -138,7 +138,7 @@ pub(crate) async fn details(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `ResetPassword`.
-pub(crate) async fn reset_password(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn reset_password(call: &mut GrpcCall) -> Result<Reply> {
     let request: ResetPasswordReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let accounts = accounts(call);
@@ -149,7 +149,7 @@ pub(crate) async fn reset_password(call: &mut Call) -> Result<Reply> {
 }
 
 /// Carries out `ChangePassword`, for everybody who knows the present one.
-pub(crate) async fn change_password(call: &mut Call) -> Result<Reply> {
+pub(crate) async fn change_password(call: &mut GrpcCall) -> Result<Reply> {
     let request: ChangePasswordReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let Some(access) = call.state.access.clone() else {

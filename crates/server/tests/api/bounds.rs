@@ -250,8 +250,8 @@ async fn settled(server: &Server, name: &str) -> usize {
     .await
 }
 
-/// Goal: a subscriber of many small events who does not read holds little; many of them hold half of the bytes in flight
-/// at most; for whom there is no room is ended with `overloaded`, and resumes where it was.
+/// Goal: a subscriber of many small events who does not read holds little; many of them hold half of the bytes in
+/// flight at most; for whom there is no room is ended with `overloaded`, and resumes where it was.
 #[tokio::test]
 async fn subscribers_of_small_events_who_do_not_read_are_bounded() {
     const EVENTS: usize = 2_000;

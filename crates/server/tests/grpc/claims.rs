@@ -106,8 +106,8 @@ async fn told_by_append(client: &Client, messages: &[AppendReq]) -> u64 {
     }
 }
 
-/// The calls told of a deleted stream that it has no revision, or its last one, each its own. Goal: a wrong claim about a
-/// deleted stream is told its last revision, which the next event follows, by every call.
+/// The calls told of a deleted stream that it has no revision, or its last one, each its own. Goal: a wrong claim about
+/// a deleted stream is told its last revision, which the next event follows, by every call.
 #[tokio::test]
 async fn a_wrong_claim_about_a_deleted_stream_is_told_its_last_revision() {
     let client = Client::start().await;
@@ -156,8 +156,8 @@ async fn a_wrong_claim_about_a_deleted_stream_is_told_its_last_revision() {
     assert_eq!(ended.code, 0, "{}", ended.message());
 }
 
-/// A retry of records whose stream had to be deleted was refused: with the first attempt it is there again. Goal: it gets
-/// the first answer, and other records are refused with what the stream is.
+/// A retry of records whose stream had to be deleted was refused: with the first attempt it is there again. Goal: it
+/// gets the first answer, and other records are refused with what the stream is.
 #[tokio::test]
 async fn records_for_a_deleted_stream_may_be_sent_again() {
     let client = Client::start().await;

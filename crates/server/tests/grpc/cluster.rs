@@ -132,8 +132,8 @@ async fn consumers_are_sent_to_the_node_that_runs_their_group() {
     }
 }
 
-/// A list left out the groups that other nodes run: most of them, on a cluster, and without a word. Goal: every node lists
-/// all groups; of those that it does not run, it tells what is stored.
+/// A list left out the groups that other nodes run: most of them, on a cluster, and without a word. Goal: every node
+/// lists all groups; of those that it does not run, it tells what is stored.
 #[tokio::test]
 async fn every_node_lists_all_groups() {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

@@ -1,4 +1,5 @@
-//! Reads and subscriptions: where they begin, what passes their filters, and how often subscribers are told of their place.
+//! Reads and subscriptions: where they begin, what passes their filters, and how often subscribers are told of their
+//! place.
 
 use std::sync::Arc;
 
@@ -195,8 +196,8 @@ async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
     assert!(to_caught_up(&mut open).await.0.is_empty());
 }
 
-/// Filters compared the events as they are stored, and clients are shown others: no filter found a tombstone. Goal: what
-/// passes is what is shown, in reads and in subscriptions, also if the store does a part of the filter.
+/// Filters compared the events as they are stored, and clients are shown others: no filter found a tombstone. Goal:
+/// what passes is what is shown, in reads and in subscriptions, also if the store does a part of the filter.
 #[tokio::test]
 async fn filters_see_what_clients_see() {
     let world = World::new().await;
@@ -243,7 +244,8 @@ async fn filters_see_what_clients_see() {
     }
 }
 
-/// A filter by the beginning of names was the store's to carry out, which tells of its place every thousand events only.
+/// A filter by the beginning of names was the store's to carry out, which tells of its place every thousand events
+/// only.
 /// Goal: checkpoints come as often as the client asks, whatever its filter is, and each is a new place.
 #[tokio::test]
 async fn checkpoints_come_as_often_as_the_client_asks() {
@@ -273,8 +275,8 @@ async fn checkpoints_come_as_often_as_the_client_asks() {
     }
 }
 
-/// Goal: what groups on all events keep of themselves is in no read of all events, and takes no place in its count; what
-/// groups on streams keep is there.
+/// Goal: what groups on all events keep of themselves is in no read of all events, and takes no place in its count;
+/// what groups on streams keep is there.
 #[tokio::test]
 async fn the_state_of_groups_on_all_events_is_not_shown() {
     let world = World::new().await;
@@ -320,8 +322,8 @@ async fn the_state_of_groups_on_all_events_is_not_shown() {
     assert_eq!(own.len(), 1);
 }
 
-/// Only a page with the tombstone in it was refused. Goal: metadata of a closed stream are closed with it, whatever of them
-/// a read or a subscription asks for.
+/// Only a page with the tombstone in it was refused. Goal: metadata of a closed stream are closed with it, whatever of
+/// them a read or a subscription asks for.
 #[tokio::test]
 async fn metadata_end_with_their_stream() {
     let world = World::new().await;

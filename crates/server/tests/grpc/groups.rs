@@ -142,8 +142,8 @@ fn by_type(expression: Expression) -> FilterOption {
     })
 }
 
-/// Settings that break a rule had no trailers, so that clients raised an error that says nothing. Goal: creating, changing
-/// and replaying that cannot be carried out is a failure of the group, by its name and with the reason.
+/// Settings that break a rule had no trailers, so that clients raised an error that says nothing. Goal: creating,
+/// changing and replaying that cannot be carried out is a failure of the group, by its name and with the reason.
 #[tokio::test]
 async fn what_a_group_cannot_be_is_a_failure_of_the_group() {
     let client = Client::start().await;

@@ -188,8 +188,8 @@ fn check_each_once(seen: &[(LogId, Position)], direction: Direction, heads: &[Po
     }
 }
 
-/// Goal: who resumes from the answer to an append misses nothing: neither what is stored after it in its log, nor anything
-/// of another log, stored before it or after it, which the reader may not have seen.
+/// Goal: who resumes from the answer to an append misses nothing: neither what is stored after it in its log, nor
+/// anything of another log, stored before it or after it, which the reader may not have seen.
 pub async fn the_checkpoint_of_an_append_skips_no_other_log(factory: &dyn StoreFactory) {
     if factory.logs() == 1 {
         return skip(factory, LACKING);

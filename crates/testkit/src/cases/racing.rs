@@ -11,7 +11,7 @@ use gesta_core::{
 };
 
 use crate::factory::StoreFactory;
-use crate::history::History;
+use crate::history::RunHistory;
 use crate::support::*;
 
 /// Lets many writers append one event each to the same stream at once. Returns how many succeeded, and the errors of
@@ -98,7 +98,7 @@ pub async fn nothing_appears_below_a_passed_position(factory: &dyn StoreFactory)
 /// Checks [`nothing_appears_below_a_passed_position`] with writers and readers spread over several stores.
 pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     const WRITERS: usize = 8;
-    let history = History::new();
+    let history = RunHistory::new();
     let finished = Arc::new(AtomicBool::new(false));
     let pollers: Vec<_> = (0..2)
         .map(|i| {
@@ -139,7 +139,7 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
 }
 
 /// Appends again and again. Some writers compete for a stream, some have their own, and some write to several.
-async fn write(store: &dyn EventStore, history: &History, writer: usize) {
+async fn write(store: &dyn EventStore, history: &RunHistory, writer: usize) {
     const APPENDS: u64 = 25;
     for round in 0..APPENDS {
         let request = match writer % 4 {
@@ -166,7 +166,7 @@ fn after(revision: u64) -> ExpectedRevision {
 }
 
 /// Reads page after page until everything is written.
-async fn poll(store: &dyn EventStore, history: &History, finished: &AtomicBool) {
+async fn poll(store: &dyn EventStore, history: &RunHistory, finished: &AtomicBool) {
     let tailer = history.tailer("pages", Vec::new(), Filter::ALL);
     let mut request = ReadAll::forwards().limit(17);
     loop {
@@ -186,7 +186,7 @@ async fn poll(store: &dyn EventStore, history: &History, finished: &AtomicBool) 
 }
 
 /// Follows a subscription, resuming it now and then, until the last event.
-async fn follow(store: &dyn EventStore, history: &History) {
+async fn follow(store: &dyn EventStore, history: &RunHistory) {
     let tailer = history.tailer("subscription", Vec::<Position>::new(), Filter::ALL);
     let mut from = SubscribeFrom::Start;
     loop {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use gesta_core::{AppendedStream, EventId, LogId, Position, Revision, StreamId};
 
-use super::report::{Report, Violation};
+use super::report::{HistoryReport, Violation};
 use super::{Attempt, AttemptPart, Outcome, Records, Request, Seen, Stored, Tailer};
 
 /// Where each event is stored; usually that is one place.
@@ -17,8 +17,8 @@ enum Conclusion<'a> {
     Unknown,
 }
 
-pub(super) fn check(records: &Records, stored: &Stored) -> Report {
-    let mut report = Report {
+pub(super) fn check(records: &Records, stored: &Stored) -> HistoryReport {
+    let mut report = HistoryReport {
         requests: records.requests.len(),
         attempts: records
             .requests
@@ -26,7 +26,7 @@ pub(super) fn check(records: &Records, stored: &Stored) -> Report {
             .map(|request| request.attempts.len())
             .sum(),
         events_stored: stored.events.len(),
-        ..Report::default()
+        ..HistoryReport::default()
     };
     check_logs(&stored.events, &mut report);
     check_streams(&stored.events, &mut report);
@@ -57,7 +57,7 @@ pub(super) fn check(records: &Records, stored: &Stored) -> Report {
 }
 
 /// Checks that positions grow and that `created` does not decrease.
-fn check_logs(events: &[Seen], report: &mut Report) {
+fn check_logs(events: &[Seen], report: &mut HistoryReport) {
     let mut last: HashMap<LogId, &Seen> = HashMap::new();
     for event in events {
         let before = last.insert(event.log, event);
@@ -76,7 +76,7 @@ fn check_logs(events: &[Seen], report: &mut Report) {
 }
 
 /// Checks that the revisions of each stream are 0, 1, 2, … in the order of the log.
-fn check_streams(events: &[Seen], report: &mut Report) {
+fn check_streams(events: &[Seen], report: &mut HistoryReport) {
     let mut next: HashMap<&StreamId, Revision> = HashMap::new();
     for event in events {
         let expected = next.entry(&event.stream).or_default();
@@ -91,7 +91,11 @@ fn check_streams(events: &[Seen], report: &mut Report) {
     }
 }
 
-fn check_doubles(places: &Places<'_>, asked: &HashSet<(&StreamId, EventId)>, report: &mut Report) {
+fn check_doubles(
+    places: &Places<'_>,
+    asked: &HashSet<(&StreamId, EventId)>,
+    report: &mut HistoryReport,
+) {
     for ((stream, id), found) in places {
         if !asked.contains(&(*stream, *id)) {
             report.events_foreign += found.len();
@@ -134,7 +138,7 @@ fn conclusion(attempts: &[Attempt]) -> Conclusion<'_> {
     }
 }
 
-fn check_request(request: &Request, places: &Places<'_>, report: &mut Report) {
+fn check_request(request: &Request, places: &Places<'_>, report: &mut HistoryReport) {
     let found: Vec<Vec<Option<&Seen>>> = request
         .parts
         .iter()
@@ -196,7 +200,7 @@ fn refused_after_acknowledged(attempts: &[Attempt]) -> bool {
     })
 }
 
-fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Report) {
+fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut HistoryReport) {
     for (part, found) in request.parts.iter().zip(found) {
         for (id, found) in part.ids.iter().zip(found) {
             if found.is_none() {
@@ -210,7 +214,7 @@ fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Rep
 }
 
 /// Checks that every part of a request is there, and that its events follow each other.
-fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Report) {
+fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut HistoryReport) {
     for (part, found) in request.parts.iter().zip(found) {
         let whole = found.iter().all(Option::is_some)
             && found.windows(2).all(|pair| match pair {
@@ -231,7 +235,7 @@ fn check_answer(
     request: &Request,
     found: &[Vec<Option<&Seen>>],
     answer: &gesta_core::Appended,
-    report: &mut Report,
+    report: &mut HistoryReport,
 ) {
     for (i, (part, found)) in request.parts.iter().zip(found).enumerate() {
         let (Some(Some(first)), Some(Some(last))) = (found.first(), found.last()) else {
@@ -276,7 +280,7 @@ fn difference(
 }
 
 /// Checks that a tailer has seen strictly growing positions, and of its range exactly what is stored in the end.
-fn check_tailer(tailer: &Tailer, wanted: &[usize], events: &[Seen], report: &mut Report) {
+fn check_tailer(tailer: &Tailer, wanted: &[usize], events: &[Seen], report: &mut HistoryReport) {
     report.events_tailed += tailer.seen.len();
     let mut logs: Vec<LogId> = tailer.seen.iter().map(|event| event.log).collect();
     logs.sort_unstable();

@@ -175,7 +175,7 @@ fn append(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventI
 
 /// What a check has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct HistoryReport {
     /// How many appends were sent; each is counted once however often it was retried.
     pub requests: usize,
     /// How many attempts were made to send them.
@@ -200,7 +200,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
 }
 
-impl Report {
+impl HistoryReport {
     /// Tells whether every promise was kept.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -220,7 +220,7 @@ impl Report {
 /// The most broken promises that are written out.
 const SHOWN_MAX: usize = 20;
 
-impl fmt::Display for Report {
+impl fmt::Display for HistoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
