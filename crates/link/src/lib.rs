@@ -1,14 +1,14 @@
 //! Links: how the nodes of a cluster call each other.
 //!
 //! A store has several logs, and each log has one owner. A node that does not own a log forwards calls for it to the
-//! owner. The forwarding node dials the owner and keeps one connection to it ([`Forwarder`]); the owner listens
-//! ([`LinkServer`]) and hands the calls to whoever serves them ([`Serve`]). Beside calls there are questions from node
+//! owner. The forwarding node dials the owner and keeps one connection to it ([`Forwarder`]). The owner listens
+//! ([`LinkServer`]) and hands the calls to the [`Serve`] that serves them. Beside calls there are questions from node
 //! to node, which have no order ([`Forwarder::ask`]).
 //!
-//! Why not one request for each call: the calls of a log must reach its owner in the order in which they were made, also
-//! when the owner changes or a connection breaks in between. So all calls from one node for one log travel on one
-//! *lane*, a stream of the connection, and a pure state machine at each end of the lane keeps the order (`sending`,
-//! `receiving`).
+//! Why there is not one request for each call: the calls of a log must reach its owner in the order in which they were
+//! made, also when the owner changes or a connection breaks in between. So all calls from one node for one log are sent
+//! on one *lane*, a stream of the connection, and a pure state machine at each end of the lane keeps the order
+//! (`sending`, `receiving`).
 //!
 //! Invariants: calls of one log are handed to an owner in the order of their invocation; after a call was refused as
 //! *not here*, no later call of the lane is served; every call has exactly one outcome; bodies are opaque and never
