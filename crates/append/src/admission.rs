@@ -7,10 +7,11 @@ use gesta_core::{Error, ErrorKind, Result};
 
 use crate::command::Cost;
 
-/// The events and bytes that may wait or be in flight, in all pipelines that share it.
+/// The bound on the events and bytes that may wait or be in flight, in all pipelines that share it.
 pub type Admission = Capacity<2>;
 
-/// Admits a command, or refuses it at once. A single append larger than a bound is admitted when nothing else waits.
+/// Admits a command, or refuses it at once. A single append that is larger than a bound is admitted when nothing else
+/// waits or is in flight.
 pub(crate) fn admit(admission: &Arc<Admission>, cost: Cost) -> Result<Permit<2>> {
     let refused = match admission.take_alone([cost.events, cost.bytes]) {
         Ok(permit) => return Ok(permit),

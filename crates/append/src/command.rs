@@ -1,4 +1,4 @@
-//! What callers ask of the pipeline, in the one shape that it works with.
+//! The commands that callers give to the pipeline, in the one form in which it works with them.
 
 use bytes::Bytes;
 use gesta_core::backend::Backend;
@@ -12,35 +12,36 @@ use tokio::time::Instant;
 /// How much a command takes of the two bounds of the admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// Number of events.
+    /// The number of events.
     pub events: usize,
-    /// Memory of its events: payload, tags, names and what goes with them, in bytes. Not the backend's own form of the
-    /// data, which the admission counts once it is there.
+    /// The memory that the events take, in bytes: payload, tags, names and what is stored with them. The backend's own
+    /// form of the data is not included; the admission counts it once it has been made.
     pub bytes: usize,
 }
 
-/// A request under way. `T` is the ticket of whoever waits for the answer; the sequencer only hands it back.
+/// A request under way. `T` is the ticket of the caller that waits for the answer; the sequencer only hands it back.
 #[derive(Debug)]
 pub struct Command<T> {
     pub(crate) ticket: T,
     pub(crate) parts: Vec<StreamPart>,
     pub(crate) cost: Cost,
     pub(crate) arrived: Instant,
-    /// Order of arrival.
+    /// The number of the command in the order of arrival.
     pub(crate) sequence: u64,
-    /// Set if it was part of a batch whose outcome is not known: its events may be stored, or may yet be, right after
-    /// this position.
+    /// The position before the batch, if the command was part of a batch whose outcome is not known. Its events may be
+    /// stored right after this position, or may be stored there later.
     pub(crate) in_doubt_after: Option<Position>,
-    /// Where its events were found stored. It is answered with the next commit, which proves that they are durable.
+    /// The streams in which the events were found stored. The command is answered with the next commit, which proves
+    /// that the events are durable.
     pub(crate) stored: Option<Vec<AppendedStream>>,
-    /// True once every batch that was in flight before it has committed, so that stored events can be compared.
+    /// Whether every batch that was in flight before the command has committed, so that stored events can be compared.
     pub(crate) rechecked: bool,
-    /// True if it is registered as an attempt that retries wait for.
+    /// Whether the command is registered as an attempt that retries wait for.
     pub(crate) registered: bool,
 }
 
 impl<T> Command<T> {
-    /// The command to append events.
+    /// Makes the command to append events.
     ///
     /// # Errors
     /// `InvalidArgument` if the request breaks a limit.
@@ -48,11 +49,11 @@ impl<T> Command<T> {
         Ok(Self::new(ticket, of_append(request)?, arrived))
     }
 
-    /// The command to append events whose ids the caller does not know, as if the store had made them: it can't be
-    /// retried.
+    /// Makes the command to append events whose ids the caller does not know, as if the store had made them. Such a
+    /// command cannot be retried.
     ///
     /// # Errors
-    /// As [`append`](Self::append).
+    /// The errors of [`append`](Self::append).
     pub fn append_with_ids_of_the_store(
         ticket: T,
         request: Append,
@@ -67,10 +68,11 @@ impl<T> Command<T> {
         Ok(Self::new(ticket, parts, arrived))
     }
 
-    /// The command to append what the owner of a stream has decided, or to confirm that the owner is up to date.
+    /// Makes the command to append what the owner of a stream has decided. Without events the command confirms that the
+    /// owner is up to date.
     ///
     /// # Errors
-    /// `InvalidArgument` if the events break a limit.
+    /// `InvalidArgument` if the stream is a metadata stream or the events break a limit.
     pub fn owned(
         ticket: T,
         stream: StreamId,
@@ -81,13 +83,13 @@ impl<T> Command<T> {
         Ok(Self::new(ticket, of_owner(stream, after, events)?, arrived))
     }
 
-    /// The command to delete a stream. With an id, a retry with the same one is recognised.
+    /// Makes the command to delete a stream. If an id is given, a retry with the same id is recognised.
     #[must_use]
     pub fn delete(ticket: T, request: DeleteStream, id: Option<EventId>, arrived: Instant) -> Self {
         Self::new(ticket, vec![of_delete(request, id)], arrived)
     }
 
-    /// The command to set the metadata of a stream. With an id, a retry with the same one is recognised.
+    /// Makes the command to set the metadata of a stream. If an id is given, a retry with the same id is recognised.
     #[must_use]
     pub fn set_metadata(
         ticket: T,
@@ -98,7 +100,7 @@ impl<T> Command<T> {
         Self::new(ticket, vec![of_set_metadata(request, id)], arrived)
     }
 
-    /// A command that has just arrived.
+    /// Makes a command that has just arrived.
     pub(crate) fn new(ticket: T, parts: Vec<StreamPart>, arrived: Instant) -> Self {
         let cost = cost_of(&parts);
         Self {
@@ -114,37 +116,39 @@ impl<T> Command<T> {
         }
     }
 
-    /// True if it only asks whether its claims hold.
+    /// Returns whether the command only asks whether its claims hold.
     pub(crate) fn is_question(&self) -> bool {
         self.parts.iter().all(StreamPart::is_question)
     }
 }
 
-/// What is asked of one stream.
+/// What a command asks of one stream.
 #[derive(Debug)]
 pub(crate) struct StreamPart {
-    /// The stream; for a change of metadata the stream that they describe.
+    /// The stream. For a change of metadata it is the stream that the metadata describes.
     pub(crate) stream: StreamId,
     pub(crate) expected: ExpectedRevision,
     pub(crate) change: Change,
-    /// The data that the backend has another form for: the number of the event, from 0 on, and that form.
+    /// The backend's own forms of the data, for the events that have one: the number of the event, counted from 0, and
+    /// the form.
     pub(crate) packed: Vec<(usize, Bytes)>,
 }
 
-/// What is asked.
+/// What a command asks to be done to a stream.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// Append these events.
+    /// The command appends these events.
     Events {
         events: Vec<EventData>,
         ids: IdSource,
     },
-    /// Append these events of the stream's owner if it is up to date; without events, only confirm that it is.
+    /// The command appends these events of the stream's owner if the owner is up to date. Without events it only
+    /// confirms that the owner is up to date.
     Owned {
         after: After,
         events: Vec<EventData>,
     },
-    /// Record this in the metadata stream.
+    /// The command records this change in the metadata stream.
     Lifecycle {
         kind: LifecycleChange,
         metadata: StreamMetadata,
@@ -153,17 +157,17 @@ pub(crate) enum Change {
     },
 }
 
-/// Who made the event ids.
+/// Who made the event ids of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdSource {
-    /// The client made them: a retry can be recognised.
+    /// The client made them, so a retry can be recognised.
     Client,
-    /// The store made them: nobody can retry.
+    /// The store made them, so nobody can retry.
     Store,
 }
 
 impl StreamPart {
-    /// Lets the backend make its form of the data.
+    /// Lets the backend make its own form of the data.
     pub(crate) fn pack(&mut self, backend: &dyn Backend) {
         let (Change::Events { events, .. } | Change::Owned { events, .. }) = &self.change else {
             return;
@@ -175,12 +179,12 @@ impl StreamPart {
             .collect();
     }
 
-    /// Memory that the backend's forms of the data hold beside the data, in bytes.
+    /// Returns how much memory the backend's forms of the data take beside the data, in bytes.
     pub(crate) fn packed_bytes(&self) -> usize {
         self.packed.iter().map(|(_, form)| form.len()).sum()
     }
 
-    /// The backend's form of the data of the event with this number.
+    /// Returns the backend's form of the data of the event with this number, if there is one.
     pub(crate) fn packed(&self, number: usize) -> Option<Bytes> {
         let found = self
             .packed
@@ -188,12 +192,12 @@ impl StreamPart {
         found.ok().map(|index| self.packed[index].1.clone())
     }
 
-    /// Only asks whether its claim holds.
+    /// Returns whether the part only asks whether its claim holds.
     pub(crate) fn is_question(&self) -> bool {
         matches!(&self.change, Change::Owned { events, .. } if events.is_empty())
     }
 
-    /// The id of the first event.
+    /// Returns the id of the first event.
     pub(crate) fn first_id(&self) -> Option<EventId> {
         match &self.change {
             Change::Events { events, .. } | Change::Owned { events, .. } => {
@@ -203,7 +207,7 @@ impl StreamPart {
         }
     }
 
-    /// The ids of all events.
+    /// Returns the ids of all events.
     pub(crate) fn ids(&self) -> Vec<EventId> {
         match &self.change {
             Change::Events { events, .. } | Change::Owned { events, .. } => {
@@ -221,7 +225,7 @@ impl StreamPart {
         }
     }
 
-    /// The stream that its events go to.
+    /// Returns the stream to which the events are appended.
     pub(crate) fn target(&self) -> StreamId {
         match &self.change {
             Change::Events { .. } | Change::Owned { .. } => self.stream.clone(),
@@ -243,7 +247,7 @@ impl StreamPart {
     }
 }
 
-/// What these parts take, without the forms that the backend makes of their data.
+/// Returns how much these parts take of the admission, without the forms that the backend makes of their data.
 pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
     let mut cost = Cost::default();
     for part in parts {
@@ -262,10 +266,10 @@ pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
     cost
 }
 
-/// The parts of an append.
+/// Makes the parts of an append.
 ///
 /// # Errors
-/// `InvalidArgument` if it breaks a limit.
+/// `InvalidArgument` if the request breaks a limit.
 pub(crate) fn of_append(request: Append) -> Result<Vec<StreamPart>> {
     request.validate()?;
     request.streams.into_iter().map(of_stream).collect()
@@ -311,10 +315,10 @@ fn of_stream(append: StreamAppend) -> Result<StreamPart> {
     })
 }
 
-/// The part of what an owner submits.
+/// Makes the part for what an owner submits.
 ///
 /// # Errors
-/// `InvalidArgument` if it breaks a limit.
+/// `InvalidArgument` if the stream is a metadata stream or the events break a limit.
 pub(crate) fn of_owner(
     stream: StreamId,
     after: After,
@@ -350,7 +354,7 @@ pub(crate) fn of_owner(
     }])
 }
 
-/// The part of a delete. `id`: of the event that records it, if whoever asks may ask again.
+/// Makes the part of a delete. `id` is the id of the event that records it, if the caller may retry.
 pub(crate) fn of_delete(request: DeleteStream, id: Option<EventId>) -> StreamPart {
     let kind = match request.kind {
         DeleteKind::Soft => LifecycleChange::Deleted,
@@ -360,7 +364,7 @@ pub(crate) fn of_delete(request: DeleteStream, id: Option<EventId>) -> StreamPar
     lifecycle(request.stream, request.expected, kind, metadata, id)
 }
 
-/// The part of a change of metadata. `id`: of the event that records it, if whoever asks may ask again.
+/// Makes the part of a change of metadata. `id` is the id of the event that records it, if the caller may retry.
 pub(crate) fn of_set_metadata(request: SetStreamMetadata, id: Option<EventId>) -> StreamPart {
     let kind = LifecycleChange::Metadata;
     lifecycle(request.stream, request.expected, kind, request.metadata, id)

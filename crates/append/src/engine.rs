@@ -1,9 +1,9 @@
-//! The task that connects the sequencer of one log with a backend: it brings commands, answers and time in, and does
-//! what comes out.
+//! The task that connects the sequencer of one log with a backend. The task hands commands, answers and the time to the
+//! sequencer, and does what the sequencer puts out.
 //!
-//! One task and no locks: everything that decides about an append happens in one place and in one order. The task is
-//! supervised: if it panics, whoever waits is told *outcome unknown*, and a new sequencer starts from what the database
-//! holds.
+//! There is one task and no lock: everything that decides about an append happens in one place and in one order. The
+//! task is supervised: if it panics, every command that it held is answered *outcome unknown*, and a new sequencer
+//! starts from what the database holds.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,23 +26,24 @@ use crate::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
 use crate::stats::Stats;
 use crate::{Config, jobs};
 
-/// Commands taken from the channel at once.
+/// The greatest number of commands that are taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
-/// Time before a task that has panicked is started again.
+/// The time before a task that has panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Whoever waits for a command.
+/// The receiver of the answer to a command, with what the command holds until it is answered.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) reply: Reply,
-    /// Give back what the command took of the admission, and of the count of its pipeline, when it is answered.
+    /// The permits of the command, one of the admission and one of the count of its pipeline. The permits are given
+    /// back when the command is answered.
     pub(crate) permits: (Permit<2>, Permit<2>),
 }
 
-/// The question why appends cannot succeed now; `None` is the answer if they can.
+/// The question why appends cannot succeed now. The answer is `None` if they can.
 pub(crate) type ReadyQuestion = oneshot::Sender<Option<String>>;
 
-/// What an engine needs.
+/// What an engine needs to start.
 pub(crate) struct Parts {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) log: LogId,
@@ -52,13 +53,13 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
 }
 
-/// The channels from callers; they outlive an engine that panics.
+/// The channels from the callers. These channels outlive an engine that panics.
 pub(crate) struct Callers {
     pub(crate) commands: mpsc::UnboundedReceiver<Command<Ticket>>,
     pub(crate) questions: mpsc::UnboundedReceiver<ReadyQuestion>,
 }
 
-/// Runs the pipeline until the callers are gone and everything is answered.
+/// Runs the pipeline until all callers are gone and all commands are answered.
 pub(crate) async fn supervise(parts: Parts, mut callers: Callers) {
     loop {
         let work = Engine::new(&parts).run(&mut callers);
@@ -81,7 +82,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a text".to_owned())
 }
 
-/// Answers questions while nothing is running.
+/// Answers questions about readiness until the pipeline is started again.
 async fn tell_failed(callers: &mut Callers, text: &str) {
     let restart = tokio::time::sleep(RESTART_AFTER);
     tokio::pin!(restart);
@@ -95,7 +96,7 @@ async fn tell_failed(callers: &mut Callers, text: &str) {
     }
 }
 
-/// What a step waits for.
+/// Something that the engine waits for.
 enum Event {
     Outcome(BatchOutcome),
     Read(JobId, Answer),
@@ -118,7 +119,7 @@ struct Engine {
     outcomes: FuturesOrdered<BoxFuture<'static, BatchOutcome>>,
     reads: JoinSet<(JobId, Answer)>,
     are_callers_gone: bool,
-    /// Number of the history that the sequencer knows of.
+    /// The number of the history that the sequencer knows.
     history: u64,
 }
 
@@ -226,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Tells the sequencer of another history before anything that may come from it.
+    /// Tells the sequencer that history has changed, before it gets anything that may come from the new history.
     fn see_history(&mut self, now: Now) {
         let history = self.backend.history();
         if history.number != self.history {

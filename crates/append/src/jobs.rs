@@ -1,7 +1,7 @@
 //! Does the reads that the sequencer asks for, on a backend.
 //!
-//! They are tasks of their own: they hold connections of the store's pool, and nothing that waits for one of them may
-//! keep a connection that another needs.
+//! Each read is a task of its own. A read holds a connection of the store's pool, and nothing that waits for a read may
+//! keep a connection that another read needs.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use gesta_core::backend::{Backend, EventLookup, EventRef, Purpose, RowId};
@@ -14,14 +14,14 @@ use crate::sequencer::job::{Answer, Gave, Job, What};
 use crate::sequencer::knowledge::{Hashes, Listing, OlderIds};
 use crate::sequencer::lookup::{Found, Hits, Question, Questions, Search, Suspected, WindowPart};
 
-/// Names of streams read at once.
+/// The number of names of streams that are read at once.
 const NAMES_PAGE: usize = 5_000;
-/// Positions whose ids are read at once.
+/// The number of positions whose ids are read at once.
 const IDS_PART: u64 = 20_000;
-/// Such parts under way at once; one if there are other logs, which share the connections.
+/// How many such reads are under way at once. With other logs there is one, because the logs share the connections.
 const IDS_PARTS_AT_ONCE: usize = 2;
 
-/// Does a read.
+/// Does a read. An error of the backend is part of the answer.
 pub async fn run(job: Job, backend: &dyn Backend, log: LogId) -> Answer {
     Answer(match job.0 {
         What::End => Gave::End(backend.log_end(log, Purpose::Append).await),
@@ -73,7 +73,7 @@ async fn find(
     Ok(found.into_iter().map(place).collect())
 }
 
-/// Answers the questions about one command, of which those about the window were searched.
+/// Answers the questions about one command. `hits` holds what the search found for the questions about the window.
 async fn answer_all(
     backend: &dyn Backend,
     log: LogId,
@@ -126,7 +126,7 @@ async fn answer(
     }
 }
 
-/// Compares the stored events from revision `first` on with the ids.
+/// Compares the stored events from revision `first` on with the ids of the question.
 async fn compare(
     backend: &dyn Backend,
     log: LogId,
@@ -151,7 +151,7 @@ async fn compare(
         position: last.position,
     }))
 }
-/// Reads all names of the log; `None` if there are too many.
+/// Reads all names of the log; `None` if there are more than are to be kept.
 async fn list(backend: &dyn Backend, log: LogId, listing: &Listing) -> Result<Option<Hashes>> {
     let logs = backend.info().logs;
     let mut names = Listing::empty();
@@ -194,7 +194,8 @@ async fn read_ids(backend: &dyn Backend, log: LogId, mut ids: OlderIds) -> Resul
     Ok(ids)
 }
 
-/// The position before the first event of the window, which is as long in time and in positions as was asked for.
+/// Finds the position before the first event of the window. The window is at least as long in time and in positions as
+/// `window` demands.
 async fn find_start(
     backend: &dyn Backend,
     log: LogId,
@@ -207,8 +208,8 @@ async fn find_start(
     Ok(by_time.min(Position(end.0.saturating_sub(window.positions))))
 }
 
-/// A position such that every event after it, and none at or below it, may be as young as `created`.
-/// Binary search: `created` never decreases along positions.
+/// Finds a position such that every event after it, and no event at or before it, may be as young as `created`. This is
+/// a binary search, which works because `created` never decreases along positions.
 async fn position_before(
     backend: &dyn Backend,
     log: LogId,

@@ -4,9 +4,9 @@
 //! Invariants: appends of one stream keep their order; a caller is answered only after the commit.
 //! Not here: SQL (backend crates), reads, subscriptions.
 //!
-//! The life of an append: `admission` lets it in or refuses it; the backend may make its own form of large data, still
-//! in the caller's task (`command`); the `sequencer`, a pure core, decides it and forms batches; the `engine` connects
-//! the sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
+//! This is the way of an append: `admission` admits it or refuses it; the backend may make its own form of large data,
+//! still in the caller's task (`command`); the `sequencer`, a pure core, decides it and forms batches; the `engine`
+//! connects the sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
 
 mod admission;
 pub mod command;
@@ -40,39 +40,42 @@ use crate::stats::Stats;
 pub use crate::admission::Admission;
 pub use crate::stats::PipelineStats;
 
-/// Data of more bytes than this are packed where a worker of the runtime may be blocked.
+/// The size in bytes above which data is packed in a place where a worker of the runtime may be blocked.
 const PACKED_IN_PLACE_MAX: usize = 1024 * 1024;
-/// A pipeline that does not say within this time whether it is ready counts as not ready.
+/// The time within which a pipeline must say whether it is ready. Otherwise it counts as not ready.
 const READY_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Bounds and times of one pipeline (one log).
+/// The bounds and times of one pipeline, which serves one log.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most events in one batch; an append larger than this is sent in a batch of its own.
+    /// The greatest number of events in one batch. A larger append is sent in a batch of its own.
     pub batch_events_max: usize,
-    /// Most bytes of data and metadata in one batch; an append larger than this is sent in a batch of its own.
+    /// The greatest number of bytes of events in one batch, counted as in [`Cost::bytes`](command::Cost::bytes). A
+    /// larger append is sent in a batch of its own.
     pub batch_bytes_max: usize,
-    /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused
-    /// as overloaded.
+    /// The greatest number of events that may wait or be in flight, in all pipelines of the store together. Beyond this
+    /// number appends are refused as overloaded.
     pub queue_events_max: usize,
     /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's
     /// own form of their data. When there is no room for that form, the data are stored as they came.
     pub queue_bytes_max: usize,
-    /// Streams whose last revision is kept in memory, of all logs together.
+    /// The number of streams whose last revision is kept in memory, of all logs together.
     pub streams_cached_max: usize,
-    /// Most names of streams of the log kept in memory (about ten bytes each), so that the first append to a new stream
-    /// needs no lookup. If the log has more names, each new stream is looked up; with 0, always.
+    /// The greatest number of names of streams of the log that are kept in memory (about ten bytes each), so that the
+    /// first append to a new stream needs no lookup. If the log has more names, or if this is 0, each new stream is
+    /// looked up.
     pub names_max: usize,
-    /// How many new streams are looked up before the names of all streams are read, in the background.
+    /// How many new streams are looked up before the names of all streams are read in the background.
     pub names_listed_after: usize,
-    /// How long an append may wait for a database that does not answer before it is given up.
+    /// How long an append may wait for a database that does not answer before the append is given up.
     pub give_up_after: Duration,
     /// How long retries with expected revision `any` are recognised.
     pub idempotency: IdempotencyWindow,
 }
 
 impl Config {
-    /// The configuration of each of the pipelines of a store with so many logs: what is kept in memory is divided.
+    /// Returns the configuration of each pipeline of a store with `logs` logs. The bounds on what is kept in memory are
+    /// divided among the pipelines.
     #[must_use]
     pub fn for_each_of(&self, logs: u16) -> Self {
         let part = |whole: usize| whole.div_ceil(usize::from(logs.max(1)));
@@ -83,7 +86,7 @@ impl Config {
         }
     }
 
-    /// The bound on what waits and is in flight, for all pipelines of a store.
+    /// Makes the bound on what waits and is in flight, for all pipelines of a store.
     #[must_use]
     pub fn admission(&self) -> Arc<Admission> {
         Admission::new([self.queue_events_max, self.queue_bytes_max])
@@ -109,7 +112,7 @@ impl Default for Config {
     }
 }
 
-/// Handle of the pipeline of one log. Cheap to clone.
+/// A handle of the pipeline of one log. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
     shared: Arc<Shared>,
@@ -117,14 +120,15 @@ pub struct Pipeline {
 
 struct Shared {
     backend: Arc<dyn Backend>,
-    /// `None` once the pipeline shuts down.
+    /// The channel to the engine; `None` once the pipeline shuts down.
     sender: Mutex<Option<mpsc::UnboundedSender<Command<Ticket>>>>,
     questions: mpsc::UnboundedSender<ReadyQuestion>,
     admission: Arc<Admission>,
-    /// The commands and events of this pipeline alone, without a bound.
+    /// The count of the commands and events of this pipeline alone. The count has no bound.
     queued: Arc<Capacity<2>>,
     stats: Arc<Stats>,
-    /// The lock is held while the task is awaited, so that every caller of `shutdown` returns when the drain has ended.
+    /// The task of the engine. The lock is held while the task is awaited, so that every caller of `shutdown` returns
+    /// when all commands are answered.
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -137,7 +141,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Pipeline {
-    /// Starts the pipeline of `log`, with a bound of its own on what waits. Must be called within a tokio runtime.
+    /// Starts the pipeline of `log`, with a bound of its own on what waits. This must be called within a tokio runtime.
     #[must_use]
     pub fn start(
         backend: Arc<dyn Backend>,
@@ -150,7 +154,8 @@ impl Pipeline {
         Self::start_sharing(backend, log, config, clock, observer, admission)
     }
 
-    /// As [`start`](Self::start), with a bound on what waits that other pipelines share.
+    /// Starts the pipeline of `log` as [`start`](Self::start) does, with a bound on what waits that other pipelines
+    /// share.
     #[must_use]
     pub fn start_sharing(
         backend: Arc<dyn Backend>,
@@ -191,11 +196,11 @@ impl Pipeline {
 
     /// Appends to streams of this log.
     ///
-    /// Appends of one stream are stored in the order of the calls of this method, whatever the order in which the
-    /// futures are polled.
+    /// Appends to one stream are stored in the order of the calls of this method, in whatever order the futures are
+    /// polled.
     ///
     /// # Errors
-    /// As [`gesta_core::EventStore::append`].
+    /// The errors of [`gesta_core::EventStore::append`].
     ///
     /// # Cancel safety
     /// The append goes on even if the future is dropped.
@@ -203,7 +208,7 @@ impl Pipeline {
         self.call(command::of_append(request))
     }
 
-    /// Takes what the owner of a stream of this log has decided, as [`gesta_core::OwnerStore::submit`].
+    /// Takes what the owner of a stream of this log has decided, as [`gesta_core::OwnerStore::submit`] does.
     pub fn submit(&self, submission: Submission) {
         let Submission {
             stream,
@@ -218,11 +223,12 @@ impl Pipeline {
         }
     }
 
-    /// Deletes a stream of this log. `id`: of the event that records it; a retry with the same id gets the first
-    /// answer. Without one nobody can retry. Order and cancel safety are as of [`append`](Self::append).
+    /// Deletes a stream of this log. `id` is the id of the event that records the delete; a retry with the same id gets
+    /// the first answer. Without an id nobody can retry. The order and the cancel safety are those of
+    /// [`append`](Self::append).
     ///
     /// # Errors
-    /// As [`gesta_core::EventStore::delete_stream`].
+    /// The errors of [`gesta_core::EventStore::delete_stream`].
     pub fn delete(
         &self,
         request: DeleteStream,
@@ -236,10 +242,11 @@ impl Pipeline {
         })
     }
 
-    /// Sets the metadata of a stream of this log. `id`, order and cancel safety are as of [`delete`](Self::delete).
+    /// Sets the metadata of a stream of this log. The meaning of `id`, the order and the cancel safety are those of
+    /// [`delete`](Self::delete).
     ///
     /// # Errors
-    /// As [`gesta_core::EventStore::set_stream_metadata`].
+    /// The errors of [`gesta_core::EventStore::set_stream_metadata`].
     pub fn set_metadata(
         &self,
         request: SetStreamMetadata,
@@ -253,28 +260,28 @@ impl Pipeline {
         })
     }
 
-    /// What the pipeline has done so far.
+    /// Returns what the pipeline has done since it was started.
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
         self.shared.stats.snapshot(self.shared.queued.taken())
     }
 
-    /// Waits until nothing waits or is in flight. What comes meanwhile is waited for, too.
+    /// Waits until no command waits or is in flight. Commands that arrive meanwhile are waited for, too.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future has no effect on the pipeline.
     pub async fn idle(&self) {
         self.shared.queued.emptied().await;
     }
 
-    /// Whether appends can succeed at present.
+    /// Checks whether appends can succeed at present.
     ///
     /// # Errors
     /// `Unavailable` with the reason: commits have failed or are unanswered for some seconds, the connection is lost
-    /// and does not come back, the pipeline has failed, or it is shut down.
+    /// and does not come back, the pipeline has failed or does not answer, or it is shut down.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future has no effect on the pipeline.
     pub async fn ready(&self) -> Result<()> {
         let (ask, answer) = oneshot::channel();
         let why = match self.shared.questions.send(ask) {
@@ -289,15 +296,16 @@ impl Pipeline {
         Err(Error::unavailable(why))
     }
 
-    /// Lets what waits finish, then closes the connection. Later calls get `Unavailable`.
+    /// Takes no more commands, waits until all commands are answered, and closes the connection. Later calls get
+    /// `Unavailable`.
     ///
-    /// Called again before it has returned, it returns when the first call does.
+    /// A second call that is made before the first has returned, returns when the first does.
     ///
     /// # Errors
     /// `Unavailable` if the pipeline has failed before.
     ///
     /// # Cancel safety
-    /// The pipeline goes on shutting down; call it again to wait for that.
+    /// If the future is dropped, the pipeline goes on shutting down. Another call waits for the end.
     pub async fn shutdown(&self) -> Result<()> {
         drop(self.lock_sender().take());
         let mut task = self.shared.task.lock().await;
@@ -325,7 +333,7 @@ impl Pipeline {
         }
     }
 
-    /// Lets a command in, or refuses it at once.
+    /// Gives a command to the engine, or refuses the command at once.
     fn enqueue(&self, mut parts: Vec<StreamPart>, reply: Reply) {
         let cost = command::cost_of(&parts);
         let mut permit = match admit(&self.shared.admission, cost) {
@@ -353,8 +361,9 @@ impl Pipeline {
         }
     }
 
-    /// Lets the backend make its form of the data. The order of appends to a stream is that of these calls, so it is
-    /// done here and not in a task of its own; where it takes long, the runtime is told.
+    /// Lets the backend make its own form of the data. The order of appends to a stream is that of these calls, so the
+    /// data is packed here and not in a task of its own. Where packing takes long, the runtime is told that the thread
+    /// is blocked.
     fn pack(&self, parts: &mut [StreamPart], cost: Cost) {
         let pack = || {
             for part in parts {
@@ -380,8 +389,9 @@ impl Pipeline {
     }
 }
 
-/// Counts the backend's forms of the data, which are held beside the data until the commit. How large they are is known
-/// only when they are there, and the append is admitted by then: without room for them, the data go as they came.
+/// Counts the bytes of the backend's forms of the data, which are held beside the data until the commit. Their size is
+/// known only once they are made, when the append is already admitted. If they exceed the bound, they are dropped, and
+/// the data is stored as it came.
 fn hold_packed(permit: &mut Permit<2>, parts: &mut [StreamPart]) {
     let bytes = parts.iter().map(StreamPart::packed_bytes).sum();
     if permit.grow([0, bytes]).is_err() {

@@ -1,4 +1,4 @@
-//! The receiver of the outcome of a command, which is called exactly once.
+//! The receiver of the outcome of a command. Each receiver is called exactly once.
 
 use gesta_core::{Appended, OnOutcome, Result};
 use tokio::sync::oneshot;
@@ -6,9 +6,9 @@ use tokio::sync::oneshot;
 /// The receiver of an outcome. If it is dropped without an answer, the pipeline has failed.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// A caller that waits, or has gone away.
+    /// The receiver is a caller that waits, or that has gone away.
     Caller(oneshot::Sender<Result<Appended>>),
-    /// The owner of the stream.
+    /// The receiver is the owner of the stream.
     Owner(OwnerReply),
 }
 
@@ -22,7 +22,7 @@ impl Reply {
     }
 }
 
-/// Calls the owner exactly once, also if it is dropped.
+/// A receiver that calls an owner exactly once, also if the receiver is dropped.
 pub(crate) struct OwnerReply(Option<OnOutcome>);
 
 impl OwnerReply {

@@ -72,67 +72,68 @@ pub struct Now {
 /// An input of the sequencer.
 #[derive(Debug)]
 pub enum Input<T> {
-    /// A command arrives.
+    /// A command has arrived.
     Command(Command<T>),
     /// The connection that was asked for ([`Output::Connect`]) is open, or could not be opened.
     Connected(Result<Connected>),
-    /// The answer to the oldest batch in flight.
+    /// The oldest batch in flight has this outcome.
     Outcome(BatchOutcome),
-    /// The answer to a read.
+    /// A read has this answer.
     Read(JobId, Answer),
-    /// A message of another process.
+    /// Another process has sent this message.
     Signal(Signal),
-    /// History has changed: the database has lost commits, or the store has a new incarnation. Comes before
+    /// History has changed: the database has lost commits, or the store has a new incarnation. This input comes before
     /// anything that was learnt from the new history.
     HistoryChanged(Incarnation),
-    /// No more commands will come: stop when all are answered.
+    /// No more commands will come: the sequencer stops when all are answered.
     Close,
 }
 
 /// An output of the sequencer: something that is to be done, in the order of the outputs.
 #[derive(Debug)]
 pub enum Output<T> {
-    /// Open a connection that appends.
+    /// A connection that appends must be opened.
     Connect,
-    /// Close the connection. Answers to what is in flight on it no longer count.
+    /// The connection must be closed. Answers to what is in flight on it no longer count.
     Disconnect,
-    /// Send a batch on the connection.
+    /// This batch must be sent on the connection.
     Send(Arc<Batch>),
-    /// Do a read.
+    /// This read must be done.
     Read(JobId, Job),
-    /// Tell the observer that the rows of this batch are durable. Batches come in the order of the log.
+    /// The observer must be told that the rows of this batch are durable. Batches come in the order of the log.
     Committed(Arc<Batch>),
-    /// Tell the observer to read the end of the log: it may have more rows than the batches of `Committed`.
+    /// The observer must be told to read the end of the log: the log may have more rows than the batches of
+    /// `Committed`.
     ReadLogEnd,
-    /// Answer a command.
+    /// A command must be answered.
     Answer(T, Result<Appended>),
-    /// Send a message to the other processes.
+    /// This message must be sent to the other processes.
     Signal(Signal),
-    /// Everything is answered and no command will come: this was the last output.
+    /// Everything is answered and no command will come. This is the last output.
     Stopped,
 }
 
 /// What a sequencer needs to know at the start.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// Bounds and times.
+    /// The bounds and times.
     pub config: Config,
-    /// The log.
+    /// The log that the sequencer serves.
     pub log: LogId,
-    /// Logs of the store.
+    /// The number of logs of the store.
     pub logs: u16,
     /// The incarnation of the store.
     pub incarnation: Incarnation,
-    /// Batches that may be in flight at once.
+    /// The greatest number of batches in flight at once.
     pub in_flight_max: usize,
 }
 
 /// The search for the one append of a batch that the database refuses.
 #[derive(Debug)]
 struct Bisection {
-    /// Most commands in one batch.
+    /// The greatest number of commands in one batch.
     commands_max: usize,
-    /// The offending append is one of the commands up to this number.
+    /// The number of the last command that may be the offending append.
     suspects_until: u64,
 }
 
@@ -145,18 +146,18 @@ impl Default for Bisection {
     }
 }
 
-/// The pure core of the pipeline of one log. `T`: the ticket of a command, handed back with its answer.
+/// The pure core of the pipeline of one log. `T` is the ticket of a command, which is handed back with the answer.
 ///
-/// It has more fields than most structs, for it is what connects the parts; each part is a type of its own.
+/// The sequencer has more fields than most structs, because it connects the parts. Each part is a type of its own.
 #[derive(Debug)]
 pub struct Sequencer<T> {
     setting: Setting,
     stats: Arc<Stats>,
-    /// The connection, if there is one.
+    /// The epoch of the connection, if there is one.
     writer: Option<WriterEpoch>,
-    /// The last row known to be committed.
+    /// The last row that is known to be committed.
     committed: LogEnd,
-    /// Batches in flight, oldest first.
+    /// The batches in flight, oldest first.
     in_flight: VecDeque<InFlight<T>>,
     forming: Forming<T>,
     queue: Queue<T>,
@@ -173,7 +174,7 @@ pub struct Sequencer<T> {
 }
 
 impl<T> Sequencer<T> {
-    /// A sequencer that knows nothing; its first output asks for a connection.
+    /// Makes a sequencer that knows nothing. Its first output asks for a connection.
     #[must_use]
     pub fn new(setting: Setting, stats: Arc<Stats>, now: Now) -> Self {
         Self {
@@ -197,7 +198,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Takes an input. What can be done about it is done by the next [`work`](Self::work).
+    /// Takes an input. The next [`work`](Self::work) does what can be done about it.
     pub fn on(&mut self, input: Input<T>, now: Now) {
         match input {
             Input::Command(command) => self.queue.arrive(command),
@@ -213,7 +214,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Does everything that can be done without waiting for anyone.
+    /// Does everything that can be done without waiting.
     pub fn work(&mut self, now: Now) {
         self.on_time(now);
         if self.is_running() {
@@ -226,12 +227,13 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Takes what is to be done.
+    /// Takes the outputs, in order. What they say is to be done.
     pub fn take_outputs(&mut self) -> Vec<Output<T>> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// When to call [`work`](Self::work) again if nothing happens until then.
+    /// Returns the time at which [`work`](Self::work) must be called again if nothing happens before; `None` if there
+    /// is no such time.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         if !self.is_running() {
@@ -241,21 +243,21 @@ impl<T> Sequencer<T> {
         wakes.into_iter().flatten().min()
     }
 
-    /// True if more commands should be brought: none while `enough` are still to be decided, but all while their age is
-    /// watched.
+    /// Returns whether more commands should be brought. While the sequencer runs, no more are wanted if `enough` are
+    /// still to be decided. During a recovery all are wanted, because their age is watched.
     #[must_use]
     pub fn takes_commands(&self, enough: usize) -> bool {
         self.queue.inbox.len() < enough || !self.is_running()
     }
 
-    /// Why appends cannot succeed at present; `None` if they can.
+    /// Returns why appends cannot succeed at present; `None` if they can.
     #[must_use]
     pub fn why_not_ready(&self, now: Instant) -> Option<String> {
         let oldest = self.in_flight.front().map(|batch| batch.sent);
         self.trouble.why_not_ready(oldest, now)
     }
 
-    /// True if no command is unanswered.
+    /// Returns whether all commands are answered.
     fn is_done(&self) -> bool {
         self.queue.is_empty()
             && self.forming.is_empty()
@@ -264,7 +266,7 @@ impl<T> Sequencer<T> {
             && self.recovery.is_without_commands()
     }
 
-    /// True if something waits to be sent.
+    /// Returns whether something waits to be sent.
     fn has_work(&self) -> bool {
         !self.forming.is_empty() || !self.queue.is_empty()
     }
@@ -343,7 +345,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Decides a command of which everything is known; `found` says which of its events are stored.
+    /// Decides a command of which everything is known. `found` says which of its events are stored.
     fn decide(&mut self, command: Command<T>, found: Vec<Found>, now: Now) {
         let judged = self.knowledge.judge_all(&command);
         let decision = judge::decision(&command.parts, &judged, found);
@@ -385,14 +387,14 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// The row that the next batch follows.
+    /// Returns the row that the next batch follows.
     fn tip(&self) -> LogEnd {
         self.in_flight
             .back()
             .map_or(self.committed, |batch| batch.end)
     }
 
-    /// Decides, in order, what no longer has to wait.
+    /// Decides, in order, the commands that no longer have to wait.
     fn decide_waiting(&mut self, now: Now) {
         let mut blocked: HashSet<StreamId> = HashSet::new();
         for waiting in std::mem::take(&mut self.queue.waiting) {
@@ -427,7 +429,7 @@ impl<T> Sequencer<T> {
     }
 }
 
-/// The error for an append in doubt.
+/// Makes the error for an append in doubt.
 fn unknown(detail: &str) -> Error {
     Error::new(ErrorKind::OutcomeUnknown(detail.to_owned())).during("append")
 }

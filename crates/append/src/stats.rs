@@ -1,4 +1,4 @@
-//! Counters of a pipeline.
+//! The counters of a pipeline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ impl Counter {
     }
 }
 
-/// Counters of one pipeline.
+/// The counters of one pipeline.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub(crate) appends: Counter,
@@ -34,29 +34,30 @@ pub struct Stats {
 /// What a pipeline has done since it was started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PipelineStats {
-    /// Appends answered with success.
+    /// The number of appends that were answered with success.
     pub appends: u64,
-    /// Appends answered with an error.
+    /// The number of appends that were answered with an error.
     pub refusals: u64,
-    /// Appends recognised as retries.
+    /// The number of appends that were recognised as retries.
     pub retries: u64,
-    /// Retries that waited for an attempt in flight.
+    /// The number of retries that waited for an attempt in flight.
     pub joined: u64,
-    /// Batches sent, missed ones included.
+    /// The number of batches that were sent, missed ones included.
     pub batches: u64,
-    /// Events sent, those of missed batches included.
+    /// The number of events that were sent, those of missed batches included.
     pub events: u64,
-    /// Batches that missed because another process had appended.
+    /// The number of batches that missed because another process had appended.
     pub misses: u64,
-    /// Batches that failed for a passing reason or whose outcome was unknown at first.
+    /// The number of batches that failed, or whose outcome was unknown at first.
     pub failures: u64,
-    /// Connections opened after the first.
+    /// The number of connections that were opened after the first.
     pub reconnects: u64,
-    /// Statements that looked up streams.
+    /// The number of statements that looked up streams.
     pub loads: u64,
-    /// Commands that wait or are in flight now: appends, deletes, changes of metadata, and reads that wait for a proof.
+    /// The number of commands that wait or are in flight now: appends, deletes, changes of metadata, and owner's
+    /// questions.
     pub queued_commands: u64,
-    /// Events that wait or are in flight now.
+    /// The number of events that wait or are in flight now.
     pub queued_events: u64,
 }
 

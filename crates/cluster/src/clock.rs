@@ -2,9 +2,9 @@
 
 use crate::membership::Moment;
 
-/// The time now.
+/// Returns the time now.
 ///
-/// A clock that cannot be read shows the start of time: then nobody is ever declared dead by this process.
+/// A clock that cannot be read shows the start of time. Then this process never declares another node dead.
 pub(crate) fn now() -> Moment {
     Moment(gesta_core::uptime())
 }

@@ -1,13 +1,13 @@
-//! Nodes that share a database: who is alive, and which of them appends to which log.
+//! Nodes that share a database: which nodes live, and which of them appends to which log.
 //!
 //! Why: each log is fastest with one writer, and somebody must notice when that writer is gone. There is no
 //! coordinator: every node beats, sees all the others with the same statement, claims the logs that have no owner, and
-//! gives away what it has too much of.
-//! Invariants: a lease is advice about routing, never evidence; what is stored is decided by the chained insert. No
-//! node is declared dead on account of time that its observer has not covered by successful looks of its own.
+//! gives away what exceeds its share.
+//! Invariants: a lease is advice about routing, never evidence; the chained insert decides what is stored. No node is
+//! declared dead on account of time that its observer has not covered by successful looks of its own.
 //! Not here: connections between nodes, forwarding of calls, the tables (`gesta-postgres`).
 //!
-//! * `membership`: the pure core that decides; `shell`: the task that connects it with a registry;
+//! * `membership`: the pure core that decides; `shell`: the task that connects the core with a registry;
 //! * `placement`: what the rest of a node sees of it; `took`: how long all of it takes;
 //! * `memory`: a registry in memory with faults, for tests.
 

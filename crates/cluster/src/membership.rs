@@ -1,17 +1,19 @@
-//! The core of membership: one node's decisions about who is alive and who has which log.
+//! The core of membership: one node's decisions about which nodes live and which node has which log.
 //!
-//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Core::on`], each with the time; after
-//! some of them [`Core::work`] decides what can be decided now; what is to be done comes out as [`Output`]s, in order.
-//! The shell (`shell`) connects it with a registry, a simulation with a simulated one.
+//! The core is pure: it does no I/O, and has no tasks and no clock. Inputs are given to [`Core::on`], each with the
+//! time. After some of them [`Core::work`] decides what can be decided now. What is to be done comes out as
+//! [`Output`]s, in order. The shell (`shell`) connects the core with a registry; a simulation connects it with a
+//! simulated registry.
 //!
-//! It keeps the last look and derives the rest from it. In each step it compares what holds with what should hold, and
-//! makes *one* change of the registry, conditional on what was seen; then it looks again. So a change that did not work
-//! out, or whose outcome is not known, needs no treatment of its own: the look tells what holds.
+//! The core keeps the last look and derives the rest from it. In each step it compares what holds with what should
+//! hold, and makes *one* change of the registry, which is conditional on what was seen. Then it looks again. So a
+//! change that did not work, or whose outcome is not known, needs no treatment of its own: the look tells what holds.
 //!
-//! * `observe`: who is dead; `shares`: who should have how many logs; `claims`: taking logs that nobody has;
+//! * `observe`: which nodes are dead; `shares`: which node should have how many logs; `claims`: taking logs that nobody
+//!   has;
 //! * `giving`: handing logs over; `progress`: giving up a log whose pipeline is stuck;
 //! * `plan`: which logs would move, for people;
-//! * `looks`: how often others may make this node look;
+//! * `looks`: how often other nodes may make this node look;
 //! * `answers`: what follows from an answer; `view`: what the rest of the node sees; `times`: how long all of it takes.
 
 mod answers;
@@ -53,52 +55,53 @@ use crate::placement::Placement;
 /// An input of the core.
 #[derive(Debug)]
 pub enum Input {
-    /// The answer to [`Output::Beat`].
+    /// The answer to [`Output::Beat`] has come.
     Looked(Result<Look>),
-    /// The answer to [`Output::Change`].
+    /// The answer to [`Output::Change`] has come.
     Changed(Result<Changed>),
-    /// How far the pipelines of this node's logs have come. Comes with each beat.
+    /// The pipelines of this node's logs have come so far. This input comes with each beat.
     Signs(Vec<(LogId, Sign)>),
-    /// The one that takes a log over is ready ([`Output::Prepare`]), or is not.
+    /// The node that takes a log over is ready ([`Output::Prepare`]), or is not.
     Prepared(LogId, LeaseEpoch, Readiness),
-    /// A connection to the node's address was refused: nobody listens there. Not: a time-out.
+    /// A connection to the node's address was refused: nobody listens there. A time-out is not meant.
     Refused(NodeId),
-    /// The nodes that this node cannot call at present; all of them. A beat names the first [`UNREACHABLE_MAX`].
+    /// These are all nodes that this node cannot call at present. A beat names the first [`UNREACHABLE_MAX`].
     Unreachable(Vec<NodeId>),
-    /// Another node says that something has changed, for example that it has handed a log over to this one: look at
-    /// once.
+    /// Another node says that something has changed, for example that it has handed a log over to this one. The core
+    /// must look at once.
     LookNow,
-    /// Hand over all logs, and receive none ([`NodeState::Draining`]); or take part again ([`NodeState::Up`]).
+    /// The node must hand over all logs, and receive none ([`NodeState::Draining`]); or it must take part again
+    /// ([`NodeState::Up`]).
     Drain(NodeState),
-    /// Hand over all logs, then leave; at the latest after this time.
+    /// The node must hand over all logs, then leave, at the latest after this time.
     Leave(Duration),
 }
 
 /// Whether another node is ready to take a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Readiness {
-    /// It is.
+    /// The node is ready.
     Ready,
-    /// It refuses, or does not answer.
+    /// The node refuses, or does not answer.
     Refused,
 }
 
-/// A change of the registry; each is one call of [`Registry`](gesta_core::registry::Registry).
+/// A change of the registry. Each is one call of [`Registry`](gesta_core::registry::Registry).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// `join`.
+    /// The change is `join`.
     Join(Join),
-    /// `set_state`, of this node.
+    /// The change is `set_state`, of this node.
     SetState(NodeId, Generation, NodeState),
-    /// `claim`.
+    /// The change is `claim`.
     Claim(Vec<Claim>),
-    /// `declare_dead`.
+    /// The change is `declare_dead`.
     DeclareDead(Suspect),
-    /// `set_next_owner`.
+    /// The change is `set_next_owner`.
     SetNextOwner(LogId, LeaseEpoch, Option<NodeId>),
-    /// `hand_over`.
+    /// The change is `hand_over`.
     HandOver(HandOver),
-    /// `release`.
+    /// The change is `release`.
     Release(Tenure),
 }
 
@@ -107,26 +110,26 @@ pub enum Change {
 pub enum Changed {
     /// This node is registered with this id.
     Joined(NodeId),
-    /// These of the logs were got.
+    /// The claim has got these of the logs.
     Claimed(Vec<LogId>),
-    /// It was done, or the row was not as believed.
+    /// The change was made (true), or the row was not as believed (false).
     Done(bool),
 }
 
 /// An output of the core: something that is to be done, in the order of the outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// Beat, and give up after half of [`Core::beat`]. At most one is under way.
+    /// The node must beat. The beat is given up after half of [`Core::beat`]. At most one beat is under way.
     Beat(Beat),
-    /// Change the registry, and give up after half of [`Core::beat`]. At most one is under way; beats do not wait for
-    /// it.
+    /// The registry must be changed. The change is given up after half of [`Core::beat`]. At most one change is under
+    /// way; beats do not wait for it.
     Change(Change),
-    /// Ask another node to prepare for a log, and say how that went by [`Input::Prepared`]. The log is still served
+    /// Another node must be asked to prepare for a log. [`Input::Prepared`] says how that went. The log is still served
     /// here.
     Prepare(Preparation),
-    /// Tell people.
+    /// This note must be told to people.
     Tell(Note),
-    /// This was the last output.
+    /// The core has stopped. This is the last output.
     Stopped(Stop),
 }
 
@@ -135,28 +138,27 @@ pub enum Output {
 pub struct Preparation {
     /// The log.
     pub log: LogId,
-    /// The tenure that is to end.
+    /// The epoch of the tenure that is to end.
     pub epoch: LeaseEpoch,
-    /// Who is to get the log.
+    /// The node that is to get the log.
     pub to: NodeId,
-    /// Where that node is reached.
+    /// The address at which that node is reached.
     pub address: Arc<str>,
-    /// Why.
+    /// The reason for the move.
     pub reason: MoveReason,
 }
 
-/// Why the core has stopped.
+/// The reason why the core has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// It has left.
+    /// The node has left.
     Left,
-    /// Another process has joined with the address of this one, and is alive. If this one joined again, the two would
+    /// Another process has joined with the address of this one, and lives. If this process joined again, the two would
     /// replace each other for ever.
     Replaced,
-    /// The cluster has a version that this build cannot read. The node owns nothing, and is declared dead by the
-    /// others.
+    /// The cluster has a version that this build cannot read. The node owns nothing, and the others declare it dead.
     Unreadable(ClusterVersion),
-    /// It has failed, by a fault of this program. The node owns nothing, and is declared dead by the others.
+    /// The core has failed, by a fault of this program. The node owns nothing, and the others declare it dead.
     Failed,
 }
 
@@ -165,20 +167,20 @@ pub enum Stop {
 pub struct Setting {
     /// What this node tells the others.
     pub info: NodeInfo,
-    /// Times.
+    /// The times of the protocol.
     pub config: Config,
-    /// Seed of its random numbers; must differ between processes.
+    /// The seed of its random numbers. The seed must differ between processes.
     pub seed: u64,
 }
 
 /// Whether this node is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// It is not, and joins with this generation.
+    /// The node is not registered, and joins with this generation.
     Outside(Generation),
-    /// It is.
+    /// The node is registered, with this id and generation.
     Inside(NodeId, Generation),
-    /// Another process has joined with our address. Is it alive?
+    /// Another process has joined with the address of this node. It is not known yet whether that process lives.
     Displaced {
         node: NodeId,
         generation: Generation,
@@ -190,17 +192,18 @@ enum Standing {
 /// What is kept about a log beyond its lease.
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
-    /// The greatest epoch that was ever seen. The lease's is smaller after a fail-over that lost rows.
+    /// The greatest epoch that was ever seen. The epoch of the lease is smaller after a fail-over that lost rows.
     known: LeaseEpoch,
-    /// When it was first seen without a valid owner.
+    /// The moment at which the log was first seen without a valid owner.
     free_since: Option<Moment>,
-    /// We gave it up as stuck and leave it to others until then.
+    /// The moment until which this node leaves the log to others, because it gave the log up as stuck.
     leave_until: Option<Moment>,
-    /// We took it when it was stuck elsewhere, and do not give it up as stuck until then.
+    /// The moment until which this node does not give the log up as stuck, because it took the log when it was stuck
+    /// elsewhere.
     keep_until: Option<Moment>,
-    /// To whom we have decided to give it, and why.
+    /// The node to which this node has decided to give the log, and the reason.
     intended: Option<(NodeId, MoveReason)>,
-    /// Who did not want it, and when.
+    /// The node that did not want the log, and the moment at which it refused.
     refused: Option<(NodeId, Moment)>,
     /// The hand-over that is going on.
     passing: Option<Passing>,
@@ -222,9 +225,9 @@ impl LogState {
 
 /// The pure core of one node's membership in one database.
 ///
-/// It has more fields than most structs, for almost every decision weighs what was seen, when, and what was answered
-/// since; what belongs to one question alone (`looks`, `observations`, `settle`, `progress`, `logs`) is a type of its
-/// own.
+/// The core has more fields than most structs, because almost every decision weighs what was seen, when, and what was
+/// answered since. What belongs to one question alone (`looks`, `observations`, `settle`, `progress`, `logs`) is a type
+/// of its own.
 #[derive(Debug)]
 pub struct Core {
     setting: Setting,
@@ -232,21 +235,21 @@ pub struct Core {
     standing: Standing,
     look: Option<Look>,
     looked: Option<LookTimes>,
-    /// The nodes of the last look have not been judged yet.
+    /// Whether the nodes of the last look have not been judged yet.
     is_unjudged: bool,
-    /// When this node last declared another one dead.
+    /// The moment at which this node last declared another one dead.
     declared: Option<Moment>,
     beat_due: Moment,
-    /// The beat under way: when it was sent, and how many changes had been answered then.
+    /// The beat under way: the moment at which it was sent, and how many changes had been answered then.
     beat_sent: Option<(Moment, u64)>,
-    /// When the last beat was sent.
+    /// The moment at which the last beat was sent.
     beaten: Moment,
-    /// What others may ask for.
+    /// The looks that others may ask for.
     looks: Looks,
     change: Option<Change>,
-    /// Changes that were answered.
+    /// The number of changes that were answered.
     changes: u64,
-    /// Nothing more is changed before a look that was sent after the answer to the last change.
+    /// Whether nothing more is changed before a look that was sent after the answer to the last change.
     is_look_needed: bool,
     join_due: Moment,
     observations: Observations,
@@ -254,12 +257,12 @@ pub struct Core {
     settle: Settle,
     progress: Progress,
     logs: Vec<LogState>,
-    /// The state that this process was asked for, until a look shows it.
+    /// The state that was asked of this process, until a look shows it.
     asked_for: Option<NodeState>,
     leave_by: Option<Moment>,
-    /// When a lease was last seen to move.
+    /// The moment at which a lease was last seen to move.
     moved: Moment,
-    /// No log has been moved for the sake of balance since the last look.
+    /// Whether no log has been moved for the sake of balance since the last look.
     may_improve: bool,
     is_stopped: bool,
     placement: Arc<Placement>,
@@ -267,7 +270,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core that knows nothing; its first output asks to join.
+    /// Makes a core that knows nothing. Its first output asks to join.
     #[must_use]
     pub fn new(setting: Setting, now: Moment) -> Self {
         let mut random = Random::new(setting.seed);
@@ -302,7 +305,7 @@ impl Core {
         }
     }
 
-    /// Takes an input. What follows from it is decided by the next [`work`](Self::work).
+    /// Takes an input. The next [`work`](Self::work) decides what follows from it.
     pub fn on(&mut self, input: Input, now: Moment) {
         match input {
             Input::Looked(look) => self.on_looked(look, now),
@@ -344,12 +347,12 @@ impl Core {
         self.publish();
     }
 
-    /// Takes what is to be done.
+    /// Takes the outputs, in order. What they say is to be done.
     pub fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// When to call [`work`](Self::work) again if nothing happens until then.
+    /// Returns the moment at which [`work`](Self::work) must be called again if nothing happens before.
     #[must_use]
     pub fn wake_at(&self, now: Moment) -> Option<Moment> {
         if self.is_stopped {
@@ -366,26 +369,26 @@ impl Core {
         [beat, join, claim, leave].into_iter().flatten().min()
     }
 
-    /// The time from one beat to the next, at present.
+    /// Returns the time from one beat to the next, at present.
     #[must_use]
     pub fn beat(&self) -> Duration {
         let nodes = self.look.as_ref().map_or(1, |look| look.nodes.len());
         self.setting.config.beat(nodes)
     }
 
-    /// Who owns which log.
+    /// Returns who owns which log.
     #[must_use]
     pub fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.placement)
     }
 
-    /// The last look.
+    /// Returns the last look.
     #[must_use]
     pub fn last_look(&self) -> Option<&Look> {
         self.look.as_ref()
     }
 
-    /// When the answer to the last successful look came.
+    /// Returns the moment at which the answer to the last successful look came.
     #[must_use]
     pub fn looked_at(&self) -> Option<Moment> {
         self.looked.map(|times| times.arrived)
@@ -397,7 +400,8 @@ impl Core {
         !matches!(self.standing, Standing::Outside(_))
     }
 
-    /// Earlier than the next regular beat if a node may be found dead then.
+    /// Returns the moment of the next beat. That moment is earlier than the next regular beat if a node may be found
+    /// dead then.
     fn next_beat(&self) -> Moment {
         let early = self.observations.look_at(self.beat(), self.beaten);
         // Another one may have its turn then.
@@ -429,13 +433,13 @@ impl Core {
         }));
     }
 
-    /// At most eight times in a beat.
+    /// Makes the next beat come soon, but at most eight times in the time of one beat.
     fn look_soon(&mut self, now: Moment) {
         let soon = now.max(self.beaten.plus(self.beat() / 8));
         self.beat_due = self.beat_due.min(soon);
     }
 
-    /// 90 to 110 per cent of a time, so that nodes which were started together do not stay together.
+    /// Returns 90 to 110 per cent of a time, so that nodes which were started together do not stay together.
     fn jittered(&mut self, time: Duration) -> Duration {
         let percent = 90 + self.random.below(21);
         time * u32::try_from(percent).unwrap_or(100) / 100
@@ -443,7 +447,7 @@ impl Core {
 
     // ---- changes ----
 
-    /// The one change to make now, the most urgent first.
+    /// Returns the one change to make now, the most urgent first.
     fn next_change(&mut self, now: Moment) -> Option<Change> {
         let node = match self.standing {
             Standing::Outside(generation) if now >= self.join_due && self.leave_by.is_none() => {
@@ -474,7 +478,7 @@ impl Core {
         change
     }
 
-    /// A node acts only upon a recent look by which it is registered.
+    /// Returns whether this node may make a change. A node acts only upon a recent look by which it is registered.
     fn may_change(&self, now: Moment) -> bool {
         let is_registered = self.look.as_ref().is_some_and(|look| look.is_registered);
         let is_recent = self
@@ -497,8 +501,8 @@ impl Core {
         Some(Change::SetState(me.id, me.generation, asked_for))
     }
 
-    /// Right after a look, at most one node upon each, and mostly at most one in a beat: if many seem dead, it is more
-    /// likely to be a mistake.
+    /// Returns the declaration of a dead node, if there is one. A node is declared dead right after a look, at most one
+    /// upon each look, and mostly at most one in a beat. If many nodes seem dead, a mistake is more likely.
     fn declare(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
         if !std::mem::take(&mut self.is_unjudged) {
             return None;
@@ -512,7 +516,7 @@ impl Core {
         Some(Change::DeclareDead(suspect))
     }
 
-    /// Leaves with the logs that it still has, when the time for handing them over has passed.
+    /// Leaves with the logs that the node still has, when the time for handing them over has passed.
     fn leave_if_late(&mut self, now: Moment) {
         let Some(by) = self.leave_by.filter(|_| self.change.is_none()) else {
             return;
@@ -539,7 +543,7 @@ impl Core {
     }
 }
 
-/// A number that no other joining has had, but for a chance of 1 in 2⁶⁴.
+/// Returns a number that no other joining has had, but for a chance of 1 in 2⁶⁴.
 fn draw_generation(random: &mut Random) -> Generation {
     loop {
         let generation = Generation(random.next().cast_signed());

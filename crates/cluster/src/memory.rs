@@ -1,7 +1,7 @@
-//! A registry in memory, the simplest correct one, with the faults that a real one has. For tests.
+//! A registry in memory, the simplest correct one, with the faults that a real one has. This registry is for tests.
 //!
-//! Invariants: as of [`Registry`]; each statement looks only at the row that it changes.
-//! `Tables` are the rows and what the statements do; [`MemoryRegistry`] serves them to several nodes of one process.
+//! Invariants: those of [`Registry`]; each statement reads only the row that it changes. `Tables` are the rows and what
+//! the statements do; [`MemoryRegistry`] serves them to several nodes of one process.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,12 +24,12 @@ pub struct Tables {
     last_id: u32,
     incarnation: Incarnation,
     version: ClusterVersion,
-    /// What the database's clock shows.
+    /// The time that the database's clock shows.
     pub now: Timestamp,
 }
 
 impl Tables {
-    /// The registry of a new store with so many logs.
+    /// Makes the registry of a new store with `logs` logs.
     #[must_use]
     pub fn new(logs: u16, incarnation: Incarnation) -> Self {
         let lease = |log| LeaseRow {
@@ -53,7 +53,7 @@ impl Tables {
         }
     }
 
-    /// The rows, as a look finds them.
+    /// Returns the rows, as a look finds them.
     #[must_use]
     pub fn look(&self) -> Look {
         let is_live = |node: &&NodeRow| node.state != NodeState::Left;
@@ -66,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// [`Registry::join`].
+    /// Does [`Registry::join`].
     pub fn join(&mut self, join: &Join) -> NodeId {
         let known = self
             .nodes
@@ -99,7 +99,7 @@ impl Tables {
         id
     }
 
-    /// [`Registry::beat`].
+    /// Does [`Registry::beat`].
     pub fn beat(&mut self, beat: &Beat) -> Look {
         let now = self.now;
         let me = self.node(beat.node, beat.generation);
@@ -115,7 +115,7 @@ impl Tables {
         }
     }
 
-    /// Any of the changes.
+    /// Makes any of the changes.
     pub fn change(&mut self, change: &Change) -> Changed {
         Changed::Done(match change {
             Change::Join(join) => return Changed::Joined(self.join(join)),
@@ -128,7 +128,7 @@ impl Tables {
         })
     }
 
-    /// [`Registry::set_state`].
+    /// Does [`Registry::set_state`].
     pub fn set_state(&mut self, node: NodeId, generation: Generation, state: NodeState) -> bool {
         let Some(row) = self.node(node, generation) else {
             return false;
@@ -140,7 +140,7 @@ impl Tables {
         true
     }
 
-    /// [`Registry::declare_dead`].
+    /// Does [`Registry::declare_dead`].
     pub fn declare_dead(&mut self, suspect: Suspect) -> bool {
         let row = self.node(suspect.node, suspect.generation);
         if row.is_none_or(|row| row.beat != suspect.beat) {
@@ -149,7 +149,7 @@ impl Tables {
         self.set_state(suspect.node, suspect.generation, NodeState::Left)
     }
 
-    /// [`Registry::claim`].
+    /// Does [`Registry::claim`].
     pub fn claim(&mut self, claims: &[Claim]) -> Vec<LogId> {
         let mut got = Vec::new();
         for Claim { seen, tenure } in claims {
@@ -165,13 +165,13 @@ impl Tables {
         got
     }
 
-    /// [`Registry::set_next_owner`].
+    /// Does [`Registry::set_next_owner`].
     pub fn set_next_owner(&mut self, log: LogId, epoch: LeaseEpoch, to: Option<NodeId>) -> bool {
         let lease = self.lease(log).filter(|lease| lease.epoch == epoch);
         lease.map(|lease| lease.next_owner = to).is_some()
     }
 
-    /// [`Registry::hand_over`].
+    /// Does [`Registry::hand_over`].
     pub fn hand_over(&mut self, hand_over: HandOver) -> bool {
         let Some(lease) = self.tenure(hand_over.from) else {
             return false;
@@ -186,7 +186,7 @@ impl Tables {
         true
     }
 
-    /// [`Registry::release`].
+    /// Does [`Registry::release`].
     pub fn release(&mut self, tenure: Tenure) -> bool {
         let Some(lease) = self.tenure(tenure) else {
             return false;
@@ -197,28 +197,28 @@ impl Tables {
         true
     }
 
-    /// [`Registry::pin`].
+    /// Does [`Registry::pin`].
     pub fn pin(&mut self, log: LogId, to: Option<NodeId>) {
         if let Some(lease) = self.lease(log) {
             lease.pinned = to;
         }
     }
 
-    /// [`Registry::freeze`].
+    /// Does [`Registry::freeze`].
     pub fn freeze(&mut self, frozen: bool) {
         for lease in &mut self.leases {
             lease.frozen = frozen;
         }
     }
 
-    /// [`Registry::hold`].
+    /// Does [`Registry::hold`].
     pub fn hold(&mut self, address: &str, held: bool) -> bool {
         let mut nodes = self.nodes.iter_mut();
         let node = nodes.find(|node| *node.info.address == *address);
         node.map(|node| node.held = held).is_some()
     }
 
-    /// [`Registry::finalize`].
+    /// Does [`Registry::finalize`].
     pub fn finalize(&mut self, from: ClusterVersion, to: ClusterVersion) -> bool {
         let mut live = self
             .nodes
@@ -231,7 +231,7 @@ impl Tables {
         is_done
     }
 
-    /// A fail-over to a state of before: what was written since is lost.
+    /// Fails over to an earlier state: what was written since is lost.
     pub fn fail_over(&mut self, before: &Tables, incarnation: Incarnation) {
         let now = self.now;
         *self = Tables {
@@ -277,7 +277,7 @@ impl Tables {
         }
     }
 
-    /// The moves of leases, newest first.
+    /// Returns the moves of leases, newest first.
     #[must_use]
     pub fn moves(&self) -> &[Move] {
         &self.moves
@@ -289,7 +289,7 @@ struct State {
     tables: Tables,
     is_down: bool,
     cut_off: BTreeSet<u32>,
-    /// The next changes are not answered, and take effect later.
+    /// The number of next changes that are not answered, and take effect later.
     late_next: usize,
     late: Vec<Change>,
 }
@@ -302,7 +302,7 @@ pub struct MemoryRegistry {
 }
 
 impl MemoryRegistry {
-    /// The registry of a new store with so many logs; the handle of node 0.
+    /// Makes the registry of a new store with `logs` logs. Returns the handle of node 0.
     #[must_use]
     pub fn new(logs: u16) -> Self {
         let state = State {
@@ -318,7 +318,7 @@ impl MemoryRegistry {
         }
     }
 
-    /// A handle for another node.
+    /// Returns a handle for another node.
     #[must_use]
     pub fn handle(&self, handle: u32) -> Self {
         Self {
@@ -327,18 +327,18 @@ impl MemoryRegistry {
         }
     }
 
-    /// The rows.
+    /// Returns a copy of the rows.
     #[must_use]
     pub fn tables(&self) -> Tables {
         self.state().tables.clone()
     }
 
-    /// The database is away for all, or back.
+    /// Sets whether the database does not answer any node.
     pub fn set_down(&self, is_down: bool) {
         self.state().is_down = is_down;
     }
 
-    /// The database is away for this handle, or back.
+    /// Sets whether the database does not answer this handle.
     pub fn set_cut_off(&self, is_cut_off: bool) {
         let mut state = self.state();
         if is_cut_off {
@@ -348,7 +348,8 @@ impl MemoryRegistry {
         }
     }
 
-    /// The next `count` changes of any node are not answered, and take effect when [`land`](Self::land) is called.
+    /// Delays the next `count` changes of any node. These changes are not answered, and take effect when
+    /// [`land`](Self::land) is called.
     pub fn delay_changes(&self, count: usize) {
         self.state().late_next = count;
     }
@@ -361,12 +362,12 @@ impl MemoryRegistry {
         }
     }
 
-    /// The version of the cluster is raised, by somebody who has overlooked a node that cannot read it.
+    /// Sets the version of the cluster, as somebody does who has overlooked a node that cannot read it.
     pub fn set_version(&self, version: ClusterVersion) {
         self.state().tables.version = version;
     }
 
-    /// A fail-over to a state of before.
+    /// Fails over to an earlier state.
     pub fn fail_over(&self, before: &Tables) {
         self.state().tables.fail_over(before, Incarnation::random());
     }

@@ -1,26 +1,27 @@
 //! What the rest of a node sees: an immutable snapshot of who owns which log.
 //!
-//! Invariant: all of one snapshot comes from one state of the core. It is advice: a node that acts on an outdated one
-//! meets a miss or another node's *not here*, never a wrong result.
+//! Invariant: all of one snapshot comes from one state of the core. A snapshot is advice: a node that acts on an
+//! outdated one meets a miss or another node's *not here*, never a wrong result.
 
 use std::sync::Arc;
 
 use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Incarnation, LogId};
 
-/// Who owns which log, as far as this node knows. Shared as an `Arc`: cloning is cheap.
+/// Who owns which log, as far as this node knows. A placement is shared as an `Arc`, so clones are cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
-    /// Grows with each change of anything here; at the start 0, when nothing is known.
+    /// A number that grows with each change of anything here. The number is 0 at the start, when nothing is known.
     pub version: u64,
-    /// The life of the store that this belongs to: epochs of different lives do not compare. `None` before the first
-    /// look.
+    /// The life of the store to which this belongs: epochs of different lives cannot be compared. This is `None` before
+    /// the first look.
     pub incarnation: Option<Incarnation>,
     /// The version of the cluster; `None` before the first look.
     pub cluster: Option<ClusterVersion>,
-    /// This node; `None` while it is not registered. Then it owns nothing, and still may serve everything.
+    /// The number of this node; `None` while it is not registered. Then it owns nothing, and may still serve
+    /// everything.
     pub me: Option<NodeId>,
-    /// Each log in order: `logs[n]` is log `n`. Empty before the first look.
+    /// The places of the logs, in order: `logs[n]` is that of log `n`. The list is empty before the first look.
     pub logs: Vec<LogPlace>,
     /// All nodes that have not left, by id.
     pub nodes: Vec<Member>,
@@ -29,18 +30,18 @@ pub struct Placement {
 /// Where a log is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogPlace {
-    /// The node that appends to it; `None`: nobody, so any node may after a while.
+    /// The node that appends to the log. `None` means nobody, so any node may after a while.
     pub owner: Option<Owner>,
-    /// To whom the owner hands it over, or is asked to.
+    /// The node to which the owner hands the log over, or is asked to.
     pub next_owner: Option<Owner>,
-    /// The tenure that this is about. Of two pieces of news about a log, the one with the greater epoch counts.
+    /// The epoch of the tenure. Of two pieces of news about a log, the one with the greater epoch counts.
     pub epoch: LeaseEpoch,
-    /// True if this node is the owner, and is not handing it over.
+    /// Whether this node is the owner, and is not handing the log over.
     pub is_mine: bool,
 }
 
 impl LogPlace {
-    /// What is said of a log that nothing is known about, such as one whose lease lies in another database.
+    /// What is said of a log of which nothing is known, such as one whose lease lies in another database.
     pub const UNKNOWN: LogPlace = LogPlace {
         owner: None,
         next_owner: None,
@@ -49,44 +50,44 @@ impl LogPlace {
     };
 }
 
-/// The owner of a log. Id and address belong together.
+/// The owner of a log. The id and the address belong together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// Its number.
+    /// The number of the node.
     pub node: NodeId,
-    /// Where it is reached.
+    /// The address at which the node is reached.
     pub address: Arc<str>,
 }
 
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Its number.
+    /// The number of the node.
     pub id: NodeId,
-    /// Where it is reached.
+    /// The address at which the node is reached.
     pub address: Arc<str>,
-    /// What it does; never [`NodeState::Left`].
+    /// What the node does; never [`NodeState::Left`].
     pub state: NodeState,
-    /// Version of its program.
+    /// The version of the node's program.
     pub build: Arc<str>,
-    /// The versions of the protocol between nodes that it speaks: lowest and highest.
+    /// The versions of the protocol between nodes that the node speaks: the lowest and the highest.
     pub protocol: (u16, u16),
 }
 
 impl Placement {
-    /// Where a log is; `None` before the first look.
+    /// Returns where a log is; `None` before the first look.
     #[must_use]
     pub fn log(&self, log: LogId) -> Option<&LogPlace> {
         self.logs.get(usize::from(log.0))
     }
 
-    /// True if this node owns the log.
+    /// Returns whether this node owns the log.
     #[must_use]
     pub fn is_mine(&self, log: LogId) -> bool {
         self.log(log).is_some_and(|place| place.is_mine)
     }
 
-    /// The logs that this node owns, in order.
+    /// Returns the logs that this node owns, in order.
     pub fn mine(&self) -> impl Iterator<Item = LogId> {
         (0..)
             .zip(&self.logs)
@@ -94,14 +95,14 @@ impl Placement {
             .map(|(log, _)| LogId(log))
     }
 
-    /// True if this node may send and write forms that came with this version: every node that may take part reads
-    /// them, and it has been decided that nobody goes back to a build that does not.
+    /// Returns whether this node may send and write forms that came with this version: every node that may take part
+    /// reads them, and it has been decided that nobody goes back to a build that does not.
     #[must_use]
     pub fn may_use(&self, version: ClusterVersion) -> bool {
         self.cluster.is_some_and(|cluster| version <= cluster)
     }
 
-    /// The node of this id.
+    /// Returns the node of this id.
     #[must_use]
     pub fn member(&self, id: NodeId) -> Option<&Member> {
         self.nodes.iter().find(|member| member.id == id)

@@ -1,6 +1,6 @@
 //! The thread that connects the core of membership with a registry, a clock, and the rest of the node.
 //!
-//! Why a thread with a runtime of its own: a node that is busy must not look dead. What the node's other tasks do
+//! Why it is a thread with a runtime of its own: a node that is busy must not look dead. What the node's other tasks do
 //! cannot delay a beat. Invariants: the placement is published before anything is done that rests on it; a call of the
 //! registry takes at most half a beat.
 //! Not here: decisions (`membership`), connections between nodes.
@@ -27,34 +27,35 @@ use crate::membership::{
 use crate::placement::Placement;
 use crate::took::{Timed, Took};
 
-/// So long a taker may prepare; then it gets the log as it is.
+/// The longest time for which a taker may prepare. After it the taker gets the log as it is.
 const PREPARE_MAX: Duration = Duration::from_secs(10);
-/// So long a hand-over waits for what is in flight.
+/// The longest time for which a hand-over waits for what is in flight.
 const FINISH_MAX: Duration = Duration::from_millis(100);
 
 /// How far the pipelines of this node have come.
 pub trait Progress: Send + Sync + 'static {
-    /// The progress of a log that this node owns. Must not block.
+    /// Returns the progress of a log that this node owns. This call must not block.
     fn sign(&self, log: LogId) -> Sign;
 }
 
 /// What a hand-over needs of the rest of the node.
 #[async_trait]
 pub trait HandOvers: Send + Sync + 'static {
-    /// Asks the taker to prepare. The log is still served here. `Refused` if the taker does not answer within a moment;
-    /// after ten seconds the log is handed over in any case.
+    /// Asks the taker to prepare. The log is still served here. Returns `Refused` if the taker does not answer within a
+    /// moment. After ten seconds the log is handed over in any case.
     async fn prepare(&self, preparation: Preparation) -> Readiness;
 
-    /// The placement no longer says that this node owns the log: returns when nothing of the log is in flight. Nobody
-    /// waits longer than 100 ms for it: what is still in flight then misses, or lands before the taker's first batch.
+    /// Returns when nothing of the log is in flight. This is called when the placement no longer says that this node
+    /// owns the log. Nobody waits longer than 100 ms for it: what is still in flight then misses, or is stored before
+    /// the taker's first batch.
     async fn finish(&self, log: LogId);
 
-    /// A log was handed over. It is time to tell the taker and the others. Must not block. The tasks that it spawns run
-    /// where [`Membership::start`] was called, and go on when the membership has ended.
+    /// Tells the taker and the others that a log was handed over. This call must not block. The tasks that it spawns
+    /// run where [`Membership::start`] was called, and go on when the membership has ended.
     fn handed_over(&self, log: LogId, to: NodeId, epoch: LeaseEpoch);
 }
 
-/// Hand-overs of a node that has no connections to others: the taker sees it at its next beat.
+/// Hand-overs of a node that has no connections to others: the taker sees them at its next beat.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WithoutLinks;
 
@@ -74,22 +75,22 @@ impl HandOvers for WithoutLinks {
 pub struct Options {
     /// What this node tells the others.
     pub info: NodeInfo,
-    /// Times.
+    /// The times of the protocol.
     pub config: Config,
 }
 
-/// What people may want to know.
+/// What people may want to know about a membership.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The last look.
     pub look: Option<Arc<Look>>,
-    /// How long ago that was.
+    /// How long ago the last look was.
     pub look_age: Option<Duration>,
     /// Why the registry does not answer at present.
     pub trouble: Option<String>,
     /// Why the membership has ended.
     pub stopped: Option<Stop>,
-    /// The moves of leases that this node has made, in the order of [`MoveReason::ALL`].
+    /// The number of moves of leases that this node has made, in the order of [`MoveReason::ALL`].
     pub moves: [u64; MoveReason::ALL.len()],
     /// How long all this has taken.
     pub took: Took,
@@ -104,7 +105,7 @@ struct Told {
 }
 
 impl Told {
-    /// The thread has panicked: this node owns nothing any more.
+    /// Tells that the thread has panicked: this node owns nothing any more.
     fn failed(&self) {
         tracing::error!(
             "the membership has failed: this node owns no log until it is started again"
@@ -121,8 +122,8 @@ impl Told {
     }
 }
 
-/// This node's membership in one database. A handle: clones share it. It ends when all handles are dropped, without
-/// leaving, as if the process had died.
+/// This node's membership in one database. The value is a handle, and clones share it. The membership ends when all
+/// handles are dropped, without leaving, as if the process had died.
 #[derive(Clone, Debug)]
 pub struct Membership {
     inputs: mpsc::UnboundedSender<Input>,
@@ -136,7 +137,7 @@ impl Membership {
     /// `Unsupported` if no thread can be started.
     ///
     /// # Panics
-    /// If it is not called within a tokio runtime, in which `hand_overs` will run.
+    /// Panics if it is not called within a tokio runtime, in which `hand_overs` will run.
     pub fn start(
         registry: Arc<dyn Registry>,
         options: Options,
@@ -182,19 +183,19 @@ impl Membership {
         Ok(Self { inputs, told })
     }
 
-    /// Who owns which log, as far as this node knows.
+    /// Returns who owns which log, as far as this node knows.
     #[must_use]
     pub fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.told.placement.borrow())
     }
 
-    /// The placement and each change of it.
+    /// Returns the placement and each change of it.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<Placement>> {
         self.told.placement.subscribe()
     }
 
-    /// What people may want to know.
+    /// Returns what people may want to know about the membership.
     #[must_use]
     pub fn status(&self) -> Status {
         let (looked, status) = self.told.status.borrow().clone();
@@ -215,17 +216,17 @@ impl Membership {
         self.input(Input::Drain(NodeState::Up));
     }
 
-    /// A connection to the node's address was refused: nobody listens there. Not: a time-out.
+    /// Reports that a connection to the node's address was refused: nobody listens there. A time-out is not meant.
     pub fn refused(&self, node: NodeId) {
         self.input(Input::Refused(node));
     }
 
-    /// The nodes that this node cannot call at present; all of them.
+    /// Reports the nodes that this node cannot call at present. All of them must be named.
     pub fn unreachable(&self, nodes: Vec<NodeId>) {
         self.input(Input::Unreachable(nodes));
     }
 
-    /// Another node says that something has changed: look at once.
+    /// Looks at once, because another node says that something has changed.
     pub fn look_now(&self) {
         self.input(Input::LookNow);
     }
@@ -233,7 +234,7 @@ impl Membership {
     /// Hands over all logs and leaves, at the latest after `within`. Returns when that is done.
     ///
     /// # Cancel safety
-    /// The leaving goes on.
+    /// If the future is dropped, the node goes on leaving.
     pub async fn leave(&self, within: Duration) -> Stop {
         self.input(Input::Leave(within));
         self.stopped().await
@@ -264,7 +265,7 @@ struct Shell {
     registry: Arc<dyn Registry>,
     progress: Arc<dyn Progress>,
     hand_overs: Arc<dyn HandOvers>,
-    /// Where everything else of the node runs.
+    /// The runtime in which everything else of the node runs.
     others: Handle,
     answers: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
     told: Arc<Told>,
@@ -446,7 +447,8 @@ impl Shell {
     }
 }
 
-/// The answer of the registry, which comes in any case.
+/// Returns the answer of the registry. An answer comes in any case: a call that takes longer than `limit`, or panics,
+/// is answered by an error.
 async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
     let call = AssertUnwindSafe(call).catch_unwind();
     match timeout(limit, call).await {

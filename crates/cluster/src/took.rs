@@ -7,15 +7,16 @@ use gesta_core::durations::{DurationCounts, Durations};
 /// How long what a membership does has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Took {
-    /// Beats that were answered.
+    /// The durations of the beats that were answered.
     pub beats: DurationCounts,
-    /// From the first look that showed a log without an owner that lives until this node had claimed it.
+    /// The durations from the first look that showed a log without an owner that lives until this node had claimed it.
     pub takeovers: DurationCounts,
-    /// Hand-overs: the taker prepares while the log is served here.
+    /// The durations in which the takers of hand-overs prepare while the log is served here.
     pub preparing: DurationCounts,
-    /// Hand-overs: what is in flight ends, and nothing more is begun.
+    /// The durations in which what is in flight ends at hand-overs, and nothing more is begun.
     pub finishing: DurationCounts,
-    /// Hand-overs: the database is told. With `finishing` it is the pause of the log.
+    /// The durations in which the database is told of hand-overs. Together with `finishing` they are the pause of the
+    /// log.
     pub moving: DurationCounts,
 }
 

@@ -16,14 +16,15 @@ use crate::error::Error;
 /// A command, and how it is to be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<C> {
-    /// The command.
+    /// The command that is to be carried out.
     pub command: C,
-    /// A retry with the same key gets the reply of the first time, and no further events are stored.
+    /// The idempotency key of the command. A retry with the same key gets the reply of the first time, and no further
+    /// events are stored.
     pub idempotency_key: Option<String>,
 }
 
 impl<C> Request<C> {
-    /// A command without a key.
+    /// Makes a request without a key.
     #[must_use]
     pub fn new(command: C) -> Self {
         Self {
@@ -32,8 +33,9 @@ impl<C> Request<C> {
         }
     }
 
-    /// Makes retries safe: at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, unique among the commands of the
-    /// entity, and not beginning with `$made-`, as those do that nodes make.
+    /// Sets the idempotency key, which makes retries safe. The key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX)
+    /// bytes and is unique among the commands of the entity. A key must not begin with `$made-`, as the keys do that
+    /// nodes make.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -50,24 +52,25 @@ impl<C> From<C> for Request<C> {
 /// A command that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done<R> {
-    /// The reply.
+    /// The reply of the entity.
     pub reply: R,
-    /// Revision of the last event of the command; `None` if it had no events, and if it is not known: the store had
-    /// given the command up as unknown and what came after it has proven that it is stored, or the command is known by
-    /// its key only.
+    /// The revision of the last event of the command. The revision is `None` if the command had no events, and also if
+    /// the revision is not known. The revision is not known if the store had given the command up as unknown and a
+    /// later submission has proven that it is stored, or if the command is known by its key only.
     pub revision: Option<Revision>,
-    /// A checkpoint after the events, for example to wait until a read model has seen them; `None` without events, for
-    /// repeated commands, and if the first answer of another node was lost.
+    /// A checkpoint after the events, for example to wait until a read model has seen them. The checkpoint is `None`
+    /// without events, for repeated commands, and if the first answer of another node was lost.
     pub checkpoint: Option<Checkpoint>,
-    /// True if the command had been carried out before, because its idempotency key was known.
+    /// Whether the command had been carried out before, because its idempotency key was known.
     pub repeated: bool,
 }
 
-/// What a caller of a command gets.
+/// The result that the caller of a command gets.
 pub(crate) type CommandResult<D> =
     Result<Done<<D as Decider>::Reply>, Error<<D as Decider>::Rejection>>;
 
-/// The outcome of a command that was handed over; await it. If it is dropped, the command is carried out all the same.
+/// A future that returns the outcome of a command that was handed over. If it is dropped, the command is carried out
+/// all the same.
 pub struct PendingReply<D: Decider> {
     pub(crate) answer: oneshot::Receiver<CommandResult<D>>,
 }
@@ -88,7 +91,7 @@ impl<D: Decider> Future for PendingReply<D> {
     }
 }
 
-/// The answer of an entity or a runtime that has ended by a panic.
+/// Makes the error for a command or read whose entity or runtime has ended by a panic.
 pub(crate) fn lost<R>() -> Error<R> {
     Error::OutcomeUnknown(gesta_core::Error::new(
         gesta_core::ErrorKind::OutcomeUnknown(
@@ -97,7 +100,7 @@ pub(crate) fn lost<R>() -> Error<R> {
     ))
 }
 
-/// What is asked of one entity.
+/// A request to one entity.
 pub(crate) enum Ask<D: Decider> {
     Command(CommandAsk<D>),
     Read(Box<dyn ReadAsk<D>>),
@@ -111,20 +114,21 @@ pub(crate) struct CommandAsk<D: Decider> {
     /// How often the command was decided.
     pub(crate) attempts: u32,
     pub(crate) origin: Origin,
-    /// The caller gave no key; this node has made the one of the request.
+    /// Whether this node has made the key of the request, because the caller gave none.
     pub(crate) has_made_key: bool,
-    /// Another node may have carried the command out, or may yet do so.
+    /// Whether another node may have carried the command out, or may carry it out later.
     pub(crate) is_in_doubt: bool,
-    /// Until when it may wait for other nodes, once it was to be sent.
+    /// The moment until which the command may wait for other nodes; `None` until it was first to be sent.
     pub(crate) sent_until: Option<Instant>,
 }
 
 /// Who has handed a command over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A caller on this node.
+    /// A caller on this node has handed the command over.
     Caller,
-    /// Another node. A command is not decided after this moment, and is not forwarded any further.
+    /// Another node has handed the command over. The command is not decided after this moment, and is not forwarded any
+    /// further.
     Node { decided_until: Instant },
 }
 
@@ -147,8 +151,9 @@ impl<D: Decider> CommandAsk<D> {
         }
     }
 
-    /// True if another attempt may have been carried out before. Of an attempt that was overtaken by a later one nobody
-    /// says so; but then others have changed the entity since it came, and it is decided again.
+    /// Returns whether another attempt may have been carried out before. An attempt that was overtaken by a later one
+    /// is not reported as such. But then others have changed the entity since it came, and the command is decided
+    /// again, which `attempts` shows.
     pub(crate) fn may_be_done(&self) -> bool {
         self.is_in_doubt || self.origin != Origin::Caller && self.attempts > 1
     }
@@ -170,11 +175,12 @@ impl<D: Decider> CommandAsk<D> {
     }
 }
 
-/// What may be said of a command of which another attempt, on another node, may have been carried out or may yet be.
+/// Returns what may be said about a command of which another attempt, on another node, may have been carried out or may
+/// be carried out later.
 ///
-/// Events of the command, now or before, are the effect of it: the other attempt finds its key in them, for the store
-/// accepts events only upon these. A key that is used for another command refuses the other attempt too. Whatever else
-/// is answered, the other attempt may be decided later, on another state, and have events.
+/// If the command has events, now or before, they are its effect. The other attempt finds its key in them, because the
+/// store accepts events only after these. If the key was used for another command, the other attempt is refused too.
+/// After any other answer the other attempt may be decided later, on another state, and have events.
 fn conclusive<R, E>(result: Result<Done<R>, Error<E>>) -> Result<Done<R>, Error<E>> {
     let unknown = |cause: Option<gesta_core::Error>| {
         let text = "another node was sent the command, and its answer was lost";
@@ -205,19 +211,19 @@ pub(crate) enum Freshness {
 /// A read that waits for its answer.
 pub(crate) trait ReadAsk<D>: Send {
     fn freshness(&self) -> Freshness;
-    /// True if another node has asked for the state.
+    /// Returns whether another node has asked for the state.
     fn is_from_node(&self) -> bool;
-    /// Looks at the state, which is the one before the first event if there is none, and keeps what it found. May be
-    /// called again after a conflict.
+    /// Looks at the state and keeps what was found. `is_initial` says that the state is the one before the first event.
+    /// This may be called again after a conflict.
     fn look(&mut self, state: &D, is_initial: bool);
-    /// How often the read has looked.
+    /// Returns how often the read has looked.
     fn looks(&self) -> u32;
     /// Gives the caller what was found last.
     fn release(self: Box<Self>);
     fn refuse(self: Box<Self>, error: Error<Infallible>);
 }
 
-/// A read by a function.
+/// A read by a function of the caller.
 pub(crate) struct FnRead<F, R> {
     pub(crate) read: F,
     pub(crate) freshness: Freshness,
@@ -257,7 +263,7 @@ impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
 }
 
 impl<D: Decider> Ask<D> {
-    /// True if another node has forwarded it: then it is done here.
+    /// Returns whether another node has forwarded the request. If so, it is done on this node.
     pub(crate) fn is_from_node(&self) -> bool {
         match self {
             Ask::Command(ask) => ask.origin != Origin::Caller,
@@ -273,7 +279,7 @@ impl<D: Decider> Ask<D> {
     }
 }
 
-/// What a caller is told of a stored command.
+/// Makes the result of a stored command for its caller.
 pub(crate) fn done<R>(reply: R, appended: &Appended) -> Done<R> {
     Done {
         reply,

@@ -1,9 +1,9 @@
 //! How events become bytes and back: [`EventCodec`] and its implementations.
 //!
-//! Why a codec of its own: type and data of an event are stored side by side and outlive the Rust types that they
-//! came from.
-//! Invariants: what was encoded decodes to the same event; no bytes make a codec panic; the name of an event type on
-//! disk is chosen by the user, who can test it with [`round_trips`](crate::scenario::round_trips).
+//! Why a codec of its own: the type and the data of an event are stored side by side and outlive the Rust types from
+//! which they came.
+//! Invariants: what was encoded decodes to the same event; no bytes make a codec panic; the user chooses the name of an
+//! event type on disk, and can test it with [`round_trips`](crate::scenario::round_trips).
 //! Not here: metadata and tags of events, snapshots.
 
 use std::fmt;
@@ -30,30 +30,30 @@ pub use json::{Json, JsonEvents, JsonEventsBuilder};
 #[cfg(feature = "proto")]
 pub use proto::{ProtoEvents, ProtoEventsBuilder};
 
-/// An event ready to be stored.
+/// An event that is ready to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Encoded {
-    /// Its type on disk.
+    /// The type of the event on disk.
     pub event_type: EventType,
-    /// What `data` is.
+    /// What `data` is: JSON or another form.
     pub content_type: ContentType,
-    /// The payload.
+    /// The payload of the event.
     pub data: Bytes,
 }
 
-/// A stored event, to be decoded.
+/// A stored event that is to be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stored<'a> {
-    /// Its type on disk.
+    /// The type of the event on disk.
     pub event_type: &'a str,
-    /// What `data` is.
+    /// What `data` is: JSON or another form.
     pub content_type: ContentType,
-    /// The payload.
+    /// The payload of the event.
     pub data: &'a Bytes,
 }
 
 impl<'a> Stored<'a> {
-    /// An event stored with JSON data.
+    /// Describes an event that is stored with JSON data.
     #[must_use]
     pub fn json(event_type: &'a str, data: &'a Bytes) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// An event stored with other data.
+    /// Describes an event that is stored with other data than JSON.
     #[must_use]
     pub fn binary(event_type: &'a str, data: &'a Bytes) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl<'a> From<&'a Encoded> for Stored<'a> {
     }
 }
 
-/// Why an event cannot be encoded or decoded.
+/// The reason why an event cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
@@ -94,9 +94,9 @@ pub enum CodecError {
     /// The bytes are not what the type says.
     #[error("event of type {event_type:?} cannot be read: {detail}")]
     Malformed {
-        /// The type on disk.
+        /// The type of the event on disk.
         event_type: String,
-        /// What is wrong.
+        /// What is wrong with the bytes.
         detail: String,
     },
     /// The value has no form on disk.
@@ -105,7 +105,7 @@ pub enum CodecError {
 }
 
 impl CodecError {
-    /// Data that are not what `read_as` says; `stored` is the type on disk.
+    /// Makes the error for data that is not what `read_as` says. `stored` is the type on disk.
     fn malformed(stored: &str, read_as: &str, error: impl fmt::Display) -> Self {
         CodecError::Malformed {
             event_type: stored.to_owned(),
@@ -119,7 +119,7 @@ impl CodecError {
 }
 
 impl<F: fmt::Display> tagged::ReadError<F> {
-    /// The error of an event stored as type `stored` and read as type `read_as`.
+    /// Makes the error for an event that is stored as type `stored` and read as type `read_as`.
     fn of_stored(self, stored: &str, read_as: &str) -> CodecError {
         match self {
             tagged::ReadError::UnknownName => CodecError::UnknownType(read_as.to_owned()),
@@ -128,13 +128,14 @@ impl<F: fmt::Display> tagged::ReadError<F> {
     }
 }
 
-/// The type on disk of a variant; `None` if no variant was seen.
+/// Returns the type on disk of a variant. The result is an error if no variant was seen, or if its name is not a valid
+/// event type.
 fn stored_type(variant: Option<&str>) -> Result<EventType, CodecError> {
     let variant = variant.ok_or_else(|| CodecError::Unwritable(tagged::NOT_AN_ENUM.to_owned()))?;
     EventType::new(variant).map_err(|error| CodecError::Unwritable(error.to_string()))
 }
 
-/// Refuses JSON where a binary form is read: bytes of one could pass for the other.
+/// Refuses JSON where a binary form is read, because bytes of one could be taken for the other.
 #[cfg(any(feature = "cbor", feature = "proto"))]
 fn refuse_json(stored: Stored<'_>) -> Result<(), CodecError> {
     if stored.content_type == ContentType::Json {
@@ -146,22 +147,23 @@ fn refuse_json(stored: Stored<'_>) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// Events to bytes and back.
+/// Turns events into bytes and back.
 ///
-/// Ready-made: [`JsonEvents`], `CborEvents` (feature `cbor`), `ProtoEvents` (feature `proto`).
+/// These codecs are ready-made: [`JsonEvents`], `CborEvents` (feature `cbor`), `ProtoEvents` (feature `proto`).
 ///
-/// A codec of your own decodes what it has encoded to an equal event, on every machine and in every later version of
-/// the program; it never panics, whatever the bytes are.
+/// A codec of your own must decode what it has encoded to an equal event, on every machine and in every later version
+/// of the program. A codec must never panic, whatever the bytes are.
 pub trait EventCodec<E>: Send + Sync + 'static {
-    /// The form of an event on disk.
+    /// Turns an event into its form on disk.
     ///
     /// # Errors
-    /// [`CodecError::Unwritable`].
+    /// [`CodecError::Unwritable`] if the event has no form on disk.
     fn encode(&self, event: &E) -> Result<Encoded, CodecError>;
 
-    /// The event of a form on disk.
+    /// Turns a form on disk back into the event.
     ///
     /// # Errors
-    /// [`CodecError::UnknownType`], [`CodecError::Malformed`].
+    /// [`CodecError::UnknownType`] if the codec has no event of this type; [`CodecError::Malformed`] if the bytes are
+    /// not what the type says.
     fn decode(&self, stored: Stored<'_>) -> Result<E, CodecError>;
 }

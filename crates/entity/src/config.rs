@@ -1,43 +1,47 @@
-//! Bounds and times of a runtime.
+//! The bounds and times of a runtime.
 
 use std::time::Duration;
 
-/// Bounds and times of a runtime.
+/// The bounds and times of a runtime.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Tasks that own entities; each entity belongs to one. `0`: one per core.
+    /// The number of tasks that own entities; each entity belongs to one of them. With `0` there is one task per core.
     pub shards: usize,
-    /// Most commands that may wait or be in flight, over all entities; beyond, they are refused as overloaded.
-    /// Keep it below the events that the store's queue takes (100,000 by default), times the events of a command.
+    /// The greatest number of commands that may wait or be in flight, over all entities. Beyond it commands are refused
+    /// as overloaded. The number of events that these commands have should stay below the number that the store's queue
+    /// takes (100,000 by default).
     pub commands_max: usize,
-    /// Most commands of one entity that may wait or be in flight.
+    /// The greatest number of commands of one entity that may wait or be in flight.
     pub entity_commands_max: usize,
-    /// Most reads that may wait, over all entities. They have a bound of their own, so they go on when commands are
-    /// refused.
+    /// The greatest number of reads that may wait, over all entities. Reads have a bound of their own, so they go on
+    /// when commands are refused.
     pub reads_max: usize,
-    /// Entities kept in memory. Beyond, those used least leave; one with anything in flight stays.
+    /// The greatest number of entities that are kept in memory. Beyond it those that are used least leave memory; an
+    /// entity with anything in flight stays.
     pub active_max: usize,
-    /// An entity that was not used for this long leaves memory, up to a quarter of the time later.
+    /// The time without use after which an entity leaves memory. An entity may leave up to a quarter of this time
+    /// later.
     pub idle_after: Duration,
-    /// Statements that load entities at once.
+    /// The number of statements that load entities at once.
     pub loads_max: usize,
-    /// Entities loaded by one statement (1 to 1,000).
+    /// The number of entities that one statement loads (1 to 1,000).
     pub load_batch_max: usize,
-    /// How long an idempotency key is remembered after its command was stored, unless its entity has more than the two
-    /// bounds below allow: then the oldest are forgotten earlier, which [`Stats`](crate::Stats) tell.
+    /// How long an idempotency key is remembered after its command was stored. If the entity has more keys than the two
+    /// bounds below allow, the oldest are forgotten earlier, which [`Stats`](crate::Stats) shows.
     pub keys_kept_for: Duration,
-    /// Idempotency keys that one entity remembers; at least `entity_commands_max`.
+    /// The number of idempotency keys that one entity remembers. The number is at least `entity_commands_max`.
     pub entity_keys_max: usize,
-    /// Bytes of keys and replies that one entity remembers, with 128 bytes for each of them. The last one is remembered
-    /// in any case. Snapshots hold them too, so keep it well below 16 MiB.
+    /// The number of bytes of keys and replies that one entity remembers, with 128 bytes more for each of them. The
+    /// last one is remembered in any case. Snapshots hold them too, so this should stay well below 16 MiB.
     pub entity_key_bytes_max: usize,
-    /// How often a command is decided, or a read looks, again because another process has changed the entity, before it
-    /// is given up as unavailable.
+    /// How often a command is decided again, or a read looks again, because another process has changed the entity.
+    /// After that it is given up as unavailable.
     pub conflicts_max: u32,
     /// How long a command or a read may wait for the node that owns its stream, and for the answer of that node
     /// ([`Builder::peers`](crate::Builder::peers)).
     pub forward_within: Duration,
-    /// Snapshots that may wait to be written; beyond, they are left out until the next is due.
+    /// The greatest number of snapshots that may wait to be written. Beyond it a snapshot is left out until the next is
+    /// due.
     pub snapshots_waiting_max: usize,
 }
 

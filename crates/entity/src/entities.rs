@@ -23,11 +23,11 @@ use crate::shared::Shared;
 use crate::snapshot_writer::write_all;
 use crate::stats::{Counters, Stats};
 
-/// The entities of one type, kept in memory while they are used. Cheap to clone.
+/// The entities of one type, kept in memory while they are used. Clones are cheap.
 ///
-/// Call [`shutdown`](Entities::shutdown) when done, and shut the store down after it; a node of a cluster leaves the
-/// cluster before it, so that others do not send it what they are asked any more. When all handles are dropped
-/// instead, what was handed over is still carried out, in the background.
+/// Call [`shutdown`](Entities::shutdown) when done, and shut the store down after it. A node of a cluster leaves the
+/// cluster before it, so that other nodes no longer forward requests to it. If all handles are dropped instead, what
+/// was handed over is still carried out, in the background.
 pub struct Entities<D: Decider> {
     shared: Arc<Shared<D>>,
 }
@@ -52,7 +52,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The default bounds, the system's clock.
+    /// Makes a builder with the default bounds and the clock of the system.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -62,22 +62,22 @@ impl Builder {
         }
     }
 
-    /// Other bounds and times.
+    /// Sets other bounds and times.
     #[must_use]
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
     }
 
-    /// Another source of the time that `decide` is told and events are stored at.
+    /// Sets another clock, which tells `decide` the time.
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         Self { clock, ..self }
     }
 
-    /// The other nodes of a cluster: commands and reads of entities of an
-    /// [`EntityType::forwarded`] go to the node that owns the stream of the entity. Without these, or with another
-    /// type, each node carries out what it is asked; nothing is less true then, but nodes that change one entity at
-    /// the same time make each other decide again.
+    /// Sets the other nodes of a cluster. Commands and reads of entities of an [`EntityType::forwarded`] type then go
+    /// to the node that owns the stream of the entity. Without these nodes, or with another type, each node carries out
+    /// what it is asked. That is as correct, but nodes that change one entity at the same time make each other decide
+    /// again.
     #[must_use]
     pub fn peers(self, peers: Arc<dyn Peers>) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Builder {
         }
     }
 
-    /// Starts a runtime on a store. Must be called within a tokio runtime.
+    /// Starts a runtime on a store. This must be called within a tokio runtime.
     #[must_use]
     pub fn start<D: Decider>(
         self,
@@ -113,7 +113,7 @@ impl<D: Decider> std::fmt::Debug for Entities<D> {
     }
 }
 
-/// How commands reach owners on other nodes; `None` if they are carried out where they come.
+/// Returns how commands reach owners on other nodes; `None` if they are carried out on the node to which they come.
 fn forwarding<D: Decider>(
     kind: &EntityKind<D>,
     peers: Option<Arc<dyn Peers>>,
@@ -128,8 +128,8 @@ fn forwarding<D: Decider>(
 }
 
 impl<D: Decider> Entities<D> {
-    /// Starts a runtime on a store, with the default bounds and the system's clock. [`Builder`] sets others.
-    /// Must be called within a tokio runtime.
+    /// Starts a runtime on a store, with the default bounds and the clock of the system. [`Builder`] sets others. This
+    /// must be called within a tokio runtime.
     #[must_use]
     pub fn start(store: Arc<dyn OwnerStore>, entity_type: EntityType<D>) -> Self {
         Builder::new().start(store, entity_type)
@@ -195,10 +195,10 @@ impl<D: Decider> Entities<D> {
         Self { shared }
     }
 
-    /// Carries a command out and waits for the reply.
+    /// Carries out a command and waits for the reply.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error`] says why the command has no reply.
     ///
     /// # Cancel safety
     /// Once the future was polled, the command is carried out even if the future is dropped.
@@ -211,7 +211,7 @@ impl<D: Decider> Entities<D> {
         Ok(done.reply)
     }
 
-    /// Hands a command over, at once; await the result for its outcome.
+    /// Hands a command over at once. The future that is returned gives the outcome.
     ///
     /// Commands to one entity are decided in the order of the calls, also while earlier ones are not answered yet.
     pub fn submit(&self, id: &str, request: Request<D::Command>) -> PendingReply<D> {
@@ -233,16 +233,16 @@ impl<D: Decider> Entities<D> {
         PendingReply { answer }
     }
 
-    /// Looks at the state of an entity; one without events is in its default state.
+    /// Looks at the state of an entity. An entity without events is in its default state.
     ///
-    /// Linearizable: it sees every event that anyone, in any process, had stored before the call.
-    /// `read` may run more than once.
+    /// The read is linearizable: it sees every event that anyone, in any process, had stored before the call. `read`
+    /// may run more than once.
     ///
     /// # Errors
-    /// [`Error`], never `Rejected`.
+    /// [`Error`], but never `Rejected`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     pub async fn read<R: Send + 'static>(
         &self,
         id: &str,
@@ -251,14 +251,14 @@ impl<D: Decider> Entities<D> {
         self.look(id, read, Freshness::Confirmed).await
     }
 
-    /// As [`read`](Self::read), without asking the store if the entity is in memory: it may miss what *other processes*
-    /// have stored since it was loaded. It never shows what is not stored.
+    /// Looks at the state as [`read`](Self::read) does, without asking the store if the entity is in memory. So it may
+    /// miss what *other processes* have stored since the entity was loaded. This read never shows what is not stored.
     ///
     /// # Errors
-    /// [`Error`], never `Rejected`.
+    /// [`Error`], but never `Rejected`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     pub async fn read_stale<R: Send + 'static>(
         &self,
         id: &str,
@@ -287,7 +287,7 @@ impl<D: Decider> Entities<D> {
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// What the runtime has done so far, and holds now.
+    /// Returns what the runtime has done since it was started, and what it holds now.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let waiting = |capacity: &Capacity| u64::try_from(capacity.taken()[0]).unwrap_or(u64::MAX);
@@ -300,11 +300,12 @@ impl<D: Decider> Entities<D> {
 
     /// Takes no more commands and reads, answers all that were taken, and frees the memory. The store stays open.
     ///
-    /// May be called more than once, also at the same time: each call returns when all that was taken is answered and
-    /// the last snapshot is written.
+    /// This may be called more than once, also at the same time. Each call returns when all that was taken is answered
+    /// and the last snapshot is written.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the runtime stopping; call it again to wait for the end.
+    /// If the future is dropped after it was polled, the runtime takes no more commands and reads. Another call waits
+    /// for the end.
     pub async fn shutdown(&self) {
         self.shared.commands.close();
         self.shared.reads.close();
@@ -320,7 +321,7 @@ impl<D: Decider> Entities<D> {
         }
     }
 
-    /// The stream of an entity, and the permit of one more command or read.
+    /// Returns the stream of an entity, and the permit for one more command or read.
     fn admit(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! What a shard offers to its entities: the time of the turn, the store, the loader, the writer of snapshots.
+//! What a shard offers to its entities: the time of the turn, the store, the loader, and the writer of snapshots.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use crate::message::Message;
 use crate::snapshot::{Draft, Ready};
 use crate::stats::Counters;
 
-/// Keys that nodes have made are remembered for so long, if a command cannot be sent again later still.
+/// How long the keys that nodes have made are remembered, unless a command can be sent again even later.
 const MADE_KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// What a shard offers to its entities.
 ///
-/// It has more fields than most structs, for it is all that is not of one entity: handed to each in turn, so that an
-/// entity itself stays small.
+/// The struct has more fields than most, because it holds everything that does not belong to one entity. The struct is
+/// handed to each entity in turn, so that an entity itself stays small.
 pub(crate) struct Env<D: Decider> {
     pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<Counters>,
-    /// The time of the turn.
+    /// The time of the turn, by the clock of the runtime.
     pub(crate) now: Timestamp,
-    /// The time of the turn in milliseconds since the shard was started; it never goes back.
+    /// The time of the turn in milliseconds since the shard was started. This time never goes back.
     pub(crate) now_ms: u64,
-    /// Entities whose last answers wait for a submission that was not made yet.
+    /// The streams of the entities whose last answers wait for a submission that was not made yet.
     pub(crate) unproven: Vec<StreamId>,
     /// The moment of the turn.
     pub(crate) turn: Instant,
     /// The other nodes, if requests go to them.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
-    /// What an entity had to give up here because another node owns its stream, oldest first.
+    /// The requests that an entity had to give up here because another node owns its stream, oldest first.
     pub(crate) moving: Option<VecDeque<Ask<D>>>,
     pub(crate) store: Arc<dyn OwnerStore>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -70,7 +70,7 @@ impl<D: Decider> Env<D> {
         millis(self.config.idle_after)
     }
 
-    /// The time between two checks of an entity: a quarter of the time after which it is idle.
+    /// Returns the time between two checks of an entity: a quarter of the time after which it is idle.
     pub(crate) fn sweep_every(&self) -> Duration {
         (self.config.idle_after / 4).max(Duration::from_millis(1))
     }
@@ -80,13 +80,13 @@ impl<D: Decider> Env<D> {
         self.idle.push_back((due, stream, stay));
     }
 
-    /// True if requests for the entity are carried out on this node.
+    /// Returns whether requests for the entity are carried out on this node.
     pub(crate) fn is_here(&self, stream: &StreamId) -> bool {
         let forwarding = self.forwarding.as_ref();
         forwarding.is_none_or(|forwarding| forwarding.is_here(stream))
     }
 
-    /// Takes note of an entity that was loaded into memory, for a stay of this number.
+    /// Notes that an entity was loaded into memory, for a stay of this number.
     pub(crate) fn activated(&mut self, stream: &StreamId, stay: u64) {
         self.counters.loading.subtract(1);
         self.counters.active.add(1);
@@ -94,19 +94,20 @@ impl<D: Decider> Env<D> {
         self.look_later(stream.clone(), stay);
     }
 
-    /// The number of a submission, of a load, or of a stay in memory.
+    /// Returns the next number for a submission, a load, or a stay in memory.
     pub(crate) fn next_number(&mut self) -> u64 {
         let number = self.numbers;
         self.numbers += 1;
         number
     }
 
-    /// The number that the next submission, of whichever entity, will get.
+    /// Returns the number that the next submission, of whichever entity, will get.
     pub(crate) fn coming_number(&self) -> u64 {
         self.numbers
     }
 
-    /// Hands events over to the store, or without events the question whether `after` holds.
+    /// Submits events to the store. Without events this is the owner's question whether `after` holds. Returns the
+    /// number of the submission.
     pub(crate) fn submit(
         &mut self,
         stream: &StreamId,
@@ -157,18 +158,18 @@ impl<D: Decider> Env<D> {
         }
     }
 
-    /// Takes note of a snapshot that could not be taken.
+    /// Notes that a snapshot could not be taken.
     pub(crate) fn leave_out_snapshot(&self, stream: &StreamId, panicked: &Panicked) {
         self.counters.snapshots_left_out.add(1);
         tracing::warn!(%stream, %panicked, "snapshot not taken");
     }
 
-    /// The time of the turn as it stands in remembered commands.
+    /// Returns the time of the turn as remembered commands hold it, in milliseconds.
     pub(crate) fn seen_ms(&self) -> i64 {
         i64::try_from(self.now_ms).unwrap_or(i64::MAX)
     }
 
-    /// What an entity may remember of idempotency keys, at this moment.
+    /// Returns how many idempotency keys an entity may remember at this moment, and for how long.
     pub(crate) fn key_bounds(&self) -> Bounds {
         let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
         let since = |kept: Duration| self.seen_ms().saturating_sub_unsigned(millis(kept));
@@ -191,7 +192,8 @@ impl<D: Decider> Env<D> {
         ask.answer(Err(error.cast()));
     }
 
-    /// Refuses a command if the entity has as many as it may have already.
+    /// Refuses a command if the entity has as many commands as it may have already. Returns the request if it is not
+    /// refused.
     pub(crate) fn refuse_if_full(&self, ask: Ask<D>, waiting: usize) -> Option<Ask<D>> {
         let Ask::Command(command) = ask else {
             return Some(ask);
@@ -205,7 +207,7 @@ impl<D: Decider> Env<D> {
         None
     }
 
-    /// Refuses a request that was decided, or has looked, too often.
+    /// Refuses a request that was decided, or has looked, too often. Returns the request if it is not refused.
     pub(crate) fn refuse_if_tried_too_often(&self, ask: Ask<D>) -> Option<Ask<D>> {
         let attempts = match &ask {
             Ask::Command(command) => command.attempts,

@@ -4,15 +4,15 @@ use std::convert::Infallible;
 
 use gesta_core::ErrorKind;
 
-/// Why a command has no reply. `R`: the rejection of the entity.
+/// The reason why a command has no reply. `R` is the rejection of the entity.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<R> {
-    /// The entity has decided against it. Nothing was stored.
+    /// The entity has decided against the command. Nothing was stored.
     #[error("rejected")]
     Rejected(R),
-    /// Another command of the entity was carried out with the same idempotency key. Nothing was stored for this one;
-    /// trying again will not help.
+    /// Another command of the entity was carried out with the same idempotency key. Nothing was stored for this
+    /// command; trying again will not help.
     #[error("idempotency key {0:?} was used for another command")]
     KeyReused(String),
     /// Too many commands wait. Nothing was stored; try again later.
@@ -31,7 +31,7 @@ pub enum Error<R> {
 }
 
 impl Error<Infallible> {
-    /// The same error where rejections are possible.
+    /// Converts the error to a type in which rejections are possible.
     pub(crate) fn cast<R>(self) -> Error<R> {
         match self {
             Error::Rejected(never) => match never {},
@@ -45,7 +45,7 @@ impl Error<Infallible> {
 }
 
 impl From<gesta_core::Error> for Error<Infallible> {
-    /// What an error of the store means for a command that was not stored for it.
+    /// Converts an error of the store to the error of the command or read that it ends.
     fn from(error: gesta_core::Error) -> Self {
         match error.kind() {
             ErrorKind::Overloaded(why) => Error::Overloaded(why.clone()),
@@ -57,7 +57,7 @@ impl From<gesta_core::Error> for Error<Infallible> {
 }
 
 impl<R> Error<R> {
-    /// True if the same command may succeed later without a change.
+    /// Returns whether the same command may succeed later without a change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(

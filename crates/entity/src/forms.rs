@@ -1,7 +1,8 @@
-//! The forms of requests and answers on the way between nodes: a head as JSON, and what users have written as bytes.
+//! The forms of requests and answers that nodes exchange: a head as JSON, and what users have written as bytes.
 //!
-//! Invariants: no bytes make a form panic; what a node cannot read, because its build is another one, it says so, and
-//! nothing is done for it. Not here: what an answer means for its caller (`ask`).
+//! Invariants: no bytes make a form panic; if a node cannot read a request, because its build is another one, it says
+//! so, and nothing is done for the request.
+//! Not here: what an answer means for its caller (`ask`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gesta_core::{Checkpoint, Error as StoreError, ErrorKind, Revision};
@@ -14,12 +15,12 @@ use crate::decider::Decider;
 use crate::error::Error;
 use crate::guard::guarded;
 
-/// Most bytes of an answer: what a link carries, without room for what goes around it.
+/// The greatest number of bytes of an answer: what a link carries, less the bytes that go around it.
 const ANSWER_BYTES_MAX: usize = (16 << 20) - (64 << 10);
 
 type JsonResult<T> = Result<T, serde_json::Error>;
 
-/// A value to bytes and back.
+/// Turns a value into bytes and back.
 struct Form<T> {
     write: fn(&T) -> JsonResult<Vec<u8>>,
     read: fn(&[u8]) -> JsonResult<T>,
@@ -47,39 +48,40 @@ impl<T> Form<T> {
     }
 }
 
-/// The forms of what is asked of entities of one kind, and answered.
+/// The forms of what is asked of entities of one kind, and of the answers.
 pub(crate) struct Forms<D: Decider> {
     command: Form<D::Command>,
     reply: Form<D::Reply>,
     rejection: Form<D::Rejection>,
 }
 
-/// What is asked.
+/// The head of a request.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum AskHead {
     /// The command follows.
     Command {
         key: String,
-        /// An earlier attempt may have been done, or may yet be. The link tells of those that it made itself.
+        /// Whether an earlier attempt may have been done, or may be done later. The link itself tells of attempts that
+        /// it made.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_doubt: bool,
     },
-    /// For the state, in the form of this version of its snapshots.
+    /// The request is for the state, in the form that snapshots of this version have.
     Read { confirmed: bool, version: u32 },
 }
 
-/// What is answered.
+/// The head of an answer.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum AnswerHead {
-    /// The reply follows.
+    /// The command was carried out. The reply follows.
     Done {
         revision: Option<u64>,
         checkpoint: Option<String>,
         repeated: bool,
     },
-    /// The rejection follows.
+    /// The command was rejected. The rejection follows.
     Rejected,
     KeyReused {
         key: String,
@@ -87,21 +89,22 @@ enum AnswerHead {
     Overloaded {
         why: String,
     },
-    /// A problem document follows.
+    /// The error is `Unavailable`. A problem document follows.
     Unavailable,
-    /// A problem document follows.
+    /// The error is `OutcomeUnknown`. A problem document follows.
     OutcomeUnknown,
-    /// A problem document follows.
+    /// The error is `Failed`. A problem document follows.
     Failed,
     /// The state follows.
     State,
-    /// The state is the one before the first event. It may have no form: snapshots are of entities that have events.
+    /// The state is the one before the first event. That state may have no form, because snapshots are of entities that
+    /// have events.
     InitialState,
-    /// Nothing was done: the node that asks does it itself, if it can.
+    /// Nothing was done. The node that has asked does it itself, if it can.
     NotUnderstood,
 }
 
-/// What another node asks.
+/// A request of another node.
 pub(crate) enum Call<D: Decider> {
     Command {
         key: String,
@@ -130,10 +133,10 @@ impl<D: Decider> Forms<D> {
 
     // ---- where it is asked ----
 
-    /// A command to be forwarded.
+    /// Writes a command that is to be forwarded.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has no form.
+    /// `InvalidArgument` if the command has no form.
     pub(crate) fn write_command(
         &self,
         key: &str,
@@ -145,7 +148,7 @@ impl<D: Decider> Forms<D> {
         Ok(framed(&AskHead::Command { key, in_doubt }, &command))
     }
 
-    /// What became of a command.
+    /// Reads what became of a command.
     pub(crate) fn read_result(&self, body: &Bytes) -> CommandResult<D> {
         let unreadable = |why: String| {
             let text = format!("the answer of another node cannot be read: {why}");
@@ -186,7 +189,7 @@ impl<D: Decider> Forms<D> {
 
     // ---- where it is answered ----
 
-    /// What another node asks; why it cannot be read, if so.
+    /// Reads the request of another node. The error says why it cannot be read.
     pub(crate) fn read_call(&self, body: &Bytes) -> Result<Call<D>, String> {
         let (head, payload) = parted(body)?;
         Ok(match head {
@@ -205,7 +208,7 @@ impl<D: Decider> Forms<D> {
         })
     }
 
-    /// The answer to a command.
+    /// Writes the answer to a command.
     pub(crate) fn write_result(&self, result: CommandResult<D>) -> Bytes {
         let written = match result {
             Ok(done) => self.reply.write("reply", &done.reply).map(|reply| {
@@ -230,18 +233,18 @@ impl<D: Decider> Forms<D> {
     }
 }
 
-/// The question for the state.
+/// Writes the request for the state.
 pub(crate) fn write_read(freshness: Freshness, version: u32) -> Bytes {
     let confirmed = freshness == Freshness::Confirmed;
     framed(&AskHead::Read { confirmed, version }, &[])
 }
 
-/// The answer with the state before the first event.
+/// Writes the answer that the state is the one before the first event.
 pub(crate) fn initial_state() -> Bytes {
     framed(&AnswerHead::InitialState, &[])
 }
 
-/// The answer with the state; it is left to the node that asks if it is too large.
+/// Writes the answer with the state. If the state is too large, the answer leaves the read to the node that has asked.
 pub(crate) fn write_state(state: &[u8]) -> Bytes {
     match state.len() < ANSWER_BYTES_MAX {
         true => framed(&AnswerHead::State, state),
@@ -249,7 +252,7 @@ pub(crate) fn write_state(state: &[u8]) -> Bytes {
     }
 }
 
-/// The state in an answer (`None`: the one before the first event), or why there is none.
+/// Reads the state from an answer (`None` is the state before the first event), or the reason why there is none.
 pub(crate) fn read_state(body: &Bytes) -> Result<Option<Bytes>, Error<std::convert::Infallible>> {
     let unavailable = |why: &str| {
         let text = format!("the answer of another node cannot be read: {why}");
@@ -271,7 +274,7 @@ pub(crate) fn read_state(body: &Bytes) -> Result<Option<Bytes>, Error<std::conve
     })
 }
 
-/// The answer to a call that cannot be read.
+/// Writes the answer to a call that cannot be read.
 pub(crate) fn not_understood() -> Bytes {
     framed(&AnswerHead::NotUnderstood, &[])
 }
@@ -280,7 +283,7 @@ pub(crate) fn is_not_understood(body: &Bytes) -> bool {
     matches!(parted(body), Ok((AnswerHead::NotUnderstood, _)))
 }
 
-/// The answer with an error; never a rejection.
+/// Writes the answer with an error. The error must not be a rejection.
 pub(crate) fn write_error<R>(error: Error<R>) -> Bytes {
     let problem = |head, error: StoreError| framed(&head, &Document::from(error.kind()).to_json());
     match error {
@@ -294,7 +297,7 @@ pub(crate) fn write_error<R>(error: Error<R>) -> Bytes {
     }
 }
 
-/// The answer to a command whose own answer cannot travel.
+/// Writes the answer to a command whose own answer cannot be sent.
 fn unsent(why: impl std::fmt::Display) -> Bytes {
     let text = format!("the answer cannot be sent to the node that asked: {why}");
     let error = StoreError::new(ErrorKind::OutcomeUnknown(text));
@@ -306,7 +309,7 @@ fn read_checkpoint(text: Option<String>) -> Result<Option<Checkpoint>, String> {
     text.map(read).transpose()
 }
 
-/// A head with its length, and what follows it.
+/// Writes the length of a head, the head, and what follows it.
 fn framed(head: &impl Serialize, payload: &[u8]) -> Bytes {
     let head = serde_json::to_vec(head).unwrap_or_default();
     let mut bytes = BytesMut::with_capacity(4 + head.len() + payload.len());

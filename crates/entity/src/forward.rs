@@ -1,10 +1,10 @@
 //! Entities on the nodes that own their streams: commands and reads of other entities are forwarded.
 //!
-//! Why: one owner decides without conflicts. It is advice only: whoever decides, the store accepts events only after
-//! the one that they were decided upon, and confirms what is answered without events.
-//! Invariants: a forwarded command has a key, made here unless the caller gave one, so it takes effect once however
-//! often it is sent; the answer to one that another node may have done, or may yet do, says nothing that this other
-//! attempt could make untrue (`CommandAsk::answer`).
+//! Why: one owner decides without conflicts. Ownership is only advice: whichever node decides, the store accepts events
+//! only after the event upon which they were decided, and confirms what is answered without events.
+//! Invariants: a forwarded command has a key, which is made here unless the caller gave one, so it takes effect once
+//! however often it is sent. Another node may have done the command, or may do it later; then the answer says nothing
+//! that this other attempt could make untrue (`CommandAsk::answer`).
 //! Not here: who owns what, and links (`gesta-node`).
 
 use std::sync::Arc;

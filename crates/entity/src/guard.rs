@@ -1,23 +1,23 @@
-//! Code of the user, run so that its panic ends one command, one load or one snapshot, and nothing else.
+//! Runs code of the user so that its panic ends one command, one load or one snapshot, and nothing else.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gesta_core::Error;
 
-/// Code of the user has panicked. What it said is on standard error, by the panic hook; it may quote data, so it is not
-/// repeated to callers.
+/// The error of code of the user that has panicked. The panic hook has written the message to standard error. The
+/// message may quote data, so it is not repeated to callers.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} of the entity has panicked")]
 pub(crate) struct Panicked(&'static str);
 
 impl From<Panicked> for Error {
-    /// The program cannot use the entity, as if its data were damaged.
+    /// Makes a corruption error: the program cannot use the entity, as if its data were damaged.
     fn from(panicked: Panicked) -> Self {
         Error::corrupt(panicked.to_string())
     }
 }
 
-/// Runs code of the user. `what` names it for people: `decide`, `the codec`, ….
+/// Runs code of the user. `what` names the code for people: `decide`, `the codec`, and so on.
 pub(crate) fn guarded<T>(
     what: &'static str,
     run: impl FnOnce() -> T,

@@ -1,11 +1,11 @@
 //! Idempotency keys: which commands an entity has already carried out, and what it replied.
 //!
-//! Key, reply and a fingerprint of the command are written into the metadata of its last event, so they are stored with
-//! it or not at all, and in snapshots. A key without events is not remembered: nothing happened. Invariants: an entity
-//! remembers no more than its [`Bounds`], also while it is loaded; it knows whether it has forgotten a command that may
-//! still be sent again ([`Keys::may_have_known`]), and the clocks of nodes take no part in that; a copy for a snapshot
-//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is
-//! answered (`slot::command`).
+//! The key, the reply and a fingerprint of the command are written into the metadata of its last event. So they are
+//! stored with the event or not at all; snapshots hold them too. A key without events is not remembered, because
+//! nothing happened. Invariants: an entity remembers no more than its [`Bounds`], also while it is loaded; it knows
+//! whether it has forgotten a command that may still be sent again ([`Keys::may_have_known`]), and the clocks of nodes
+//! take no part in that; a copy for a snapshot shares what it holds, so its cost does not grow with the number of keys.
+//! Not here: when a key is looked up and what is answered (`slot::command`).
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;
@@ -27,16 +27,16 @@ mod stored;
 pub(crate) use list::List;
 pub(crate) use stored::{Held, RestoredKeys, StoredCommand, age};
 
-/// Longest key, in bytes of UTF-8.
+/// The greatest length of a key, in bytes of UTF-8.
 pub const KEY_BYTES_MAX: usize = 256;
-/// What a remembered command is counted for beside the bytes of its key and its reply: times, numbers, pointers.
+/// How many bytes a remembered command counts beside its key and its reply: times, numbers, pointers.
 const OVERHEAD_BYTES: usize = 128;
 
 type JsonResult<T> = std::result::Result<T, serde_json::Error>;
-/// The bytes that tell a command from others.
+/// Returns the bytes that tell a command from others.
 type Form<C> = Box<dyn Fn(&C) -> JsonResult<Vec<u8>> + Send + Sync>;
 
-/// What an entity type needs to know for keys: commands to bytes, replies to JSON and back.
+/// What an entity type needs for keys: it turns commands into bytes, and replies into JSON and back.
 pub(crate) struct KeyCodec<C, R> {
     pub(crate) form: Form<C>,
     pub(crate) encode: fn(&R) -> JsonResult<Box<RawValue>>,
@@ -44,7 +44,7 @@ pub(crate) struct KeyCodec<C, R> {
 }
 
 impl<C, R: Serialize + DeserializeOwned> KeyCodec<C, R> {
-    /// Replies as JSON, and commands in this form.
+    /// Makes a codec that writes replies as JSON, and commands in this form.
     pub(crate) fn new(form: impl Fn(&C) -> JsonResult<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self {
             form: Box::new(form),
@@ -54,13 +54,13 @@ impl<C, R: Serialize + DeserializeOwned> KeyCodec<C, R> {
     }
 }
 
-/// JSON that is the same for equal values: the keys of objects are sorted.
+/// Returns JSON that is the same for equal values: the keys of objects are sorted.
 pub(crate) fn sorted_json(value: &impl Serialize) -> JsonResult<Vec<u8>> {
     serde_json::to_vec(&serde_json::to_value(value)?)
 }
 
-/// Tells a command from another one with the same key: XXH3 of its form, 128 bits (Collet, 2019; the algorithm is
-/// final).
+/// A fingerprint that tells a command from another command with the same key. The fingerprint is the XXH3 hash of the
+/// form of the command, with 128 bits (Collet, 2019; the algorithm is final).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u128);
 
@@ -85,10 +85,10 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// Checks a key.
+/// Checks the length of a key.
 ///
 /// # Errors
-/// `InvalidArgument` if it is empty or too long.
+/// `InvalidArgument` if the key is empty or too long.
 pub(crate) fn check(key: &str) -> Result<()> {
     if (1..=KEY_BYTES_MAX).contains(&key.len()) {
         return Ok(());
@@ -102,7 +102,7 @@ pub(crate) fn check(key: &str) -> Result<()> {
 /// Checks a key that a caller gives.
 ///
 /// # Errors
-/// `InvalidArgument` if it begins as those do that nodes make: it would be remembered as briefly as these.
+/// `InvalidArgument` if the key begins as the keys do that nodes make: it would be remembered as briefly as these.
 pub(crate) fn check_given(key: &str) -> Result<()> {
     if !key.starts_with(MADE) {
         return Ok(());
@@ -111,19 +111,19 @@ pub(crate) fn check_given(key: &str) -> Result<()> {
     Err(Error::invalid("idempotency key", rule))
 }
 
-/// What stands in the metadata of an event.
+/// What the metadata of an event holds about its command.
 #[derive(Serialize, Deserialize)]
 struct Metadata<'a> {
     #[serde(rename = "$idempotencyKey", borrow)]
     key: Cow<'a, str>,
     #[serde(rename = "$reply", borrow)]
     reply: Cow<'a, RawValue>,
-    /// Missing in events of the first versions.
+    /// The fingerprint of the command. Events of the first versions have none.
     #[serde(rename = "$command", default, skip_serializing_if = "Option::is_none")]
     command: Option<Fingerprint>,
 }
 
-/// The metadata of the last event of a command with a key.
+/// Makes the metadata of the last event of a command with a key.
 pub(crate) fn metadata(key: &str, command: Fingerprint, reply: &RawValue) -> Result<Bytes> {
     let metadata = Metadata {
         key: key.into(),
@@ -135,72 +135,76 @@ pub(crate) fn metadata(key: &str, command: Fingerprint, reply: &RawValue) -> Res
         .map_err(|error| Error::invalid("reply", error.to_string()))
 }
 
-/// A command that was carried out.
+/// A command that was carried out, or is being carried out.
 #[derive(Debug)]
 pub(crate) struct Remembered {
     pub(crate) key: String,
     pub(crate) reply: Box<RawValue>,
-    /// Revision of its last event, if this process knows it.
+    /// The revision of the last event of the command, if this process knows it.
     pub(crate) revision: Option<u64>,
-    /// When it was stored, in microseconds, by the clock of the node that has stored it.
+    /// The time at which the command was stored, in microseconds, by the clock of the node that has stored it.
     pub(crate) at: i64,
-    /// Which command it was; missing in what the first versions have stored.
+    /// The fingerprint of the command. What the first versions have stored has none.
     pub(crate) command: Option<Fingerprint>,
-    /// When it was first seen in memory, in milliseconds of the shard, which do not depend on a clock. It was stored
-    /// before, if it was loaded.
+    /// The time at which the command was first seen in memory, in milliseconds of the shard, which do not depend on a
+    /// clock. A command that was loaded was stored before.
     pub(crate) seen_ms: i64,
 }
 
 impl Remembered {
-    /// The bytes that it is counted for.
+    /// Returns the number of bytes that the command counts.
     fn bytes(&self) -> usize {
         self.key.len() + self.reply.get().len() + OVERHEAD_BYTES
     }
 }
 
-/// What an entity remembers at most. The last command it remembers in any case.
+/// What an entity remembers at most. The last command is remembered in any case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) keys_max: usize,
     pub(crate) bytes_max: usize,
-    /// Commands with keys of callers that were stored before this moment, in microseconds, are forgotten.
+    /// The time in microseconds before which commands with keys of callers are forgotten, by the time at which they
+    /// were stored.
     pub(crate) from: i64,
-    /// Commands with keys that nodes have made are forgotten if they were first seen before this moment.
+    /// The time in milliseconds before which commands with keys that nodes have made are forgotten, by the time at
+    /// which they were first seen.
     pub(crate) made_from_ms: i64,
-    /// A command that was first seen before this moment is not sent again any more.
+    /// The time in milliseconds before which a command was first seen if it is no longer sent again.
     pub(crate) sent_again_from_ms: i64,
 }
 
-/// What each key begins with that a node has made, for a command that it forwards.
+/// The beginning of each key that a node has made, for a command that it forwards.
 const MADE: &str = "$made-";
 
-/// A key for a command that its caller gave none.
+/// Makes a key for a command to which its caller gave none.
 pub(crate) fn make() -> String {
     format!("{MADE}{}", uuid::Uuid::new_v4().simple())
 }
 
-/// The keys of one entity. Those that nodes have made are needed for a short time only; they are bounded by themselves,
-/// so that callers' keys are not forgotten for them.
+/// The keys of one entity. Keys that nodes have made are needed for a short time only. Such keys are bounded
+/// separately, so that no key of a caller is forgotten because of them.
 #[derive(Debug)]
 pub(crate) struct Keys {
     given: Memory,
     made: Memory,
 }
 
-/// Keys of one entity. Counted in the gauges of the runtime for as long as they live.
+/// One part of the keys of one entity. A part is counted in the gauges of the runtime as long as it lives.
 #[derive(Debug)]
 struct Memory {
     is_old: fn(&Remembered, &Bounds) -> bool,
     by_key: HashSet<ByKey>,
-    /// The commands, oldest first. A key that came again after another process had forgotten it may stand here twice.
+    /// The commands, oldest first. A key that came again after another process had forgotten it may have two entries
+    /// here.
     order: List,
     bytes: usize,
-    /// When the youngest command was first seen of those that were forgotten while they could still be sent again.
+    /// The time at which the youngest command was first seen of those that were forgotten while they could still be
+    /// sent again.
     forgotten_ms: Option<i64>,
     counters: Arc<Counters>,
 }
 
-/// A remembered command, found by its key.
+/// A remembered command, which is found by its key.
 #[derive(Debug)]
 struct ByKey(Arc<Remembered>);
 
@@ -236,7 +240,7 @@ impl Keys {
         self.memory_of(key).get(key)
     }
 
-    /// True if a command with this key that is sent again may be one that was forgotten.
+    /// Returns whether a command with this key that is sent again may be one that was forgotten.
     pub(crate) fn may_have_known(&self, key: &str, bounds: Bounds) -> bool {
         self.memory_of(key).may_have_known(bounds)
     }
@@ -248,13 +252,13 @@ impl Keys {
         }
     }
 
-    /// True if there is nothing that a new memory would not know as well.
+    /// Returns whether there is nothing that a new memory would not know as well.
     pub(crate) fn is_empty(&self, bounds: Bounds) -> bool {
         let is_empty = |memory: &Memory| memory.order.len() == 0 && !memory.may_have_known(bounds);
         is_empty(&self.given) && is_empty(&self.made)
     }
 
-    /// All that is remembered, for a snapshot.
+    /// Returns everything that is remembered, for a snapshot.
     pub(crate) fn held(&self, now_ms: i64) -> Held {
         Held {
             given: self.given.order.clone(),
@@ -281,7 +285,7 @@ impl Keys {
         }
     }
 
-    /// Remembers a command that is being carried out, or was; forgets others for it.
+    /// Remembers a command that is being carried out, or was. Others may be forgotten because of it.
     pub(crate) fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
         match remembered.key.starts_with(MADE) {
             true => self.made.insert(remembered, bounds),
@@ -289,8 +293,8 @@ impl Keys {
         }
     }
 
-    /// Remembers the key of a stored event, if it has one. One that a node has made counts as new, whenever the event
-    /// was stored: the clock of the node that has stored it may be another one.
+    /// Remembers the key of a stored event, if it has one. A key that a node has made counts as new, whenever the event
+    /// was stored, because the event may have been stored by the clock of another node.
     pub(crate) fn learn(&mut self, event: &RecordedEvent, now_ms: i64, bounds: Bounds) {
         // Metadata of other writers may be anything.
         let Ok(found) = serde_json::from_slice::<Metadata<'_>>(&event.metadata) else {
@@ -339,7 +343,7 @@ impl Memory {
         self.by_key.get(key).map(|found| &*found.0)
     }
 
-    /// Remembers a command that is being carried out, or was; forgets others for it.
+    /// Remembers a command that is being carried out, or was. Others may be forgotten because of it.
     fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
         let bytes = remembered.bytes();
         let remembered = Arc::new(remembered);

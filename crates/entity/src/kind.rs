@@ -11,7 +11,7 @@ use crate::guard::guarded;
 use crate::keys::{KeyCodec, sorted_json};
 use crate::snapshot::Snapshots;
 
-/// Gives the tags of an event.
+/// Returns the tags of an event, from the id of its entity and the event.
 type Tagging<E> = Box<dyn Fn(&str, &E) -> Vec<Tag> + Send + Sync>;
 
 /// How entities of one kind are named and stored.
@@ -25,7 +25,7 @@ pub(crate) struct EntityKind<D: Decider> {
     tagging: Option<Tagging<D::Event>>,
     pub(crate) snapshots: Option<Snapshots<D>>,
     pub(crate) keys: Option<KeyCodec<D::Command, D::Reply>>,
-    /// How they travel to other nodes.
+    /// How the requests and answers of these entities are written for other nodes, if they are forwarded.
     pub(crate) forms: Option<Forms<D>>,
 }
 
@@ -38,7 +38,7 @@ impl<D: Decider> std::fmt::Debug for EntityType<D> {
 }
 
 impl<D: Decider> EntityType<D> {
-    /// Entities whose streams are named `category-id` and whose events are stored by `codec`.
+    /// Makes the type of entities whose streams are named `category-id` and whose events are stored by `codec`.
     ///
     /// # Errors
     /// `InvalidArgument` if the category is empty, too long, holds control characters or a `-` (which ends a category),
@@ -63,7 +63,8 @@ impl<D: Decider> EntityType<D> {
         })
     }
 
-    /// Gives events tags, from the id of their entity and the event (at most 32, all different).
+    /// Sets the function that gives events their tags, from the id of their entity and the event (at most 32 tags, all
+    /// different).
     #[must_use]
     pub fn tags(
         mut self,
@@ -80,13 +81,13 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// Allows idempotency keys: replies are stored with the last event of their command, as JSON, and with them a
-    /// fingerprint of the command, from its JSON. So a retry gets the first reply, and another command with the same
-    /// key gets [`Error::KeyReused`](crate::Error::KeyReused).
+    /// Allows idempotency keys. The reply to a command is stored with the last event of the command, as JSON, together
+    /// with a fingerprint of the command, which is made from its JSON. So a retry gets the first reply, and another
+    /// command with the same key gets [`Error::KeyReused`](crate::Error::KeyReused).
     ///
-    /// Equal commands must have equal JSON, also in later versions of the program; otherwise a retry after an upgrade
-    /// is taken for another command, and refused. The order of the keys of objects does not matter, that of a `HashSet`
-    /// does.
+    /// Equal commands must have equal JSON, also in later versions of the program. Otherwise a retry after an upgrade
+    /// is taken for another command, and refused. The order of the keys of objects does not matter, but the order of a
+    /// `HashSet` does.
     #[must_use]
     pub fn idempotent_replies(mut self) -> Self
     where
@@ -97,9 +98,9 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// As [`idempotent_replies`](Self::idempotent_replies), for commands that are not `Serialize` or have parts that
-    /// may differ in a retry: `form` gives bytes that are equal for a command and its retry, and differ for other
-    /// commands.
+    /// Allows idempotency keys as [`idempotent_replies`](Self::idempotent_replies) does, for commands that are not
+    /// `Serialize` or have parts that may differ in a retry. `form` must return bytes that are equal for a command and
+    /// its retry, and differ for other commands.
     #[must_use]
     pub fn idempotent_replies_by(
         mut self,
@@ -112,12 +113,12 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// Lets commands and reads go to the node that owns the stream of the entity, if [`Builder::peers`] names the
-    /// others: as JSON. It allows idempotency keys, as [`idempotent_replies`](Self::idempotent_replies) does unless the
-    /// type has other ones already: a command that is forwarded without a key gets one.
+    /// Forwards commands and reads, as JSON, to the node that owns the stream of the entity, if [`Builder::peers`]
+    /// names the other nodes. A command that is forwarded without a key gets one. So this also allows idempotency keys
+    /// as [`idempotent_replies`](Self::idempotent_replies) does, unless the type allows them in another way already.
     ///
-    /// Reads are forwarded if the type has [`snapshots`](Self::snapshots), in whose form the state travels. Without,
-    /// the node that is asked loads the entity for them.
+    /// Reads are forwarded if the type has [`snapshots`](Self::snapshots), because the state is sent in their form.
+    /// Without snapshots the node that is asked loads the entity for a read.
     ///
     /// [`Builder::peers`]: crate::Builder::peers
     #[must_use]
@@ -136,17 +137,17 @@ impl<D: Decider> EntityType<D> {
 }
 
 impl<D: Decider> EntityKind<D> {
-    /// The name under which nodes serve each other's commands and reads of this kind.
+    /// Returns the name under which nodes serve each other's commands and reads of this kind.
     pub(crate) fn service(&self) -> String {
         format!("entity:{}", self.category)
     }
 
-    /// True if the stream is that of an entity of this kind.
+    /// Returns whether the stream is that of an entity of this kind.
     pub(crate) fn has(&self, stream: &StreamId) -> bool {
         stream.category() == self.category && !self.id(stream).is_empty()
     }
 
-    /// The stream of an entity.
+    /// Returns the stream of an entity.
     pub(crate) fn stream(&self, id: &str) -> Result<StreamId> {
         if id.is_empty() {
             return Err(gesta_core::Error::invalid("id", "must not be empty"));
@@ -154,12 +155,12 @@ impl<D: Decider> EntityKind<D> {
         StreamId::new(format!("{}-{id}", self.category))
     }
 
-    /// The entity of a stream.
+    /// Returns the id of the entity of a stream.
     pub(crate) fn id<'a>(&self, stream: &'a StreamId) -> &'a str {
         stream.as_str().get(self.category.len() + 1..).unwrap_or("")
     }
 
-    /// An event in the form in which it is stored. Runs code of the user, which may panic.
+    /// Turns an event into the form in which it is stored. This runs code of the user, which may panic.
     pub(crate) fn encode(&self, id: &str, event: &D::Event) -> Result<EventData> {
         let encoded = self
             .codec
@@ -179,7 +180,7 @@ impl<D: Decider> EntityKind<D> {
         })
     }
 
-    /// A stored event.
+    /// Decodes a stored event.
     pub(crate) fn decode(&self, event: &gesta_core::RecordedEvent) -> Result<D::Event> {
         let stored = Stored {
             event_type: event.event_type.as_str(),
@@ -193,7 +194,7 @@ impl<D: Decider> EntityKind<D> {
     }
 }
 
-/// An event that this program cannot fold.
+/// Makes the error for an event that this program cannot fold.
 pub(crate) fn unreadable(
     event: &gesta_core::RecordedEvent,
     why: &dyn std::fmt::Display,

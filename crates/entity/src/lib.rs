@@ -1,9 +1,10 @@
-//! Entities: event-sourced state in memory, commands in, events out.
+//! Entities: event-sourced state in memory that turns commands into events.
 //!
-//! Why: one owner per entity in a process decides without locks and optimistic retries, and decides before earlier
-//! events are committed, so that even one hot entity is not limited by the time that a commit takes. Invariants:
-//! nothing is answered before all that it depended on is durable, in order; a reply without events leaves only when the
-//! state that it rests on was confirmed. Not here: SQL, the append pipeline (`gesta-append`), projections.
+//! Why: one owner per entity in a process decides without locks and optimistic retries. The owner decides before
+//! earlier events are committed, so that even one busy entity is not limited by the time that a commit takes.
+//! Invariants: an answer is given only after everything on which it depends is durable, and answers keep their order; a
+//! reply without events is given only after the state on which it rests was confirmed.
+//! Not here: SQL, the append pipeline (`gesta-append`), projections.
 
 mod ask;
 mod codec;

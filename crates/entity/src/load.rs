@@ -1,4 +1,4 @@
-//! Loading entities: snapshot and the events after it, many entities per round trip, few statements at once.
+//! Loading entities: the snapshot and the events after it, many entities per round trip, few statements at once.
 //!
 //! While as many statements run as are allowed, requests gather, and the next statement takes them together. Pages are
 //! handed to the shard as they come, so the events of a long stream are never all in memory.
@@ -15,13 +15,13 @@ use crate::decider::Decider;
 use crate::message::{LoadedPart, Message};
 use crate::snapshot::snapshot_stream;
 
-/// Events of one entity in one page.
+/// The number of events of one entity in one page.
 const PAGE_EVENTS: usize = 1_000;
 
 /// A request to load one entity.
 pub(crate) struct Load<D: Decider> {
     pub(crate) stream: StreamId,
-    /// The number of this load, which distinguishes it from others of the same stream.
+    /// The number of this load, which distinguishes it from other loads of the same stream.
     pub(crate) number: u64,
     pub(crate) snapshot: UseSnapshot,
     /// The shard that gets the [`LoadedPart`]s.
@@ -86,7 +86,7 @@ async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
     }
 }
 
-/// Hands a page over. Returns the revision to go on from, if there is more.
+/// Hands a page to the shard. Returns where to go on, if there is more.
 fn take_page<D: Decider>(
     load: &Load<D>,
     from: LoadFrom,
@@ -114,7 +114,7 @@ fn take_page<D: Decider>(
     None
 }
 
-/// The stream exists, but its metadata hide even its last event, which an owner must know.
+/// Makes the error for a stream that exists, but whose metadata hides even its last event, which an owner must know.
 fn hidden(stream: &StreamId) -> gesta_core::Error {
     ErrorKind::Unsupported(format!(
         "stream {stream} has events, but none is readable ($tb, $maxAge or $maxCount hide them): an entity needs its last event"
@@ -122,7 +122,7 @@ fn hidden(stream: &StreamId) -> gesta_core::Error {
     .into()
 }
 
-/// Hands the last snapshots over, and returns where the events after each begin.
+/// Hands the last snapshots to the shards. Returns for each load where the events after its snapshot begin.
 async fn find_snapshots<D: Decider>(
     store: &dyn OwnerStore,
     loads: Vec<(Load<D>, LoadFrom)>,
@@ -165,7 +165,7 @@ async fn find_snapshots<D: Decider>(
     ready
 }
 
-/// The revision after which a snapshot was taken.
+/// Returns the revision after which a snapshot was taken.
 fn revision_of(snapshot: &RecordedEvent) -> Option<Revision> {
     #[derive(serde::Deserialize)]
     struct Only {

@@ -1,4 +1,4 @@
-//! Messages to a shard.
+//! The messages to a shard.
 
 use gesta_core::peers::{PeerAnswer, Unanswered};
 use gesta_core::{Appended, RecordedEvent, StreamId};
@@ -12,7 +12,7 @@ pub(crate) enum Message<D: Decider> {
         stream: StreamId,
         ask: Ask<D>,
     },
-    /// The outcome of a submission.
+    /// A submission has this outcome.
     Outcome {
         stream: StreamId,
         number: u64,
@@ -23,13 +23,13 @@ pub(crate) enum Message<D: Decider> {
         number: u64,
         part: LoadedPart,
     },
-    /// What became of a request that was forwarded.
+    /// A request that was forwarded has this outcome.
     Forwarded {
         stream: StreamId,
         number: u64,
         outcome: Result<PeerAnswer, Unanswered>,
     },
-    /// It is time to look at what waits to be forwarded.
+    /// It is time to check what waits to be forwarded.
     Wake {
         stream: StreamId,
     },
@@ -37,9 +37,9 @@ pub(crate) enum Message<D: Decider> {
     Stop,
 }
 
-/// A piece of what was loaded for one entity; the pieces come in order.
+/// A piece of what was loaded for one entity. The pieces come in order.
 pub(crate) enum LoadedPart {
-    /// The last snapshot. The events follow, beginning with the one after which it was taken.
+    /// This is the last snapshot. The events follow, beginning with the one after which it was taken.
     Snapshot(Box<RecordedEvent>),
     Events(Vec<RecordedEvent>),
     /// Everything was loaded.

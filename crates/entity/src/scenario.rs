@@ -1,7 +1,9 @@
-//! The test kit for entities: given events, when a command, then events or a rejection. No runtime, no store.
+//! The test kit for entities: given events, when a command, then events or a rejection. The kit needs no runtime and no
+//! store.
 //!
 //! A test names the line of its own that failed, and prints what was given, the command, and how the outcome differs
-//! from what was expected. Everything here panics when an expectation is not met: it belongs into tests.
+//! from what was expected. Everything in this module panics when an expectation is not met, because it is meant for
+//! tests.
 //!
 //! Not here: tests of several processes, of commits that fail and of time-outs, which need a runtime.
 //!
@@ -65,7 +67,7 @@ use gesta_core::{ContentType, Timestamp};
 use crate::codec::{Encoded, EventCodec, Stored};
 use crate::decider::{Context, Decider};
 
-/// The moment at which a scenario begins unless it says another one: 2026-01-01T00:00:00Z.
+/// The moment at which a scenario begins unless it sets another one: 2026-01-01T00:00:00Z.
 pub const BEGINNING: Timestamp = Timestamp(1_767_225_600_000_000);
 
 /// An entity in a test: its id, the time, and the state after the events so far. See the [module](self).
@@ -94,13 +96,13 @@ impl<D: Decider> Default for Scenario<D> {
 }
 
 impl<D: Decider> Scenario<D> {
-    /// An entity to which nothing has happened, with the id `1`.
+    /// Begins with an entity to which nothing has happened, with the id `1`.
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn new() -> Self {
         Self::of("1")
     }
 
-    /// The entity with this id, to which nothing has happened.
+    /// Begins with the entity with this id, to which nothing has happened.
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn of(id: impl Into<String>) -> Self {
         Self {
@@ -119,7 +121,7 @@ impl<D: Decider> Scenario<D> {
         self
     }
 
-    /// Lets time pass, in steps of microseconds.
+    /// Moves the time forward, in steps of microseconds.
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn advance(self, time: Duration) -> Self {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
@@ -127,7 +129,7 @@ impl<D: Decider> Scenario<D> {
         self.at(now)
     }
 
-    /// These events have happened.
+    /// Says that these events have happened.
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn given(mut self, events: impl IntoIterator<Item = D::Event>) -> Self
     where
@@ -140,13 +142,13 @@ impl<D: Decider> Scenario<D> {
         self
     }
 
-    /// These events have happened and were stored in this form: a test of upcasts, and of the promise that old
+    /// Says that these events have happened and were stored in this form. This tests upcasts, and the promise that old
     /// events can be read for ever.
     ///
-    /// A text is JSON, bytes are not: `("item-added", r#"{"sku":"tea"}"#)`, `("measured", [0xa0])`.
+    /// A text is JSON, and bytes are another form: `("item-added", r#"{"sku":"tea"}"#)`, `("measured", [0xa0])`.
     ///
     /// # Panics
-    /// If an event cannot be decoded.
+    /// Panics if an event cannot be decoded.
     #[track_caller]
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn given_stored<F: Into<StoredForm>>(
@@ -170,7 +172,7 @@ impl<D: Decider> Scenario<D> {
         self
     }
 
-    /// The entity decides about this command. Its events happen at once; say with `then` what they must be.
+    /// Lets the entity decide about this command. Its events happen at once; say with `then` what they must be.
     #[must_use = "say with `then` what must have been decided"]
     pub fn when(mut self, command: D::Command) -> Decided<D>
     where
@@ -195,7 +197,7 @@ impl<D: Decider> Scenario<D> {
         }
     }
 
-    /// Looks at the state.
+    /// Passes the state to `look`.
     pub fn then_state(self, look: impl FnOnce(&D)) -> Self {
         look(&self.state);
         self
@@ -227,7 +229,7 @@ enum Rejections {
 /// What the entity has decided, to be compared with what was expected. The scenario goes on from here.
 pub struct Decided<D: Decider> {
     scenario: Scenario<D>,
-    /// Up to the command.
+    /// What has happened up to the command.
     story: String,
     command: D::Command,
     outcome: Result<Vec<D::Event>, D::Rejection>,
@@ -243,10 +245,10 @@ impl<D: Decider> Debug for Decided<D> {
 }
 
 impl<D: Decider> Decided<D> {
-    /// The command was accepted with exactly these events, in this order.
+    /// Checks that the command was accepted with exactly these events, in this order.
     ///
     /// # Panics
-    /// If not.
+    /// Panics if this is not so.
     #[track_caller]
     pub fn then(self, expected: impl IntoIterator<Item = D::Event>) -> Self
     where
@@ -264,10 +266,10 @@ impl<D: Decider> Decided<D> {
         self
     }
 
-    /// The command was accepted and nothing has happened.
+    /// Checks that the command was accepted and that nothing has happened.
     ///
     /// # Panics
-    /// If not.
+    /// Panics if this is not so.
     #[track_caller]
     pub fn then_nothing(self) -> Self
     where
@@ -277,10 +279,10 @@ impl<D: Decider> Decided<D> {
         self.then([])
     }
 
-    /// The command was accepted with this reply.
+    /// Checks that the command was accepted with this reply.
     ///
     /// # Panics
-    /// If not.
+    /// Panics if this is not so.
     #[track_caller]
     pub fn then_reply(self, expected: D::Reply) -> Self
     where
@@ -298,10 +300,10 @@ impl<D: Decider> Decided<D> {
         self
     }
 
-    /// The command was rejected, for this reason.
+    /// Checks that the command was rejected, for this reason.
     ///
     /// # Panics
-    /// If not.
+    /// Panics if this is not so.
     #[track_caller]
     pub fn then_rejected(mut self, expected: D::Rejection) -> Self
     where
@@ -323,10 +325,10 @@ impl<D: Decider> Decided<D> {
         self
     }
 
-    /// Looks at the state after the command.
+    /// Passes the state after the command to `look`.
     ///
     /// # Panics
-    /// If the command was rejected and no [`then_rejected`](Self::then_rejected) says so.
+    /// Panics if the command was rejected and no [`then_rejected`](Self::then_rejected) says so.
     #[track_caller]
     pub fn then_state(self, look: impl FnOnce(&D)) -> Self
     where
@@ -337,10 +339,10 @@ impl<D: Decider> Decided<D> {
         self
     }
 
-    /// The entity decides about a further command, after what has happened so far.
+    /// Lets the entity decide about a further command, after what has happened so far.
     ///
     /// # Panics
-    /// If the command before was rejected and no [`then_rejected`](Self::then_rejected) says so.
+    /// Panics if the command before was rejected and no [`then_rejected`](Self::then_rejected) says so.
     #[track_caller]
     #[must_use = "say with `then` what must have been decided"]
     pub fn when(self, command: D::Command) -> Self
@@ -352,10 +354,10 @@ impl<D: Decider> Decided<D> {
         self.go_on().when(command)
     }
 
-    /// Further events have happened.
+    /// Says that further events have happened.
     ///
     /// # Panics
-    /// As [`when`](Self::when).
+    /// The panics are those of [`when`](Self::when).
     #[track_caller]
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn given(self, events: impl IntoIterator<Item = D::Event>) -> Scenario<D>
@@ -369,7 +371,7 @@ impl<D: Decider> Decided<D> {
     /// Sets the time.
     ///
     /// # Panics
-    /// As [`when`](Self::when).
+    /// The panics are those of [`when`](Self::when).
     #[track_caller]
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn at(self, now: Timestamp) -> Scenario<D>
@@ -379,10 +381,10 @@ impl<D: Decider> Decided<D> {
         self.go_on().at(now)
     }
 
-    /// Lets time pass, in steps of microseconds.
+    /// Moves the time forward, in steps of microseconds.
     ///
     /// # Panics
-    /// As [`when`](Self::when).
+    /// The panics are those of [`when`](Self::when).
     #[track_caller]
     #[must_use = "nothing is tested before `when` and `then`"]
     pub fn advance(self, time: Duration) -> Scenario<D>
@@ -401,7 +403,7 @@ impl<D: Decider> Decided<D> {
         self.scenario
     }
 
-    /// A rejection that the test does not mention is a failure, not something to pass over.
+    /// Fails if the command was rejected and the test does not mention that.
     #[track_caller]
     fn check_no_surprise(&self)
     where
@@ -436,7 +438,7 @@ fn listed<T: Debug>(values: &[T]) -> String {
     values.iter().map(|v| format!("    {v:?}\n")).collect()
 }
 
-/// What is equal at both ends once, what differs in between twice.
+/// Lists the values for a message: those that are equal at both ends once, those in between for each side.
 fn difference<T: PartialEq + Debug>(expected: &[T], found: &[T]) -> String {
     let before = expected
         .iter()
@@ -461,19 +463,19 @@ fn difference<T: PartialEq + Debug>(expected: &[T], found: &[T]) -> String {
     lines
 }
 
-/// The form of an event on disk, written down in a test.
+/// The form of an event on disk, as a test writes it down.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredForm {
-    /// Type on disk.
+    /// The type of the event on disk.
     pub event_type: String,
-    /// What `data` is.
+    /// What `data` is: JSON or another form.
     pub content_type: ContentType,
-    /// The payload.
+    /// The payload of the event.
     pub data: Bytes,
 }
 
 impl StoredForm {
-    /// As a codec wants it.
+    /// Returns the form as a codec wants it.
     #[must_use]
     pub fn stored(&self) -> Stored<'_> {
         Stored {
@@ -484,7 +486,7 @@ impl StoredForm {
     }
 }
 
-/// The type, and the data: JSON as it is, the beginning of others in hexadecimal.
+/// Shows the type and the data: JSON as it is, of other data the beginning in hexadecimal.
 impl Debug for StoredForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_BYTES_MAX: usize = 64;
@@ -532,8 +534,8 @@ stored_form_from! { Binary: (&[u8]) (Vec<u8>) (Bytes) ([u8; N]; N) (&[u8; N]; N)
 
 /// Checks that every event is stored under the name beside it and comes back as it was.
 ///
-/// List one event of every kind here, with its name as a literal: then a renamed Rust variant, which would make the
-/// events stored so far unreadable, fails this test instead of a later read.
+/// List one event of every kind here, with its name as a literal. A renamed Rust variant would make the events that are
+/// stored so far unreadable; it then fails this test instead of a later read.
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};
@@ -552,7 +554,7 @@ stored_form_from! { Binary: (&[u8]) (Vec<u8>) (Bytes) ([u8; N]; N) (&[u8; N]; N)
 /// ```
 ///
 /// # Panics
-/// If an event cannot be encoded or decoded, has another name, or comes back different.
+/// Panics if an event cannot be encoded or decoded, has another name, or comes back different.
 #[track_caller]
 pub fn round_trips<'n, E: PartialEq + Debug>(
     codec: &impl EventCodec<E>,

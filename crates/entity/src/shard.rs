@@ -1,10 +1,10 @@
-//! A task that owns a part of the entities: one queue, one entity after the other, no locks.
+//! A task that owns a part of the entities: it has one queue and no locks, and handles one entity after the other.
 //!
-//! It works in turns: takes what has gathered in its queue, handles it, and at the end of the turn asks the store to
-//! confirm the entities whose answers rest on nothing else; so many reads of one entity share one question.
-//! An entity leaves memory when it was not used for long, or when there are too many: the policy is that of
-//! `quick_cache` (S3-FIFO; Yang et al., "FIFO queues are all you need for cache eviction", 2023), which a scan over
-//! many entities does not empty. One with anything in flight is pinned.
+//! The shard works in turns. In each turn it takes what has gathered in its queue, and handles it. At the end of the
+//! turn it asks the store to confirm the entities whose answers rest on nothing else, so many reads of one entity share
+//! one question. An entity leaves memory when it was not used for long, or when there are too many. The policy is that
+//! of `quick_cache` (S3-FIFO; Yang et al., "FIFO queues are all you need for cache eviction", 2023), which a scan over
+//! many entities does not empty. An entity with anything in flight is pinned.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,17 +35,17 @@ use crate::stats::{Counter, Counters};
 
 mod away;
 
-/// Messages handled in one turn.
+/// The greatest number of messages that are handled in one turn.
 const TURN_MAX: usize = 256;
 
 /// The requests for an entity that go to the node that owns its stream.
 struct Away<D: Decider> {
     queue: Queue<Ask<D>>,
-    /// When the shard will be woken for it.
+    /// The moment at which the shard will be woken for the queue, if any.
     wakes_at: Option<Instant>,
 }
 
-/// The parts that a shard is made of.
+/// The parts of which a shard is made.
 pub(crate) struct ShardParts<D: Decider> {
     pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,
@@ -58,29 +58,29 @@ pub(crate) struct ShardParts<D: Decider> {
     pub(crate) waiting: [Arc<Capacity>; 2],
 }
 
-/// Owner of a part of the entities.
+/// The owner of a part of the entities.
 pub(crate) struct Shard<D: Decider> {
     slots: Cache<StreamId, Slot<D>, UnitWeighter, DefaultHashBuilder, Passivation>,
     env: Env<D>,
-    /// By stream, if any requests for it are on their way to another node.
+    /// The requests that are on their way to another node, by stream.
     away: HashMap<StreamId, Away<D>>,
-    /// The answers of other nodes, and the times at which to look again.
+    /// The answers of other nodes, and the moments at which to check again.
     awaited: FuturesUnordered<BoxFuture<'static, Message<D>>>,
-    /// Streams of `away` of which something was done here.
+    /// The streams of `away` for which something was done here.
     touched: Vec<StreamId>,
     waiting: [Arc<Capacity>; 2],
     receiver: mpsc::UnboundedReceiver<Message<D>>,
     stopping: bool,
 }
 
-/// What became of something that was asked.
+/// What became of a request.
 enum Asked<D: Decider> {
     Known(Fate),
-    /// Nobody had asked this entity before; it is being loaded.
+    /// The entity was not in memory before; it is being loaded.
     New(Slot<D>),
 }
 
-/// The cache's hooks: what may leave, and counting what does.
+/// The hooks of the cache: they say which entity may leave, and count those that do.
 struct Passivation(Arc<Counters>);
 
 impl<D: Decider> Lifecycle<StreamId, Slot<D>> for Passivation {
@@ -97,7 +97,7 @@ impl<D: Decider> Lifecycle<StreamId, Slot<D>> for Passivation {
 }
 
 impl<D: Decider> Shard<D> {
-    /// A shard that keeps up to `active_max` entities, and the sender of its messages.
+    /// Makes a shard that keeps up to `active_max` entities, and the sender of its messages.
     pub(crate) fn new(
         parts: ShardParts<D>,
         active_max: usize,
@@ -225,8 +225,8 @@ impl<D: Decider> Shard<D> {
         self.settle(stream, fate);
     }
 
-    /// Removes an entity that is to leave, or whose code has panicked outside a single command: the callers that wait
-    /// for it get *outcome unknown*, and the next request loads it again.
+    /// Removes an entity that is to leave, or whose code has panicked outside a single command. In the second case the
+    /// callers that wait for it get *outcome unknown*, and the next request loads it again.
     fn settle(&mut self, stream: &StreamId, fate: Result<Fate, Panicked>) {
         self.touch(stream);
         match fate {
@@ -279,7 +279,7 @@ impl<D: Decider> Shard<D> {
         }
     }
 
-    /// Removes an entity from memory, unless it has anything in flight. True if it has left.
+    /// Removes an entity from memory, unless it has anything in flight. Returns whether it has left.
     fn leave(&mut self, stream: &StreamId, why: fn(&Counters) -> &Counter) -> bool {
         if self.slots.peek(stream).is_none_or(|slot| slot.is_busy()) {
             return false;
@@ -293,7 +293,7 @@ impl<D: Decider> Shard<D> {
 }
 
 impl<D: Decider> Drop for Shard<D> {
-    /// Counts what the entity held as no longer in memory.
+    /// Counts the entities of the shard as no longer in memory.
     fn drop(&mut self) {
         for (_, slot) in self.slots.drain() {
             slot.held_by(&self.env.counters).subtract(1);

@@ -21,7 +21,7 @@ pub(crate) struct Shared<D: Decider> {
     pub(crate) commands: Arc<Capacity>,
     pub(crate) reads: Arc<Capacity>,
     pub(crate) counters: Arc<Counters>,
-    /// Tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
+    /// The tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
     /// meanwhile waits as long.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -39,7 +39,7 @@ impl<D: Decider> Shared<D> {
         }
     }
 
-    /// The permit of one more command or read.
+    /// Returns the permit for one more command or read.
     pub(crate) fn admit(&self, capacity: &Arc<Capacity>) -> Result<Permit, Error<Infallible>> {
         capacity.take([1]).map_err(|refusal| match refusal {
             Refusal::Full { taken, .. } => {

@@ -1,9 +1,9 @@
-//! One entity in memory: deciding ahead, holding answers back, releasing them in order, starting over.
+//! One entity in memory: it decides ahead, holds answers back, releases them in order, and starts over.
 //!
 //! The state is the *tip*: it includes events that are still being committed. What was decided waits in
-//! [`Flight::pending`], oldest first, each with the number of the submission that proves it: its own, or the next one
-//! of the entity. When that submission has succeeded, everything up to it is released, in order. If one fails, the tip
-//! must be discarded. When all outcomes are known the entity is loaded again, and what was not answered is decided
+//! [`Flight::pending`], oldest first, each entry with the number of the submission that proves it: its own, or the next
+//! one of the entity. When that submission has succeeded, everything up to it is released, in order. If one fails, the
+//! tip must be discarded. When all outcomes are known the entity is loaded again, and what was not answered is decided
 //! again in its order.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ mod loading;
 use flight::{Flight, Pending, Work};
 use loading::{Loading, Progress};
 
-/// An entity that is being loaded or in memory.
+/// An entity that is being loaded or is in memory.
 pub(crate) enum Slot<D: Decider> {
     Loading(Box<Loading<D>>),
     Active(Box<Active<D>>),
@@ -42,22 +42,22 @@ pub(crate) enum Fate {
     Leave,
 }
 
-/// An entity in memory. Small, for there are many.
+/// An entity in memory. The struct is small, because there are many entities.
 pub(crate) struct Active<D: Decider> {
     state: D,
     after: After,
     keys: Option<Box<Keys>>,
     events_since_snapshot: u32,
-    /// The number of this stay in memory, which distinguishes it from others of the same stream.
+    /// The number of this stay in memory, which distinguishes it from other stays of the same stream.
     pub(crate) stay: u64,
-    /// When it was last used, in milliseconds, by the shard's count.
+    /// The time at which the entity was last used, in milliseconds since the shard was started.
     pub(crate) last_used: u64,
     /// What is in flight; `None` while nothing is.
     flight: Option<Box<Flight<D>>>,
 }
 
 impl<D: Decider> Slot<D> {
-    /// An entity that is not in memory yet.
+    /// Begins to load an entity that is not in memory yet.
     pub(crate) fn load(stream: &StreamId, waiting: VecDeque<Ask<D>>, env: &mut Env<D>) -> Self {
         let number = env.next_number();
         // First, because it is code of the user.
@@ -72,7 +72,7 @@ impl<D: Decider> Slot<D> {
         }))
     }
 
-    /// The gauge that counts the slot.
+    /// Returns the gauge that counts the slot.
     pub(crate) fn held_by<'a>(&self, counters: &'a Counters) -> &'a Counter {
         match self {
             Slot::Loading(_) => &counters.loading,
@@ -80,7 +80,7 @@ impl<D: Decider> Slot<D> {
         }
     }
 
-    /// True if it must stay in memory.
+    /// Returns whether the entity must stay in memory.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Slot::Loading(_) => true,

@@ -1,10 +1,12 @@
-//! Snapshots: the state at a revision, so that an entity with many events loads fast. Always safe to delete.
+//! Snapshots: the state at a revision, so that an entity with many events loads fast. A snapshot is always safe to
+//! delete.
 //!
-//! A snapshot is an event in the stream `$snapshot-<stream>`, which keeps only its last one. It names the event after
-//! which it was taken by revision *and* id; when that event is not found there any more (another history after a
-//! restore, a deleted stream), or version or bytes are not readable, it is ignored and a new one is written in time.
-//! They are encoded and written by a task of their own, off the command path; idempotency keys are shared with it. Of
-//! those the oldest are left out when a snapshot would be larger than an event may be.
+//! A snapshot is an event in the stream `$snapshot-<stream>`, which keeps only its last event. A snapshot names the
+//! event after which it was taken by revision *and* id. If that event is not found there any more (another history
+//! after a restore, a deleted stream), or if the version or the bytes cannot be read, the snapshot is ignored and a new
+//! one is written in time. Snapshots are encoded and written by a task of their own, so that no command waits for this;
+//! idempotency keys are shared with that task. The oldest keys are left out when a snapshot would be larger than an
+//! event may be.
 
 use gesta_core::limits::EVENT_BYTES_MAX;
 use gesta_core::{
@@ -19,7 +21,7 @@ use crate::keys::{Held, List, RestoredKeys, StoredCommand, age};
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
-/// Most bytes of the header of a snapshot without its keys.
+/// The greatest number of bytes of the header of a snapshot without its keys.
 const HEADER_BYTES_MAX: usize = 1_024;
 type Due<D> = Box<dyn Fn(&D, u64) -> bool + Send + Sync>;
 type Encode<D> = fn(&D) -> std::result::Result<Vec<u8>, String>;
@@ -44,8 +46,8 @@ impl<D> std::fmt::Debug for Snapshots<D> {
 }
 
 impl<D: Clone + Send + 'static> Snapshots<D> {
-    /// Snapshots as JSON, every 100 events. Raise `version` whenever the state's type or meaning changes: snapshots of
-    /// other versions are ignored.
+    /// Keeps snapshots as JSON, every 100 events. Raise `version` whenever the type or the meaning of the state
+    /// changes: snapshots of other versions are ignored.
     #[must_use]
     pub fn json(version: u32) -> Self
     where
@@ -59,7 +61,7 @@ impl<D: Clone + Send + 'static> Snapshots<D> {
         )
     }
 
-    /// Snapshots as CBOR, every 100 events; see [`json`](Self::json).
+    /// Keeps snapshots as CBOR, every 100 events; see [`json`](Self::json).
     #[cfg(feature = "cbor")]
     #[must_use]
     pub fn cbor(version: u32) -> Self
@@ -78,7 +80,7 @@ impl<D: Clone + Send + 'static> Snapshots<D> {
         )
     }
 
-    /// Snapshots in a form of your own, every 100 events; see [`json`](Self::json).
+    /// Keeps snapshots in a form of your own, every 100 events; see [`json`](Self::json).
     #[must_use]
     pub fn with(
         version: u32,
@@ -96,13 +98,13 @@ impl<D: Clone + Send + 'static> Snapshots<D> {
         }
     }
 
-    /// Takes one every `events` events (at least 1).
+    /// Takes a snapshot every `events` events (at least 1).
     #[must_use]
     pub fn every(self, events: u64) -> Self {
         self.when(move |_, since| since >= events.max(1))
     }
 
-    /// Takes one when this says so, from the state and the number of events since the last one.
+    /// Takes a snapshot when `due` says so, from the state and the number of events since the last snapshot.
     #[must_use]
     pub fn when(mut self, due: impl Fn(&D, u64) -> bool + Send + Sync + 'static) -> Self {
         self.due = Box::new(due);
@@ -123,19 +125,20 @@ impl<D> Snapshots<D> {
         self.version
     }
 
-    /// A state as it stands in snapshots.
+    /// Writes a state as snapshots hold it.
     pub(crate) fn write_state(&self, state: &D) -> std::result::Result<Vec<u8>, String> {
         guarded("the writing of a snapshot", || (self.encode)(state))
             .map_err(|panicked| panicked.to_string())?
     }
 
-    /// A state that stood in a snapshot of the same version.
+    /// Reads a state that a snapshot of the same version held.
     pub(crate) fn read_state(&self, bytes: &[u8]) -> std::result::Result<D, String> {
         guarded("the reading of a snapshot", || (self.decode)(bytes))
             .map_err(|panicked| panicked.to_string())?
     }
 
-    /// The state, its revision and the id of its last event, if the snapshot can be used.
+    /// Reads the state, its revision, the id of its last event and the keys, if the snapshot can be used. The error
+    /// says why it cannot.
     pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
         let header: Header<StoredCommand<'_>> =
             serde_json::from_slice(&event.metadata).map_err(|error| error.to_string())?;
@@ -154,17 +157,18 @@ impl<D> Snapshots<D> {
     }
 }
 
-/// What stands in the metadata of a snapshot.
+/// What the metadata of a snapshot holds.
 #[derive(Serialize, Deserialize)]
 struct Header<K> {
     version: u32,
     revision: u64,
     event_id: uuid::Uuid,
-    /// The remembered commands, oldest first: those with keys that nodes have made, then those with keys of callers.
+    /// The remembered commands: first those with keys that nodes have made, then those with keys of callers, each
+    /// oldest first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     keys: Vec<K>,
-    /// How long before the snapshot the youngest command was first seen of those that are not among `keys` though they
-    /// might be sent again, if there are any.
+    /// How long before the snapshot the youngest of the left-out commands was first seen, in milliseconds. These are
+    /// the commands that are not among `keys` although they might be sent again; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keys_forgotten_age_ms: Option<u64>,
 }
@@ -177,7 +181,7 @@ pub(crate) struct Restored<D> {
     pub(crate) keys: RestoredKeys,
 }
 
-/// A state to be written once the event that it was taken after is durable.
+/// A state that is to be written once the event after which it was taken is durable.
 pub(crate) struct Draft<D> {
     pub(crate) state: D,
     pub(crate) last: EventId,
@@ -191,13 +195,13 @@ pub(crate) struct Ready<D> {
     pub(crate) draft: Draft<D>,
 }
 
-/// The stream of the snapshots of a stream.
+/// Returns the stream of the snapshots of a stream.
 pub(crate) fn snapshot_stream(stream: &StreamId) -> Result<StreamId> {
     StreamId::new(format!("$snapshot-{stream}"))
 }
 
 impl<D> Snapshots<D> {
-    /// The event that a snapshot is, and how many of the oldest keys do not fit into it.
+    /// Makes the event of a snapshot. Returns it with the number of the oldest keys that do not fit into it.
     pub(crate) fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
         let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
         let data = self.write_state(&due.draft.state).map_err(invalid)?;
@@ -235,7 +239,7 @@ impl<D> Snapshots<D> {
     }
 }
 
-/// As many of the youngest keys as fit into so many bytes, oldest first, as JSON.
+/// Returns as many of the youngest keys as fit into `space` bytes, oldest first, as JSON.
 fn youngest_that_fit(keys: &List, space: usize, now_ms: i64) -> Vec<Box<RawValue>> {
     let mut left = space;
     let fitting = keys.youngest_first().map_while(|one| {

@@ -14,7 +14,7 @@ use crate::kind::EntityKind;
 use crate::snapshot::{Ready, Snapshots, snapshot_stream};
 use crate::stats::Counters;
 
-/// In the metadata of a stream: how many of its last events it keeps.
+/// The key in the metadata of a stream that says how many of its last events the stream keeps.
 const MAX_COUNT: &str = "$maxCount";
 
 /// Writes snapshots, one after the other, until nobody can send any more.
@@ -45,7 +45,7 @@ pub(crate) async fn write_all<D: Decider>(
     }
 }
 
-/// Writes a snapshot; returns how many keys had to be left out.
+/// Writes a snapshot. Returns how many keys had to be left out.
 async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<u64> {
     let stream = snapshot_stream(&due.stream)?;
     let (event, left_out) = snapshots.event(&due)?;
@@ -55,7 +55,7 @@ async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D
     Ok(left_out)
 }
 
-/// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. This is checked before each
+/// Makes a stream keep only its last snapshot, unless its metadata says how many it keeps. This is checked before each
 /// snapshot, so that neither a crash nor a deletion of the stream leaves a stream that grows for ever.
 async fn keep_one(store: &dyn OwnerStore, stream: &StreamId) -> Result<()> {
     let found = store.stream_metadata(stream.clone()).await?;

@@ -1,8 +1,8 @@
-//! What a runtime has done so far: counters that only grow, and a few gauges.
+//! What a runtime has done since it was started, in counters that only grow, and a few gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The name of a number, what it means, and its value.
+/// The name of a number, what the number means, and its value.
 pub type Stat = (&'static str, &'static str, u64);
 
 macro_rules! stats {
@@ -16,18 +16,18 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// What was done since the start: these numbers only grow.
+            /// Returns what was done since the start: these numbers only grow.
             pub fn counters(&self) -> impl Iterator<Item = Stat> {
                 [$((stringify!($counter), help($help), self.$counter),)*].into_iter()
             }
 
-            /// What is held now.
+            /// Returns what is held now.
             pub fn gauges(&self) -> impl Iterator<Item = Stat> {
                 [$((stringify!($gauge), help($meaning), self.$gauge),)*].into_iter()
             }
         }
 
-        /// The same, being counted.
+        /// The numbers of [`Stats`] while they are counted.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $counter: Counter,)*
@@ -45,20 +45,20 @@ macro_rules! stats {
     };
 }
 
-/// A doc comment without the blank before it and its full stop.
+/// Returns a doc comment without the blank before it and its full stop.
 fn help(doc: &'static str) -> &'static str {
     doc.trim().trim_end_matches('.')
 }
 
 stats! {
     counters:
-    /// Commands accepted, their events durable.
+    /// Commands that were accepted and whose events are durable.
     commands,
     /// Commands rejected by their entity.
     rejected,
     /// Commands and reads refused because a bound was reached.
     overloaded,
-    /// Commands that failed otherwise: database away, outcome unknown, entity not loadable.
+    /// Commands that failed otherwise: no answer of the database, unknown outcome, or entity not loadable.
     failed,
     /// Commands answered from a remembered idempotency key.
     repeated,
@@ -74,11 +74,11 @@ stats! {
     confirmations,
     /// Decisions made again because another process had changed the entity, or an append had failed.
     decided_again,
-    /// Times an entity was forgotten and loaded again for that.
+    /// Times an entity was forgotten and loaded again, because its state had become unusable.
     reloads,
     /// Entities loaded.
     loads,
-    /// Events read for that.
+    /// Events read to load entities.
     loaded_events,
     /// Loads that failed.
     loads_failed,
@@ -94,9 +94,9 @@ stats! {
     from_nodes,
     /// Snapshots written.
     snapshots_written,
-    /// Snapshots not written: too many waited, or the store failed.
+    /// Snapshots that were not written, because too many waited or the store failed.
     snapshots_left_out,
-    /// Snapshots found that cannot be used: another version, unreadable, or of another history.
+    /// Snapshots that could not be used: they have another version, cannot be read, or are of another history.
     snapshots_ignored,
     gauges:
     /// Entities in memory now.
@@ -105,7 +105,7 @@ stats! {
     loading,
     /// Idempotency keys remembered now.
     keys,
-    /// Bytes that they are counted for: key, reply and 128 bytes each.
+    /// Bytes that the remembered idempotency keys are counted for: key, reply and 128 bytes each.
     key_bytes,
     /// Commands that wait or are in flight now.
     commands_waiting,
@@ -113,7 +113,7 @@ stats! {
     reads_waiting,
 }
 
-/// One number.
+/// A single number that is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

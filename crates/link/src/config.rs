@@ -1,4 +1,4 @@
-//! Configuration of links.
+//! The configuration of links.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::error::LinkStartError;
 use crate::route::Address;
 use crate::sending::Credit;
 
-/// Fewest bytes of a secret. A shorter one could be guessed from one recorded hello.
+/// The smallest number of bytes of a secret. A shorter secret could be guessed from one recorded hello.
 pub(crate) const SECRET_BYTES_MIN: usize = 16;
 
-/// Longest address: that of a host name and a port, and more.
+/// The greatest length of an address, in bytes. A host name and a port are shorter.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 
 /// The secret that the nodes of a cluster share. It is never shown and never sent.
@@ -21,10 +21,10 @@ pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 pub struct Secret(Arc<[u8]>);
 
 impl Secret {
-    /// Takes at least 16 bytes.
+    /// Takes a secret of at least 16 bytes.
     ///
     /// # Errors
-    /// [`LinkStartError::Config`] if they are fewer.
+    /// [`LinkStartError::Config`] if the bytes are fewer.
     pub fn new(bytes: &[u8]) -> Result<Self, LinkStartError> {
         if bytes.len() < SECRET_BYTES_MIN {
             return Err(LinkStartError::Config(format!(
@@ -49,45 +49,45 @@ impl fmt::Debug for Secret {
 /// What two nodes must agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreIdentity {
-    /// The store.
+    /// The id of the store.
     pub id: Uuid,
-    /// Number of its logs.
+    /// The number of logs of the store.
     pub logs: u16,
 }
 
 /// The versions of the protocol between nodes that a build speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Protocols {
-    /// The lowest one.
+    /// The lowest version.
     pub min: u16,
-    /// The highest one.
+    /// The highest version.
     pub max: u16,
 }
 
 impl Protocols {
-    /// Those of this build. Neighbouring builds share at least one: whoever raises `max` leaves `min` at what the build
-    /// before had for `max`.
+    /// The versions of this build. Neighbouring builds share at least one version: a build that raises `max` must leave
+    /// `min` at what the build before had for `max`.
     pub const THIS: Protocols = Protocols { min: 1, max: 1 };
 }
 
-/// Times of links.
+/// The times of links.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Connecting and the exchange of hellos may take so long together.
+    /// How long connecting and the exchange of hellos may take together.
     pub connect_within: Duration,
-    /// Time between two pings.
+    /// The time between two pings.
     pub ping_every: Duration,
-    /// The same while calls wait for the answer of the node.
+    /// The time between two pings while calls wait for the answer of the node.
     pub ping_waiting_every: Duration,
-    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come
-    /// back.
+    /// The time without an answer to a ping after which a node is silent. Calls that do not wait for a silent node then
+    /// come back.
     pub silent_after: Duration,
-    /// A link is dead when the last pong is so old.
+    /// The age of the last pong at which a link is dead.
     pub dead_after: Duration,
-    /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner
-    /// when none has been known for so long.
+    /// The time without a link to the owner after which calls come back as unreachable, and the time without a known
+    /// owner after which they come back as without an owner.
     pub return_after: Duration,
-    /// A node that was unreachable gets calls again when the link to it has held so long.
+    /// The time for which the link to a node that was unreachable must hold before the node gets calls again.
     pub trusted_after: Duration,
 }
 
@@ -105,22 +105,25 @@ impl Default for Times {
     }
 }
 
-/// Bounds of links.
+/// The bounds of links.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most calls of one lane that the owner holds unanswered. The owner tells the forwarder in its hello.
+    /// The greatest number of calls of one lane that the owner holds unanswered. The owner tells it to the forwarder in
+    /// its hello.
     pub lane_calls_max: u32,
-    /// Most bytes of bodies of one lane that the owner holds unanswered; a larger body may be there alone.
+    /// The greatest number of bytes of bodies of one lane that the owner holds unanswered. A larger body may be there
+    /// alone.
     pub lane_bytes_max: u32,
-    /// Most bytes of one body, of a call or a reply.
+    /// The greatest number of bytes of one body, of a call or a reply.
     pub body_bytes_max: u32,
-    /// Most calls of one log that a forwarder holds, waiting and unanswered.
+    /// The greatest number of calls of one log that a forwarder holds, waiting and unanswered.
     pub waiting_calls_max: usize,
-    /// Most bytes of bodies of one log that a forwarder holds; a larger body may be there alone.
+    /// The greatest number of bytes of bodies of one log that a forwarder holds. A larger body may be there alone.
     pub waiting_bytes_max: usize,
-    /// Most calls of all logs together that a forwarder holds.
+    /// The greatest number of calls of all logs together that a forwarder holds.
     pub all_waiting_calls_max: usize,
-    /// Most bytes of bodies of all logs together that a forwarder holds; a larger body may be there alone.
+    /// The greatest number of bytes of bodies of all logs together that a forwarder holds. A larger body may be there
+    /// alone.
     pub all_waiting_bytes_max: usize,
 }
 
@@ -147,27 +150,27 @@ impl Bounds {
     }
 }
 
-/// Configuration of a node's links, the same for both sides.
+/// The configuration of a node's links. The configuration is the same for both sides.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// The store and its number of logs.
     pub store: StoreIdentity,
     /// The secret of the cluster.
     pub secret: Secret,
-    /// The address at which other nodes reach this one: who dials another one gets no link. A hint that names it is not
-    /// followed.
+    /// The address at which other nodes reach this one. A node that dials another address gets no link. A hint that
+    /// names this address is not followed.
     pub address: Address,
-    /// The build, for messages to people; at most 64 bytes are sent.
+    /// The build, for messages to people. At most 64 bytes of it are sent.
     pub build: String,
     /// The versions of the protocol that the build speaks.
     pub protocols: Protocols,
-    /// Times.
+    /// The times of the links.
     pub times: Times,
-    /// Bounds.
+    /// The bounds of the links.
     pub bounds: Bounds,
 }
 
-/// Largest body that a link carries, in bytes.
+/// The size of the largest body that a link carries, in bytes.
 const BODY_BYTES_MAX: u32 = 1 << 30;
 
 impl LinkConfig {

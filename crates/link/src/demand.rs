@@ -1,23 +1,23 @@
-//! Whether calls wait for the answers of a node: then it is pinged more often.
+//! Whether calls wait for the answers of a node. If so, the node is pinged more often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Who waits for the answers of one node.
+/// The count of those who wait for the answers of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     holders: AtomicUsize,
     came: Notify,
 }
 
-/// Somebody waits, until this is dropped.
+/// A mark that somebody waits, until the mark is dropped.
 #[derive(Debug)]
 pub(crate) struct Demanded(Arc<Demand>);
 
 impl Demand {
-    /// Somebody waits from now on.
+    /// Notes that somebody waits from now on.
     pub(crate) fn hold(self: &Arc<Self>) -> Demanded {
         if self.holders.fetch_add(1, Ordering::AcqRel) == 0 {
             self.came.notify_one();
@@ -25,7 +25,7 @@ impl Demand {
         Demanded(Arc::clone(self))
     }
 
-    /// Returns when somebody waits. For one caller. Cancel safe.
+    /// Waits until somebody waits for answers. This may be called by one caller at a time. This call is cancel safe.
     pub(crate) async fn is_held(&self) {
         // A notice of one who waits no more is used up by a turn of the loop.
         while self.holders.load(Ordering::Acquire) == 0 {

@@ -1,18 +1,18 @@
 //! What can go wrong with a call, a question or a start.
 
-/// Result of a forwarded call.
+/// The result of a forwarded call.
 pub type Result<T> = std::result::Result<T, ForwardError>;
 
-/// Why a forwarded call has no reply of an owner.
+/// The reason why a forwarded call has no reply of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardError {
     /// The call comes back, and the caller decides what becomes of it. The calls of one log come back in the order of
     /// their invocation.
     #[error("the call came back: {reason}, was written: {was_written}")]
     Returned {
-        /// Why.
+        /// The reason why the call came back.
         reason: ReturnReason,
-        /// True if an owner may have done the call, or may still do it. False if no owner has done or will do it.
+        /// Whether an owner may have done the call, or may do it later. If false, no owner has done it or will do it.
         was_written: bool,
     },
     /// Too many calls or bytes wait for owners, of this log or of all logs together. Nothing was sent.
@@ -23,17 +23,18 @@ pub enum ForwardError {
     TooLarge,
 }
 
-/// Why a call came back.
+/// The reason why a call came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReturnReason {
-    /// This node owns the log: do the call here.
+    /// This node owns the log: the call must be done here.
     #[error("this node owns the log")]
     Local,
     /// The owner cannot be reached from this node.
     #[error("the owner is unreachable")]
     Unreachable,
-    /// The owner has not been heard for a moment. Only calls with the patience for that come back so.
+    /// The owner has not been heard for a moment. Only calls with
+    /// [`Patience::UntilSilent`](crate::Patience::UntilSilent) come back for this reason.
     #[error("the owner is silent")]
     Silent,
     /// The log has had no owner for a while.
@@ -47,10 +48,10 @@ pub enum ReturnReason {
     Closed,
 }
 
-/// Why a question has no answer.
+/// The reason why a question has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// There is no link to the node. It has not been asked.
+    /// There is no link to the node. The node has not been asked.
     #[error("the node is unreachable")]
     Unreachable,
     /// The link broke, or the deadline was over, before the answer came. The node may have done what was asked.
@@ -58,15 +59,15 @@ pub enum AskError {
     Unknown,
 }
 
-/// Why a link server or a forwarder does not start.
+/// The reason why a link server or a forwarder does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkStartError {
-    /// The address cannot be listened on.
+    /// It is not possible to listen on the address.
     #[error("cannot listen for links on {address}")]
     Listen {
         /// The address.
         address: String,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A value of the configuration is out of range.

@@ -1,4 +1,4 @@
-//! The forwarder's side: sends calls to the owners of their logs.
+//! The side of the forwarder: it sends calls to the owners of their logs.
 
 mod ask;
 mod lane;
@@ -30,13 +30,13 @@ use crate::stats::{Counts, ForwarderStats};
 /// one after the other. It must not block.
 pub type OnReply = Box<dyn FnOnce(Result<Reply>) + Send>;
 
-/// Is told each hint that is newer than the route of its log. It must not block.
+/// Takes each hint that is newer than the route of its log. The function must not block.
 pub type OnHint = Arc<dyn Fn(LogId, &Hint) + Send + Sync>;
 
 /// The reply of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// What it has replied.
+    /// What the owner has replied.
     pub body: Bytes,
     /// True if the call was written before, to this owner or another, and that attempt may have been done as well, or
     /// may yet be done. A refusal then says nothing about that attempt.
@@ -45,15 +45,15 @@ pub struct Reply {
 
 /// A call to forward.
 pub struct Outgoing {
-    /// What is called, below 128. The link does not know the meaning.
+    /// The kind of the call, below 128. The link does not know what it means.
     pub kind: u8,
-    /// The body, encoded once.
+    /// The body of the call, encoded once.
     pub body: Bytes,
-    /// When the caller no longer waits. Suspension of the machine brings it nearer.
+    /// The moment after which the caller no longer waits. Suspension of the machine makes it earlier.
     pub deadline: Instant,
-    /// How long it waits for an owner that is not heard.
+    /// How long the call waits for an owner that is not heard.
     pub patience: Patience,
-    /// Told the outcome.
+    /// The function that takes the outcome.
     pub on_reply: OnReply,
 }
 
@@ -70,13 +70,13 @@ impl std::fmt::Debug for Outgoing {
 /// What is known about the link to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReach {
-    /// The node.
+    /// The address of the node.
     pub address: Address,
-    /// Whether calls can be sent to it.
+    /// Whether calls can be sent to the node.
     pub reach: Reach,
     /// Why the last try to connect failed, or the link broke, as a sentence.
     pub trouble: Option<String>,
-    /// True if nobody listened at the address when it was last dialled: its process is gone.
+    /// Whether nobody listened at the address when it was last dialled, so that its process is gone.
     pub is_refused: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Forwarder {
 struct ForwarderShared {
     peers: Arc<Peers>,
     logs: Vec<Log>,
-    /// Held so that they stay connected.
+    /// The nodes that are held so that they stay connected.
     nodes: Mutex<Vec<Arc<Peer>>>,
     bounds: Bounds,
     clock: Clock,
@@ -103,12 +103,12 @@ struct ForwarderShared {
 #[derive(Debug)]
 struct Log {
     inputs: mpsc::UnboundedSender<Input>,
-    /// Calls and bytes that wait or are in flight: the bound of the channel above.
+    /// The calls and bytes that wait or are in flight. These bound the channel above.
     capacity: Arc<Capacity<2>>,
 }
 
 impl Forwarder {
-    /// Starts a forwarder that has no routes yet: all logs are owned by nobody. Must be called in a tokio runtime.
+    /// Starts a forwarder that has no routes yet: all logs are owned by nobody. This must be called in a tokio runtime.
     ///
     /// # Errors
     /// [`LinkStartError::Config`] if a value of the configuration is out of range.
@@ -232,13 +232,13 @@ impl Forwarder {
         self.call_with(log, kind, body, deadline, Patience::UntilUnreachable)
     }
 
-    /// As [`call`](Self::call), with this patience.
+    /// Forwards a call as [`call`](Self::call) does, with this patience.
     ///
     /// # Errors
-    /// [`ForwardError`].
+    /// [`ForwardError`] says why there is no reply.
     ///
     /// # Cancel safety
-    /// The call goes on without its future.
+    /// If the future is dropped, the call goes on.
     pub fn call_with(
         &self,
         log: LogId,
@@ -301,7 +301,7 @@ impl Forwarder {
         *kept = nodes;
     }
 
-    /// The nodes that are connected or are to be, in the order of their addresses.
+    /// Returns the nodes that are connected or are to be, in the order of their addresses.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReach> {
         let states = self.shared.peers.states().into_iter();
@@ -318,7 +318,7 @@ impl Forwarder {
             .collect()
     }
 
-    /// The addresses that this node cannot call now.
+    /// Returns the addresses that this node cannot call now.
     #[must_use]
     pub fn unreachable(&self) -> Vec<Address> {
         let unreachable = |node: NodeReach| {
@@ -328,20 +328,23 @@ impl Forwarder {
         self.nodes().into_iter().filter_map(unreachable).collect()
     }
 
-    /// What has hindered calls so far.
+    /// Returns what has hindered calls since the forwarder was started.
     #[must_use]
     pub fn stats(&self) -> ForwarderStats {
         self.shared.counts.read()
     }
 
     /// Returns all calls as [`Closed`](crate::ReturnReason::Closed), closes all links and waits for their tasks.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after it was polled, the forwarder shuts down all the same.
     pub async fn shutdown(&self) {
         self.shared.peers.closed.cancel();
         self.shared.peers.tasks.close();
         self.shared.peers.tasks.wait().await;
     }
 
-    /// Number of logs.
+    /// Returns the number of logs.
     #[must_use]
     pub fn logs(&self) -> u16 {
         self.shared.peers.logs()

@@ -1,12 +1,12 @@
-//! Frames: what travels in the streams of a link, and how bytes become frames again.
+//! Frames: what is sent in the streams of a link, and how bytes become frames again.
 //!
 //! A frame is its length (4 bytes, of what follows), its type (1 byte) and its fields, all big-endian; a body is the
-//! rest of the frame. A type with the highest bit set is optional: who does not know it skips the frame. An unknown
-//! type without that bit ends the stream.
+//! rest of the frame. A type with the highest bit set is optional: a node that does not know the type skips the frame.
+//! An unknown type without that bit ends the stream.
 //!
 //! There are no frames for chunks: HTTP/2 cuts a stream into DATA frames of 16 KiB and interleaves those of all
-//! streams, so a large body holds up its own lane only. There are none for credit: each answer gives back what its call
-//! took.
+//! streams, so a large body delays only its own lane. There are no frames for credit: each answer gives back what its
+//! call took.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,13 +19,14 @@ use uuid::Uuid;
 use crate::route::{Address, Epoch, Hint};
 use crate::sending::Violation;
 
-/// Bodies up to this size are copied beside the heads of their frames, so that many small calls leave as one piece.
+/// The size in bytes up to which bodies are copied beside the heads of their frames, so that many small calls leave as
+/// one piece.
 const COPIED_BYTES_MAX: usize = 4 << 10;
-/// Bytes of a frame beside its body: enough for the longest hint.
+/// The number of bytes of a frame beside its body. This is enough for the longest hint.
 const HEAD_BYTES_MAX: usize = 512;
-/// Set in the types of frames that may be skipped.
+/// The bit that is set in the types of frames that may be skipped.
 const OPTIONAL: u8 = 0x80;
-/// Set in the kind of a call of which an earlier attempt may have been done.
+/// The bit that is set in the kind of a call of which an earlier attempt may have been done.
 pub(crate) const IN_DOUBT: u8 = 0x80;
 
 const OPEN: u8 = 1;
@@ -43,7 +44,7 @@ const ANSWER: u8 = 7;
 pub(crate) enum Frame {
     /// The first frame of a lane: its log, its number, and the ownership that the forwarder means.
     Open { log: LogId, lane: u64, epoch: Epoch },
-    /// A call on a lane. Numbers are dense from 0. Kinds are below [`IN_DOUBT`].
+    /// A call on a lane. Numbers of calls are dense from 0. Kinds are below [`IN_DOUBT`].
     Call {
         seq: u64,
         kind: u8,
@@ -57,7 +58,7 @@ pub(crate) enum Frame {
     NotHere { from: u64, untaken: u64, hint: Hint },
     /// A call was dropped because its deadline was over.
     DeadlineOver { seq: u64 },
-    /// A question: the only frame of its stream.
+    /// A question, which is the only frame of its stream.
     Ask {
         kind: u8,
         remaining: Duration,
@@ -67,7 +68,7 @@ pub(crate) enum Frame {
     Answer { body: Bytes },
 }
 
-/// Frames that wait to be written to a stream.
+/// The frames that wait to be written to a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     small: BytesMut,
@@ -76,7 +77,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Bytes that wait.
+    /// Returns the number of bytes that wait.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -147,7 +148,7 @@ impl Outbox {
         }
     }
 
-    /// The next piece to write.
+    /// Returns the next piece to write.
     pub(crate) fn next(&mut self) -> Option<&mut Bytes> {
         if self.pieces.is_empty() && !self.small.is_empty() {
             self.pieces.push_back(self.small.split().freeze());
@@ -155,7 +156,7 @@ impl Outbox {
         self.pieces.front_mut()
     }
 
-    /// So much of the next piece was written.
+    /// Notes that `bytes` bytes of the next piece were written.
     pub(crate) fn written(&mut self, bytes: usize) {
         self.bytes -= bytes;
         self.pieces.pop_front_if(|piece| piece.is_empty());
@@ -175,11 +176,11 @@ fn put_remaining(head: &mut BytesMut, remaining: Duration) {
 #[derive(Debug)]
 pub(crate) struct Frames {
     frame_bytes_max: usize,
-    /// What has come and is not read yet. A small frame shares its memory.
+    /// The bytes that have come and are not read yet. A small frame shares their memory.
     chunk: Bytes,
     /// The beginning of a frame that has not come whole. It grows with what comes, whatever length is claimed.
     partial: BytesMut,
-    /// When the first byte of that frame had come.
+    /// The moment at which the first byte of that frame had come.
     since: Instant,
 }
 
@@ -194,7 +195,7 @@ impl Frames {
         }
     }
 
-    /// Bytes have come. All frames of those before must have been taken.
+    /// Takes bytes that have come. All frames of the bytes before must have been taken.
     pub(crate) fn feed(&mut self, now: Instant, chunk: Bytes) {
         if self.partial.is_empty() {
             self.since = now;
@@ -202,7 +203,7 @@ impl Frames {
         self.chunk = chunk;
     }
 
-    /// The next whole frame, and when its first byte had come.
+    /// Returns the next whole frame, and the moment at which its first byte had come.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<(Frame, Instant)>, Violation> {
         loop {
             let since = self.since;
@@ -238,7 +239,7 @@ impl Frames {
         Ok(Some(frame))
     }
 
-    /// Moves bytes to `partial` until it has this many or all have been moved.
+    /// Moves bytes to `partial` until it has `length` bytes or all bytes have been moved.
     fn fill(&mut self, length: usize) {
         let missing = length.saturating_sub(self.partial.len());
         let bytes = self.chunk.split_to(missing.min(self.chunk.len()));
@@ -257,7 +258,7 @@ impl Frames {
     }
 }
 
-/// Reads a frame; `None` if it is optional and unknown.
+/// Reads a frame; `None` if the frame is optional and unknown.
 fn decode(bytes: Bytes) -> Result<Option<Frame>, Violation> {
     let mut rest = bytes;
     match fields(&mut rest) {

@@ -1,20 +1,20 @@
 //! The hello: two nodes prove to each other that they know the cluster's secret, and find out whether they fit.
 //!
-//! It goes over the bare connection, before HTTP/2 begins, so that a stranger never speaks to more code than this file.
-//! D dials, L listens:
+//! The hello is exchanged over the bare connection, before HTTP/2 begins, so that a stranger never reaches more code
+//! than this file. D dials, L listens:
 //!
 //! 1. D → L: a magic word and a fresh nonce.
 //! 2. L → D: a fresh nonce. A stranger gets nothing else.
 //! 3. D → L: D's introduction and D's proof.
-//! 4. L → D: a verdict: welcome with L's introduction, or a refusal with a sentence, and L's proof; to one who does not
-//!    know the secret only that.
+//! 4. L → D: a verdict and L's proof. The verdict is welcome, with L's introduction, or a refusal, with a sentence. A
+//!    node that does not know the secret gets only the verdict that says so.
 //!
-//! A proof is HMAC-SHA256 by the secret over the role, both nonces and everything that was said since, the store's id
-//! among it. So a proof is good for one connection, one store and one direction. Both introductions name the address at
-//! which L is reached, as each knows it: D the one it dialled. They must be equal, so whoever sits at the address of
-//! one node and passes the bytes on to another one gets no link. The secret never travels, and proofs
-//! are compared in constant time. What follows on the connection is neither encrypted nor signed: that is for TLS or a
-//! trusted network.
+//! A proof is HMAC-SHA256 by the secret over the role, both nonces and everything that was said since, the id of the
+//! store included. So a proof is good for one connection, one store and one direction. Both introductions name the
+//! address at which L is reached, as each knows it: D names the address that it dialled. Both addresses must be equal,
+//! so a process that listens at the address of one node and passes the bytes on to another node gets no link. The
+//! secret is never sent, and proofs are compared in constant time. What follows on the connection is neither encrypted
+//! nor signed: that is the task of TLS or a trusted network.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -28,7 +28,7 @@ use crate::sending::Credit;
 const MAGIC: [u8; 8] = *b"GESTALNK";
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
-/// Longest introduction or sentence.
+/// The greatest length of an introduction or a sentence, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
 const BUILD_BYTES_MAX: usize = 64;
 
@@ -38,26 +38,26 @@ const UNPROVEN: u8 = 2;
 
 type Nonce = [u8; NONCE_BYTES];
 
-/// What a node says of itself.
+/// What a node says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Introduction {
     pub(crate) protocols: Protocols,
     pub(crate) store: StoreIdentity,
     /// A random id of this life of the process.
     pub(crate) process: Uuid,
-    /// What it takes on each lane.
+    /// What the node takes on each lane.
     pub(crate) credit: Credit,
     pub(crate) build: String,
-    /// The address that was dialled, as who dials and as who listens knows it.
+    /// The address that was dialled, as the dialling node or the listening node knows it.
     pub(crate) address: Address,
 }
 
-/// Why there is no link.
+/// The reason why there is no link.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HelloError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A sentence that names the rule that was broken.
+    /// The hello was refused. The sentence names the rule that was broken.
     #[error("{0}")]
     Refused(String),
 }
@@ -66,7 +66,7 @@ fn refused(sentence: impl Into<String>) -> HelloError {
     HelloError::Refused(sentence.into())
 }
 
-/// Dials: returns what the other node says of itself.
+/// Does the hello as the node that dials. Returns what the other node says about itself.
 pub(crate) async fn dial<S>(
     io: &mut S,
     secret: &Secret,
@@ -111,7 +111,7 @@ where
     }
 }
 
-/// Listens: returns what the other node says of itself.
+/// Does the hello as the node that listens. Returns what the other node says about itself.
 pub(crate) async fn listen<S>(
     io: &mut S,
     secret: &Secret,
@@ -188,7 +188,7 @@ impl Said {
         said
     }
 
-    /// Adds a part; its length goes before it, so that parts cannot be cut otherwise.
+    /// Adds a part. Its length goes before it, so that parts cannot be divided in another way.
     fn say(&mut self, part: &[u8]) {
         if let Some(hmac) = &mut self.hmac {
             hmac.update(&(part.len() as u64).to_be_bytes());
@@ -209,7 +209,7 @@ impl Said {
             .map_or([0; PROOF_BYTES], |hmac| hmac.finalize().into_bytes().into())
     }
 
-    /// Compares in constant time.
+    /// Compares a proof with the right one, in constant time.
     fn is_proof(&self, role: &str, proof: &[u8; PROOF_BYTES]) -> bool {
         let hmac = self.proof_of(role);
         hmac.is_some_and(|hmac| hmac.verify_slice(proof).is_ok())
@@ -243,7 +243,7 @@ impl Introduction {
         bytes
     }
 
-    /// What comes after the known fields is of a later build, and skipped.
+    /// Reads an introduction. What comes after the known fields is of a later build, and skipped.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut take = |count: usize| -> Option<&[u8]> { rest.split_off(..count) };
@@ -271,7 +271,7 @@ impl Introduction {
         })
     }
 
-    /// Whether the two nodes fit; both check it. The sentence names the rule.
+    /// Checks whether the two nodes fit. Both nodes check this. The sentence of the error names the rule.
     fn check(&self, other: &Self) -> Result<(), HelloError> {
         if self.store.id != other.store.id {
             return Err(refused(format!(

@@ -1,4 +1,4 @@
-//! The links that this node dials: one task for each node, which connects, keeps the link alive and tells its state.
+//! The links that this node dials: one task for each node connects, keeps the link alive and tells its state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::reach::{History, Reach};
 use crate::route::Address;
 use crate::sending::Credit;
 
-/// Pauses between tries to connect.
+/// The pauses between tries to connect.
 const RECONNECT: BackOff = BackOff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 /// A link that is up.
@@ -55,17 +55,17 @@ impl LinkHandle {
 pub(crate) struct PeerState {
     pub(crate) reach: Reach,
     pub(crate) link: Option<LinkHandle>,
-    /// The node has not answered a ping in time, and not been heard since.
+    /// Whether the node has not answered a ping in time, and has not been heard since.
     pub(crate) is_silent: bool,
     pub(crate) trouble: Option<Trouble>,
 }
 
-/// Why there is no link.
+/// The reason why there is no link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble {
     /// A sentence for people.
     pub(crate) text: String,
-    /// The machine answered that nobody listens there.
+    /// Whether the machine has answered that nobody listens there.
     pub(crate) is_refused: bool,
 }
 
@@ -83,7 +83,7 @@ impl From<String> for Trouble {
 pub(crate) struct Peer {
     pub(crate) address: Address,
     state: watch::Receiver<PeerState>,
-    /// Who waits for answers of this node.
+    /// The count of those who wait for answers of this node.
     pub(crate) demand: Arc<Demand>,
     _ends: DropGuard,
 }
@@ -115,7 +115,7 @@ impl Peers {
         }
     }
 
-    /// Number of logs of the store.
+    /// Returns the number of logs of the store.
     pub(crate) fn logs(&self) -> u16 {
         self.config.store.logs
     }
@@ -124,7 +124,7 @@ impl Peers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node at this address, dialled from now on if it was not.
+    /// Returns the node at this address. The node is dialled from now on if it was not dialled before.
     pub(crate) fn get(&self, address: &Address) -> Arc<Peer> {
         let mut known = self.known();
         if let Some(peer) = known.get(address).and_then(Weak::upgrade) {
@@ -159,7 +159,7 @@ impl Peers {
         peer
     }
 
-    /// The nodes that are dialled now, with their states.
+    /// Returns the nodes that are dialled now, with their states.
     pub(crate) fn states(&self) -> Vec<(Address, PeerState)> {
         let known = self.known();
         let peers = known.values().filter_map(Weak::upgrade);
@@ -169,7 +169,7 @@ impl Peers {
     }
 }
 
-/// What this node says of itself on a connection to this address.
+/// Makes what this node says about itself on a connection to this address.
 pub(crate) fn introduction(config: &LinkConfig, process: Uuid, dialled: &Address) -> Introduction {
     Introduction {
         protocols: config.protocols,
@@ -215,7 +215,7 @@ impl Dialler {
         }
     }
 
-    /// Keeps a link until it breaks; returns why it did.
+    /// Keeps a link until it breaks. Returns why it broke.
     async fn keep(&mut self, link: NewLink) -> String {
         let now = Instant::now();
         self.history.up(now, link.other.process);
@@ -330,9 +330,9 @@ async fn connect(
     })
 }
 
-/// Pings the other node; returns, with the reason, when it has not answered for too long, and tells before when it is
-/// silent, or is so no more. Only answers to pings count: where one direction is cut, bytes may come that prove nothing
-/// about the other direction.
+/// Pings the other node. Returns, with the reason, when the node has not answered for too long. Before that it tells
+/// when the node becomes silent, and when it is heard again. Only answers to pings count: if one direction is cut,
+/// bytes may come that prove nothing about the other direction.
 pub(crate) async fn keep_alive(
     pings: Option<PingPong>,
     times: Times,

@@ -1,9 +1,10 @@
 //! One HTTP/2 stream of a link, as frames in both directions.
 //!
-//! Invariants: what comes is taken at once and its window given back, so HTTP/2 windows never fill and no stream holds
-//! up another; what goes waits in a bounded outbox, whose owner asks [`Pipe::is_full`] before it pushes more.
+//! Invariants: bytes that come are taken at once and their window is given back, so HTTP/2 windows never fill and no
+//! stream delays another; frames that go wait in a bounded outbox, whose owner asks [`Pipe::is_full`] before it pushes
+//! more.
 //!
-//! Writes coalesce: frames gather in the outbox while a task handles what has come, and leave together.
+//! Writes are combined: frames gather in the outbox while a task handles what has come, and leave together.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,27 +18,27 @@ use crate::clock::Clock;
 use crate::frame::{Frame, Frames, Outbox};
 use crate::sending::Violation;
 
-/// An outbox with so many bytes is full.
+/// The number of bytes from which on an outbox is full.
 const OUTBOX_BYTES_MAX: usize = 256 << 10;
-/// Most bytes given to HTTP/2 at once.
+/// The greatest number of bytes that are given to HTTP/2 at once.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Window of one stream, in bytes.
+/// The window of one stream, in bytes.
 pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
-/// Window of a connection, in bytes: the largest there is, so that it is never what anyone waits for.
+/// The window of a connection, in bytes. This window is the largest possible, so that nobody ever waits for it.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// What has happened on a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PipeEvent {
-    /// Bytes have come: take all frames by [`Pipe::next_frame`].
+    /// Bytes have come: all frames must be taken by [`Pipe::next_frame`].
     Data,
-    /// The outbox was full and is not any more.
+    /// The outbox was full and no longer is.
     Room,
     /// The stream has ended or broken.
     Ended,
 }
 
-/// The incoming half.
+/// The incoming half of a stream.
 enum Incoming {
     /// The other node has not answered the request yet.
     Awaited(ResponseFuture),
@@ -102,7 +103,7 @@ impl Pipe {
         self.outbox.bytes() >= OUTBOX_BYTES_MAX
     }
 
-    /// The next frame of the bytes that have come, and when its first byte had come.
+    /// Returns the next frame of the bytes that have come, and the moment at which its first byte had come.
     pub(crate) fn next_frame(
         &mut self,
         now: Instant,
@@ -110,7 +111,7 @@ impl Pipe {
         self.frames.next(now)
     }
 
-    /// Writes what it can, and tells what has happened. Cancel safe.
+    /// Writes as much as is possible, and tells what has happened. This call is cancel safe.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<PipeEvent> {
         let Ok(()) = self.write(context) else {
             return Poll::Ready(PipeEvent::Ended);

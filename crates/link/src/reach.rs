@@ -1,4 +1,4 @@
-//! Whether calls can be sent to a node, decided from when its link came and broke. Pure.
+//! Whether calls can be sent to a node, decided from the times at which its link came and broke. The module is pure.
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ pub enum Reach {
     Connecting,
     /// There is a link, and calls are sent.
     Reachable,
-    /// There has been no link for a while, or it has not held long enough since.
+    /// There has been no link for a while, or a link has not held long enough since.
     Unreachable,
 }
 
@@ -21,16 +21,16 @@ pub enum Reach {
 pub(crate) struct History {
     times: Times,
     is_up: bool,
-    /// When the link last came or broke.
+    /// The moment at which the link last came or broke.
     since: Instant,
-    /// The node was unreachable, and a link has not yet held long enough since.
+    /// Whether the node was unreachable, and a link has not yet held long enough since.
     is_distrusted: bool,
-    /// The life of the process that the last link led to.
+    /// The id of the process to which the last link led.
     process: Option<Uuid>,
 }
 
 impl History {
-    /// A node that is to be dialled from now on.
+    /// Begins the history of a node that is dialled from now on.
     pub(crate) fn new(times: Times, now: Instant) -> Self {
         Self {
             times,
@@ -41,14 +41,15 @@ impl History {
         }
     }
 
-    /// The link is up. A process that was never linked before is trusted at once: it has just been started.
+    /// Notes that the link is up. A process that was never linked before is trusted at once, because it has just been
+    /// started.
     pub(crate) fn up(&mut self, now: Instant, process: Uuid) {
         let is_new = self.process.replace(process) != Some(process);
         self.is_distrusted = !is_new && self.reach(now) == Reach::Unreachable;
         (self.is_up, self.since) = (true, now);
     }
 
-    /// The link broke.
+    /// Notes that the link broke.
     pub(crate) fn down(&mut self, now: Instant) {
         self.is_distrusted = self.reach(now) == Reach::Unreachable;
         (self.is_up, self.since) = (false, now);
@@ -63,7 +64,7 @@ impl History {
         }
     }
 
-    /// When [`reach`](Self::reach) changes if nothing happens.
+    /// Returns the moment at which [`reach`](Self::reach) changes if nothing happens.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         match (self.is_up, self.reach(now)) {
             (true, Reach::Unreachable) => Some(self.since + self.times.trusted_after),

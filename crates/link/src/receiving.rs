@@ -1,9 +1,9 @@
 //! The owner's end of a lane: which calls are handed over, and which answers are sent.
 //!
-//! It is pure. Invariants: calls are handed over in the dense order of their numbers; after one was answered as *not
-//! here*, no later one is handed over, and no answer to a later one is sent, for the forwarder sends all of them again;
-//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a
-//! newer one for the same log ([`Newest`]).
+//! The module is pure. Invariants: calls are handed over in the dense order of their numbers; after one was answered as
+//! *not here*, no later one is handed over, and no answer to a later one is sent, because the forwarder sends all of
+//! them again; a call whose deadline is over is not handed over; a lane is no longer served once the forwarder has
+//! opened a newer one for the same log ([`Newest`]).
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::sending::{Credit, Violation};
 /// What becomes of a call that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallVerdict {
-    /// Hand it over; so much time is left.
+    /// The call must be handed over; this time is left.
     HandOver(Duration),
-    /// Its deadline is over: answer so.
+    /// The deadline of the call is over, which must be answered.
     DeadlineOver,
-    /// The lane is refused: drop it without an answer.
+    /// The lane is refused: the call must be dropped without an answer.
     Refused,
 }
 
 /// What is sent after an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// *Not here* from this call on; calls from `untaken` on were not handed over.
+    /// The calls from this one on are answered as *not here*; calls from `untaken` on were not handed over.
     From {
         /// The first call that is refused.
         from: u64,
         /// The first call that was not handed over.
         untaken: u64,
     },
-    /// Nothing: an earlier refusal covers it.
+    /// Nothing is sent, because an earlier refusal covers it.
     Covered,
 }
 
@@ -41,7 +41,7 @@ pub enum Refusal {
 pub struct Receiver {
     credit: Credit,
     next: u64,
-    /// Calls from this one on were not handed over.
+    /// The first call that was not handed over. No later call was handed over either.
     untaken: u64,
     refused_from: Option<u64>,
     calls: u32,
@@ -49,7 +49,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A lane on which nothing has come.
+    /// Makes a lane on which nothing has come.
     pub fn new(credit: Credit) -> Self {
         Self {
             credit,
@@ -61,7 +61,10 @@ impl Receiver {
         }
     }
 
-    /// A call has arrived whole; its head has arrived at `since`, and then `remaining` was left.
+    /// Takes a call that has arrived whole. Its head has arrived at `since`, and `remaining` was left then.
+    ///
+    /// # Errors
+    /// [`Violation`] if the call is out of order or beyond the credit.
     pub fn call(
         &mut self,
         now: Instant,
@@ -94,19 +97,19 @@ impl Receiver {
         Ok(CallVerdict::HandOver(left))
     }
 
-    /// The call was taken by whoever serves the log.
+    /// Notes that the call was taken by the part of the node that serves the log.
     pub fn taken(&mut self, seq: u64) {
         self.untaken = seq + 1;
     }
 
-    /// A call is answered as done or dropped. True if the answer is to be sent.
+    /// Notes that a call is answered as done or dropped. Returns whether the answer must be sent.
     pub fn answered(&mut self, seq: u64, bytes: usize) -> bool {
         self.calls -= 1;
         self.bytes -= bytes;
         self.refused_from.is_none_or(|from| seq < from)
     }
 
-    /// A call is answered as *not here*.
+    /// Notes that a call is answered as *not here*. Returns what must be sent.
     pub fn not_here(&mut self, seq: u64, bytes: usize) -> Refusal {
         if !self.answered(seq, bytes) {
             return Refusal::Covered;
@@ -118,12 +121,12 @@ impl Receiver {
 }
 
 /// The newest lane of a forwarder for a log. Calls of older lanes may still arrive late, from a connection that the
-/// forwarder has given up; they must not be handed over after those of the newest.
+/// forwarder has given up. Such calls must not be handed over after calls of the newest lane.
 #[derive(Debug, Default)]
 pub struct Newest(u64);
 
 impl Newest {
-    /// A lane is opened. False if a newer one was opened before.
+    /// Notes that a lane is opened. Returns false if a newer one was opened before.
     pub fn open(&mut self, lane: u64) -> bool {
         let is_newest = lane > self.0;
         if is_newest {
@@ -132,7 +135,7 @@ impl Newest {
         is_newest
     }
 
-    /// True if calls of this lane may be handed over.
+    /// Returns whether calls of this lane may be handed over.
     pub fn serves(&self, lane: u64) -> bool {
         self.0 == lane
     }

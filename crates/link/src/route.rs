@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use gesta_core::Incarnation;
 
-/// Where a node listens for links, as `host:port`. Two addresses are the same node only if their texts are equal.
+/// The address at which a node listens for links, as `host:port`. Two addresses are the same node only if their texts
+/// are equal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(Arc<str>);
 
 impl Address {
-    /// Takes a text. It is looked at only when the node is dialled.
+    /// Takes a text, which is read only when the node is dialled.
     #[must_use]
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -41,24 +42,25 @@ impl From<std::net::SocketAddr> for Address {
     }
 }
 
-/// Number of an ownership of a log. It grows with each change of the owner within one incarnation of the store.
+/// The number of an ownership of a log. The number grows with each change of the owner within one incarnation of the
+/// store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Epoch {
-    /// The life of the store that the number belongs to. Incarnations have no order.
+    /// The life of the store to which the number belongs. Incarnations have no order.
     pub incarnation: Incarnation,
-    /// The number.
+    /// The number of the ownership.
     pub number: u64,
 }
 
 impl Epoch {
-    /// True if this epoch is known to come after the other one. Of different incarnations neither is newer.
+    /// Returns whether this epoch is known to come after the other one. Of different incarnations neither is newer.
     #[must_use]
     pub fn is_newer_than(&self, other: &Epoch) -> bool {
         self.incarnation == other.incarnation && self.number > other.number
     }
 }
 
-/// Who is to get the calls of a log.
+/// Who gets the calls of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouteOwner {
     /// No node owns the log now.
@@ -72,9 +74,9 @@ pub enum RouteOwner {
 /// The owner of a log, as this node knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The owner.
+    /// The owner of the log.
     pub owner: RouteOwner,
-    /// Its epoch.
+    /// The epoch of that ownership.
     pub epoch: Epoch,
 }
 
@@ -82,7 +84,7 @@ pub struct Route {
 /// without asking anyone else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hint {
-    /// The owner's address; `None` if the node knows of no owner.
+    /// The address of the owner; `None` if the node knows of no owner.
     pub owner: Option<Address>,
     /// The epoch of that ownership.
     pub epoch: Epoch,

@@ -1,7 +1,7 @@
-//! The forwarder's end of the lanes of one log: which call is written when, to whom, and which come back.
+//! The forwarder's end of the lanes of one log: which call is written when and to whom, and which calls come back.
 //!
-//! It is pure: it does no I/O and has no clock. Inputs come with the time; what is to be done outside comes out as
-//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as
+//! The module is pure: it does no I/O and has no clock. Inputs come with the time. What is to be done outside comes out
+//! as [`Output`]s, in order. The shell asks for the next call to write ([`Sender::next_write`]), so that it writes as
 //! much as its stream takes.
 //!
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
@@ -11,8 +11,8 @@
 //! names another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for
 //! a moment too: what the old owner has answered is certain, and what is sent again is in doubt.
 //!
-//! After an error one call is in flight until the first success: calls that the owner refuses are not sent in hundreds,
-//! again and again.
+//! After an error one call is in flight until the first success, so that calls that the owner refuses are not sent by
+//! the hundred repeatedly.
 
 mod lane;
 #[cfg(test)]
@@ -28,73 +28,75 @@ use self::lane::{Entry, Lane};
 use crate::error::ReturnReason;
 use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
 
-/// Pauses after hints that are not newer than the route.
+/// The pauses after hints that are not newer than the route.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(5), Duration::from_millis(200));
-/// Deadlines travel in milliseconds; a call with less time left is not written.
+/// The time left to a deadline below which a call is not written, because deadlines are sent in milliseconds.
 const REMAINING_MIN: Duration = Duration::from_millis(1);
-/// A lane on which a call was given up, and no answer has come for so long since, is given up too: whatever the owner
-/// has lost, a new lane begins afresh.
+/// The time without an answer after which a lane is given up on which a call was given up. Whatever the owner has lost,
+/// a new lane begins afresh.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
-/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on
-/// their way a lane is kept so long.
+/// The time for which a lane is kept for answers that are still on their way. An owner that was replaced answers what
+/// it has taken before it hands the log over.
 const LEAVE_WITHIN: Duration = Duration::from_millis(250);
-/// Expired calls are looked for no more often than this.
+/// The shortest time between two searches for expired calls.
 const EXPIRY_EVERY: Duration = Duration::from_millis(2);
 
 /// The state of the link to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// There is none now; one may come soon.
+    /// There is no link now; one may come soon.
     Down,
-    /// There is one, and its owner allows so much on each lane.
+    /// There is a link, and its owner allows this credit on each lane.
     Up(Credit),
-    /// The owner has not been heard for a moment: nothing more is written, and calls that are that impatient come back.
+    /// The owner has not been heard for a moment. Nothing more is written, and calls that do not wait for a silent
+    /// owner come back.
     Silent,
-    /// Calls that would need it come back.
+    /// The owner is unreachable. Calls that would need the link come back.
     Unreachable,
 }
 
 /// How long a call waits for an owner that is not heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// Until the owner counts as unreachable: what only the owner can do.
+    /// The call waits until the owner counts as unreachable. This is for what only the owner can do.
     #[default]
     UntilUnreachable,
-    /// Until the owner is silent, which may be a false alarm: what may be done twice, here and there, and counts once.
+    /// The call waits until the owner is silent, which may be a false alarm. This is for what may be done twice, here
+    /// and there, and takes effect once.
     UntilSilent,
 }
 
 /// What an owner takes on one lane before it answers. Each answer gives back what its call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credit {
-    /// Calls.
+    /// The number of calls.
     pub calls: u32,
-    /// Bytes of bodies. A larger body may be there alone.
+    /// The number of bytes of bodies. A larger body may be there alone.
     pub bytes: u32,
 }
 
 /// What is to be done outside.
 #[derive(Debug)]
 pub enum Output<T> {
-    /// Open a lane with this number to the node of the route.
+    /// A lane with this number must be opened to the node of the route.
     OpenLane {
-        /// Its number.
+        /// The number of the lane.
         lane: u64,
-        /// Whom it leads to.
+        /// The route to which the lane leads.
         route: Route,
     },
     /// Nothing more comes or goes on the lane.
     CloseLane {
-        /// Its number.
+        /// The number of the lane.
         lane: u64,
     },
     /// The call comes back.
     Return {
-        /// Whose call.
+        /// The ticket of the call.
         ticket: T,
-        /// Why.
+        /// The reason why the call comes back.
         reason: ReturnReason,
-        /// True if an owner may have done the call, or may still do it.
+        /// Whether an owner may have done the call, or may do it later.
         was_written: bool,
     },
     /// The hint is newer than the route was.
@@ -104,17 +106,17 @@ pub enum Output<T> {
 /// A call to write now.
 #[derive(Debug)]
 pub struct Write<'a, T> {
-    /// Its number on the lane.
+    /// The number of the call on the lane.
     pub seq: u64,
-    /// Whose call.
+    /// The ticket of the call.
     pub ticket: &'a T,
-    /// An earlier attempt may have been done.
+    /// Whether an earlier attempt may have been done.
     pub is_in_doubt: bool,
-    /// The time that is left to its deadline.
+    /// The time that is left to the deadline of the call.
     pub remaining: Duration,
 }
 
-/// The owner has broken the rules of a lane; the lane is to be given up.
+/// The owner has broken the rules of a lane, so the lane must be given up.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Violation(pub(crate) &'static str);
 
@@ -127,30 +129,30 @@ pub struct Sender<T> {
     own: Address,
     return_after: Duration,
     route: Route,
-    /// The newest epoch that came by `set_route`. A hint may promise an ownership that never comes about; then the
-    /// route is newer than this, and the next `set_route` puts it right.
+    /// The newest epoch that came by `set_route`. A hint may promise an ownership that never comes about. Then the
+    /// route is newer than this, and the next `set_route` corrects it.
     known: Epoch,
-    /// Since when nobody owns the log.
+    /// The moment since which nobody owns the log.
     without_owner_since: Option<Instant>,
     link: LinkState,
     lane: Option<Lane<T>>,
     lanes_opened: u64,
     waiting: VecDeque<Entry<T>>,
-    /// There may be calls that wait only until the owner is silent.
+    /// Whether there may be calls that wait only until the owner is silent.
     has_impatient: bool,
-    /// One call is in flight until the first success.
+    /// Whether one call is in flight until the first success.
     is_cautious: bool,
     back_off: BackOff,
-    /// No lane is opened before.
+    /// The moment before which no lane is opened.
     not_before: Option<Instant>,
-    /// No deadline of a call is before this one.
+    /// A moment before which no deadline of a call lies.
     earliest_deadline: Option<Instant>,
     expired_at: Option<Instant>,
     outputs: VecDeque<Output<T>>,
 }
 
 impl<T> Sender<T> {
-    /// A log without calls. `own` is this node's address: a hint that names it is not followed.
+    /// Makes a log without calls. `own` is this node's address: a hint that names it is not followed.
     pub fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
         let without_owner = route.owner == RouteOwner::Nobody;
         Self {
@@ -173,7 +175,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The node whose link matters now; the shell tells its state by [`link`](Self::link).
+    /// Returns the node whose link matters now. The shell tells the state of that link by [`link`](Self::link).
     pub fn node(&self) -> Option<&Address> {
         match &self.route.owner {
             RouteOwner::Node(address) => Some(address),
@@ -181,12 +183,12 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The next thing to do outside.
+    /// Returns the next thing to do outside.
     pub fn output(&mut self) -> Option<Output<T>> {
         self.outputs.pop_front()
     }
 
-    /// A call is made.
+    /// Takes a call that is made.
     pub fn call(&mut self, ticket: T, bytes: usize, deadline: Instant, patience: Patience) {
         self.has_impatient |= patience == Patience::UntilSilent;
         let earliest = self.earliest_deadline.map_or(deadline, |e| e.min(deadline));
@@ -200,9 +202,9 @@ impl<T> Sender<T> {
         });
     }
 
-    /// The owner is known from the database. An epoch that is older than one known this way is ignored; an epoch older
-    /// than that of a hint is not, for the hint may have promised too much. Another incarnation is believed, for
-    /// incarnations have no order and only the database knows the present one.
+    /// Takes the owner as the database knows it. An epoch that is older than one known this way is ignored. An epoch
+    /// older than that of a hint is not ignored, because the hint may have promised too much. Another incarnation is
+    /// believed, because incarnations have no order and only the database knows the present one.
     pub fn set_route(&mut self, now: Instant, route: Route) {
         if self.known.is_newer_than(&route.epoch) {
             return;
@@ -216,7 +218,7 @@ impl<T> Sender<T> {
         self.change_route(now, route);
     }
 
-    /// Writes nothing more to the owner of before. Its answers are awaited for a moment if it can be reached.
+    /// Writes nothing more to the previous owner. Its answers are awaited for a moment if it can be reached.
     fn leave_lane(&mut self, now: Instant) {
         let is_heard = matches!(self.link, LinkState::Up(_));
         match &mut self.lane {
@@ -233,7 +235,7 @@ impl<T> Sender<T> {
         self.not_before = None;
     }
 
-    /// The link to the node of the route is in this state.
+    /// Takes the state of the link to the node of the route.
     pub fn link(&mut self, node: &Address, link: LinkState) {
         if self.node() != Some(node) {
             return;
@@ -246,7 +248,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The lane has ended without the owner having said so, or the owner has broken its rules.
+    /// Notes that the lane has ended although the owner has not said so, or that the owner has broken its rules.
     pub fn lane_lost(&mut self, now: Instant, lane: u64) {
         if let Some(open) = self.lane.as_ref().filter(|open| open.number == lane) {
             // The next lane leads to another owner, which has not lost any.
@@ -258,7 +260,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Gives the lane up. What is in flight is in doubt and waits again.
+    /// Gives the lane up. Calls in flight are in doubt and wait again.
     fn lose_lane(&mut self) {
         let Some(mut lane) = self.lane.take() else {
             return;
@@ -273,7 +275,7 @@ impl<T> Sender<T> {
         self.not_before = Some(now + self.back_off.pause());
     }
 
-    /// The next call to write to the lane, if there is one and the owner takes it. It counts as written.
+    /// Returns the next call to write to the lane, if there is one and the owner takes it. The call counts as written.
     pub fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
         let LinkState::Up(credit) = self.link else {
             return None;
@@ -300,12 +302,13 @@ impl<T> Sender<T> {
         }
     }
 
-    /// True if a hint is newer than the route.
+    /// Returns whether a hint is newer than the route.
     pub(crate) fn is_news(&self, hint: &Hint) -> bool {
         hint.epoch.is_newer_than(&self.route.epoch)
     }
 
-    /// True if the next call could be written but for the owner, which takes no more before it has answered some.
+    /// Returns whether only the owner keeps the next call from being written, because it takes no more before it has
+    /// answered some.
     pub(crate) fn waits_for_credit(&self) -> bool {
         match (self.link, &self.lane, self.waiting.front()) {
             (LinkState::Up(credit), Some(lane), Some(next)) => {
@@ -315,8 +318,11 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The owner has done a call. Returns its ticket, and whether an earlier attempt of it may have been done as well;
-    /// nothing if the call was given up meanwhile.
+    /// Takes the reply of the owner, which has done a call. Returns the ticket of the call, and whether an earlier
+    /// attempt of it may have been done as well; `None` if the call was given up meanwhile.
+    ///
+    /// # Errors
+    /// [`Violation`] if the call is not in flight, or was answered before.
     pub fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(None);
@@ -330,7 +336,10 @@ impl<T> Sender<T> {
         Ok(entry.map(|entry| (entry.ticket, entry.is_in_doubt)))
     }
 
-    /// The owner has dropped a call because its deadline was over.
+    /// Notes that the owner has dropped a call because its deadline was over.
+    ///
+    /// # Errors
+    /// [`Violation`] if the call is not in flight, or was answered before.
     pub fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(());
@@ -341,8 +350,11 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on;
-    /// those between may have been done.
+    /// Notes that the owner refuses the call `from` and all later ones of the lane. The owner has not taken those from
+    /// `untaken` on; those between may have been done.
+    ///
+    /// # Errors
+    /// [`Violation`] if the call is not in flight, or was answered before.
     pub fn not_here(
         &mut self,
         now: Instant,
@@ -366,7 +378,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Follows a hint that is newer than the route.
+    /// Follows a hint that is newer than the route. Returns whether the owner of the route has changed.
     fn follow(&mut self, now: Instant, hint: Hint) -> bool {
         if !self.is_news(&hint) {
             return false;
@@ -438,7 +450,7 @@ impl<T> Sender<T> {
         Some(self.without_owner_since? + self.return_after)
     }
 
-    /// Returns everything that waits, unless earlier calls are still in flight: calls come back in their order.
+    /// Returns everything that waits, unless earlier calls are still in flight, because calls come back in their order.
     fn return_waiting(&mut self, reason: ReturnReason) {
         if self.lane.is_some() {
             return;
@@ -449,8 +461,8 @@ impl<T> Sender<T> {
         self.earliest_deadline = None;
     }
 
-    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are:
-    /// their answers may still come.
+    /// Returns the calls that do not wait for a silent owner, those in flight too. The other calls stay, because their
+    /// answers may still come.
     fn return_impatient(&mut self, now: Instant) {
         if std::mem::take(&mut self.has_impatient) {
             let is_patient = |entry: &Entry<T>| entry.patience != Patience::UntilSilent;
@@ -458,7 +470,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Returns the calls that are not to be kept, in flight and waiting.
+    /// Returns the calls that `keep` does not keep, in flight and waiting.
     fn give_up(
         &mut self,
         now: Instant,
@@ -479,20 +491,20 @@ impl<T> Sender<T> {
         self.end_drained_lane();
     }
 
-    /// True if a call waits or is unanswered.
+    /// Returns whether a call waits or is unanswered.
     pub(crate) fn has_calls(&self) -> bool {
         let in_flight = self.lane.as_ref().is_some_and(|lane| lane.calls > 0);
         in_flight || !self.waiting.is_empty()
     }
 
-    /// Returns everything, now and in flight: the forwarder closes.
+    /// Returns all calls, waiting and in flight, because the forwarder closes.
     pub fn close(&mut self) {
         self.lose_lane();
         self.return_waiting(ReturnReason::Closed);
     }
 
     /// Gives up calls whose deadlines are over. Most calls are answered long before, so the deadlines have no order of
-    /// their own: all calls are looked at when the earliest deadline that was ever heard of is over.
+    /// their own. All calls are checked when the earliest deadline that is known is over.
     fn expire(&mut self, now: Instant) {
         if self.expires_at().is_none_or(|at| at > now) {
             return;
@@ -514,7 +526,7 @@ impl<T> Sender<T> {
         Some(self.lane.as_ref()?.silent_since? + STUCK_AFTER)
     }
 
-    /// True while answers of an owner that was replaced are awaited: then the new route is not in force yet.
+    /// Returns whether answers of an owner that was replaced are awaited. Then the new route is not in force yet.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lane.as_ref().is_some_and(Lane::is_leaving)
     }
@@ -531,7 +543,7 @@ impl<T> Sender<T> {
         )
     }
 
-    /// When [`work`](Self::work) has something to do even if nothing happens before.
+    /// Returns the moment at which [`work`](Self::work) has something to do even if nothing happens before.
     pub fn wake_at(&self) -> Option<Instant> {
         let is_idle = self.waiting.is_empty();
         let opens = self

@@ -1,4 +1,4 @@
-//! The owner's side: accepts links and serves the calls of other nodes.
+//! The side of the owner: it accepts links and serves the calls of other nodes.
 
 mod connection;
 mod lane;
@@ -29,9 +29,9 @@ use crate::peer::introduction;
 use crate::receiving::Newest;
 use crate::serve::Serve;
 
-/// Pause after the listener has failed, for want of file descriptors for example.
+/// The pause after the listener has failed, for example because there were no file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// When the server is shut down, what is written may take so long to leave.
+/// How long bytes that are written may take to leave when the server is shut down.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves the links of other nodes. A clone is another handle of the same server. When the last one is dropped, all
@@ -40,7 +40,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 pub struct LinkServer {
     shared: Arc<ServerShared>,
     address: SocketAddr,
-    /// Only handles hold it.
+    /// The guard that ends the tasks. Only handles hold it.
     _ends: Arc<Ends>,
 }
 
@@ -57,14 +57,14 @@ struct ServerShared {
     introduction: Introduction,
     serve: Arc<dyn Serve>,
     newest: NewestLanes,
-    /// Calls and questions that were taken and are not answered.
+    /// The calls and questions that were taken and are not answered.
     open: Arc<Capacity>,
     unproven: Arc<Unproven>,
-    /// No more connections are accepted.
+    /// Says that no more connections are accepted.
     closing: CancellationToken,
-    /// Lanes end.
+    /// Says that lanes end.
     ending: CancellationToken,
-    /// Connections end, whatever is on them.
+    /// Says that connections end, whatever is on them.
     closed: CancellationToken,
     tasks: TaskTracker,
 }
@@ -113,8 +113,8 @@ struct Caller {
 }
 
 impl LinkServer {
-    /// Serves links that come to this listener, until [`shutdown`](Self::shutdown) or the last handle is
-    /// dropped. Must be called in a tokio runtime.
+    /// Serves links that come to this listener, until [`shutdown`](Self::shutdown) or until the last handle is dropped.
+    /// This must be called in a tokio runtime.
     ///
     /// # Errors
     /// [`LinkStartError`] if a value of the configuration is out of range or the listener has no address.
@@ -164,7 +164,7 @@ impl LinkServer {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
@@ -172,7 +172,12 @@ impl LinkServer {
 
     /// Takes no more links, waits up to `within` until the calls that were taken are answered, and closes all links.
     ///
-    /// Calls that come meanwhile are still handed over: whoever serves them should answer them as *not here* by now.
+    /// Calls that come meanwhile are still handed over. The [`Serve`] that takes them should answer them as *not here*
+    /// by now.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after it was polled, no more links are taken, but open links may stay open. Another
+    /// call closes them.
     pub async fn shutdown(&self, within: Duration) {
         let shared = &self.shared;
         shared.closing.cancel();

@@ -1,4 +1,4 @@
-//! What has hindered calls on their way to owners: counted by the tasks of the logs, read by whoever shows it.
+//! What has hindered calls on their way to owners. The tasks of the logs count it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::route::Hint;
 /// What has hindered the calls of a forwarder since it was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForwarderStats {
-    /// Answers *not here* that named another owner.
+    /// The number of answers *not here* that named another owner.
     pub moved: u64,
-    /// Answers *not here* that named none.
+    /// The number of answers *not here* that named no owner.
     pub without_owner: u64,
-    /// Of both, those whose hint was not newer than what this node knew.
+    /// The number of those answers whose hint was not newer than what this node knew.
     pub outdated_hints: u64,
-    /// How long calls have waited because the owner had as many unanswered ones of their log as it takes; the waits of
-    /// all logs together, each counted once however many calls waited.
+    /// How long calls have waited because the owner had as many unanswered calls of their log as it takes. This is the
+    /// sum of the waits of all logs; each wait counts once, however many calls waited.
     pub credit_wait: Duration,
 }
 
@@ -29,7 +29,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// An owner has refused calls with this hint.
+    /// Counts that an owner has refused calls with this hint. `is_newer` says whether the hint is newer than what this
+    /// node knew.
     pub(crate) fn not_here(&self, hint: &Hint, is_newer: bool) {
         let count = match hint.owner {
             Some(_) => &self.moved,

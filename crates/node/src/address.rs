@@ -1,9 +1,10 @@
-//! The address of a node: what may be one, and whether another process has it.
+//! The address of a node: which texts may be one, and whether another process has it.
 //!
-//! Why: the address is the key of a node in the registry, and whoever joins with it replaces the process that had it.
-//! That makes a restart immediate, and a mistyped address the end of a healthy node.
+//! Why: the address is the key of a node in the registry, and a process that joins with it replaces the process that
+//! had it. That makes a restart immediate, but it would also make a mistyped address the end of a healthy node.
 //! Invariant: a process joins with an address that the registry knows as alive only if the address leads to that
 //! process, if nobody listens there, or if the beat of the node that has it has stopped.
+//! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
 //! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,19 +19,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Longest address, in bytes.
+/// The greatest length of an address, in bytes.
 const ADDRESS_BYTES_MAX: usize = 255;
-/// A process that calls itself hears of it within this time.
+/// The time within which a process that calls itself must notice the call.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
-/// Most connections that are listened to at once meanwhile; others may be calling as well.
+/// The greatest number of connections that are read at once meanwhile, because others may be calling as well.
 const CALLERS_MAX: usize = 64;
 
 type Mark = [u8; 16];
 
-/// Refuses what no other node can dial.
+/// Refuses an address that no other node can dial.
 ///
 /// # Errors
-/// `InvalidArgument`.
+/// `InvalidArgument` if the address breaks a rule.
 pub(crate) fn check(address: &str) -> Result<()> {
     let wrong = |why: &str| {
         let rule = format!(
@@ -69,11 +70,11 @@ pub(crate) fn check(address: &str) -> Result<()> {
     }
 }
 
-/// Refuses an address that another process has, as far as that can be told. Returns at once in a restart at the same
-/// address; takes 2 B if it cannot be told who listens there.
+/// Refuses an address that another process has, as far as that can be told. In a restart at the same address this
+/// returns at once. If it cannot be told who listens there, this takes two beats.
 ///
 /// # Errors
-/// `InvalidArgument` if a node with this address is alive; as of the registry.
+/// `InvalidArgument` if a node with this address is alive; the errors of the registry.
 pub(crate) async fn ensure_free(
     registry: &dyn Registry,
     listener: &TcpListener,
@@ -106,7 +107,7 @@ fn row<'a>(look: &'a Look, address: &str) -> Option<&'a NodeRow> {
     nodes.find(|node| *node.info.address == *address)
 }
 
-/// What changes with each beat.
+/// Returns what changes with each beat.
 fn life(row: &NodeRow) -> (i64, i64) {
     (row.generation.0, row.beat)
 }
@@ -122,15 +123,16 @@ fn taken(row: &NodeRow) -> Error {
 /// Who answers at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answers {
-    /// This process.
+    /// This process answers.
     Here,
-    /// The connection was refused.
+    /// The connection was refused, so nobody answers.
     Nobody,
-    /// Another process, or it cannot be told.
+    /// Another process answers, or it cannot be told who does.
     Elsewhere,
 }
 
-/// Calls the address with a mark, and looks whether that arrives here: also through a proxy or a translated address.
+/// Calls the address with a mark, and checks whether the mark arrives at this process. The mark arrives also through a
+/// proxy or a translated address.
 async fn who_answers(listener: &TcpListener, address: &str) -> Answers {
     let mark: Mark = Uuid::new_v4().into_bytes();
     let mut calling = std::pin::pin!(call(address, mark));

@@ -1,4 +1,4 @@
-//! The answers of owners, and their form on the way.
+//! The answers of owners, and the form in which they are sent.
 
 use bytes::Bytes;
 use gesta_core::{
@@ -8,7 +8,8 @@ use gesta_core::{
 use gesta_wire::problem::Document;
 use prost::Message;
 
-/// The answer to any change: that to an append. A delete and a change of metadata are events as well.
+/// The answer to any change, which is the answer to an append, because a delete and a change of metadata are events as
+/// well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed(pub Appended);
 
@@ -64,7 +65,7 @@ struct AnswerMessage {
     position: u64,
     #[prost(string, tag = "4")]
     checkpoint: String,
-    /// A problem document, instead of everything else.
+    /// A problem document, which takes the place of everything else.
     #[prost(bytes = "bytes", optional, tag = "5")]
     problem: Option<Bytes>,
 }
@@ -102,7 +103,7 @@ pub fn encode(result: &Result<Changed>) -> Bytes {
 /// Reads what became of a change.
 ///
 /// # Errors
-/// The owner's; `OutcomeUnknown` if the answer cannot be read, for the owner may have stored the change.
+/// The error of the owner; `OutcomeUnknown` if the answer cannot be read, because the owner may have stored the change.
 pub(crate) fn decode(bytes: Bytes) -> Result<Changed> {
     let message = AnswerMessage::decode(bytes).map_err(unreadable)?;
     if let Some(problem) = message.problem {
@@ -142,7 +143,7 @@ impl From<StreamMessage> for AppendedStream {
     }
 }
 
-/// The error of an answer that cannot be read: it may say that the change is stored.
+/// Makes the error for an answer that cannot be read: it may say that the change is stored.
 fn unreadable(why: impl std::fmt::Display) -> Error {
     let text = format!(
         "the answer of the node that owns the log cannot be read: {why}; do the builds of the nodes differ?"

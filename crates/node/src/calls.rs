@@ -1,8 +1,8 @@
-//! The calls that nodes forward, and their form on the way: Protocol Buffers, so that two neighbouring builds read each
-//! other's.
+//! The calls that nodes forward, and the form in which they are sent: Protocol Buffers, so that two neighbouring builds
+//! can read each other's calls.
 //!
-//! Invariant: every event of a call has its id. A call is encoded once, where the change was asked for, and decoded
-//! once, by the owner.
+//! Invariant: every event of a call has its id. A call is encoded once, by the node that was asked for the change, and
+//! decoded once, by the owner.
 
 use bytes::Bytes;
 use gesta_core::{
@@ -13,29 +13,29 @@ use gesta_core::{
 use prost::Message;
 use uuid::Uuid;
 
-/// Kind of a call on a link: an append.
+/// The kind of a call on a link that is an append.
 pub(crate) const APPEND: u8 = 1;
-/// A delete.
+/// The kind of a call that is a delete.
 pub(crate) const DELETE: u8 = 2;
-/// A change of metadata.
+/// The kind of a call that is a change of metadata.
 pub(crate) const SET_METADATA: u8 = 3;
 
-/// A call of something beside the store.
+/// The kind of a call of something beside the store.
 pub(crate) const SERVICE: u8 = 4;
 
-/// A call, decoded.
+/// A decoded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// An append.
+    /// The change is an append.
     Append(Append),
-    /// A delete, and the id of its event.
+    /// The change is a delete. The id is that of its event.
     Delete(DeleteStream, EventId),
-    /// A change of metadata, and the id of its event.
+    /// The change is a change of metadata. The id is that of its event.
     SetMetadata(SetStreamMetadata, EventId),
 }
 
 impl Change {
-    /// An append, with ids for the events that have none.
+    /// Makes an append, with ids for the events that have none.
     pub fn append(mut request: Append) -> Self {
         for event in request.streams.iter_mut().flat_map(|part| &mut part.events) {
             event.id.get_or_insert_with(EventId::random);
@@ -43,20 +43,20 @@ impl Change {
         Self::Append(request)
     }
 
-    /// A delete, with an id of its event.
+    /// Makes a delete, with an id for its event.
     pub fn delete(request: DeleteStream) -> Self {
         Self::Delete(request, EventId::random())
     }
 
-    /// A change of metadata, with an id of its event.
+    /// Makes a change of metadata, with an id for its event.
     pub fn set_metadata(request: SetStreamMetadata) -> Self {
         Self::SetMetadata(request, EventId::random())
     }
 
-    /// Refuses what breaks a rule, before it travels.
+    /// Refuses a change that breaks a rule, before it is sent.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the change breaks a limit, or claims a revision that cannot exist.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Append(request) => {
@@ -69,7 +69,7 @@ impl Change {
         }
     }
 
-    /// The kind of its call.
+    /// Returns the kind of the call that the change is sent as.
     pub fn kind(&self) -> u8 {
         match self {
             Self::Append(_) => APPEND,
@@ -78,7 +78,7 @@ impl Change {
         }
     }
 
-    /// The body of its call.
+    /// Returns the body of the call that the change is sent as.
     pub fn encode(&self) -> Bytes {
         match self {
             Self::Append(request) => AppendCall::of(request).encode_to_vec().into(),
@@ -101,7 +101,7 @@ impl Change {
     /// Reads a call.
     ///
     /// # Errors
-    /// `Unsupported` if this build does not know the call; `InvalidArgument` if what it holds breaks a rule.
+    /// `Unsupported` if this build does not know the call; `InvalidArgument` if its contents break a rule.
     pub fn decode(kind: u8, body: Bytes) -> Result<Self> {
         match kind {
             APPEND => AppendCall::decode(body)
@@ -115,7 +115,7 @@ impl Change {
     }
 }
 
-/// A claim names a revision that can exist, or its refusal could not be told.
+/// Checks that a claim names a revision that can exist. Otherwise its refusal could not be written.
 fn check_claim(expected: ExpectedRevision) -> Result<()> {
     match expected {
         ExpectedRevision::Exact(revision) if revision > Revision::MAX => {
@@ -126,7 +126,7 @@ fn check_claim(expected: ExpectedRevision) -> Result<()> {
     }
 }
 
-/// The error of a call that another node has forwarded in a form that this one cannot read.
+/// Makes the error for a call that another node has forwarded in a form that this node cannot read.
 fn unreadable(why: impl std::fmt::Display) -> Error {
     let text = format!("a call of another node cannot be read: {why}; do their builds differ?");
     gesta_core::ErrorKind::Unsupported(text).into()
@@ -154,7 +154,7 @@ struct EventMessage {
     id: Bytes,
     #[prost(string, tag = "2")]
     event_type: String,
-    /// 0 JSON, 1 anything else.
+    /// The content type: 0 is JSON, 1 is anything else.
     #[prost(uint32, tag = "3")]
     content_type: u32,
     #[prost(bytes = "bytes", tag = "4")]
@@ -173,10 +173,10 @@ struct LifeCall {
     expected: Option<ExpectedMessage>,
     #[prost(bytes = "bytes", tag = "3")]
     id: Bytes,
-    /// Of a delete: 0 soft, 1 tombstone.
+    /// The kind of a delete: 0 is soft, 1 is a tombstone. The kind has no meaning in a change of metadata.
     #[prost(uint32, tag = "4")]
     kind: u32,
-    /// Of a change of metadata: the document.
+    /// The document of a change of metadata. The document has no meaning in a delete.
     #[prost(bytes = "bytes", tag = "5")]
     metadata: Bytes,
 }
@@ -184,7 +184,7 @@ struct LifeCall {
 /// A claim: one of the names, or a revision.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct ExpectedMessage {
-    /// 0 any, 1 no stream, 2 stream exists, 3 the revision.
+    /// The kind of the claim: 0 is any, 1 is no stream, 2 is stream exists, 3 is the revision.
     #[prost(uint32, tag = "1")]
     kind: u32,
     #[prost(uint64, tag = "2")]

@@ -1,4 +1,4 @@
-//! A change that a caller asks this node for: done here if this node owns the log, else forwarded.
+//! A change that a caller asks of this node: it is done here if this node owns the log, and forwarded otherwise.
 
 use gesta_core::{Append, LogId, Result};
 use gesta_link::Patience;
@@ -12,7 +12,7 @@ use crate::edge::{self, Next};
 use crate::serve::begin;
 
 impl Node {
-    /// Appends: here, without ids for events that have none, if the log is this node's.
+    /// Appends to a log. If this node owns the log, it appends itself, and events without ids get none here.
     pub(crate) async fn append_anywhere(&self, request: Append) -> Result<Changed> {
         let log = self.store.log_of_append(&request)?;
         let is_mine = self.is_mine(log);
@@ -64,8 +64,9 @@ impl Node {
             Err(_) => Err(edge::late(true)),
         }
     }
-    /// The owner has stored something that this node was asked for: subscribers here get it at once, and not when the
-    /// owner's message has come by way of the database. The position is only a reason to read the log.
+    /// Tells the store of this node that the owner has stored something that was asked of this node. So subscribers of
+    /// this node get it at once, and not only when the owner's message has come by way of the database. The position is
+    /// only a reason to read the log.
     fn prompt(&self, Changed(stored): &Changed) {
         self.store.heard(stored.log, stored.position);
     }

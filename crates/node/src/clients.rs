@@ -1,8 +1,9 @@
-//! Where clients reach each node: asked of the nodes themselves, over the links.
+//! The addresses at which clients reach each node. The nodes are asked for them over the links.
 //!
-//! Why asked, and not written beside the beats: nobody decides anything by it. It is advice for clients, who find out
-//! soon enough when it is wrong.
-//! Invariant: a node that does not answer keeps its last address until it has left.
+//! Why the nodes are asked, instead of writing the addresses beside the beats: nobody decides anything by them. They
+//! are advice for clients, who soon notice when an address is wrong.
+//! Invariant: the last address of a node that does not answer is kept until the node has left.
+//! Not here: who asks, and how often (`node::asking`).
 //! Not here: who asks, and how often (`node::asking`).
 
 use std::collections::BTreeMap;
@@ -10,16 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Longest address that is believed, in bytes.
+/// The greatest length in bytes of an address that is believed.
 const ADDRESS_BYTES_MAX: usize = 255;
 
-/// The addresses for clients, by the addresses at which the nodes reach each other: their numbers may change.
+/// The addresses for clients, by the addresses at which the nodes reach each other, because the numbers of nodes may
+/// change.
 pub type ClientAddresses = BTreeMap<Arc<str>, Arc<str>>;
 
-/// What this node tells, and what it was told.
+/// What this node tells about its own address, and what others have told it.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// Where clients reach this node; empty: nowhere, or it is not known.
+    /// The address at which clients reach this node; empty if there is none, or if it is not known.
     own: Mutex<Arc<str>>,
     others: Mutex<ClientAddresses>,
 }
@@ -29,7 +31,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Clients {
-    /// The answer to [`CLIENT_ADDRESS`](crate::questions::CLIENT_ADDRESS).
+    /// Returns the answer to [`CLIENT_ADDRESS`](crate::questions::CLIENT_ADDRESS).
     pub(crate) fn answer(&self) -> Bytes {
         Bytes::copy_from_slice(held(&self.own).as_bytes())
     }
@@ -38,7 +40,8 @@ impl Clients {
         *held(&self.own) = address.into();
     }
 
-    /// The addresses that are known; `here` is how the other nodes reach this one, while it is registered.
+    /// Returns the addresses that are known. `here` is the address at which the other nodes reach this one, while it is
+    /// registered.
     pub(crate) fn known(&self, here: Option<&str>) -> ClientAddresses {
         let mut all = held(&self.others).clone();
         if let Some(here) = here {
@@ -60,7 +63,7 @@ impl Clients {
     }
 }
 
-/// An address as another node tells it; none if it is no text for an address.
+/// Reads an address that another node tells; `None` if the answer is no text for an address.
 pub(crate) fn believed(answer: &Bytes) -> Option<Arc<str>> {
     let text = std::str::from_utf8(answer).ok()?;
     let is_good = text.len() <= ADDRESS_BYTES_MAX && text.chars().all(|c| c.is_ascii_graphic());

@@ -1,7 +1,7 @@
-//! When a change is over, wherever it is then.
+//! The moment at which the time of a change is over, wherever the change is then.
 //!
-//! Why a clock of its own: the runtime's stands still while the machine is suspended, and a change that is tried again
-//! after hours may have been forgotten by the memory of recent ids. See [`gesta_core::suspended`].
+//! Why it has a clock of its own: the clock of the runtime stands still while the machine is suspended, and a change
+//! that is tried again after hours may have been forgotten by the memory of recent ids. See [`gesta_core::suspended`].
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 /// The moment after which nobody waits for a change any more, and nobody begins it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    /// Of the machine's uptime.
+    /// The moment, as an uptime of the machine.
     at: Duration,
 }
 
 impl Deadline {
-    /// So much later than now.
+    /// Makes the deadline that lies `within` after now.
     pub(crate) fn after(within: Duration) -> Self {
         let at = gesta_core::uptime().saturating_add(within);
         Self { at }
     }
 
-    /// The time that is left; zero if it is over.
+    /// Returns the time that is left; zero if the deadline is over.
     pub(crate) fn remaining(self) -> Duration {
         self.at.saturating_sub(gesta_core::uptime())
     }
@@ -30,7 +30,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The same moment for a timer, or a link, which knows of suspension itself.
+    /// Returns the same moment for a timer, or for a link, which counts suspension itself.
     pub(crate) fn instant(self) -> Instant {
         Instant::now() + self.remaining()
     }

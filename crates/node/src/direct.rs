@@ -1,8 +1,8 @@
-//! How fast a node appends to a log that another node owns: slowly.
+//! The pace at which a node appends to a log that another node owns: it is slow.
 //!
-//! Why: the owner cannot be reached from here but may be at work. Each commit of one makes the batch in flight of the
-//! other miss; a few a second leave the owner most of its rate.
-//! Not here: that a busy owner lets them through at all, which is how pipelines give way to each other
+//! Why: the owner cannot be reached from here but may be at work. Each commit of one of the two makes the batch in
+//! flight of the other miss. A few commits a second leave the owner most of its rate.
+//! Not here: that a busy owner lets these appends through at all, which pipelines achieve by giving way to each other
 //! (`gesta_append`).
 
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Changes are let through at most so often; those that wait meanwhile go together and share a batch.
+/// The shortest time between two moments at which changes are let through. Changes that wait meanwhile go together and
+/// share a batch.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Lets changes of one log through.
+/// Lets changes of one log through, at that pace.
 #[derive(Debug)]
 pub(crate) struct DirectPace {
-    /// From then on the next ones go.
+    /// The moment from which on the next changes are let through.
     next: Mutex<Instant>,
 }
 
@@ -34,7 +35,7 @@ impl DirectPace {
         self.pass(until);
     }
 
-    /// When a change that comes now may go.
+    /// Returns the moment at which a change that comes now may go.
     fn reserve(&self, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if *next <= now {
@@ -44,7 +45,7 @@ impl DirectPace {
         *next
     }
 
-    /// The changes that waited for this moment go; those that come now wait for the next one.
+    /// Lets the changes that waited for this moment go. Changes that come now wait for the next moment.
     fn pass(&self, until: Instant) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = (*next).max(until + EVERY);

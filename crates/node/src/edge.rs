@@ -1,7 +1,7 @@
 //! What the end of a forwarded change means for the node that a caller has come to: its *edge*.
 //!
-//! It is pure, and simulated (`crates/simulation`). Invariant: once another node may have the change, only a success is
-//! certain; who refuses it later does not know what that node does.
+//! The module is pure, and simulated (`crates/simulation`). Invariant: once another node may have the change, only a
+//! success is certain; a node that refuses the change later does not know what the other node does.
 
 use gesta_core::{Error, ErrorKind, Result};
 use gesta_link::{ForwardError, Reply, ReturnReason};
@@ -20,13 +20,14 @@ pub enum Next {
 /// A change that has come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Here {
-    /// Another node may be at work: it goes at the pace of changes that are made here nevertheless (`direct`).
+    /// Whether another node may be at work, so that the change goes at the pace of changes that are made here
+    /// nevertheless (`direct`).
     pub is_paced: bool,
-    /// Another node may have made it, or may yet do so.
+    /// Whether another node may have made the change, or may make it later.
     was_written: bool,
 }
 
-/// What becomes of a change.
+/// Returns what becomes of a change.
 pub fn next(outcome: std::result::Result<Reply, ForwardError>) -> Next {
     match outcome {
         Ok(reply) => {
@@ -69,7 +70,7 @@ fn returned(reason: ReturnReason, was_written: bool) -> Next {
     Next::Answer(Err(not_done(text, was_written)))
 }
 
-/// The time of a change is over.
+/// Makes the error of a change whose time is over.
 pub(crate) fn late(was_begun: bool) -> Error {
     not_done("the change was not answered in time", was_begun)
 }
@@ -83,7 +84,7 @@ fn not_done(text: &str, was_begun: bool) -> Error {
 }
 
 impl Here {
-    /// The answer to the caller, once this node has made the change or refused it.
+    /// Returns the answer to the caller, once this node has made the change or refused it.
     pub fn answer<R>(self, done: Result<R>) -> Result<R> {
         match self.was_written {
             true => done.map_err(in_doubt),
@@ -91,14 +92,14 @@ impl Here {
         }
     }
 
-    /// The error of a change whose time was over before this node began it.
+    /// Makes the error of a change whose time was over before this node began it.
     pub fn late(self) -> Error {
         late(self.was_written)
     }
 }
 
-/// The error of a change that another node may have stored before, or may yet store: nobody can say that it is not
-/// stored. A request that breaks a rule is stored nowhere.
+/// Makes the error of a change that another node may have stored before, or may store later: nobody can say that it is
+/// not stored. A request that breaks a rule is stored nowhere, so its error stays.
 fn in_doubt(error: Error) -> Error {
     match error.kind() {
         ErrorKind::OutcomeUnknown(_) | ErrorKind::InvalidArgument { .. } => error,

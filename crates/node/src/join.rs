@@ -1,4 +1,4 @@
-//! A node that takes part in the cluster of its store: its memberships, and what they need of it.
+//! A node that takes part in the cluster of its store: its memberships, and what they need of the node.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -25,26 +25,26 @@ use crate::placements::Placements;
 use crate::questions::LOOK_NOW;
 use crate::{address, standing};
 
-/// Another node is told of a hand-over within this time, or sees it at its next beat.
+/// The time within which another node is told of a hand-over. A node that is not told sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
 /// How often the membership is told which nodes cannot be called.
 const REACH_EVERY: Duration = Duration::from_millis(250);
-/// Most weight of a node.
+/// The greatest weight of a node.
 const WEIGHT_MAX: u16 = 1_000;
-/// The first look must come within this time.
+/// The time within which the first look must come.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a node says of its program.
+/// What a node says about its program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Build {
-    /// Its version, for people, and to tell whether nodes differ.
+    /// The version of the program. The version is shown to people, and tells whether nodes differ.
     pub name: String,
-    /// The versions of the protocol between nodes that it speaks.
+    /// The versions of the protocol between nodes that the program speaks.
     pub protocols: Protocols,
 }
 
 impl Build {
-    /// This program.
+    /// Returns the description of this program.
     #[must_use]
     pub fn this() -> Self {
         Self {
@@ -57,25 +57,25 @@ impl Build {
 /// How a node takes part in a cluster.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Host and port at which the other nodes reach this one, as they know it; no other process may have it. At most
-    /// 255 bytes.
+    /// The host and port at which the other nodes reach this one, as they know it. No other process may have the same
+    /// address. The address has at most 255 bytes.
     pub address: String,
     /// The secret that all nodes share.
     pub secret: Secret,
-    /// Its share of the logs, relative to the others: 1 to 1,000.
+    /// The node's share of the logs, relative to the weights of the other nodes: 1 to 1,000.
     pub weight: u16,
     /// How long a change may wait for the owner of its log before it is given up.
     pub give_up_after: Duration,
     /// How long the node hands its logs over when it shuts down.
     pub leave_within: Duration,
-    /// The times of leases; equal in all nodes.
+    /// The times of leases. These times must be equal in all nodes.
     pub leases: membership::Config,
-    /// What it says of its program; another one only in tests of builds that differ.
+    /// What the node says about its program. Only tests of builds that differ set another one.
     pub build: Build,
 }
 
 impl NodeOptions {
-    /// The options of most nodes.
+    /// Makes the options of most nodes.
     ///
     /// # Errors
     /// `InvalidArgument` if the secret is shorter than 16 bytes.
@@ -98,7 +98,7 @@ impl NodeOptions {
     /// Refuses options that are out of range, as [`Node::join`] does.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the weight or the address breaks a rule.
     pub fn check(&self) -> Result<()> {
         if !(1..=WEIGHT_MAX).contains(&self.weight) {
             let rule = format!("must be 1 to {WEIGHT_MAX}, found {}", self.weight);
@@ -109,11 +109,11 @@ impl NodeOptions {
 }
 
 impl Node {
-    /// Joins the cluster of the store's database, or of each of its databases; `listener` takes the links of the other
+    /// Joins the cluster of the store's database, or of each of its databases. `listener` takes the links of the other
     /// nodes. Returns when the node knows who owns which log.
     ///
     /// # Errors
-    /// `Unsupported` if the database is used by one process alone; `Unavailable` if one does not answer;
+    /// `Unsupported` if the database is used by one process alone; `Unavailable` if a database does not answer;
     /// `InvalidArgument` if an option is out of range, or a node with this address is alive; `Schema` if this build
     /// cannot take part in a cluster of the version that this one has.
     pub async fn join(
@@ -162,11 +162,11 @@ impl Node {
     }
 }
 
-/// The memberships, and the node that they are for, once there is one.
+/// The memberships, and the node to which they belong, once there is one.
 struct Joining {
     memberships: Memberships,
     node: Arc<OnceLock<Weak<Node>>>,
-    /// Others are being told of hand-overs.
+    /// The tasks that tell others of hand-overs.
     telling: TaskTracker,
     leave_within: Duration,
     leases: membership::Config,
@@ -222,7 +222,7 @@ impl Joining {
 }
 
 /// Refuses to join a cluster whose nodes may send and write what this build cannot read, or that expects of its nodes
-/// what this build can do no more.
+/// what this build can no longer do.
 fn check_version(build: &Build, version: ClusterVersion) -> Result<()> {
     let Build { name, protocols } = build;
     let what_to_do = if version.0 > protocols.max {
@@ -330,8 +330,8 @@ struct LinkHandOvers {
 
 #[async_trait]
 impl HandOvers for LinkHandOvers {
-    /// The taker loads what it needs when it is asked for it; what a prepared taker would spare is a look-up for each
-    /// stream.
+    /// Returns at once. The taker loads what it needs when it is asked for it; a prepared taker would only spare a
+    /// look-up for each stream.
     async fn prepare(&self, _: Preparation) -> Readiness {
         Readiness::Ready
     }
@@ -364,8 +364,8 @@ async fn tell_others(node: Arc<Node>) {
     join_all(asked).await;
 }
 
-/// Those of the nodes that refuse another connection. What a link says of its last dial stays said until the next one,
-/// so it must not count each time that it is looked at.
+/// Returns those of the nodes that refuse another connection. A link keeps the outcome of its last dial until the next
+/// one, so that outcome must not count each time that it is read.
 async fn refused_again(nodes: impl Iterator<Item = (NodeId, &Address)>) -> Vec<NodeId> {
     let dialled = nodes.map(async |(node, address)| {
         let dial = TcpStream::connect(address.as_str());
@@ -377,8 +377,8 @@ async fn refused_again(nodes: impl Iterator<Item = (NodeId, &Address)>) -> Vec<N
     join_all(dialled).await.into_iter().flatten().collect()
 }
 
-/// Tells the membership which nodes cannot be called, until the node is gone. When a link is lost, it looks: the other
-/// node may have handed its logs over and ended without having reached this one.
+/// Tells the membership which nodes cannot be called, until the node is gone. When a link is lost, it makes the
+/// membership look, because the other node may have handed its logs over and ended without having reached this one.
 async fn report_reach(node: Weak<Node>, membership: Membership) {
     let (mut told, mut linked) = (Vec::new(), Vec::new());
     loop {

@@ -1,22 +1,23 @@
 //! A node: an [`EventStore`](gesta_core::EventStore) on a database that it shares with other nodes.
 //!
-//! Why: each log is fastest with one writer. A node appends to the logs that it owns, and forwards the changes of the
-//! others to their owners; reads and subscriptions come from the database, on every node.
-//! Invariants: an owner is advice about routing, never evidence: what is stored is decided by the chained insert, so a
-//! node may always append by itself. Every change that is forwarded carries the ids of its events, made once, before
-//! the first attempt; whoever tries it again, anywhere, stores nothing twice.
-//! Not here: who owns which log (`gesta-cluster`), how calls travel (`gesta-link`), deciding about appends
+//! Why: each log is fastest with one writer. A node appends to the logs that it owns, and forwards changes of other
+//! logs to their owners. Reads and subscriptions come from the database, on every node.
+//! Invariants: an owner is advice about routing, never evidence: the chained insert decides what is stored, so a node
+//! may always append by itself. Every change that is forwarded carries the ids of its events, which are made once,
+//! before the first attempt; so an attempt that is made again, by any node, stores nothing twice.
+//! Not here: who owns which log (`gesta-cluster`), how calls are sent (`gesta-link`), deciding about appends
 //! (`gesta-append`).
 //!
-//! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
-//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to; `edge`: what an answer, or
-//!   its lack, means there; `deadline`: when a change is over;
+//! * `calls`: what is forwarded, and the form in which it is sent; `answers`: what comes back;
+//! * `serve`: the side of the owner; `change`: the side of the node that a caller has come to; `edge`: what an answer,
+//!   or its lack, means there; `deadline`: when the time of a change is over;
 //! * `services`: the same for what lives beside the store;
-//! * `join`: the node's membership in the cluster; `address`: what may be its address there;
+//! * `join`: the membership of the node in the cluster; `address`: which address it may have there;
 //! * `standing`: whether the node takes part, and what it has done;
-//! * `placements`: where a node has it from who owns which log; `questions`: what nodes ask each other beside calls;
-//! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of
-//!   another.
+//! * `placements`: the source from which a node knows who owns which log; `questions`: what nodes ask each other beside
+//!   calls;
+//! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another
+//!   node.
 
 mod address;
 mod answers;

@@ -1,9 +1,10 @@
 //! The memberships of a node, one in each database of its store, and the one placement that the rest of the node sees.
 //!
-//! Why one for each database: a database that is away then says nothing about the logs that lie in others, neither that
-//! their owners live nor that they are dead.
-//! Invariant: of two databases that say something about a log, the one with the greater epoch is believed; the version
-//! of the map of the logs is the higher part of an epoch (`LeaseEpoch::by_map`), so it is the one that the log lies in.
+//! Why there is one for each database: a database that does not answer then says nothing about the logs that lie in
+//! others, neither that their owners live nor that they are dead.
+//! Invariant: of two databases that say something about a log, the one with the greater epoch is believed. The version
+//! of the map of the logs is the higher part of an epoch (`LeaseEpoch::by_map`), so this is the database in which the
+//! log lies.
 //! Not here: who decides about owners (`gesta-cluster`), which log lies where (`gesta-several`).
 
 use std::collections::BTreeMap;
@@ -23,12 +24,12 @@ use uuid::Uuid;
 pub(crate) struct Memberships {
     parts: Vec<Membership>,
     told: watch::Receiver<Arc<Placement>>,
-    /// Puts the placements together; ends with this.
+    /// The task that puts the placements together. The task ends when this is dropped.
     _joining: Option<AbortOnDropHandle<()>>,
 }
 
 impl Memberships {
-    /// Puts memberships together, at least one, in the order of the databases.
+    /// Puts memberships together. There must be at least one, and their order is that of the databases.
     pub(crate) fn new(parts: Vec<Membership>) -> Self {
         if let [only] = parts.as_slice() {
             return Self {
@@ -55,13 +56,13 @@ impl Memberships {
         self.told.clone()
     }
 
-    /// All of them in one: the oldest look counts.
+    /// Returns the status of all memberships in one. Its look age is that of the oldest look.
     pub(crate) fn status(&self) -> Status {
         let statuses = self.parts.iter().map(Membership::status);
         statuses.reduce(both).unwrap_or_default()
     }
 
-    /// Waits until one of them has ended.
+    /// Waits until one of the memberships has ended.
     pub(crate) fn stopped(&self) -> BoxFuture<'static, Stop> {
         let ends = self.parts.iter().map(|part| part.stopped().boxed());
         select_all(ends).map(|(stop, ..)| stop).boxed()
@@ -90,7 +91,7 @@ fn both(one: Status, other: Status) -> Status {
     }
 }
 
-/// Tells the joint placement after each change of one, until all memberships have ended.
+/// Tells the joint placement after each change of a membership's placement, until all memberships have ended.
 async fn follow(
     mut placements: Vec<watch::Receiver<Arc<Placement>>>,
     told: watch::Sender<Arc<Placement>>,
@@ -125,7 +126,7 @@ async fn follow(
     }
 }
 
-/// One placement out of those of all databases. A node has another number in each database, so here the nodes are
+/// Makes one placement out of those of all databases. A node has another number in each database, so here the nodes are
 /// numbered from 1 in the order of their addresses.
 fn joint(parts: &[Arc<Placement>]) -> Placement {
     let mut nodes: BTreeMap<Arc<str>, Member> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! [`Node`]: what it is made of, and what of it is done where.
+//! [`Node`]: the parts of which it is made, and which part does what.
 
 mod asking;
 mod peers;
@@ -32,36 +32,37 @@ use crate::serve::OwnerSide;
 use crate::services::Services;
 use crate::standing::{self, Counts, NodeStats};
 
-/// When a node shuts down, the calls of others that it has taken may take so long.
+/// How long a node that shuts down waits for the calls of others that it has taken.
 const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a node talks to the others.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its links.
+    /// The configuration of its links.
     pub link: LinkConfig,
-    /// How long a change may wait for the owner of its log, taken over by whomever, before it is given up.
+    /// How long a change may wait for the owner of its log before it is given up, whichever node takes the log over
+    /// meanwhile.
     pub give_up_after: Duration,
 }
 
 /// The link to another node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeLink {
-    /// Where the node is reached.
+    /// The address at which the node is reached.
     pub address: Arc<str>,
-    /// True if calls can be sent to it.
+    /// Whether calls can be sent to the node.
     pub is_up: bool,
 }
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
 ///
-/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its
+/// A node that is dropped without [`shutdown`](EventStore::shutdown) becomes silent, as if its process had died: its
 /// links are cut, its port is free, and its beats end.
 pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) forwarder: Forwarder,
     pub(crate) give_up_after: Duration,
-    /// By log: the pace of appends to it while its owner cannot be reached.
+    /// The pace of appends to each log while its owner cannot be reached, by log.
     pub(crate) direct: Vec<DirectPace>,
     pub(crate) services: Arc<Services>,
     pub(crate) counts: Arc<Counts>,
@@ -69,11 +70,11 @@ pub struct Node {
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
-    /// Sets the forwarder's routes; ends with the node.
+    /// The task that sets the forwarder's routes. The task ends with the node.
     _following: AbortOnDropHandle<()>,
     /// The departure, once somebody has asked for it.
     left: OnceLock<Shared<BoxFuture<'static, ()>>>,
-    /// The end, once somebody has shut the node down: all who do so wait for the same end.
+    /// The end of the node, once somebody has shut it down. All callers of `shutdown` wait for the same end.
     ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
 }
 
@@ -86,7 +87,8 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// Makes a node of a store; `listener` takes the links of the others. Must be called within a tokio runtime.
+    /// Makes a node of a store. `listener` takes the links of the other nodes. This must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// `InvalidArgument` if a value of the configuration is out of range.
@@ -138,19 +140,19 @@ impl Node {
         Ok(node)
     }
 
-    /// Who owns which log, as this node knows it.
+    /// Returns who owns which log, as this node knows it.
     #[must_use]
     pub fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.placement.borrow())
     }
 
-    /// What people may want to know about the membership; `None` if the placement is fixed.
+    /// Returns what people may want to know about the membership; `None` if the placement is fixed.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.placements.status()
     }
 
-    /// The links to the other nodes that have not left, in the order of their numbers.
+    /// Returns the links to the other nodes that have not left, in the order of their numbers.
     #[must_use]
     pub fn links(&self) -> Vec<NodeLink> {
         let (placement, reach) = (self.placement(), self.forwarder.nodes());
@@ -165,13 +167,14 @@ impl Node {
         others.map(link).collect()
     }
 
-    /// Says where clients reach what serves this node, as host and port, so that every node can tell. Whoever asks
-    /// learns it within some seconds.
+    /// Sets the address, as host and port, at which clients reach what serves this node, so that every node can tell
+    /// it. The other nodes learn it within some seconds.
     pub fn set_client_address(&self, address: &str) {
         self.clients.set_own(address);
     }
 
-    /// Where clients reach the nodes, as far as these have told: advice, some seconds old.
+    /// Returns the addresses at which clients reach the nodes, as far as the nodes have told them. These addresses are
+    /// advice, and may be some seconds old.
     #[must_use]
     pub fn client_addresses(&self) -> ClientAddresses {
         let placement = self.placement();
@@ -179,21 +182,21 @@ impl Node {
         self.clients.known(own.map(|own| &*own.address))
     }
 
-    /// What this node has done since it was started.
+    /// Returns what this node has done since it was started.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         self.counts.read(self.forwarder.stats())
     }
 
-    /// Waits until the node takes part no more: it was shut down, replaced by another process, or has failed. It still
-    /// serves.
+    /// Waits until the node no longer takes part: it was shut down, replaced by another process, or has failed. It
+    /// still serves then.
     #[must_use]
     pub fn stopped(&self) -> BoxFuture<'static, Stop> {
         self.placements.stopped()
     }
 
-    /// Waits until the node takes part no more although nobody has shut it down, and says why. Its process should end
-    /// then, for it appends slowly and is never ready again.
+    /// Waits until the node no longer takes part although nobody has shut it down, and returns the reason. Its process
+    /// should end then, because the node appends slowly and is never ready again.
     #[must_use]
     pub fn ended_by_itself(&self) -> BoxFuture<'static, String> {
         let (stopped, placement) = (self.stopped(), self.placement());
@@ -208,23 +211,23 @@ impl Node {
         .boxed()
     }
 
-    /// The store of this node, which appends to every log by itself.
+    /// Returns the store of this node, which appends to every log by itself.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new
-    /// owners. For what lives beside the store, such as an entity runtime: end it after this and before
-    /// [`shutdown`](EventStore::shutdown), for until then other nodes send it what it owns.
+    /// Gives all logs to other nodes and leaves the cluster. Everything is still served, by this node or by the new
+    /// owners. Something that lives beside the store, such as an entity runtime, must be ended after this and before
+    /// [`shutdown`](EventStore::shutdown), because until then other nodes send it what it owns.
     ///
     /// # Cancel safety
-    /// The node leaves all the same.
+    /// If the future is dropped, the node leaves all the same.
     pub async fn leave(&self) {
         self.departure().await;
     }
 
-    /// The departure, which begins with the first call.
+    /// Returns the departure, which begins with the first call.
     fn departure(&self) -> Shared<BoxFuture<'static, ()>> {
         let left = self.left.get_or_init(|| {
             let leaving = tokio::spawn(self.placements.leave());
@@ -238,7 +241,7 @@ impl Node {
         left.clone()
     }
 
-    /// The links to the other nodes.
+    /// Returns the forwarder, which has the links to the other nodes.
     #[must_use]
     pub fn forwarder(&self) -> &Forwarder {
         &self.forwarder
@@ -253,7 +256,7 @@ fn invalid(error: LinkStartError) -> Error {
     Error::invalid("the node", error.to_string())
 }
 
-/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the
+/// Refuses a memory of recent ids that is too short for a change that is tried again. Its attempts begin within the
 /// time after which it is given up, and the store may do each of them as much later.
 fn check_window(window: Duration, give_up_after: Duration) -> Result<()> {
     if window >= give_up_after.saturating_mul(2) {

@@ -1,4 +1,4 @@
-//! Where a node has it from who owns which log.
+//! The source from which a node knows who owns which log.
 
 use std::sync::Arc;
 
@@ -9,23 +9,26 @@ use gesta_cluster::{Placement, Status};
 use gesta_core::Result;
 use tokio::sync::watch;
 
-/// Who owns which log: the node's membership in the cluster, or a fixed arrangement in tests.
+/// Tells who owns which log: the node's membership in the cluster, or a fixed arrangement in tests.
 pub trait Placements: Send + Sync + 'static {
-    /// The present placement, and its changes.
+    /// Returns the present placement, and its changes.
     fn changes(&self) -> watch::Receiver<Arc<Placement>>;
 
     /// Gives all logs of this node to others, and leaves.
     fn leave(&self) -> BoxFuture<'static, ()>;
 
-    /// Another node says that the placement has changed.
+    /// Makes the membership look, because another node says that the placement has changed.
     fn look_now(&self) {}
 
-    /// What people may want to know about the membership, if there is one.
+    /// Returns what people may want to know about the membership, if there is one.
     fn status(&self) -> Option<Status> {
         None
     }
 
-    /// Refuses with the reason if the node does not take part at present.
+    /// Checks that the node takes part at present.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason if it does not.
     fn ready(&self) -> Result<()> {
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The questions that a node asks another on a link, beside calls.
 
-/// Look at the registry at once, something has changed.
+/// The question that makes a node look at the registry at once, because something has changed.
 pub(crate) const LOOK_NOW: u8 = 1;
-/// Where do clients reach you?
+/// The question at which address clients reach the node.
 pub(crate) const CLIENT_ADDRESS: u8 = 2;

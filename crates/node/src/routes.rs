@@ -8,7 +8,7 @@ use gesta_link::{Address, Epoch, Forwarder, Route, RouteOwner};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// Sets the routes of all logs at each change, until there are no more changes: then nothing is known any more.
+/// Sets the routes of all logs at each change, until there are no more changes.
 pub(crate) async fn follow(
     mut placement: watch::Receiver<Arc<Placement>>,
     forwarder: Forwarder,
@@ -23,8 +23,8 @@ pub(crate) async fn follow(
     }
 }
 
-/// Sets the routes of all logs. Of a placement that knows nothing, before the first look or after the membership has
-/// failed, they lead to nobody: nothing is believed that was known before.
+/// Sets the routes of all logs. A placement knows nothing before the first look or after the membership has failed.
+/// Then the routes lead to nobody, and nothing is believed that was known before.
 pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) {
     let others = placement.nodes.iter();
     let others = others.filter(|node| &*node.address != here.as_str());
@@ -38,7 +38,7 @@ pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) 
     }
 }
 
-/// Who gets the calls for a log, by a placement.
+/// Returns who gets the calls for a log, by a placement.
 pub fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     let owner = match placement.log(log) {
         Some(place) if place.is_mine => RouteOwner::Local,
@@ -58,7 +58,7 @@ pub fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     }
 }
 
-/// The epoch of the owner of a log.
+/// Returns the epoch of the owner of a log.
 pub(crate) fn epoch(placement: &Placement, log: LogId) -> Epoch {
     Epoch {
         incarnation: placement.incarnation.unwrap_or(Incarnation(Uuid::nil())),

@@ -1,4 +1,4 @@
-//! The owner's side: takes the changes that other nodes forward.
+//! The side of the owner: it takes the changes that other nodes forward.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::questions::{CLIENT_ADDRESS, LOOK_NOW};
 use crate::routes::epoch;
 use crate::services::Services;
 
-/// Appends to the logs of this node what others forward.
+/// Appends what other nodes forward to the logs of this node.
 pub(crate) struct OwnerSide {
     pub(crate) store: Arc<Store>,
     pub(crate) placement: watch::Receiver<Arc<Placement>>,
@@ -59,7 +59,7 @@ impl Serve for OwnerSide {
     }
 }
 
-/// Hands a change to the store of this node. The order is that of the calls.
+/// Hands a change to the store of this node. The changes keep the order of these calls.
 pub(crate) fn begin(store: &Store, change: Change) -> BoxFuture<'static, Result<Changed>> {
     match change {
         Change::Append(request) => store.begin_append(request).map_ok(Changed).boxed(),
@@ -74,7 +74,7 @@ pub(crate) fn begin(store: &Store, change: Change) -> BoxFuture<'static, Result<
     }
 }
 
-/// Who owns a log, for a node that has come to the wrong one.
+/// Returns who owns a log, for a node that has called the wrong one.
 pub fn hint(placement: &Placement, log: LogId) -> Hint {
     let place = placement.log(log);
     let owner = place.and_then(|place| place.owner.as_ref());

@@ -11,9 +11,9 @@ use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Unanswered, Unanswere
 use gesta_link::{Call, ForwardError, Reply, ReturnReason};
 use prost::Message;
 
-/// Most bytes of the answer of a service.
+/// The greatest number of bytes of the answer of a service.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// What a link needs of a body for the form of an answer.
+/// The number of bytes of a body that the form of an answer may take.
 const FORM_BYTES_MAX: usize = 64;
 
 /// The services of this node, by name.
@@ -34,16 +34,16 @@ struct ServiceCall {
 
 #[derive(Clone, PartialEq, Message)]
 struct ServiceAnswer {
-    /// `None`: the node does not have the service.
+    /// The answer of the service; `None` if the node does not have the service.
     #[prost(bytes = "bytes", optional, tag = "1")]
     body: Option<Bytes>,
-    /// The service has answered more than can travel; there is no body.
+    /// Whether the service has answered more than can be sent. There is no body then.
     #[prost(bool, tag = "2")]
     is_too_large: bool,
 }
 
 impl Services {
-    /// None yet. Links carry bodies of so many bytes.
+    /// Makes an empty set of services. Links carry bodies of at most `body_bytes_max` bytes.
     pub(crate) fn new(body_bytes_max: u32) -> Self {
         let body_bytes_max = usize::try_from(body_bytes_max).unwrap_or(usize::MAX);
         Self {
@@ -57,7 +57,8 @@ impl Services {
         services.insert(service.to_owned(), handler);
     }
 
-    /// Hands a call to its service. A call that cannot be read, or whose service is not here, is answered so.
+    /// Hands a call to its service. A call that cannot be read, or whose service is not here, gets an answer that says
+    /// so.
     pub(crate) fn take(&self, call: Call) -> BoxFuture<'static, Bytes> {
         let (remaining, is_in_doubt) = (call.remaining, call.is_in_doubt);
         let begun = ServiceCall::decode(call.body).ok().and_then(|call| {
@@ -80,7 +81,8 @@ impl Services {
     }
 }
 
-/// The form of an answer. One that is too large says so: it would end the lane, and the call would be sent again.
+/// Writes an answer. If the answer is too large, the form says only that; the answer itself would end the lane, and the
+/// call would be sent again.
 fn answer(body: Bytes, bytes_max: usize) -> Bytes {
     let is_too_large = body.len() > bytes_max;
     if is_too_large {
@@ -94,7 +96,7 @@ fn answer(body: Bytes, bytes_max: usize) -> Bytes {
     ServiceAnswer { body, is_too_large }.encode_to_vec().into()
 }
 
-/// A call of a service, as it travels.
+/// Writes a call of a service in the form in which it is sent.
 pub(crate) fn call_of(service: &str, stream: &StreamId, body: Bytes) -> Bytes {
     let call = ServiceCall {
         service: service.to_owned(),
@@ -104,7 +106,7 @@ pub(crate) fn call_of(service: &str, stream: &StreamId, body: Bytes) -> Bytes {
     call.encode_to_vec().into()
 }
 
-/// What the answer to a call says.
+/// Reads what the answer to a call says.
 pub(crate) fn read(answer: Result<Reply, ForwardError>) -> Result<PeerAnswer, Unanswered> {
     let unanswered = |reason, was_written| {
         Err(Unanswered {

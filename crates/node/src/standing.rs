@@ -13,10 +13,11 @@ use gesta_core::{Error, Result};
 use gesta_link::{ForwardError, ForwarderStats, Reply, ReturnReason};
 use tokio::time::Instant;
 
-/// Refuses with the reason unless the node is registered and its last look is younger than `dead_after`.
+/// Checks that the node is registered and that its last look is younger than `dead_after`. The error says the reason if
+/// this is not so.
 ///
-/// Who has not looked for so long does not know whether the others take it for dead: what it says about owners is
-/// outdated.
+/// A node that has not looked for so long does not know whether the others take it for dead: what it says about owners
+/// is outdated.
 pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -> Result<()> {
     let reason = match status.stopped {
         Some(stop) => why_stopped(stop),
@@ -36,7 +37,7 @@ pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -
     Err(Error::unavailable(reason))
 }
 
-/// A node that has joined so long ago is ready without the logs that it is about to take.
+/// The time since joining after which a node is ready without the logs that it is about to take.
 const FIRST_LOGS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Refuses a node that has just joined while it is about to take logs that nobody has: they are served slowly until
@@ -56,7 +57,7 @@ pub(crate) fn check_first_logs(
     Err(Error::unavailable(text))
 }
 
-/// Why a node takes part no more.
+/// Returns why a node no longer takes part.
 pub(crate) fn why_stopped(stop: Stop) -> String {
     match stop {
         Stop::Left => "this node has left the cluster".to_owned(),
@@ -92,7 +93,7 @@ pub(crate) fn reason_to_end(stop: Stop, address: &str) -> Option<String> {
     }
 }
 
-/// How forwarded calls ended, by name.
+/// The names of the ways in which forwarded calls end.
 const RESULTS: [&str; 9] = [
     "answered",
     "overloaded",
@@ -108,13 +109,13 @@ const RESULTS: [&str; 9] = [
 /// What a node has done since it was started.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeStats {
-    /// The calls that were forwarded to owners, changes and calls of services, by how they ended: `answered`, whatever
-    /// the owner said; else they came back.
+    /// The calls that were forwarded to owners, changes and calls of services, by how they ended. Calls are `answered`
+    /// whatever the owner has said; otherwise they came back.
     pub forwarded: Vec<(&'static str, u64)>,
     /// The changes that were appended here although the log is another node's or nobody's, because its owner could not
     /// be reached.
     pub direct: u64,
-    /// The changes that came to this node and were made here at once, because their log was its own.
+    /// The changes that came to this node and were made here at once, because this node owned their log.
     pub made_here: u64,
     /// The changes that came to this node and were to be forwarded.
     pub made_elsewhere: u64,
@@ -135,7 +136,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A call that was forwarded at this time has ended.
+    /// Counts a call that was forwarded at `begun` and has ended.
     pub(crate) fn forwarded(
         &self,
         begun: Instant,
@@ -162,7 +163,7 @@ impl Counts {
         self.direct.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A change has come to this node, whose log is its own or not.
+    /// Counts a change that has come to this node. `is_mine` says whether this node owns its log.
     pub(crate) fn change(&self, is_mine: bool) {
         let count = match is_mine {
             true => &self.made_here,
@@ -171,7 +172,7 @@ impl Counts {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts, with those of the forwarder.
+    /// Returns the counts, with those of the forwarder.
     pub(crate) fn read(&self, hindered: ForwarderStats) -> NodeStats {
         let counts = self.forwarded.iter();
         let counts = counts.map(|count| count.load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! Attempts under way whose event ids the client made, and the retries that wait for them.
+//! The attempts under way whose event ids the client made, and the retries that wait for them.
 //!
-//! A retry that arrives while its first attempt is being stored must not be stored beside it. Each part of an attempt
-//! is registered by its stream and its first event id, so that a retry is recognised in whatever order it names the
-//! streams.
+//! A retry that arrives while its first attempt is being stored must not be stored a second time. Each part of an
+//! attempt is registered by its stream and its first event id, so that a retry is recognised in whatever order it names
+//! the streams.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,9 +14,9 @@ use crate::command::{Command, IdSource, StreamPart};
 /// The attempts under way, and the retries of them.
 #[derive(Debug)]
 pub(crate) struct Attempts<T> {
-    /// The attempt that a part belongs to, by its number in the order of arrival.
+    /// The attempt to which a part belongs, by its number in the order of arrival.
     parts: HashMap<(StreamId, EventId), u64>,
-    /// Retries that wait, by the number of the attempt, in the order of arrival.
+    /// The retries that wait, by the number of the attempt, in the order of arrival.
     retries: HashMap<u64, Vec<Command<T>>>,
 }
 
@@ -30,12 +30,13 @@ impl<T> Default for Attempts<T> {
 }
 
 impl<T> Attempts<T> {
-    /// True if no attempt is under way.
+    /// Returns whether no attempt is under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Registers an attempt and gives it back; or keeps it, if it is a retry of one that is under way.
+    /// Registers an attempt and gives it back. A retry of an attempt that is under way is kept instead, and the result
+    /// is `None`.
     pub(crate) fn join(&mut self, mut command: Command<T>) -> Option<Command<T>> {
         if command.registered {
             return Some(command);
@@ -54,7 +55,7 @@ impl<T> Attempts<T> {
         Some(command)
     }
 
-    /// An attempt is answered: the retries that waited for it may be decided.
+    /// Ends an attempt that is answered. Returns the retries that waited for it: they may be decided now.
     pub(crate) fn end(&mut self, command: &Command<T>) -> Vec<Command<T>> {
         if !command.registered {
             return Vec::new();

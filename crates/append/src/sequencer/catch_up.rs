@@ -1,7 +1,7 @@
-//! Reads the log from the last row known, or forgets everything known and begins at the end of the log.
+//! Reads the log from the last known row, or forgets everything known and begins at the end of the log.
 //!
 //! Invariant: nothing is decided meanwhile. Everything known is forgotten if the log cannot be followed row by row: a
-//! page does not begin with the row known, there is a gap, or there are more than [`CATCH_UP_MAX`] rows.
+//! page does not begin with the known row, there is a gap, or there are more than [`CATCH_UP_MAX`] rows.
 
 use gesta_core::backend::{EventRef, LogEnd, Signal};
 use gesta_core::{Error, Position};
@@ -14,18 +14,19 @@ use super::trouble::is_passing;
 use super::{Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
-/// Events read at once when catching up with other processes.
+/// The number of events that are read at once when catching up with other processes.
 const CATCH_UP_PAGE: usize = 20_000;
-/// Positions after which it is quicker to forget everything known: reading so many takes a few tenths of a second.
+/// The number of positions beyond which it is quicker to forget everything known. Reading so many takes a few tenths of
+/// a second.
 const CATCH_UP_MAX: u64 = 60_000;
-/// Misses in a row without anything new after which everything known is doubted.
+/// The number of misses in sequence, without anything new in the log, after which everything known is doubted.
 const IDLE_MISSES_MAX: u32 = 2;
 
 impl<T> Sequencer<T> {
-    /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
+    /// Reads what was appended after the last known row. Nothing may be decided meanwhile.
     ///
-    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging
-    /// has removed it. Then nothing that is known of streams can be trusted.
+    /// That row is read again first. If another row is found in its place, the database has lost commits, or scavenging
+    /// has removed the row. Then nothing that is known of streams can be trusted.
     pub(super) fn read_on(&mut self, under_way: Option<CatchUp>) {
         let catch_up = under_way.unwrap_or_else(|| CatchUp {
             known: Some(self.committed).filter(|end| end.position > Position::START),
@@ -127,7 +128,7 @@ impl<T> Sequencer<T> {
         self.resume();
     }
 
-    /// True if batches miss again and again although nothing new is in the log: then what is known must be wrong.
+    /// Returns whether batches miss repeatedly although nothing new is in the log. Then what is known must be wrong.
     fn misses_without_news(&mut self, before: Position) -> bool {
         if self.committed.position != before {
             self.recovery.idle_misses = 0;

@@ -1,12 +1,12 @@
-//! What the sequencer is told of a connection.
+//! What the sequencer is told about a connection.
 
 use gesta_core::backend::WriterEpoch;
 
 /// A connection on which batches can be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Connected {
-    /// Stored with the rows that are written on it.
+    /// The epoch that is stored with the rows that are written on this connection.
     pub epoch: WriterEpoch,
-    /// Batches gather there with those of other logs ([`gesta_core::backend::LogWriter::is_gathered`]).
+    /// Whether batches gather there with those of other logs ([`gesta_core::backend::LogWriter::is_gathered`]).
     pub is_gathered: bool,
 }

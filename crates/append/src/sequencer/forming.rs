@@ -1,4 +1,5 @@
-//! A batch being formed: decided appends become rows, and answers that depend on its commit are kept with it.
+//! A batch being formed: decided appends become rows, and answers that depend on the commit of the batch are kept with
+//! it.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use tokio::time::Instant;
 use super::knowledge::{Knowledge, StreamState};
 use crate::command::{Change, Command, Cost, IdSource, StreamPart};
 
-/// A command without rows in the batch, whose answer depends on the batch's commit: the commit proves that nothing else
-/// came between.
+/// A command without rows in the batch, whose answer depends on the commit of the batch. The commit proves that nothing
+/// else came between.
 #[derive(Debug)]
 pub(crate) struct Dependent<T> {
     pub(crate) command: Command<T>,
@@ -25,25 +26,25 @@ pub(crate) struct Dependent<T> {
 /// What becomes of a dependent command when the batch has committed.
 #[derive(Debug)]
 pub(crate) enum DependentAnswer {
-    /// The command is refused: the refusal rests on the state that the commit confirms.
+    /// The command is refused. The refusal rests on the state that the commit confirms.
     Refused(ErrorKind),
     /// The command only asked whether its claims hold, and they do.
     Confirmed,
     /// The events of the command are stored already, in these streams.
     Stored(Vec<AppendedStream>),
-    /// The events that it may be a retry of were still being committed: it is decided again.
+    /// The command is decided again, because the events of which it may be a retry were still being committed.
     DecideAgain,
 }
 
 /// What a batch carries besides its rows.
 #[derive(Debug)]
 pub(crate) struct Cargo<T> {
-    /// The commands whose events are its rows, with their answers.
+    /// The commands whose events are the rows of the batch, with their answers.
     pub(crate) placed: Vec<(Command<T>, Appended)>,
     pub(crate) dependents: Vec<Dependent<T>>,
-    /// Each stream that the batch touches, with the state in which the batch leaves it.
+    /// The streams that the batch touches, each with the state in which the batch leaves it.
     pub(crate) touched: Vec<(StreamId, StreamState)>,
-    /// Rows whose ids the client made, to recognise retries.
+    /// The rows whose ids the client made. Their ids are remembered to recognise retries.
     pub(crate) retryable: Vec<(RowId, EventId, Position)>,
 }
 
@@ -95,18 +96,18 @@ impl<T> Default for Forming<T> {
     }
 }
 
-/// A batch in flight, with all that is to be done when its outcome is known.
+/// A batch in flight, with everything that is to be done when its outcome is known.
 #[derive(Debug)]
 pub(crate) struct InFlight<T> {
     pub(crate) batch: Arc<Batch>,
     pub(crate) sent: Instant,
-    /// Number of batches in flight when it was sent, itself included.
+    /// The number of batches in flight when this batch was sent, itself included.
     pub(crate) queue: usize,
     pub(crate) end: LogEnd,
     pub(crate) cargo: Cargo<T>,
 }
 
-/// Bounds of a batch.
+/// The bounds of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) events_max: usize,
@@ -114,7 +115,7 @@ pub(crate) struct Bounds {
     pub(crate) commands_max: usize,
 }
 
-/// Most answers that may depend on one batch.
+/// The greatest number of answers that may depend on one batch.
 const DEPENDENTS_MAX: usize = 10_000;
 
 /// Where and when rows are placed.
@@ -137,7 +138,8 @@ impl<T> Forming<T> {
         self.rows.len()
     }
 
-    /// True if a command of this cost does not fit. One that is larger than a batch is sent in a batch of its own.
+    /// Returns whether a command of this cost does not fit. A command that is larger than a batch is sent in a batch of
+    /// its own.
     pub(crate) fn is_full_for(&self, cost: Cost, bounds: Bounds) -> bool {
         let full = !self.cargo.placed.is_empty()
             && (self.rows.len() + cost.events > bounds.events_max
@@ -270,7 +272,8 @@ impl<T> Forming<T> {
             .next()
     }
 
-    /// Looks at the newest entries only: a stream may stand twice, the later entry counts.
+    /// Records the state in which the batch leaves a stream. Only the newest entries are searched, so a stream may have
+    /// two entries; the later one counts.
     fn touch(&mut self, stream: &StreamId, state: StreamState, known: &mut Knowledge) {
         let entry = self
             .cargo
@@ -287,8 +290,8 @@ impl<T> Forming<T> {
         known.advance(stream, state, opens);
     }
 
-    /// Closes the batch. `after` is the row that it follows, `writer` the connection that stores it; `queue` batches
-    /// are under way with it.
+    /// Closes the batch. `after` is the row that the batch follows, and `writer` the connection that stores it. `queue`
+    /// is the number of batches under way, this one included.
     pub(crate) fn close(
         self,
         log: LogId,
@@ -326,12 +329,13 @@ impl<T> Forming<T> {
 }
 
 impl<T> InFlight<T> {
-    /// True if nobody waits for it: it was sent to see how long an answer takes, and whether there is one.
+    /// Returns whether nobody waits for the batch. Such a batch was sent to see how long an answer takes, and whether
+    /// there is one.
     pub(crate) fn is_probe(&self) -> bool {
         self.batch.rows.is_empty() && self.cargo.is_empty()
     }
 
-    /// Marks its appends as in doubt: they may be stored, or may yet be.
+    /// Marks the appends of the batch as in doubt: they may be stored, or may be stored later.
     pub(crate) fn doubt(&mut self) {
         let after = Some(self.batch.after.position);
         for (command, _) in &mut self.cargo.placed {
@@ -339,7 +343,7 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Undoes the batch, as [`Forming::undo`].
+    /// Undoes the batch as [`Forming::undo`] does.
     pub(crate) fn undo(self, known: &mut Knowledge) -> impl Iterator<Item = Command<T>> {
         undo(&self.cargo, &self.batch.new_types, known);
         self.cargo.into_commands()
@@ -356,7 +360,7 @@ fn undo<T>(cargo: &Cargo<T>, new_types: &[(RowId, EventType)], known: &mut Knowl
         .for_each(|(_, event_type)| known.rewind_type(event_type));
 }
 
-/// The answer to a command whose events are stored in these streams.
+/// Makes the answer to a command whose events are stored in these streams.
 pub(crate) fn appended(streams: Vec<AppendedStream>, place: Placement) -> Appended {
     let position = streams
         .iter()

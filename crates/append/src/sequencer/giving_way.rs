@@ -2,15 +2,15 @@
 //!
 //! Why: a batch misses whenever another process has appended since the row that the batch follows. The process with the
 //! shorter way to the database would win every time, and the others would never get anything stored. So a process whose
-//! batches miss asks the others to give way, and says for how long and how long it has waited. Whoever hears that, and
-//! has not waited longer itself, sends nothing new until the asker says that it has committed, or until the time is
-//! over.
+//! batches miss asks the others to give way, and says for how long and how long it has waited. A process that hears
+//! this, and has not waited longer itself, sends nothing new until the asking process says that it has committed, or
+//! until the time is over.
 //!
 //! Invariants: a process gives way for at most [`LONGEST`] upon one request. In the long run it can send for at least
-//! half of the time that it has something to send, whatever messages come: having given way, it goes on for as long. It
-//! gives way again earlier by the time that the asker has been waiting, at most [`EARLIER_MAX`], so that all give way
-//! to whoever waits for long. Safety rests on the chained insert alone: a message that is lost, late, repeated or made
-//! up costs a batch that misses, or some of that time.
+//! half of the time that it has something to send, whatever messages come: after giving way it goes on for as long. It
+//! gives way again earlier by the time that the asking process has been waiting, at most [`EARLIER_MAX`], so that all
+//! give way to a process that waits for long. Safety rests on the chained insert alone: a message that is lost, late,
+//! repeated or invented costs a batch that misses, or some of that time.
 
 use std::time::Duration;
 
@@ -19,54 +19,57 @@ use gesta_core::backend::Signal;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// The longest time for which a process gives way upon a request, and that one may ask for.
+/// The longest time for which a process gives way upon a request, and for which a process may ask.
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 /// The longest time by which a process gives way again before it is due to.
 pub(crate) const EARLIER_MAX: Duration = Duration::from_secs(1);
-/// A process asks for so many times what its last batch took: reading the log, looking streams up, and the batch.
+/// The factor by which a process multiplies the time that its last batch took, to know for how long it must ask: for
+/// reading the log, for looking up streams, and for the batch.
 const TRIPS: u32 = 3;
-/// What it asks for in addition: others finish what they have in flight, and what they have stored must be read.
+/// The time for which a process asks in addition. In it the others finish what they have in flight, and what they have
+/// stored is read.
 const MARGIN: Duration = Duration::from_millis(50);
-/// Misses in a row before a process asks, if it is nearer than [`FAR`].
+/// The number of misses in sequence before a process asks, if it is nearer than [`FAR`].
 const MISSES_BEFORE_ASKING: u32 = 2;
-/// A process so far from the database asks after its first miss: the next batch would miss too.
+/// The distance from the database from which on a process asks after its first miss, because the next batch would miss
+/// too.
 const FAR: Duration = Duration::from_millis(5);
-/// A process so far away reads the log this long after it has asked. What it would read at once is outdated by the
-/// batches that others have in flight, and it would know only a round trip later.
+/// The time after asking at which such a distant process reads the log. What it would read at once is outdated by the
+/// batches that others have in flight, and the process would know only a round trip later.
 const READ_AFTER: Duration = Duration::from_millis(10);
-/// A process that still waits asks again at least this often.
+/// The longest time after which a process that still waits asks again.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// What one process knows for one log.
+/// What one process knows about giving way in one log.
 #[derive(Debug)]
 pub(crate) struct GivingWay {
     me: Uuid,
     log: LogId,
-    /// Batches that have missed since the last commit.
+    /// The number of batches that have missed since the last commit.
     misses: u32,
-    /// Since when it has not got through, or gives way.
+    /// The time since which the process has stored nothing although it wanted to, or since which it gives way.
     waits_since: Option<Instant>,
-    /// When it last asked, if it has not committed since.
+    /// The time at which the process last asked, if it has not committed since.
     asked: Option<Instant>,
     gives_way: Option<GivesWay>,
-    /// Then it has gone on for as long as it gave way.
+    /// The time at which the process has gone on for as long as it gave way.
     is_even_at: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct GivesWay {
-    /// To this process.
+    /// The process to which this one gives way.
     to: Uuid,
     since: Instant,
     until: Instant,
 }
 
-/// What to do after a miss.
+/// What is to be done after a miss.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ask {
-    /// Send this to the others.
+    /// The message that is sent to the others.
     pub(crate) signal: Signal,
-    /// Read the log after this time, not at once.
+    /// The time after which the log is read; `None` if it is read at once.
     pub(crate) read_after: Option<Duration>,
 }
 
@@ -83,8 +86,9 @@ impl GivingWay {
         }
     }
 
-    /// A batch of ours, sent at that time, has missed. `distance` is the round trip to the database, if it is known; a
-    /// process whose batches have all missed does not know it.
+    /// Notes that a batch of this process, which was sent at `sent`, has missed. `distance` is the round trip to the
+    /// database, if it is known; a process whose batches have all missed does not know it. Returns what must be asked
+    /// of the others, if a request is due.
     pub(crate) fn missed(
         &mut self,
         sent: Instant,
@@ -112,7 +116,8 @@ impl GivingWay {
         })
     }
 
-    /// A batch of ours has committed. If this process had asked, the others may go on.
+    /// Notes that a batch of this process has committed. If the process had asked, returns the message that the others
+    /// may go on.
     pub(crate) fn committed(&mut self, now: Instant) -> Option<Signal> {
         self.misses = 0;
         // If it gives way, the batch was sent before, and the waiting begins now.
@@ -121,7 +126,7 @@ impl GivingWay {
         Some(self.signal(Duration::ZERO, Duration::ZERO))
     }
 
-    /// Takes a message of another process. `has_work`: there is something to send.
+    /// Takes a message of another process. `has_work` says whether there is something to send.
     pub(crate) fn heard(&mut self, signal: Signal, has_work: bool, now: Instant) {
         let Signal::GiveWay {
             log,
@@ -159,7 +164,7 @@ impl GivingWay {
         }
     }
 
-    /// True if nothing may be sent now. `has_work`: there is something to send.
+    /// Returns whether nothing may be sent now. `has_work` says whether there is something to send.
     pub(crate) fn gives_way(&mut self, has_work: bool, now: Instant) -> bool {
         if let Some(way) = self.gives_way
             && way.until <= now
@@ -169,7 +174,7 @@ impl GivingWay {
         self.gives_way.is_some()
     }
 
-    /// When [`gives_way`](Self::gives_way) changes if nothing is heard until then.
+    /// Returns the time at which [`gives_way`](Self::gives_way) changes if nothing is heard before.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.gives_way.map(|way| way.until)
     }

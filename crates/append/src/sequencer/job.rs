@@ -1,4 +1,4 @@
-//! Reads that the sequencer asks for: as data, so that a simulation can answer them as well as a database.
+//! Reads that the sequencer asks for. Reads are data, so that a simulation can answer them as well as a database.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use gesta_core::{Error, IdempotencyWindow, Position, Result, Timestamp};
 use super::knowledge::{Hashes, Listing, OlderIds};
 use super::lookup::{Found, Hits, Questions, Search};
 
-/// Number of a read.
+/// The number of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct JobId(pub(crate) u64);
 
@@ -17,7 +17,7 @@ pub struct JobId(pub(crate) u64);
 pub struct Job(pub(crate) What);
 
 impl Job {
-    /// The answer if the read fails.
+    /// Makes the answer to this read if it fails.
     #[must_use]
     pub fn fail(&self, error: Error) -> Answer {
         Answer(match &self.0 {
@@ -36,29 +36,29 @@ impl Job {
 /// What is read.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
-    /// The end of the log.
+    /// The end of the log is read.
     End,
-    /// The next events of the log after this position, at most this many.
+    /// The next events of the log after this position are read, at most this many.
     After(Position, usize),
-    /// Streams and types.
+    /// The heads of streams and the row ids of event types are read.
     Load(LoadRequest),
-    /// Where the first events of several commands are in the window, if they are.
+    /// The first events of several commands are sought in the window.
     Search(Search),
-    /// Whether the events of one command are stored, where a search has found this.
+    /// The events of one command are looked up. A search has found these hits.
     LookUp(Questions, Arc<Hits>),
-    /// The names of all streams.
+    /// The names of all streams are read.
     List(Listing),
-    /// Where the deduplication window begins.
+    /// The beginning of the deduplication window is sought.
     WindowStart {
         window: IdempotencyWindow,
         now: Timestamp,
         end: Position,
     },
-    /// The ids of a range of positions.
+    /// The ids of a range of positions are read.
     Ids(OlderIds),
 }
 
-/// The answer to a [`Job`], each to its own kind.
+/// The answer to a [`Job`], of the kind of the job.
 #[derive(Debug)]
 pub struct Answer(pub(crate) Gave);
 
@@ -70,7 +70,7 @@ pub(crate) enum Gave {
     Loaded(Result<Loaded>),
     Searched(Result<Hits>),
     LookedUp(Result<Vec<Found>>),
-    /// `None`: more names than are to be kept.
+    /// The names of all streams; `None` if there are more than are to be kept.
     Listed(Result<Option<Hashes>>),
     WindowStart(Result<Position>),
     Ids(Result<OlderIds>),

@@ -1,4 +1,4 @@
-//! Says whether a claim holds: pure functions from a stream's state and a request to an answer.
+//! Says whether a claim holds: pure functions from the state of a stream and a request to an answer.
 
 use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
@@ -59,8 +59,8 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
     }
 }
 
-/// A change of a stream's life that its own first attempt may be the reason to refuse: who deletes again what he has
-/// deleted finds no stream.
+/// Refuses a part. The first attempt of a lifecycle change may itself be the reason for the refusal of its retry: a
+/// client that deletes again what it has deleted finds no stream. If the client made the id, the ids decide.
 fn refused_lifecycle(part: &StreamPart, refusal: ErrorKind) -> Fit {
     let is_lifecycle = matches!(part.change, Change::Lifecycle { .. });
     match is_lifecycle && part.ids_from() == IdSource::Client {
@@ -69,7 +69,8 @@ fn refused_lifecycle(part: &StreamPart, refusal: ErrorKind) -> Fit {
     }
 }
 
-/// An owner is up to date if the event that it believes to be the last one is.
+/// Checks the claim of an owner. The owner is up to date if the event that it takes for the last of the stream is the
+/// last.
 fn check_owner(part: &StreamPart, after: After, state: &StreamState) -> Fit {
     let actual = state.visible();
     let last = actual.and(state.main).and_then(|head| head.id);
@@ -87,7 +88,8 @@ fn check_owner(part: &StreamPart, after: After, state: &StreamState) -> Fit {
     })
 }
 
-/// A delete writes to the metadata stream, but its claim is about the stream itself.
+/// Makes the refusal of a delete name the stream itself: a delete writes to the metadata stream, but its claim is about
+/// the stream.
 fn about_the_stream(refusal: ErrorKind, part: &StreamPart) -> ErrorKind {
     match refusal {
         ErrorKind::WrongExpectedRevision {
@@ -101,7 +103,8 @@ fn about_the_stream(refusal: ErrorKind, part: &StreamPart) -> ErrorKind {
     }
 }
 
-/// `last`: last revision of the stream that the claim is about, deleted events included.
+/// Checks the claim of one part. `last` is the last revision of the stream that the claim is about, deleted events
+/// included.
 fn check_target(part: &StreamPart, last: Option<Revision>, deleted_before: Revision) -> Fit {
     let visible = last.filter(|last| *last >= deleted_before);
     let from_client = part.ids_from() == IdSource::Client;
@@ -133,14 +136,14 @@ fn check_target(part: &StreamPart, last: Option<Revision>, deleted_before: Revis
     }
 }
 
-/// True if no claim is refused, provided that nothing is stored already.
+/// Returns whether no claim is refused, provided that nothing is stored already.
 pub(crate) fn all_fit(judged: &[Judged]) -> bool {
     judged
         .iter()
         .all(|judged| matches!(judged.fit, Fit::Fits | Fit::FitsUnlessStored))
 }
 
-/// A part with the state of its stream and what that says about its claim.
+/// The state of the stream of a part, and what the state says about the claim of the part.
 #[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) state: StreamState,
@@ -150,14 +153,15 @@ pub(crate) struct Judged {
 /// The answer to a whole command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Store its events.
+    /// The events of the command must be stored.
     Store,
-    /// All of its events are stored already, in these streams.
+    /// All events of the command are stored already, in these streams.
     Retry(Vec<AppendedStream>),
     Refuse(ErrorKind),
 }
 
-/// The first part that fails by itself decides; a mixture of stored and new parts is refused for its first stored part.
+/// Decides a whole command. The first part that fails by itself decides. A mixture of stored and new parts is refused
+/// for its first stored part.
 pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found>) -> Decision {
     let mut stored_first = None;
     let mut stored = Vec::with_capacity(parts.len());
@@ -187,7 +191,7 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
     }
 }
 
-/// The refusal of a part whose first event is stored, but which is not a retry as a whole.
+/// Makes the refusal of a part whose first event is stored, but which is not a retry as a whole.
 fn no_retry(part: &StreamPart, state: &StreamState) -> ErrorKind {
     let actual = match &part.change {
         Change::Events { .. } | Change::Owned { .. } => state.visible(),

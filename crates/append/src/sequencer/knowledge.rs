@@ -1,5 +1,5 @@
-//! All that the sequencer knows of streams, event types and the ids of the deduplication window. It answers one
-//! question: can this command be decided now, or what has to be looked up first?
+//! Everything that the sequencer knows of streams, event types and the ids of the deduplication window. This knowledge
+//! answers one question: can a command be decided now, or what must be looked up first?
 //!
 //! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
 //! * `window`: the ids of the deduplication window, to recognise retries; `ages`: which events are in it.
@@ -29,25 +29,25 @@ pub(crate) use heads::StreamState;
 pub(crate) use names::{Hashes, Listing};
 pub(crate) use window::OlderIds;
 
-/// Appends that are looked up, for their ids are not known, before the ids of the window are read.
+/// The number of appends that are looked up, because their ids are not known, before the ids of the window are read.
 const LOOKED_UP_BEFORE: u32 = 16;
 
-/// Can a command be decided now?
+/// Whether a command can be decided now.
 #[derive(Debug)]
 pub(crate) enum Assessment {
-    /// Streams or types must be loaded first.
+    /// Streams or types of the command must be loaded first.
     Unknown,
-    /// All its claims hold, and it is no retry.
+    /// All claims of the command hold, and it is no retry.
     Fits,
-    /// It may be a retry of events that are still being committed: it must be decided again after them.
+    /// The command may be a retry of events that are still being committed: it must be decided again after them.
     RestsOnOpenCommits,
-    /// Its events may be stored already: they must be looked up.
+    /// The events of the command may be stored already: they must be looked up.
     MayBeStored(Questions),
     /// Everything is known; some claim does not hold.
     Judged(Vec<Judged>),
 }
 
-/// The knowledge of one log. It may be outdated by other processes; then the batch that rests on it misses.
+/// The knowledge of one log. Appends of other processes may outdate it; then the batch that rests on it misses.
 #[derive(Debug)]
 pub(crate) struct Knowledge {
     heads: Heads,
@@ -55,9 +55,9 @@ pub(crate) struct Knowledge {
     window: WindowIds,
     window_positions: u64,
     window_time: Duration,
-    /// Appends looked up since all ids were forgotten, for their ids were not known.
+    /// The number of appends that were looked up since all ids were forgotten, because their ids were not known.
     looked_up: u32,
-    /// True once the backfill of the ids of the window was begun.
+    /// Whether the backfill of the ids of the window was begun.
     is_backfilling: bool,
 }
 
@@ -75,7 +75,7 @@ impl Knowledge {
         }
     }
 
-    /// Assesses a command. `committed`: the end of the log as far as it is known to be committed.
+    /// Assesses a command. `committed` is the end of the log as far as it is known to be committed.
     pub(crate) fn assess<T>(
         &mut self,
         command: &Command<T>,
@@ -106,7 +106,8 @@ impl Knowledge {
         Assessment::MayBeStored(questions)
     }
 
-    /// True if all streams and types of the command are known. `is_loading`: the stream is being looked up.
+    /// Returns whether all streams and types of the command are known. `is_loading` says whether a stream is being
+    /// looked up.
     pub(crate) fn knows<T>(
         &mut self,
         command: &Command<T>,
@@ -135,7 +136,8 @@ impl Knowledge {
         }
     }
 
-    /// The questions that have to be looked up. Parts after the first one that is refused in any case do not matter.
+    /// Returns the questions that must be looked up. Parts after the first part that is refused in any case do not
+    /// matter.
     fn questions<T>(
         &mut self,
         command: &Command<T>,
@@ -191,7 +193,7 @@ impl Knowledge {
         })
     }
 
-    /// The window up to a position.
+    /// Returns the part of the window that ends with position `until`.
     fn window_part(&self, committed: Position, now: Timestamp, until: Position) -> WindowPart {
         let age = i64::try_from(self.window_time.as_micros()).unwrap_or(i64::MAX);
         WindowPart {
@@ -203,66 +205,67 @@ impl Knowledge {
 
     // ---- what is decided, and what becomes of it ----
 
-    /// The tip of a stream, if it is known.
+    /// Returns the tip of a stream, if it is known.
     pub(crate) fn tip(&mut self, stream: &StreamId) -> Option<StreamState> {
         self.heads.tip(stream)
     }
 
-    /// The row id of a type as of the tip; `None` if it has to be created.
+    /// Returns the row id of a type as of the tip; `None` if the type must be created.
     pub(crate) fn type_tip(&self, event_type: &EventType) -> Option<RowId> {
         self.heads.type_tip(event_type)
     }
 
-    /// A batch being formed creates a type.
+    /// Notes that a batch being formed creates a type.
     pub(crate) fn create_type(&mut self, event_type: &EventType, row: RowId) {
         self.heads.create_type(event_type, row);
     }
 
-    /// A batch being formed moves a stream. `opens`: it is the first time that this batch does.
+    /// Notes the state in which a batch being formed leaves a stream. `opens` says whether the batch touches the stream
+    /// for the first time.
     pub(crate) fn advance(&mut self, stream: &StreamId, tip: StreamState, opens: bool) {
         self.heads.advance(stream, tip, opens);
     }
 
-    /// A batch was undone: the stream is as it was committed. Call it for all open batches.
+    /// Resets a stream to its committed state, because a batch was undone. This must be called for all open batches.
     pub(crate) fn rewind(&mut self, stream: &StreamId) {
         self.heads.rewind(stream);
     }
 
-    /// A batch that would have created this type was undone.
+    /// Resets a type to its committed state, because a batch that would have created it was undone.
     pub(crate) fn rewind_type(&mut self, event_type: &EventType) {
         self.heads.rewind_type(event_type);
     }
 
-    /// A batch that left the stream in this state has committed.
+    /// Notes that a batch that left the stream in this state has committed.
     pub(crate) fn commit(&mut self, stream: &StreamId, state: StreamState) {
         self.heads.commit(stream, state);
     }
 
-    /// A batch that created this type has committed.
+    /// Notes that a batch that created this type has committed.
     pub(crate) fn commit_type(&mut self, event_type: &EventType, row: RowId) {
         self.heads.commit_type(event_type, row);
     }
 
-    /// An event that a retry would name was committed.
+    /// Remembers an event that was committed and that a retry would name.
     pub(crate) fn remember(&mut self, id: StoredId) {
         self.window.insert(id);
     }
 
-    /// Takes an event that another process has committed, or one of ours that was found by looking. Nothing may be
-    /// open.
+    /// Takes an event that another process has committed, or an event of this process that was found by looking. No
+    /// batch may be open.
     pub(crate) fn observe(&mut self, event: &EventRef) {
         self.heads.observe(event);
         self.window.insert(event.stored_id());
     }
 
-    /// Brings the memory back to its bounds. `end`: the last row known to be committed.
+    /// Brings the memory back to its bounds. `end` is the last row known to be committed.
     pub(crate) fn shrink(&mut self, now: Instant, end: LogEnd, nothing_open: bool) {
         self.ages.see(end.created, now);
         self.window.expire(self.ages.now(now), end.position);
         self.heads.shrink(nothing_open);
     }
 
-    /// Forgets everything: the log is known to end at `end`, and nothing is known of what is in it. Nothing may be
+    /// Forgets everything: the log is known to end at `end`, and nothing is known of its contents. No batch may be
     /// open.
     pub(crate) fn forget(&mut self, config: &Config, end: LogEnd, now: Now) {
         self.heads.clear();
@@ -272,14 +275,14 @@ impl Knowledge {
         self.is_backfilling = false;
     }
 
-    /// The log has lost events, or is another one. It will be forgotten.
+    /// Notes that the log has lost events, or is another one. The rest will be forgotten by [`forget`](Self::forget).
     pub(crate) fn history_changed(&mut self) {
         self.ages.clear();
     }
 
     // ---- what is looked up ----
 
-    /// Streams and types of a command that have to be loaded.
+    /// Passes the streams and types of a command that must be loaded to `stream` and `event_type`.
     pub(crate) fn missing<T>(
         &mut self,
         command: &Command<T>,
@@ -296,7 +299,7 @@ impl Knowledge {
         }
     }
 
-    /// Takes the answer of the database; what is known already is newer and stays. Returns the streams whose stored
+    /// Takes the answer of the database. What is known already is newer and stays. Returns the streams whose stored
     /// state cannot be read, each with the error.
     pub(crate) fn learn(
         &mut self,
@@ -306,45 +309,47 @@ impl Knowledge {
         self.heads.learn(request, loaded)
     }
 
-    /// Begins to list all names, once that is worth it.
+    /// Begins to list all names, if the number of streams that were looked up and not found makes that worthwhile.
     pub(crate) fn begin_listing(&mut self) -> Option<Listing> {
         self.heads.begin_listing()
     }
 
-    /// Takes the names of the listing of that number; `None`: too many.
+    /// Takes the names of the listing of that number; `None` means that there are too many.
     pub(crate) fn listed(&mut self, number: u64, names: Option<Hashes>) {
         self.heads.names.listed(number, names);
     }
 
-    /// The listing of that number failed.
+    /// Notes that the listing of that number failed.
     pub(crate) fn not_listed(&mut self, number: u64) {
         self.heads.names.not_listed(number);
     }
 
-    /// True once, when enough appends had to be looked up that a backfill of the ids of the window is worth it. It goes
-    /// from the end of what is known backwards ([`ids_known_after`](Self::ids_known_after)).
+    /// Returns true once: when so many appends had to be looked up that a backfill of the ids of the window is
+    /// worthwhile. The backfill goes backwards from the beginning of the known ids
+    /// ([`ids_known_after`](Self::ids_known_after)).
     pub(crate) fn begins_backfill(&mut self) -> bool {
         let begins = !self.is_backfilling && self.looked_up >= LOOKED_UP_BEFORE;
         self.is_backfilling |= begins;
         begins
     }
 
-    /// Every id after this position is known.
+    /// Returns the position after which every id is known.
     pub(crate) fn ids_known_after(&self) -> Position {
         self.window.covered_from()
     }
 
-    /// What time it is, for telling by the times of events which of them are in the window.
+    /// Returns the time by which the times of events tell which of them are in the window.
     pub(crate) fn time_of_window(&self, now: Instant) -> Timestamp {
         self.ages.now(now)
     }
 
-    /// An empty range of older ids that ends where those known begin, to be filled; `None` if the window is covered.
+    /// Makes an empty range of older ids, to be filled, which ends where the known ids begin; `None` if the window is
+    /// covered.
     pub(crate) fn older_ids(&self, window_start: Position) -> Option<OlderIds> {
         (!self.window.covers_window()).then(|| self.window.older(window_start))
     }
 
-    /// Adds older ids. False if they do not join those known, or are too many.
+    /// Adds older ids. Returns false if they do not join the known ids, or are too many.
     pub(crate) fn take_older_ids(&mut self, ids: OlderIds) -> bool {
         self.window.prepend(ids)
     }

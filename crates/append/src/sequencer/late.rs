@@ -1,9 +1,9 @@
-//! Appends in doubt, and the events of theirs that are found in the log after all (*late commits*).
+//! Appends in doubt, and their events that are found in the log after all (*late commits*).
 //!
 //! A statement whose connection died may commit late, after everything was undone. Its append is then about to be
-//! decided again, and its own events are already there: without recognising them it would be stored twice, or refused
-//! although it is stored. Every late commit makes the next batch miss, so it is seen while catching up, before anything
-//! is decided.
+//! decided again, although its own events are already stored. If they were not recognised, the append would be stored
+//! twice, or refused although it is stored. Every late commit makes the next batch miss, so it is seen while catching
+//! up, before anything is decided.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,15 @@ use gesta_core::{AppendedStream, EventId, Position, Revision, StreamId};
 
 use crate::command::{Command, StreamPart};
 
-/// Events of appends in doubt, as far as they were seen in the log.
+/// The events of appends in doubt, as far as they were seen in the log.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
-    /// The events sought, and where they are.
+    /// The events that are sought, each with the place where it was seen.
     events: HashMap<EventId, Option<(StreamId, Revision, Position)>>,
 }
 
 impl Late {
-    /// From now on the events of this command, which is in doubt, are sought.
+    /// Begins to seek the events of this command, which is in doubt.
     pub(crate) fn seek<T>(&mut self, command: &Command<T>) {
         for id in command.parts.iter().flat_map(StreamPart::ids) {
             self.events.entry(id).or_default();
@@ -34,7 +34,7 @@ impl Late {
         }
     }
 
-    /// Where the events of a command were seen, if all of them were.
+    /// Returns where the events of a command were seen, if all of them were.
     pub(crate) fn find<T>(&self, command: &Command<T>) -> Option<Vec<AppendedStream>> {
         command
             .parts
@@ -43,7 +43,7 @@ impl Late {
             .collect()
     }
 
-    /// Where a part is stored, if it is: all of its events, one after the other.
+    /// Returns where a part is stored, if all of its events are stored one after the other.
     fn find_part(&self, part: &StreamPart) -> Option<AppendedStream> {
         let stream = part.target();
         let mut found: Option<AppendedStream> = None;

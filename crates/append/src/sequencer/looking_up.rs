@@ -1,4 +1,4 @@
-//! Reads that commands wait for: which are begun, and what becomes of their answers.
+//! The reads that commands wait for: which reads are begun, and what becomes of their answers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -144,7 +144,8 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Answers the commands that wait for streams that could not be looked up, with the error; nothing was written.
+    /// Answers the commands that wait for streams that could not be looked up with the error. Nothing was written for
+    /// them.
     fn fail_waiting_for(&mut self, is_failed: impl Fn(&StreamId) -> bool, error: &Error) {
         let failed = self.queue.extract_waiting(|waiting| {
             let mut parts = waiting.command.parts.iter();
@@ -165,8 +166,9 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Commands of which nothing was found go on. What was found is compared by each command for itself; and if the
-    /// search failed, each is searched for by itself, for one long stream is enough to make it fail.
+    /// Takes the answer to a search. Commands of which nothing was found go on. If something was found, each command
+    /// compares it for itself. If the search failed, each command is searched for by itself, because one long stream is
+    /// enough to make the search fail.
     fn on_searched(&mut self, asked: Vec<(u64, Questions)>, hits: Result<Hits>) {
         let awaited = self
             .queue

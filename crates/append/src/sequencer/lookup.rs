@@ -1,4 +1,4 @@
-//! The question whether an append is a retry of one that is stored: what is asked, and what may be found.
+//! The question whether an append is a retry of a stored one: what is asked, and what may be found.
 //! Not here: asking the database (`jobs`).
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use gesta_core::backend::{EventRef, RowId};
 use gesta_core::{AppendedStream, EventId, Position, Revision, StreamId, Timestamp};
 
-/// What to look up for one part.
+/// What must be looked up for one part.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) stream: StreamId,
@@ -18,28 +18,28 @@ pub(crate) struct Question {
 /// Where the events may be stored.
 #[derive(Debug, Clone)]
 pub(crate) enum Suspected {
-    /// From this revision on.
+    /// The events may be stored from this revision on.
     At(Revision),
-    /// The first one probably at this position; if not, somewhere in this part of the log.
+    /// The first event is probably stored at this position; if not, it may be anywhere in this part of the log.
     Near(Position, WindowPart),
-    /// Somewhere in this part of the log.
+    /// The first event may be anywhere in this part of the log.
     Within(WindowPart),
 }
 
-/// The part of the window that the ids kept in memory do not cover.
+/// The part of the window that the ids in memory do not cover.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowPart {
-    /// It begins after this position, or with the first event that is not older than `created_from`, whichever comes
-    /// first.
+    /// The part begins after this position, or with the first event that is not older than `created_from`, whichever
+    /// comes first.
     pub(crate) after: Position,
-    /// See `after`.
+    /// The time from which on events belong to the part, also if they are not after `after`.
     pub(crate) created_from: Timestamp,
-    /// Its last position.
+    /// The last position of the part.
     pub(crate) until: Position,
 }
 
 impl WindowPart {
-    /// The smallest part that holds both.
+    /// Returns the smallest part that holds both.
     fn and(self, other: Self) -> Self {
         Self {
             after: self.after.min(other.after),
@@ -49,24 +49,25 @@ impl WindowPart {
     }
 }
 
-/// What was found.
+/// What a lookup found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing: not a retry.
+    /// Nothing was found: the part is not a retry.
     Nothing,
-    /// Exactly these events: the answer of the first time.
+    /// Exactly these events are stored: this is the answer of the first attempt.
     Stored(AppendedStream),
-    /// The first event is stored, but others follow it.
+    /// The first event is stored, but other events follow it.
     Otherwise,
 }
 
-/// What is asked about one command: a question for each of its parts; a part without one is not a retry.
+/// What is asked about one command: a question for each of its parts. A part without a question is not a retry.
 pub(crate) type Questions = Vec<Option<Question>>;
 
 /// Where events with certain ids are stored, if they are.
 pub(crate) type Hits = HashMap<(RowId, EventId), EventRef>;
 
-/// True if the search has answered these: nothing is to be compared, and nothing to be looked up elsewhere.
+/// Returns whether the search has answered these questions: nothing must be compared, and nothing must be looked up
+/// elsewhere.
 pub(crate) fn found_nothing(questions: &Questions, hits: &Hits) -> bool {
     questions.iter().flatten().all(|question| {
         let first = question.ids.first().map(|id| (question.row, *id));
@@ -75,11 +76,11 @@ pub(crate) fn found_nothing(questions: &Questions, hits: &Hits) -> bool {
     })
 }
 
-/// A search for the first events of all questions that suspect them somewhere in the window.
+/// A search for the first events of all questions that suspect them anywhere in the window.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Search {
     pub(crate) events: Vec<(RowId, EventId)>,
-    /// The part of the window that is searched; `None`: nothing is.
+    /// The part of the window that is searched; `None` if nothing is.
     pub(crate) part: Option<WindowPart>,
 }
 

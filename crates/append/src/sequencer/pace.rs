@@ -1,5 +1,5 @@
-//! How far the database is, and how long it works on a batch (`gesta_core::pace`, which says what is measured and why),
-//! with *probes*: empty batches that are sent after connecting while nothing else is under way, so that the distance is
+//! How far the database is, and how long it works on a batch (`gesta_core::pace` says what is measured and why).
+//! *Probes* are empty batches that are sent after connecting while nothing else is under way, so that the distance is
 //! measured where nothing queues.
 
 use std::time::Duration;
@@ -8,22 +8,23 @@ use tokio::time::Instant;
 
 use super::connected::Connected;
 
-/// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
+/// The number of probes after connecting, while the answers are so quick that a delay of this process could be most of
+/// them.
 const PROBES: u32 = 4;
-/// An answer that takes longer than this shows a long distance for sure.
+/// The time of an answer from which on the distance is surely long.
 const FAR: Duration = Duration::from_millis(20);
 
 /// What was measured on the present connection.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     pace: gesta_core::pace::Pace,
-    /// Empty batches answered.
+    /// The number of empty batches that were answered.
     probes: u32,
     is_gathered: bool,
 }
 
 impl Pace {
-    /// Nothing is known of this connection yet.
+    /// Begins to measure a connection of which nothing is known yet.
     pub(crate) fn on(connected: Connected) -> Self {
         Self {
             is_gathered: connected.is_gathered,
@@ -31,33 +32,35 @@ impl Pace {
         }
     }
 
-    /// True if the backend decides when batches leave, and puts those of several logs together.
+    /// Returns whether the backend decides when batches leave, and puts batches of several logs together.
     pub(crate) fn is_gathered(&self) -> bool {
         self.is_gathered
     }
 
-    /// True if the round trip is not known well: an empty batch should be sent while nothing else is under way.
+    /// Returns whether the round trip is not known well, so that an empty batch should be sent while nothing else is
+    /// under way.
     pub(crate) fn wants_probe(&self) -> bool {
         self.probes < PROBES && self.pace.round_trip().is_none_or(|trip| trip < FAR)
     }
 
-    /// A batch of so many rows, sent at that time as the last of `queue` under way, was answered.
+    /// Notes that a batch of `rows` rows was answered. The batch was sent at `sent`, as the last of `queue` batches
+    /// under way.
     pub(crate) fn committed(&mut self, sent: Instant, queue: usize, rows: usize, now: Instant) {
         self.pace.answered(sent.into_std(), queue, now.into_std());
         self.probes = self.probes.saturating_add(u32::from(rows == 0));
     }
 
-    /// As [`gesta_core::pace::Pace::database_would_be_idle`].
+    /// Returns what [`gesta_core::pace::Pace::database_would_be_idle`] says.
     pub(crate) fn database_would_be_idle(&self, in_flight: usize, oldest: Duration) -> bool {
         self.pace.database_would_be_idle(in_flight, oldest)
     }
 
-    /// As [`gesta_core::pace::Pace::is_near`].
+    /// Returns what [`gesta_core::pace::Pace::is_near`] says.
     pub(crate) fn is_near(&self) -> bool {
         self.pace.is_near()
     }
 
-    /// As [`gesta_core::pace::Pace::round_trip`].
+    /// Returns what [`gesta_core::pace::Pace::round_trip`] says.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.pace.round_trip()
     }

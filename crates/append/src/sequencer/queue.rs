@@ -1,6 +1,6 @@
-//! Commands that are to be decided: those that have arrived, and those that wait until something was looked up.
+//! The commands that are to be decided: those that have arrived, and those that wait until something was looked up.
 //!
-//! Invariant: a command never overtakes one that waits and touches the same stream.
+//! Invariant: a command never overtakes a waiting command that touches the same stream.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::command::Command;
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     pub(crate) command: Command<T>,
-    /// The number of the lookup of stored events that it waits for.
+    /// The number of the lookup of stored events that the command waits for.
     pub(crate) lookup: Option<u64>,
     /// What the lookup found.
     pub(crate) found: Option<Vec<Found>>,
@@ -22,12 +22,12 @@ pub(crate) struct Waiting<T> {
 /// The commands that are to be decided.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Commands that have arrived and were not looked at yet, oldest first.
+    /// The commands that have arrived and were not looked at yet, oldest first.
     pub(crate) inbox: VecDeque<Command<T>>,
     pub(crate) waiting: VecDeque<Waiting<T>>,
-    /// Streams that a waiting command touches, with the number of such commands.
+    /// The streams that waiting commands touch, each with the number of such commands.
     held: HashMap<StreamId, usize>,
-    /// True if some of the waiting commands may be ready.
+    /// Whether some of the waiting commands may be ready.
     pub(crate) some_are_ready: bool,
     arrivals: u64,
 }
@@ -56,7 +56,7 @@ impl<T> Queue<T> {
         self.inbox.push_back(command);
     }
 
-    /// True if the command must stay after one that waits.
+    /// Returns whether the command must stay after a waiting command.
     pub(crate) fn is_held(&self, command: &Command<T>) -> bool {
         !self.held.is_empty()
             && command
@@ -77,7 +77,7 @@ impl<T> Queue<T> {
         });
     }
 
-    /// Notes that a command, which was taken out of those waiting, waits no longer.
+    /// Notes that a command, which was taken out of the waiting commands, waits no longer.
     pub(crate) fn release(&mut self, command: &Command<T>) {
         for part in &command.parts {
             if let Some(count) = self.held.get_mut(&part.stream) {
@@ -89,7 +89,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes out of those waiting what `select` chooses.
+    /// Takes out the waiting commands that `select` chooses.
     pub(crate) fn extract_waiting(
         &mut self,
         mut select: impl FnMut(&Waiting<T>) -> bool,
@@ -103,7 +103,7 @@ impl<T> Queue<T> {
         commands
     }
 
-    /// Puts everything back into the inbox, with these commands, in the order of arrival.
+    /// Puts all waiting commands back into the inbox, with these commands, in the order of arrival.
     pub(crate) fn start_over(&mut self, commands: impl IntoIterator<Item = Command<T>>) {
         self.held.clear();
         let waiting = self.waiting.drain(..).map(|waiting| waiting.command);
@@ -114,7 +114,7 @@ impl<T> Queue<T> {
             .sort_by_key(|command| command.sequence);
     }
 
-    /// Takes out all commands that `select` chooses, wherever they are.
+    /// Takes out all commands that `select` chooses, waiting or in the inbox.
     pub(crate) fn extract(
         &mut self,
         mut select: impl FnMut(&Command<T>) -> bool,

@@ -1,7 +1,7 @@
-//! Reads under way, and what each of them is for.
+//! The reads under way, and the purpose of each.
 //!
-//! Bounds: few at once, each for many commands. An answer that is outdated, for everything was undone meanwhile, is
-//! dropped.
+//! Bounds: few reads are under way at once, each for many commands. An answer is dropped if it is outdated because
+//! everything was undone meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,46 +16,46 @@ use super::knowledge::{Listing, OlderIds};
 use super::lookup::{Hits, Questions, Search, Suspected};
 use super::trouble::Trouble;
 
-/// Streams looked up in one statement.
+/// The greatest number of streams that one statement looks up.
 pub(crate) const LOAD_STREAMS_MAX: usize = 1_000;
-/// Such statements under way at once.
+/// The greatest number of such statements under way at once.
 const LOADS_MAX: usize = 2;
-/// Commands whose events are sought in one statement.
+/// The greatest number of commands whose events one statement seeks.
 const SEARCH_COMMANDS_MAX: usize = 500;
-/// Such statements under way at once.
+/// The greatest number of such statements under way at once.
 const SEARCHES_MAX: usize = 2;
-/// Time before the ids of the window that could not be read are tried again.
+/// The time before ids of the window that could not be read are tried again.
 const BACKFILL_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a read is for.
+/// The purpose of a read.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    /// The recovery under way waits for it.
+    /// The recovery under way waits for the read.
     Recovery,
-    /// Streams and types that commands wait for.
+    /// Commands wait for these streams and types.
     Load(LoadRequest),
-    /// The same, asked for before everything was undone: the answer does not count.
+    /// The load was asked for before everything was undone: its answer does not count.
     OutdatedLoad,
-    /// The events of several commands, by the numbers of their lookups.
+    /// The events of several commands are sought, by the numbers of their lookups.
     Search(Vec<(u64, Questions)>),
-    /// The events of one command, by the number of its lookup.
+    /// The events of one command are looked up, by the number of its lookup.
     LookUp(u64),
-    /// The names of all streams, by the number of the listing.
+    /// The names of all streams are listed, by the number of the listing.
     List(u64),
-    /// Where the deduplication window begins.
+    /// The beginning of the deduplication window is sought.
     WindowStart,
-    /// Ids of the window, which begins after this position.
+    /// Ids of the window, which begins after this position, are read.
     Ids(Position),
 }
 
-/// The backfill: reading the ids of the deduplication window, newest first, in the background.
+/// The backfill: it reads the ids of the deduplication window, newest first, in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backfill {
-    /// Not begun, done, or under way.
+    /// The backfill is not begun, or done, or a read of it is under way.
     Nothing,
-    /// The start of the window is to be found; not before this time.
+    /// The start of the window must be found, but not before this time.
     FindStart(Option<Instant>),
-    /// The next range is to be read of the window that begins after this position; not before this time.
+    /// The next range must be read of the window that begins after this position, but not before this time.
     Read(Position, Option<Instant>),
 }
 
@@ -67,10 +67,10 @@ pub(crate) struct Reads {
     pending: HashMap<JobId, Purpose>,
     loading: HashSet<StreamId>,
     loads: usize,
-    /// A load has failed: the next one is tried not before this time.
+    /// The time before which no load is tried, because a load has failed.
     loads_paused_until: Option<Instant>,
     load_trouble: Trouble,
-    /// Lookups that are sent together with others.
+    /// The lookups that will be sent together with others.
     due: Vec<(u64, Questions)>,
     searches: usize,
     backfill: Backfill,
@@ -104,7 +104,7 @@ impl Reads {
         (id, Job(what))
     }
 
-    /// A read has ended: what was it for? `None` if nobody waits for it any more.
+    /// Ends a read. Returns its purpose; `None` if nobody waits for the read any more.
     pub(crate) fn end(&mut self, id: JobId) -> Option<Purpose> {
         let purpose = self.pending.remove(&id)?;
         match &purpose {
@@ -127,11 +127,12 @@ impl Reads {
             .retain(|_, purpose| !matches!(purpose, Purpose::Recovery));
     }
 
-    /// Marks the loads under way as outdated, because everything was undone: their answers may lack what others have
+    /// Marks the loads under way as outdated, because everything was undone. Their answers may lack what others have
     /// appended.
     ///
-    /// The streams of an outdated load may be asked for again before it ends. They are not counted as being loaded
-    /// then: otherwise a third load could overtake the second, whose answer would be outdated without anybody knowing.
+    /// The streams of an outdated load may be asked for again before that load ends. These streams are no longer
+    /// counted as being loaded. Otherwise a third load could overtake the second, and the outdated answer of the second
+    /// would be taken as new.
     pub(crate) fn outdate(&mut self) {
         for purpose in self.pending.values_mut() {
             if matches!(purpose, Purpose::Load(_)) {
@@ -142,7 +143,8 @@ impl Reads {
         self.due.clear();
     }
 
-    /// Drops the reads of ids and names, because everything was forgotten: they would not join what will be known.
+    /// Drops the reads of ids and names, because everything was forgotten: the answers would not join what will be
+    /// known.
     pub(crate) fn forget(&mut self) {
         self.pending.retain(|_, purpose| {
             !matches!(
@@ -159,7 +161,7 @@ impl Reads {
 
     // ---- streams and types ----
 
-    /// True if another load may be sent. A pause that is over ends.
+    /// Returns whether another load may be sent. A pause that is over ends.
     pub(crate) fn may_load(&mut self, now: Instant) -> bool {
         self.loads_paused_until = self.loads_paused_until.filter(|until| now < *until);
         self.loads < LOADS_MAX && self.loads_paused_until.is_none()
@@ -180,13 +182,13 @@ impl Reads {
         self.load_trouble.forget();
     }
 
-    /// Ends the pause, because a load has succeeded. True if the log was told of the fault.
+    /// Ends the pause, because a load has succeeded. Returns whether the fault was logged.
     pub(crate) fn resume_loads(&mut self) -> bool {
         self.loads_paused_until = None;
         self.load_trouble.clear()
     }
 
-    /// True while loads are tried again and again.
+    /// Returns whether loads are failing and tried again.
     pub(crate) fn are_loads_failing(&self) -> bool {
         self.load_trouble.last_error().is_some()
     }
@@ -195,7 +197,7 @@ impl Reads {
         self.loads > 0
     }
 
-    /// Claims a stream for a load; false if it is being loaded.
+    /// Claims a stream for a load. Returns false if the stream is being loaded.
     pub(crate) fn claim(&mut self, stream: &StreamId) -> bool {
         self.loading.insert(stream.clone())
     }
@@ -207,7 +209,8 @@ impl Reads {
 
     // ---- stored events ----
 
-    /// Numbers a lookup of stored events. One that searches a part of the window is sent together with others.
+    /// Numbers a lookup of stored events. A lookup that searches a part of the window is sent later, together with
+    /// others; another one is returned as a read.
     pub(crate) fn look_up(&mut self, questions: Questions) -> (u64, Option<(JobId, Job)>) {
         self.lookups += 1;
         let number = self.lookups;
@@ -220,7 +223,7 @@ impl Reads {
         (number, Some(job))
     }
 
-    /// Looks up the events of one command, where a search has found these.
+    /// Looks up the events of one command, for which a search has found these hits.
     pub(crate) fn look_up_with(
         &mut self,
         number: u64,
@@ -230,8 +233,8 @@ impl Reads {
         self.begin(What::LookUp(questions, hits), Purpose::LookUp(number))
     }
 
-    /// The next search for the events of many commands, if one is due: until the ids of the window are known, every
-    /// append to an old stream may need one.
+    /// Begins the next search for the events of many commands, if one is due. Until the ids of the window are known,
+    /// every append to an old stream may need a search.
     pub(crate) fn search(&mut self) -> Option<(JobId, Job)> {
         if self.due.is_empty() || self.searches >= SEARCHES_MAX {
             return None;
@@ -260,13 +263,14 @@ impl Reads {
         self.backfill = Backfill::FindStart(None);
     }
 
-    /// Goes on with the window that begins after `start`. True if a fault is over by that of which the log was told.
+    /// Goes on with the window that begins after `start`. Returns whether this ends a fault that was logged.
     pub(crate) fn go_on_with_window(&mut self, start: Position) -> bool {
         self.backfill = Backfill::Read(start, None);
         self.backfill_told.ends()
     }
 
-    /// The start of the window could not be found, or, if it is known, a range not be read: tries again after a pause.
+    /// Tries the backfill again after a pause. Without `start` the start of the window could not be found; with it, a
+    /// range could not be read.
     pub(crate) fn retry_backfill(
         &mut self,
         log: LogId,
@@ -287,7 +291,7 @@ impl Reads {
         };
     }
 
-    /// The next read of ids, if one is due. `older` gives the range to fill; `None` ends it.
+    /// Begins the next read of ids, if one is due. `older` gives the range to fill; `None` ends the backfill.
     pub(crate) fn next_of_window(
         &mut self,
         window: IdempotencyWindow,
@@ -315,7 +319,7 @@ impl Reads {
         }
     }
 
-    /// When a read that could not be done is to be tried again.
+    /// Returns the time at which a read that could not be done is to be tried again.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let backfill = match self.backfill {
             Backfill::FindStart(at) | Backfill::Read(_, at) => at,

@@ -1,23 +1,24 @@
 //! What happens when a batch does not commit.
 //!
 //! All batches chained after it miss as well. When nothing is in flight any more, everything decided is undone, the log
-//! is read from the last row known, and all commands are decided again in their order.
+//! is read from the last known row, and all commands are decided again in their order.
 //!
-//! *Missed*: another process has appended: the log is read, and the sequencer goes on. *Refused*: the database refuses
-//! the content; the batch is halved until the offending append stands alone. *Failed*: a passing reason: wait and go
-//! on; a lasting one: its appends are answered at once. *Unknown*: the connection died. Its statements may still be
-//! waiting in the database and commit later, so looking alone proves nothing. On a new connection (with a new epoch)
-//! the log is read from the last row known; what is found of the lost appends is stored ([`Late`]). The others are
-//! decided and sent again after the same last row, and the first commit makes the lost statements impossible, because
-//! the position that they need is taken. Whichever of the two comes first wins; the other misses, and if it was the
-//! lost statement that came first, catching up finds its events.
+//! The outcome decides what is done. *Missed*: another process has appended. The log is read, and the sequencer goes
+//! on. *Refused*: the database refuses the content. The batch is halved until the offending append stands alone.
+//! *Failed*: for a passing reason the sequencer waits and goes on; for a lasting one the appends of the batch are
+//! answered at once. *Unknown*: the connection died. Its statements may still be waiting in the database and commit
+//! later, so looking alone proves nothing. On a new connection (with a new epoch) the log is read from the last known
+//! row; what is found of the lost appends is stored ([`Late`]). The others are decided and sent again after the same
+//! last row. The first commit makes the lost statements impossible, because the position that they need is taken.
+//! Whichever of the two comes first wins, and the other misses. If the lost statement came first, catching up finds its
+//! events.
 //!
-//! Whatever is found by looking is answered with the next commit on the new connection: that proves it durable, for a
-//! row can be visible although its commit still waits for a synchronous standby.
+//! Whatever is found by looking is answered with the next commit on the new connection. That commit proves it durable,
+//! because a row can be visible while its commit still waits for a synchronous standby.
 //!
-//! When the log cannot be followed from the last row known (too many rows, a gap that scavenging has left, another row
-//! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell
-//! any more.
+//! When the log cannot be followed from the last known row (too many rows, a gap that scavenging has left, another row
+//! in its place), everything known is forgotten. Appends in doubt are then answered *outcome unknown*, because nobody
+//! can tell any more.
 
 use std::time::Duration;
 
@@ -32,15 +33,16 @@ use super::trouble::is_passing;
 use super::{Connected, Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
-/// While appends wait for a database that is away, their age is looked at this often, at least.
+/// The divisor of `give_up_after` that gives the longest back-off. So while appends wait for a database that does not
+/// answer, their age is checked at least this often.
 const GIVE_UP_PRECISION_DIVISOR: u32 = 4;
 
 /// How far catching up has come.
 #[derive(Debug)]
 pub(super) struct CatchUp {
-    /// The last row known, until it was found in the log again.
+    /// The last known row, until it was found in the log again.
     pub(super) known: Option<LogEnd>,
-    /// After this position it is quicker to forget.
+    /// The position after which it is quicker to forget everything known.
     pub(super) limit: Position,
 }
 
@@ -51,7 +53,7 @@ pub(super) enum Phase<T> {
     Running,
     /// A batch did not commit; the answers to all others in flight are awaited.
     Draining {
-        /// The outcome of the first one.
+        /// The outcome of the first batch that did not commit.
         first: BatchOutcome,
         lost: Vec<Lost<T>>,
     },
@@ -59,9 +61,9 @@ pub(super) enum Phase<T> {
     Pausing(Instant, Step),
     /// A connection was asked for.
     Connecting(Goal),
-    /// The log is being read from the last row known.
+    /// The log is being read from the last known row.
     CatchingUp(CatchUp),
-    /// The end of the log is being read; everything known is to be forgotten.
+    /// The end of the log is being read; everything known will be forgotten.
     Forgetting,
     /// Everything is answered, and nothing will come.
     Stopped,
@@ -91,22 +93,22 @@ pub(super) enum Goal {
 #[derive(Debug)]
 pub(crate) struct Recovery<T> {
     pub(super) phase: Phase<T>,
-    /// Events of appends in doubt.
+    /// The events of appends in doubt.
     pub(super) late: Late,
     /// The end of the log as it was known when a batch last missed.
     pub(super) missed_at: Option<Position>,
-    /// Number of misses in a row after which nothing new was found.
+    /// The number of misses in sequence after which nothing new was found.
     pub(super) idle_misses: u32,
-    /// True if rows may have been stored of which the observer was not told.
+    /// Whether rows may have been stored of which the observer was not told.
     pub(super) is_in_doubt: bool,
-    /// True if a connection was open before.
+    /// Whether a connection was open before.
     was_connected: bool,
-    /// True if appends were decided before.
+    /// Whether appends were decided before.
     pub(super) has_run: bool,
 }
 
 impl<T> Recovery<T> {
-    /// The state at the start: the first connection was asked for.
+    /// Makes the state at the start: the first connection was asked for.
     pub(super) fn first() -> Self {
         Self {
             phase: Phase::Connecting(Goal::Forget),
@@ -119,7 +121,7 @@ impl<T> Recovery<T> {
         }
     }
 
-    /// Resets what was counted, because a batch has committed.
+    /// Resets the counts, because a batch has committed.
     pub(super) fn on_committed(&mut self) {
         self.idle_misses = 0;
     }
@@ -137,14 +139,14 @@ impl<T> Sequencer<T> {
         matches!(self.recovery.phase, Phase::Running)
     }
 
-    /// True while nothing is decided: there is no connection, or a batch did not commit and what became of it is being
-    /// found out.
+    /// Returns whether nothing is decided at present: there is no connection, or a batch did not commit and it is not
+    /// yet known what became of it.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
         !matches!(self.recovery.phase, Phase::Running | Phase::Stopped)
     }
 
-    /// True once the last output was given.
+    /// Returns whether the last output was given.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         matches!(self.recovery.phase, Phase::Stopped)
@@ -169,7 +171,7 @@ impl<T> Sequencer<T> {
         self.end_draining(now);
     }
 
-    /// The answer to a batch that was sent after one that did not commit.
+    /// Takes the answer to a batch that was sent after one that did not commit.
     pub(super) fn on_outcome_while_draining(
         &mut self,
         batch: InFlight<T>,
@@ -278,8 +280,8 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Reacts to a refusal of what the first batch contains: answers its only command, or halves the batch. True if
-    /// neither can be done.
+    /// Reacts to a refusal of the content of the first batch: answers its only command, or halves the batch. Returns
+    /// true if neither can be done.
     fn bisect(&mut self, error: &Error, lost: &mut [Lost<T>], now: Now) -> bool {
         let Some(offending) = lost.first_mut() else {
             return false;
@@ -305,7 +307,8 @@ impl<T> Sequencer<T> {
         false
     }
 
-    /// Undoes the batch being formed and these; all commands are to be decided again, in the order in which they came.
+    /// Undoes the batch being formed and these batches. All their commands will be decided again, in the order in which
+    /// they came.
     pub(super) fn undo_all(&mut self, lost: Vec<InFlight<T>>) {
         let forming = std::mem::take(&mut self.forming);
         let mut commands: Vec<Command<T>> = forming.undo(&mut self.knowledge).collect();
@@ -349,7 +352,7 @@ impl<T> Sequencer<T> {
         self.trouble.back_off(longest)
     }
 
-    /// Pauses that are over end, and commands that have waited for too long are given up.
+    /// Ends a pause that is over, and gives up commands that have waited for too long.
     pub(super) fn on_time(&mut self, now: Now) {
         if self.is_running() && !self.reads.are_loads_failing() {
             return;
@@ -433,7 +436,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Answers every command with the error, because nothing can be stored until somebody has mended the database.
+    /// Answers every command with the error, because nothing can be stored until the database is repaired.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         // Retries that waited for a command come to the queue when it is answered.
         loop {
@@ -483,18 +486,19 @@ impl<T> Sequencer<T> {
 }
 
 impl<T> Lost<T> {
-    /// True if a batch after it can have committed: then it may have committed too, or it has no rows.
+    /// Returns whether a batch after this one can have committed. That is so if this one may have committed too, or has
+    /// no rows.
     fn may_have_committed(&self) -> bool {
         self.is_in_doubt || self.batch.batch.rows.is_empty()
     }
 }
 
-/// True if the command was sent before, and its outcome is not known, or its events are not known to be durable.
+/// Returns whether the command was sent before and its outcome is not known, or its events are not known to be durable.
 fn may_be_stored<T>(command: &Command<T>) -> bool {
     command.in_doubt_after.is_some() || command.stored.is_some()
 }
 
-/// The answer to an append that cannot be stored until somebody has mended the database.
+/// Makes the answer to an append that cannot be stored until the database is repaired.
 fn refused_for_good<T>(command: &Command<T>, error: &Error) -> Error {
     let refused = match may_be_stored(command) {
         true => unknown(

@@ -1,4 +1,4 @@
-//! Sending batches, and answering commands when a batch has committed.
+//! Sends batches, and answers commands when a batch has committed.
 
 use std::sync::Arc;
 
@@ -10,12 +10,13 @@ use super::forming::{DependentAnswer, InFlight, appended};
 use super::{Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
-/// Batches of full size under way at once near the database: one that it works on and one that waits.
+/// The number of batches of full size under way at once near the database: one that it works on and one that waits.
 const NEAR_IN_FLIGHT_MAX: usize = 2;
-/// The same where a batch travels for longer than it is worked on: few enough to lose little by a miss.
+/// The number of batches of full size under way at once where a batch travels for longer than it is worked on. The
+/// number is small, so that a miss loses little.
 const FAR_IN_FLIGHT_MAX: usize = 4;
-/// Batches of any size under way where they gather with those of other logs. More would be many small ones, which cost
-/// this process more than the larger batches that form meanwhile.
+/// The number of batches of any size under way where they gather with those of other logs. More would be many small
+/// batches, which cost this process more than the larger batches that form meanwhile.
 const GATHERED_IN_FLIGHT_MAX: usize = 4;
 
 impl<T> Sequencer<T> {
@@ -33,16 +34,18 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// True if an empty batch is worth sending: to measure the distance of the database, or to see that it commits
-    /// again.
+    /// Returns whether an empty batch should be sent: to measure the distance of the database, or to see whether it
+    /// commits again.
     fn is_probe_due(&self) -> bool {
         let is_silent = self.in_flight.is_empty() && self.forming.is_empty();
         let measures = self.setting.in_flight_max > 1 && self.pace.wants_probe();
         is_silent && self.queue.is_empty() && (measures || self.trouble.wants_proof())
     }
 
-    /// True if nothing is in flight, or more may be in flight and the batch is at least as large as the smallest under
-    /// way, or the database is far, or the backend gathers batches and few are under way.
+    /// Returns whether the forming batch should be sent now. That is so if nothing is in flight. Otherwise the number
+    /// of batches in flight must be below its bound, and one of three things must hold: the backend gathers batches and
+    /// few are under way; the database would be idle before the next batch reaches it; or few are under way and the
+    /// batch is at least as large as the smallest of them.
     fn is_worth_sending(&self, now: Instant) -> bool {
         let Some(oldest) = self.in_flight.front() else {
             return true;
@@ -64,7 +67,7 @@ impl<T> Sequencer<T> {
                 || in_flight < full_max && self.is_as_large_as_others())
     }
 
-    /// True if the forming batch is as large as the smallest in flight, or the next command does not fit.
+    /// Returns whether the forming batch is as large as the smallest in flight, or the next command does not fit.
     fn is_as_large_as_others(&self) -> bool {
         let rows = self.in_flight.iter().map(|batch| batch.batch.rows.len());
         self.forming.rows() >= rows.min().unwrap_or_default().max(1)
@@ -174,7 +177,7 @@ impl<T> Sequencer<T> {
         self.answer(command, Ok(appended(streams, place)));
     }
 
-    /// True if all commands among which the offending append was sought are stored or answered.
+    /// Returns whether all commands among which the offending append was sought are stored or answered.
     fn has_ended_the_search(&self, batch: &InFlight<T>) -> bool {
         let is_last = |command: &Command<T>| command.sequence >= self.bisection.suspects_until;
         self.bisection.commands_max != usize::MAX
@@ -185,7 +188,7 @@ impl<T> Sequencer<T> {
                 .any(|(command, _)| is_last(command))
     }
 
-    /// Answers a command; retries that waited for it are decided next.
+    /// Answers a command. Retries that waited for it are decided next.
     pub(super) fn answer(&mut self, command: Command<T>, result: Result<Appended>) {
         for retry in self.attempts.end(&command).into_iter().rev() {
             self.queue.inbox.push_front(retry);
@@ -198,10 +201,11 @@ impl<T> Sequencer<T> {
         self.outputs.push(Output::Answer(command.ticket, result));
     }
 
-    /// The answer to a command, made *unknown* if it claims that nothing was stored although its events may be stored,
-    /// or may yet be.
+    /// Makes an answer *unknown* if it claims that nothing was stored although the events of the command may be stored,
+    /// or may be stored later.
     ///
-    /// It cannot happen any more once there is another row after the one that the statement in doubt has to follow.
+    /// The events cannot be stored later once the log has another row after the one that the statement in doubt must
+    /// follow.
     fn certain(&self, command: &Command<T>, result: Result<Appended>) -> Result<Appended> {
         let may_commit_late = command
             .in_doubt_after

@@ -1,5 +1,5 @@
 //! The faults since the last success: how long to wait before the next try, whether appends can succeed at present, and
-//! whether the log was told.
+//! whether the fault was logged.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-/// Faults that pass within this time are not reported.
+/// The time within which a fault may pass without being reported.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
-/// A commit that is unanswered for this long has stalled.
+/// The time after which an unanswered commit has stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
-/// After this time without another try nobody knows whether a lasting fault is still there.
+/// The time without another try after which nobody knows whether a lasting fault is still there.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
-/// Faults since the last commit.
+/// The faults since the last commit.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     back_off: BackOff,
@@ -23,7 +23,8 @@ pub(crate) struct Trouble {
     since: Option<Instant>,
     last: Option<(Instant, Error)>,
     told: Told,
-    /// The same for a lasting fault: one may begin while a passing one lasts.
+    /// Whether a lasting fault was logged. This is kept apart, because a lasting fault may begin while a passing one
+    /// lasts.
     told_lasting: Told,
 }
 
@@ -40,7 +41,7 @@ impl Default for Trouble {
     }
 }
 
-/// True if waiting and trying again may help by itself.
+/// Returns whether waiting and trying again may help by itself.
 pub(crate) fn is_passing(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -70,7 +71,7 @@ impl Trouble {
         }
     }
 
-    /// Forgets all faults, because something has succeeded. True if one was told.
+    /// Forgets all faults, because something has succeeded. Returns whether one was logged.
     pub(crate) fn clear(&mut self) -> bool {
         self.forget();
         self.told.ends() | self.told_lasting.ends()
@@ -86,25 +87,25 @@ impl Trouble {
         };
     }
 
-    /// The last failure.
+    /// Returns the last failure.
     pub(crate) fn last_error(&self) -> Option<&Error> {
         self.last.as_ref().map(|(_, error)| error)
     }
 
-    /// How long to wait before the next try, at most `longest`.
+    /// Returns how long to wait before the next try, at most `longest`.
     pub(crate) fn back_off(&self, longest: Duration) -> Duration {
         self.pause.min(longest)
     }
 
-    /// True if only a commit can show that a passing fault is over.
+    /// Returns whether only a commit can show that a passing fault is over.
     pub(crate) fn wants_proof(&self) -> bool {
         self.last
             .as_ref()
             .is_some_and(|(_, error)| is_passing(error))
     }
 
-    /// Why appends cannot succeed now; `None` if they can. `oldest_sent`: when the oldest batch that is unanswered was
-    /// sent.
+    /// Returns why appends cannot succeed now; `None` if they can. `oldest_sent` is the time at which the oldest
+    /// unanswered batch was sent.
     pub(crate) fn why_not_ready(
         &self,
         oldest_sent: Option<Instant>,

@@ -1,7 +1,8 @@
 //! What follows from the answers of the registry.
 //!
 //! Invariant: what this node believes about nodes and leases is one look, as the registry gave it, so all of it belongs
-//! to one history. What a change has done is seen by the look that follows; before it, nothing else is changed.
+//! to one history. The look that follows a change shows what the change has done; before that look nothing else is
+//! changed.
 
 use gesta_core::registry::{Look, MoveReason, NodeId, NodeState, Tenure};
 use gesta_core::{LogId, Result};
@@ -42,7 +43,7 @@ impl Core {
         self.observe(now);
     }
 
-    /// Makes room for the states of the logs of a look, and forgets what was going on with those that lie elsewhere
+    /// Makes space for the states of the logs of a look, and forgets what was going on with logs that lie elsewhere
     /// now.
     fn keep_states(&mut self, look: &Look) {
         let last = look.leases.iter().map(|lease| lease.log).max();
@@ -58,7 +59,8 @@ impl Core {
         }
     }
 
-    /// We have seen nothing for a while: what we saw before proves nothing any more.
+    /// Forgets what was seen before, because this node has seen nothing for a while: older looks no longer prove
+    /// anything.
     fn resume(&mut self, now: Moment) {
         self.observations.forget();
         self.settle.disturb(&self.setting.config, now);
@@ -107,7 +109,7 @@ impl Core {
         row.is_some_and(|row| row.generation == generation && row.state == NodeState::Draining)
     }
 
-    /// Is this node still registered?
+    /// Finds out whether this node is still registered.
     fn see_standing(&mut self, was_draining: bool, now: Moment) {
         let Some(look) = &self.look else {
             return;
@@ -175,7 +177,7 @@ impl Core {
         self.see_leases(now);
     }
 
-    /// Notes the epochs, and since when which logs have no valid owner.
+    /// Notes the epochs, and which logs have no valid owner since when.
     fn see_leases(&mut self, now: Moment) {
         let Some(look) = self.look.take() else {
             return;
@@ -215,8 +217,8 @@ impl Core {
         }
     }
 
-    /// What was done is seen by a look at once; what was not done by one soon, for two nodes that get in each other's
-    /// way must not ask the registry without a pause.
+    /// Makes a look follow a change. The look comes at once if something was done. Otherwise the look comes soon,
+    /// because two nodes that hinder each other must not ask the registry without a pause.
     fn look_after(&mut self, something_was_done: bool, now: Moment) {
         if something_was_done {
             self.beat_due = now;
@@ -273,7 +275,7 @@ impl Core {
         });
     }
 
-    /// A change of ours has moved a log.
+    /// Notes that a change of this node has moved a log.
     pub(super) fn on_moved(&mut self, moved: Note) {
         if let Note::Moved { log, epoch, .. } = &moved {
             let known = &mut self.log_mut(*log).known;

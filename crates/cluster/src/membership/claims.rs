@@ -1,7 +1,7 @@
 //! Taking logs that have no valid owner.
 //!
-//! Who takes which is not agreed upon: all nodes compute about the same order, those who come later in it wait a moment
-//! for those who come first, and if two claim the same log, the epoch lets one of them win.
+//! The nodes do not agree upon who takes which log. All nodes compute about the same order; those that come later in it
+//! wait a moment for those that come first. If two nodes claim the same log, the epoch lets one of them win.
 
 use gesta_core::LogId;
 use gesta_core::registry::{
@@ -13,7 +13,7 @@ use super::times::{Moment, RANK_STEP};
 use super::{Change, Core, Note};
 
 impl Core {
-    /// One claim of all logs that are ours to take now.
+    /// Makes one claim of all logs that this node may take now.
     pub(super) fn claim(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
         let mut shares = Shares::of(look);
         let mut claims = Vec::new();
@@ -36,7 +36,8 @@ impl Core {
         (!claims.is_empty()).then_some(Change::Claim(claims))
     }
 
-    /// Logs of ours whose epoch has gone back in a fail-over: others may know a greater one.
+    /// Returns claims of logs of this node whose epoch has gone back in a fail-over, because other nodes may know a
+    /// greater one.
     fn raised(&self, look: &Look, me: &NodeRow) -> Vec<Claim> {
         let ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
         let leases = look.leases.iter().filter(ours);
@@ -79,7 +80,7 @@ impl Core {
         (!is_left_to_others || order.len() == 1) && free_for >= waits && may_have_it
     }
 
-    /// When the next log may be ours to take.
+    /// Returns the moment at which this node may next take a log.
     pub(super) fn claim_at(&self, now: Moment) -> Option<Moment> {
         let look = self.look.as_ref().filter(|look| look.is_registered)?;
         let ranks = u32::try_from(look.nodes.len()).unwrap_or(u32::MAX);
@@ -91,7 +92,7 @@ impl Core {
         free.filter_map(next_step).min()
     }
 
-    /// The registry has answered a claim.
+    /// Takes the answer of the registry to a claim.
     pub(super) fn on_claimed(&mut self, claims: &[Claim], got: &[LogId], now: Moment) {
         let rest = self.beat() * 40;
         for Claim { tenure, .. } in claims
@@ -118,13 +119,13 @@ impl Core {
     }
 }
 
-/// Only a log that was given up as stuck has had an owner and has none.
+/// Returns whether a log was given up as stuck. Only such a log has had an owner and has none.
 fn was_stuck(lease: &LeaseRow) -> bool {
     lease.owner.is_none() && lease.epoch > LeaseEpoch::default()
 }
 
-/// The nodes that may take this log, in the order in which they should: the one that it is pinned to, the one that was
-/// to get it, the one that had it, then whoever has least of its share.
+/// Returns the nodes that may take this log, in the order in which they should: the node to which it is pinned, the
+/// node that was to get it, the node that had it, then the node that has least of its share.
 fn order(shares: &Shares<'_>, lease: &LeaseRow) -> Vec<NodeId> {
     let mut order: Vec<NodeId> = shares.receivers().collect();
     order.sort_by_cached_key(|node| {

@@ -1,8 +1,9 @@
 //! Handing logs over: only the owner of a log decides about it.
 //!
-//! A hand-over begins with `next_owner` in the lease, whether this node has written it or somebody who asks for the
-//! move. So the intention is seen by all, and one that wants to balance waits. This node serves the log until the
-//! statement is sent that ends its tenure; from then on it does not, until a look tells what became of it.
+//! A hand-over begins with `next_owner` in the lease, which this node has written, or somebody who asks for the move.
+//! So all nodes see the intention, and a node that wants to balance waits. This node serves the log until the statement
+//! is sent that ends its tenure. From then on it does not serve the log, until a look tells what became of the
+//! statement.
 
 use gesta_core::LogId;
 use gesta_core::registry::{
@@ -15,7 +16,7 @@ use super::shares::{self, Shares};
 use super::times::{HAND_OVERS_MAX, Moment};
 use super::{Change, Core, Note, Output, Preparation, Readiness};
 
-/// Time between two logs that are moved for the sake of balance.
+/// The time between two moves of logs for the sake of balance.
 const BETWEEN_MOVES: Duration = Duration::from_secs(1);
 
 /// A hand-over that goes on.
@@ -108,7 +109,7 @@ impl Core {
         }
     }
 
-    /// The statement of a hand-over whose taker is ready.
+    /// Returns the statement of a hand-over whose taker is ready.
     pub(super) fn ready_hand_over(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
         for lease in &look.leases {
             let log = self.log_mut(lease.log);
@@ -151,13 +152,13 @@ impl Core {
         });
     }
 
-    /// True if this node did not want the log, not long ago.
+    /// Returns whether the node `node` has refused the log not long ago.
     fn refuses(&self, log: LogId, node: NodeId, now: Moment) -> bool {
         let refused = self.log(log).refused.filter(|(by, _)| *by == node);
         refused.is_some_and(|(_, at)| now.since(at) < self.beat() * 4)
     }
 
-    /// True if it has a log that another node may take.
+    /// Returns whether this node has a log that another node may take.
     pub(super) fn can_give(&self, look: &Look, me: &NodeRow, now: Moment) -> bool {
         let is_ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
         let is_up = |node: &&NodeRow| node.state == NodeState::Up && node.id != me.id;
@@ -168,7 +169,7 @@ impl Core {
         look.leases.iter().filter(is_ours).any(takes)
     }
 
-    /// The next log to give away, or to keep after all.
+    /// Returns the change for the next log that this node gives away, or keeps after all.
     pub(super) fn give(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
         let ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
         let ours: Vec<&LeaseRow> = look.leases.iter().filter(ours).collect();
@@ -187,7 +188,7 @@ impl Core {
         Some(Change::SetNextOwner(lease.log, lease.epoch, Some(to)))
     }
 
-    /// Who cannot or will not take a log is not asked any longer.
+    /// Withdraws the intention to give a log to a node that cannot or will not take it.
     fn withdraw(
         &self,
         look: &Look,
@@ -210,7 +211,8 @@ impl Core {
         Some(Change::SetNextOwner(vain.log, vain.epoch, None))
     }
 
-    /// A node that drains, or that most others cannot call, gives up all it has, a few logs at a time.
+    /// Chooses the next log that a node gives up which drains, or which most others cannot call. Such a node gives up
+    /// all its logs, a few at a time.
     fn evacuate<'a>(
         &self,
         look: &Look,
@@ -246,8 +248,8 @@ impl Core {
         given.next()
     }
 
-    /// Logs move for the sake of order only when nothing else is going on, and right after a look: else several nodes
-    /// would move some at once, each upon an older look.
+    /// Returns whether logs may move for the sake of order. Logs move so only when nothing else is going on, and right
+    /// after a look. Otherwise several nodes would move logs at once, each upon an older look.
     fn may_move_voluntarily(&mut self, look: &Look, now: Moment) -> bool {
         if !std::mem::take(&mut self.may_improve) {
             return false;
@@ -260,7 +262,7 @@ impl Core {
         self.settle.is_over(&self.setting.config, now) && is_one_build && !moves && rested
     }
 
-    /// The one move that brings the logs nearer to where they should be, if it is ours to make.
+    /// Returns the one move that brings the logs nearer to where they should be, if this node must make it.
     fn improve<'a>(
         &self,
         me: &NodeRow,
@@ -280,7 +282,7 @@ impl Core {
     }
 }
 
-/// The next move of one of its logs that a node makes for the sake of pins and balance.
+/// Returns the next move of one of its logs that a node makes for the sake of pins and balance.
 pub(super) fn improvement<'a>(
     shares: &Shares<'_>,
     me: NodeId,

@@ -1,21 +1,22 @@
-//! How often other nodes may make this one look.
+//! How often other nodes may make this node look.
 //!
-//! Why some at once: a node that drains hands over several logs in a moment, and until the taker has looked nobody
-//! serves the log. In a rolling restart of three nodes the next one may have half of all logs. Why not all: who asks
-//! again and again must not make a node ask the registry without a pause.
+//! Why some looks may come at once: a node that drains hands over several logs in a moment, and until the taker has
+//! looked nobody serves such a log. In a rolling restart of three nodes the next node may get half of all logs. Why not
+//! all looks may come at once: a node that asks repeatedly must not make this node ask the registry without a pause.
 
 use std::time::Duration;
 
 use super::times::Moment;
 
-/// Looks that others may ask for at once; one more comes with each such part of a beat.
+/// The number of looks that others may ask for at once. This is also the number of parts of a beat: with each part one
+/// more look may be asked for.
 const AT_ONCE_MAX: u32 = 32;
 
 /// The looks that others may ask for now.
 #[derive(Debug)]
 pub(super) struct Looks {
     left: u32,
-    /// Since when one more is being waited for.
+    /// The moment since which one more look is being waited for.
     since: Moment,
 }
 
@@ -27,7 +28,7 @@ impl Looks {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes one look. Returns whether there was one.
     pub(super) fn take(&mut self, beat: Duration, now: Moment) -> bool {
         let every = beat / AT_ONCE_MAX;
         while self.left < AT_ONCE_MAX && now.since(self.since) >= every {

@@ -18,17 +18,17 @@ pub enum Note {
     Displaced,
     /// This node has declared another one dead.
     NodeDead(NodeId, Arc<str>),
-    /// A log has moved, and this node has done it.
+    /// A log has moved, and this node has moved it.
     Moved {
         /// The log.
         log: LogId,
-        /// Who had it.
+        /// The node that had the log.
         from: Option<NodeId>,
-        /// Who has it now.
+        /// The node that has the log now.
         to: Option<NodeId>,
         /// The epoch that has begun.
         epoch: LeaseEpoch,
-        /// Why.
+        /// The reason for the move.
         reason: MoveReason,
         /// How long this node had seen the log without an owner that lives, if it had.
         without_owner: Option<Duration>,

@@ -1,11 +1,11 @@
-//! Who is dead: what has been *seen* unchanged for long enough.
+//! Which nodes are dead: those that have been *seen* unchanged for long enough.
 //!
-//! Invariants: time counts only between successful looks of our own that are at most 2 B apart; so an outage of the
-//! database, our own pause and a step of any clock prove nothing about others. *Any* change of generation or beat is a
-//! sign of life.
+//! Invariants: time counts only between successful looks of this node that are at most 2 B apart; so an outage of the
+//! database, a pause of this node and a step of any clock prove nothing about others. *Any* change of generation or
+//! beat is a sign of life.
 //!
 //! A node that sees most others silent at once doubts itself and gives all of them one beat more. After that it need
-//! not pause between them: each is declared upon a look of its own, which a single sign of life would change.
+//! not pause between them: each is declared dead upon a look of its own, which a single sign of life would change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use gesta_core::registry::{Generation, Look, NodeId, NodeRow, Suspect};
 use super::shares;
 use super::times::{LOOKS_MIN, Moment, SILENT, SILENT_REFUSED, SILENT_WITH_MOST};
 
-/// When a look was sent, and when its answer came.
+/// The moments at which a look was sent, and at which its answer came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LookTimes {
     pub(crate) sent: Moment,
@@ -25,25 +25,25 @@ pub(crate) struct LookTimes {
 #[derive(Debug)]
 struct Observation {
     seen: (Generation, i64),
-    /// When the first look that saw it was answered.
+    /// The moment at which the first look that saw this state was answered.
     since: Moment,
-    /// Looks that saw it.
+    /// The number of looks that saw this state.
     looks: u32,
-    /// It fell silent together with most others: then it must be silent for longer.
+    /// Whether the node became silent together with most others. Then it must be silent for longer.
     with_most: bool,
-    /// Connections to it that were refused since.
+    /// The number of connections to the node that were refused since.
     refused: u32,
-    /// Since when most others cannot call it, and how many logs it had then.
+    /// The moment since which most others cannot call the node, and how many logs it had then.
     cut_off: Option<(Moment, usize)>,
 }
 
 impl Observation {
-    /// True if looks of ours have covered so much time in which nothing of it changed.
+    /// Returns whether looks of this node have covered so much time in which nothing of the other node has changed.
     fn is_unchanged(&self, times: LookTimes, time: Duration) -> bool {
         self.looks >= LOOKS_MIN && times.sent.since(self.since) >= time
     }
 
-    /// So many beats long must it be silent to be dead.
+    /// Returns for how many beats the node must be silent to be dead.
     fn beats_silent(&self) -> u32 {
         match self {
             // Nobody listens there: that leaves no doubt.
@@ -55,8 +55,8 @@ impl Observation {
         }
     }
 
-    /// True if it is not declared dead within a beat after another one: nothing but its silence speaks against it, and
-    /// that has not been doubted yet.
+    /// Returns whether the node is not declared dead within a beat after another one. That is so if nothing but its
+    /// silence speaks against it, and that silence has not been doubted yet.
     fn waits_its_turn(&self) -> bool {
         self.refused < 2 && !self.with_most
     }
@@ -71,20 +71,20 @@ impl Observation {
     }
 }
 
-/// What we have seen of the other nodes.
+/// What this node has seen of the other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Observations(BTreeMap<NodeId, Observation>);
 
 impl Observations {
-    /// Nothing that was seen before counts any more.
+    /// Forgets what was seen before: nothing of it counts any more.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
 
     /// Takes what a look has seen.
     ///
-    /// If two or more, and more than half, of the others are silent at once, it is more likely that something is wrong
-    /// here. Those that will be overdue next count as well, for they do not all fall silent in the same moment.
+    /// If two or more, and more than half, of the others are silent at once, a fault of this node is more likely. Nodes
+    /// that will be overdue next count as well, because they do not all become silent in the same moment.
     pub(crate) fn see(
         &mut self,
         look: &Look,
@@ -130,14 +130,14 @@ impl Observations {
         }
     }
 
-    /// The node refused a connection: nobody listens there.
+    /// Notes that the node refused a connection: nobody listens there.
     pub(crate) fn refused(&mut self, node: NodeId) {
         if let Some(known) = self.0.get_mut(&node) {
             known.refused += 1;
         }
     }
 
-    /// When to look next, so that a node which is dead is found in time.
+    /// Returns the moment at which to look next, so that a dead node is found in time.
     pub(crate) fn look_at(&self, beat: Duration, now: Moment) -> Option<Moment> {
         let due = |known: &Observation| {
             let times = [SILENT_REFUSED, SILENT, SILENT_WITH_MOST].into_iter();
@@ -149,7 +149,8 @@ impl Observations {
         self.0.values().filter_map(due).min()
     }
 
-    /// The one node to declare dead after this look, if any. `rests`: another one was declared dead within a beat.
+    /// Returns the one node to declare dead after this look, if any. `rests` says that another one was declared dead
+    /// within a beat.
     pub(crate) fn dead(&self, times: LookTimes, beat: Duration, rests: bool) -> Option<Suspect> {
         let is_dead = |known: &Observation| {
             let may_be_now = !(rests && known.waits_its_turn());
@@ -159,7 +160,8 @@ impl Observations {
         Some(known.suspect(*node))
     }
 
-    /// The one node to declare dead although it beats: most others cannot call it, and it does not give up its logs.
+    /// Returns the one node to declare dead although it beats: most others cannot call it, and it does not give up its
+    /// logs.
     pub(crate) fn cut_off(
         &self,
         look: &Look,
@@ -180,7 +182,8 @@ impl Observations {
     }
 }
 
-/// True if we are the lowest of those who cannot call it, and somebody whom all can call may take its logs.
+/// Returns whether this node must declare the other one dead. The declaring node is the one with the lowest number of
+/// those that cannot call the other one, and a node that all can call may take the logs.
 fn is_mine_to_declare(look: &Look, me: &NodeRow, node: &NodeRow) -> bool {
     let lowest = shares::callers_cut(look, node)
         .map(|caller| caller.id)

@@ -1,7 +1,7 @@
 //! Which logs would move for the sake of pins and balance if nothing else happened, for people.
 //!
-//! It makes the decisions of all nodes, one after the other, upon one look. It leaves out what a node knows beyond the
-//! look: who refused a log, which log was stuck elsewhere, and whether membership has settled.
+//! The plan makes the decisions of all nodes, one after the other, upon one look. The plan leaves out what a node knows
+//! beyond the look: which node refused a log, which log was stuck elsewhere, and whether membership has settled.
 
 use gesta_core::LogId;
 use gesta_core::registry::{LeaseRow, Look, MoveReason, NodeId};
@@ -14,15 +14,15 @@ use super::shares::Shares;
 pub struct PlannedMove {
     /// The log.
     pub log: LogId,
-    /// Its owner.
+    /// The owner of the log.
     pub from: NodeId,
-    /// Who would get it.
+    /// The node that would get the log.
     pub to: NodeId,
-    /// Why.
+    /// The reason for the move.
     pub reason: MoveReason,
 }
 
-/// The moves, in the order in which they would be made.
+/// Returns the moves, in the order in which they would be made.
 #[must_use]
 pub fn planned_moves(look: &Look) -> Vec<PlannedMove> {
     let mut look = look.clone();

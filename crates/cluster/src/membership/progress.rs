@@ -1,7 +1,7 @@
 //! Giving up a log whose pipeline is stuck.
 //!
 //! Why: a beat proves that the beat works. A pipeline that hangs on a healthy node would keep its log for ever. But if
-//! no pipeline makes progress, it is the database, and another node would fare no better.
+//! no pipeline makes progress, the cause is the database, and another node would be no better.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::{Change, Core};
 /// How far the pipeline of a log has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sign {
-    /// Counts what it has finished: batches, or answers. Any change is progress.
+    /// A count of what the pipeline has finished: batches, or answers. Any change is progress.
     pub done: u64,
-    /// True if somebody waits for it.
+    /// Whether somebody waits for the pipeline.
     pub is_busy: bool,
 }
 
 #[derive(Debug)]
 struct Lane {
     done: u64,
-    /// Rounds, one after the other, in which it stood still while another one did not.
+    /// The number of rounds in sequence in which the pipeline stood still while another one did not.
     still: u32,
 }
 
@@ -32,13 +32,13 @@ struct Lane {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     lanes: BTreeMap<LogId, Lane>,
-    /// When the last round was taken.
+    /// The moment at which the last round was taken.
     taken: Option<Moment>,
 }
 
 impl Progress {
-    /// Takes the signs of all logs as one round, if the last one is so long ago: looks on request come within
-    /// milliseconds, in which a healthy pipeline need not have moved.
+    /// Takes the signs of all logs as one round, if the last round is at least `apart` ago. Looks on request come
+    /// within milliseconds, in which a healthy pipeline need not have moved.
     pub(crate) fn take(&mut self, signs: &[(LogId, Sign)], apart: Duration, now: Moment) {
         if self.taken.is_some_and(|taken| now.since(taken) < apart) {
             return;
@@ -63,8 +63,8 @@ impl Progress {
         }
     }
 
-    /// The database does not answer: who stands still meanwhile, or comes back a moment later than others, is not
-    /// stuck.
+    /// Forgets all progress, because the database does not answer. A pipeline that stands still meanwhile, or goes on a
+    /// moment later than others, is not stuck.
     pub(crate) fn forget(&mut self) {
         self.lanes.clear();
     }

@@ -1,7 +1,7 @@
 //! When membership has settled, so that logs may be moved for the sake of balance.
 //!
-//! Why: a node that restarts comes back within seconds, and a rolling restart changes the membership again and again;
-//! who balances at once moves logs twice or three times.
+//! Why: a node that restarts comes back within seconds, and a rolling restart changes the membership repeatedly. A node
+//! that balanced at once would move logs two or three times.
 
 use gesta_core::registry::{Generation, Look, NodeId, NodeState};
 
@@ -10,9 +10,9 @@ use super::times::{Config, Moment};
 #[derive(Debug)]
 pub(crate) struct Settle {
     members: Vec<(NodeId, Generation, NodeState)>,
-    /// When they last changed.
+    /// The moment at which the members last changed.
     changed: Moment,
-    /// When they began to change, after they had settled.
+    /// The moment at which the members began to change, after they had settled.
     began: Moment,
 }
 
@@ -38,7 +38,7 @@ impl Settle {
         }
     }
 
-    /// Settling begins anew, for what happened meanwhile was not seen.
+    /// Begins settling anew, because what happened meanwhile was not seen.
     pub(crate) fn disturb(&mut self, config: &Config, now: Moment) {
         if now.since(self.changed) >= config.settle {
             self.began = now;

@@ -1,6 +1,7 @@
-//! Who has how many logs, who should, and who may receive some: computed from a look, nothing is kept.
+//! Which node has how many logs, how many it should have, and which may receive some. This is computed from a look;
+//! nothing is kept.
 //!
-//! All nodes compute this from about the same look and agree, but nothing rests on that: whoever is wrong finds the
+//! All nodes compute this from about the same look and agree, but nothing rests on that: a node that is wrong finds the
 //! epoch of the lease changed.
 
 use std::cmp::Reverse;
@@ -10,13 +11,13 @@ use gesta_core::registry::{LeaseRow, Look, NodeId, NodeRow, NodeState};
 
 use super::random::affinity;
 
-/// How many valid leases a node has.
+/// Returns how many valid leases a node has.
 pub(crate) fn logs_of(look: &Look, node: NodeId) -> usize {
     let holds = |lease: &&LeaseRow| look.holder(lease).is_some_and(|holder| holder.id == node);
     look.leases.iter().filter(holds).count()
 }
 
-/// The nodes that cannot call this one.
+/// Returns the nodes that cannot call this one.
 pub(crate) fn callers_cut<'a>(
     look: &'a Look,
     node: &NodeRow,
@@ -27,19 +28,20 @@ pub(crate) fn callers_cut<'a>(
         .filter(move |other| other.id != id && other.unreachable.contains(&id))
 }
 
-/// True if more than half of the other nodes cannot call this one.
+/// Returns whether more than half of the other nodes cannot call this one.
 pub(crate) fn is_cut_off(look: &Look, node: &NodeRow) -> bool {
     callers_cut(look, node).count() * 2 > look.nodes.len().saturating_sub(1)
 }
 
-/// The nodes that are up and that every other node can call.
+/// Returns the nodes that are up and that every other node can call.
 pub(crate) fn reached_by_all(look: &Look) -> impl Iterator<Item = &NodeRow> {
     look.nodes
         .iter()
         .filter(|node| node.state == NodeState::Up && callers_cut(look, node).next().is_none())
 }
 
-/// True if some logs have no owner that lives, and this node has less than its share of all: it is about to claim some.
+/// Returns whether some logs have no owner that lives, and this node has less than its share of all. Then it is about
+/// to claim some.
 #[must_use]
 pub fn is_about_to_claim(look: &Look, node: NodeId) -> bool {
     let shares = Shares::of(look);
@@ -48,7 +50,7 @@ pub fn is_about_to_claim(look: &Look, node: NodeId) -> bool {
     shares.receives(node) && is_below_floor && look.leases.iter().any(is_free)
 }
 
-/// True if a log may move for the sake of balance.
+/// Returns whether a log may move for the sake of balance.
 pub(crate) fn is_movable(lease: &LeaseRow) -> bool {
     !lease.frozen && lease.pinned.is_none()
 }
@@ -59,9 +61,9 @@ pub(crate) struct Shares<'a> {
     look: &'a Look,
     /// The nodes that may receive logs.
     receivers: Vec<&'a NodeRow>,
-    /// Logs of each node, with those that it is about to get and without those that it is about to give.
+    /// The number of logs of each node, with those that it is about to get and without those that it is about to give.
     counts: BTreeMap<NodeId, i64>,
-    /// Sum of the weights of the receivers.
+    /// The sum of the weights of the receivers.
     weights: i64,
 }
 
@@ -101,7 +103,7 @@ impl<'a> Shares<'a> {
         self.receivers.iter().map(|node| node.id)
     }
 
-    /// The logs that are the node's share, times `weights`.
+    /// Returns the number of logs that are the node's share, times `weights`.
     fn share(&self, node: NodeId) -> i64 {
         let receiver = self.receivers.iter().find(|receiver| receiver.id == node);
         let logs = i64::try_from(self.look.leases.len()).unwrap_or(i64::MAX);
@@ -110,7 +112,7 @@ impl<'a> Shares<'a> {
         })
     }
 
-    /// How much more than its share a node has, times `weights`; less if negative.
+    /// Returns how much more than its share a node has, times `weights`. A negative number means that it has less.
     pub(crate) fn excess(&self, node: NodeId) -> i64 {
         self.count(node).saturating_mul(self.weights) - self.share(node)
     }
@@ -119,7 +121,7 @@ impl<'a> Shares<'a> {
         self.counts.get(&node).copied().unwrap_or_default()
     }
 
-    /// Its share, rounded up.
+    /// Returns the share of a node, rounded up.
     fn ceiling(&self, node: NodeId) -> i64 {
         let weights = self.weights.max(1);
         (self.share(node) + weights - 1) / weights
@@ -147,7 +149,7 @@ impl<'a> Shares<'a> {
         *self.counts.entry(node).or_default() += 1;
     }
 
-    /// The order in which nodes take a log: who has least of its share first.
+    /// Returns the key by which nodes are ordered to take a log: the node that has least of its share comes first.
     pub(crate) fn order(&self, lease: &LeaseRow, node: NodeId) -> (i64, Reverse<u64>, NodeId) {
         (
             self.excess(node),
@@ -156,7 +158,7 @@ impl<'a> Shares<'a> {
         )
     }
 
-    /// The one node that should give away a log for the sake of balance, if any has too many and may give one.
+    /// Returns the one node that should give away a log for the sake of balance, if any has too many and may give one.
     pub(crate) fn giver(&self) -> Option<NodeId> {
         let above = self.receivers().filter(|node| self.is_above_ceiling(*node));
         let givers = above.filter(|node| self.has_movable(*node));

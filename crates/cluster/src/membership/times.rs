@@ -1,33 +1,34 @@
-//! The times of the protocol: two that are set, the others follow from them.
+//! The times of the protocol: two are set, and the others follow from them.
 
 use std::time::Duration;
 
-/// Time since some start, by a clock that counts the time in which the machine was suspended and never steps.
+/// The time since some start, by a clock that counts the time in which the machine was suspended and never steps.
 ///
-/// A clock of its own, for the monotonic clock of many systems stands still during suspension.
+/// A moment belongs to a clock of its own, because the monotonic clock of many systems stands still during suspension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// The time from `earlier` to this moment; 0 if it is later.
+    /// Returns the time from `earlier` to this moment; 0 if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment so much later.
+    /// Returns the moment that is later by `time`.
     #[must_use]
     pub fn plus(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
     }
 }
 
-/// The times that are set. Equal in all nodes of a database.
+/// The times that are set. These times must be equal in all nodes of a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Shortest time from one beat to the next; with more than 30 nodes it is longer. At least 10 ms.
+    /// The shortest time from one beat to the next. With more than 30 nodes the time is longer. This value is at least
+    /// 10 ms.
     pub beat_min: Duration,
-    /// So long must no node have come or gone before logs are moved for the sake of balance.
+    /// The time for which no node may have come or gone before logs are moved for the sake of balance.
     pub settle: Duration,
 }
 
@@ -40,41 +41,41 @@ impl Default for Config {
     }
 }
 
-/// What each further node adds to the time between beats, so that the database gets at most 20 beats a second.
+/// The time that each further node adds to the time between beats, so that the database gets at most 20 beats a second.
 const BEAT_PER_NODE: Duration = Duration::from_millis(50);
-/// Settling ends after this many times `settle`, even if nodes keep coming and going.
+/// The number of times `settle` after which settling ends, even if nodes keep coming and going.
 const SETTLE_MAX: u32 = 6;
-/// *D* in beats: a node is dead when it has been silent for so long.
+/// *D* in beats: a node is dead when it has been silent for so many beats.
 pub(crate) const SILENT: u32 = 4;
-/// The same if most others are silent with it. Nodes that are killed at once are seen silent within a beat and its
-/// jitter; this leaves some time until ten seconds are over.
+/// The number of beats for which a node must be silent if most others are silent with it. Nodes that are killed at once
+/// are seen silent within a beat and its jitter; this leaves some time until ten seconds are over.
 pub(crate) const SILENT_WITH_MOST: u32 = 5;
-/// The same if nobody listens at its address.
+/// The number of beats for which a node must be silent if nobody listens at its address.
 pub(crate) const SILENT_REFUSED: u32 = 2;
-/// Looks that must have seen a node unchanged before it is declared dead.
+/// The number of looks that must have seen a node unchanged before it is declared dead.
 pub(crate) const LOOKS_MIN: u32 = 3;
-/// Rank `k` of the nodes that may claim a log waits `k` times this.
+/// The step of waiting before a claim: the node of rank `k` among those that may claim a log waits `k` times this.
 pub(crate) const RANK_STEP: Duration = Duration::from_millis(250);
-/// Logs that a node hands over at once when it drains.
+/// The number of logs that a node hands over at once when it drains.
 pub(crate) const HAND_OVERS_MAX: usize = 4;
-/// Rounds without progress after which a log is given up as stuck.
+/// The number of rounds without progress after which a log is given up as stuck.
 pub(crate) const STUCK_ROUNDS: u32 = 2;
 
 impl Config {
-    /// *B*: the time from one beat to the next, for so many live nodes. Real beats vary by a tenth.
+    /// Returns *B*: the time from one beat to the next, for so many live nodes. Real beats vary by a tenth.
     #[must_use]
     pub fn beat(&self, nodes: usize) -> Duration {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.beat_min.max(BEAT_PER_NODE.saturating_mul(nodes))
     }
 
-    /// *D* = 4 B: a node is dead when its beat has not changed for so long.
+    /// Returns *D* = 4 B: a node is dead when its beat has not changed for so long.
     #[must_use]
     pub fn dead(&self, nodes: usize) -> Duration {
         self.beat(nodes) * SILENT
     }
 
-    /// The longest time that settling takes.
+    /// Returns the longest time that settling takes.
     #[must_use]
     pub fn settle_max(&self) -> Duration {
         self.settle * SETTLE_MAX

@@ -1,4 +1,4 @@
-//! What the rest of the node sees: derived from the last look, anew after each step.
+//! What the rest of the node sees: a view that is derived from the last look, anew after each step.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    /// Each log in order up to the last one of the look.
+    /// Returns the places of the logs, in order, up to the last log of the look.
     fn places(&self, look: &Look, me: Option<NodeId>) -> Vec<LogPlace> {
         let last = look.leases.iter().map(|lease| lease.log).max();
         let mut places = vec![LogPlace::UNKNOWN; last.map_or(0, |last| usize::from(last.0) + 1)];

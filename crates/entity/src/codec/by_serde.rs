@@ -1,4 +1,4 @@
-//! [`SerdeEvents`]: events by serde, in any format that can tell an enum's content apart from its name.
+//! [`SerdeEvents`]: events by serde, in any format that can tell the content of an enum apart from its name.
 //!
 //! Not here: the formats (`json`, `cbor`), how an enum is taken apart (`tagged`), chains of upcasts (`upcast`).
 
@@ -17,9 +17,9 @@ use super::{CodecError, Encoded, EventCodec, Stored, stored_type};
 
 /// How values of serde are written and read.
 pub trait Format: 'static {
-    /// For `Debug`.
+    /// The name of the format, for `Debug`.
     const NAME: &'static str;
-    /// What its data are.
+    /// What the data of the format is: JSON or another form.
     const CONTENT_TYPE: ContentType;
 
     /// Refuses stored data that cannot be of this format, whatever the bytes are.
@@ -31,21 +31,21 @@ pub trait Format: 'static {
     /// Reads a value that takes all of the data.
     fn read<T: DeserializeOwned>(data: &[u8]) -> std::result::Result<T, String>;
 
-    /// Reads the event of this name, whose content takes all of the data.
+    /// Reads the event of this name. Its content must take all of the data.
     fn read_event<E: DeserializeOwned>(
         name: &str,
         data: &[u8],
     ) -> std::result::Result<E, ReadError<String>>;
 }
 
-/// Events by serde, in the format `F`: [`JsonEvents`](crate::JsonEvents), `CborEvents` (feature `cbor`).
+/// A codec for events by serde, in the format `F`: [`JsonEvents`](crate::JsonEvents), `CborEvents` (feature `cbor`).
 pub struct SerdeEvents<E, F> {
     upcasts: Upcasts,
     events: PhantomData<fn(E, F) -> E>,
 }
 
 impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEvents<E, F> {
-    /// A codec for the variants of `E`.
+    /// Makes a codec for the variants of `E`.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEvents<E, F> {
     }
 }
 
-/// A [`SerdeEvents`] that also reads older forms; [`build`](Self::build) checks it.
+/// A [`SerdeEvents`] that also reads older forms. [`build`](Self::build) checks it and makes it ready.
 #[must_use = "call build()"]
 pub struct SerdeEventsBuilder<E, F> {
     steps: Vec<UpcastStep>,
@@ -79,10 +79,10 @@ pub struct SerdeEventsBuilder<E, F> {
 impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEventsBuilder<E, F> {
     /// Reads events stored as `from` as events of type `to`, which is a variant of `E` or begins another upcast.
     ///
-    /// `convert` turns the old data into the new ones, as types of serde: a struct of the old form,
-    /// [`serde_json::Value`] where the data have no bytes in them, or a value of another crate. Its error says what
-    /// is wrong with the data and makes the event malformed. It runs at each read of an old event and must always
-    /// give the same answer. What is stored never changes.
+    /// `convert` turns the old data into the new data, as types of serde: a struct of the old form,
+    /// [`serde_json::Value`] if the data has no bytes in it, or a value of another crate. Its error says what is wrong
+    /// with the data and makes the event malformed. `convert` runs at each read of an old event and must always give
+    /// the same answer. What is stored never changes.
     ///
     /// ```
     /// use gesta_entity::{EventCodec, JsonEvents, Stored};
@@ -126,11 +126,12 @@ impl<E: Serialize + DeserializeOwned + 'static, F: Format> SerdeEventsBuilder<E,
         self
     }
 
-    /// Checks the upcasts and gives the codec.
+    /// Checks the upcasts and returns the codec.
     ///
     /// # Errors
-    /// `InvalidArgument` if `E` is no enum in serde's default representation, or an upcast is declared twice, begins
-    /// at a variant of `E`, leads in a circle, or leads to a type that is neither a variant nor upcast.
+    /// `InvalidArgument` if `E` is no enum in serde's default representation. The error is also returned if an upcast
+    /// is declared twice, begins at a variant of `E`, leads in a circle, or leads to a type that is neither a variant
+    /// nor upcast.
     pub fn build(self) -> Result<SerdeEvents<E, F>> {
         let names = tagged::names_of::<E>().ok_or_else(|| Error::invalid("codec", NOT_AN_ENUM))?;
         Ok(SerdeEvents {

@@ -13,15 +13,15 @@ use super::readable::{Numbers, Readable};
 use super::tagged::{self, ReadError};
 use super::{CodecError, Stored, refuse_json};
 
-/// Events as CBOR (RFC 8949), by serde: smaller and faster than JSON, still self-describing, for data with bytes in
-/// them or numbers that JSON does not have.
+/// A codec for events as CBOR (RFC 8949), by serde. CBOR is smaller and faster than JSON and still self-describing. It
+/// is for data that has bytes in it, or numbers that JSON does not have.
 ///
-/// The same enum and the same attributes as with [`JsonEvents`](crate::JsonEvents); the name of a variant is the type
-/// of the event on disk, its content the data. A unit variant is stored as an empty map. Nesting deeper than 100 is
-/// refused before it is stored, nesting deeper than 255 when it is read.
+/// The enum and its attributes are the same as with [`JsonEvents`](crate::JsonEvents): the name of a variant is the
+/// type of the event on disk, and its content is the data. A unit variant is stored as an empty map. Nesting deeper
+/// than 100 levels is refused before it is stored, and nesting deeper than 255 levels is refused when it is read.
 ///
-/// An event that was stored as JSON is refused when read: to change over, write an [`EventCodec`] that
-/// encodes with this one and decodes with the one that [`Stored::content_type`] calls for.
+/// An event that was stored as JSON is refused when it is read. To change from JSON to CBOR, write an [`EventCodec`]
+/// that encodes with this codec and decodes with the codec that [`Stored::content_type`] calls for.
 ///
 /// ```
 /// use gesta_entity::{CborEvents, EventCodec, Stored};
@@ -71,10 +71,10 @@ pub type CborEventsBuilder<E> = SerdeEventsBuilder<E, Cbor>;
 
 const TRAILING: &str = "there are bytes after the data";
 
-/// Begins the array of name and content that [`Named`] is read from.
+/// The first byte of the array of name and content from which [`Named`] is read.
 const ARRAY_OF_TWO: u8 = 0x82;
 
-/// CBOR.
+/// The format CBOR.
 #[derive(Debug)]
 pub enum Cbor {}
 
@@ -123,9 +123,9 @@ impl Format for Cbor {
     }
 }
 
-/// An event, read from an array of name and content.
+/// An event that is read from an array of name and content.
 ///
-/// `ciborium` lends its deserializer only to types, not to values, so the name has to come in with the bytes.
+/// `ciborium` lends its deserializer only to types, not to values, so the name must be part of the bytes.
 enum Named<E> {
     Event(E),
     UnknownName,
@@ -156,7 +156,7 @@ impl<'de, E: DeserializeOwned> Visitor<'de> for NamedVisitor<E> {
     }
 }
 
-/// The content of the event with this name.
+/// Reads the content of the event with this name.
 struct ContentOf<E>(String, PhantomData<E>);
 
 impl<'de, E: DeserializeOwned> DeserializeSeed<'de> for ContentOf<E> {

@@ -9,11 +9,12 @@ use super::readable::{Numbers, Readable};
 use super::tagged::{self, ReadError};
 use super::{CodecError, Stored};
 
-/// Events as JSON text, by serde: the codec to begin with, since what it stores can be read and queried with SQL.
+/// A codec for events as JSON text, by serde. This is the codec to begin with, because what it stores can be read and
+/// queried with SQL.
 ///
 /// `E` is an enum with serde's derives, in serde's default representation. The name of a variant is the type of the
-/// event on disk, so give every variant the name that it is to keep for ever: the Rust name is then free to change.
-/// The content of the variant is the data:
+/// event on disk. So give every variant the name that it is to keep for ever; the Rust name is then free to change. The
+/// content of the variant is the data:
 ///
 /// | variant | data |
 /// |---|---|
@@ -24,11 +25,11 @@ use super::{CodecError, Stored};
 ///
 /// All attributes of serde work: `default` for fields that older events lack, `alias` for types that were renamed,
 /// `other` on a unit variant for types that no longer matter. Events whose form has changed are upcast. To retire a
-/// type of event, let a unit variant have its name as an `alias` and do nothing in `evolve`.
+/// type of event, give its name as an `alias` to a unit variant for which `evolve` does nothing.
 ///
-/// A number comes back exactly as it was. NaN and the infinities, which JSON does not have, and nesting deeper than
-/// 100 are refused before they are stored; nesting deeper than 127 is refused when read. The content type of a stored
-/// event is not looked at.
+/// A number comes back exactly as it was. NaN and the infinities, which JSON does not have, and nesting deeper than 100
+/// levels are refused before they are stored. Nesting deeper than 127 levels is refused when it is read. The content
+/// type of a stored event is not checked.
 ///
 /// ```
 /// use gesta_entity::{EventCodec, JsonEvents, Stored};
@@ -55,7 +56,7 @@ pub type JsonEvents<E> = SerdeEvents<E, Json>;
 /// A [`JsonEvents`] that also reads older forms.
 pub type JsonEventsBuilder<E> = SerdeEventsBuilder<E, Json>;
 
-/// JSON text.
+/// The format JSON text.
 #[derive(Debug)]
 pub enum Json {}
 
@@ -63,7 +64,7 @@ impl Format for Json {
     const NAME: &'static str = "Json";
     const CONTENT_TYPE: ContentType = ContentType::Json;
 
-    /// The content type of a stored event is not looked at.
+    /// Accepts every stored event: the content type is not checked.
     fn check(_: Stored<'_>) -> Result<(), CodecError> {
         Ok(())
     }

@@ -12,16 +12,18 @@ use prost::{DecodeError, Message};
 use super::upcast::{UpcastStep, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
 
-/// Events as Protocol Buffers, by prost: the smallest and fastest form, with a schema that other languages share.
+/// A codec for events as Protocol Buffers, by prost. This is the smallest and fastest form, with a schema that other
+/// languages share.
 ///
-/// `E` is an enum of your own with one prost message per variant. Each message is declared with the type that it has
-/// on disk, how it becomes an event, and how an event gives it back. Fields may be added to a message at any time, by
-/// the rules of Protocol Buffers; a greater change is a new type and an upcast from the old one.
+/// `E` is an enum of your own with one prost message per variant. Each message is declared with its type on disk, with
+/// the way in which it becomes an event, and with the way in which an event gives it back. Fields may be added to a
+/// message at any time, by the rules of Protocol Buffers. A greater change is a new type, with an upcast from the old
+/// type.
 ///
 /// Events that are no messages themselves are declared with [`mapped_event`](ProtoEventsBuilder::mapped_event).
 ///
-/// Nesting deeper than 100 is refused before it is stored and when it is read; an event that was stored as JSON is
-/// refused when read.
+/// Nesting deeper than 100 levels is refused before it is stored and when it is read. An event that was stored as JSON
+/// is refused when it is read.
 ///
 /// ```
 /// use gesta_entity::{EventCodec, ProtoEvents, Stored};
@@ -70,7 +72,8 @@ struct MessageKind<E> {
 }
 
 impl<E> MessageKind<E> {
-    /// The name beside it is for messages, if it is not a valid one.
+    /// Makes a type of event. The name that is returned beside it is for messages, because it may not be a valid event
+    /// type.
     fn new<M: Message + Default>(
         name: String,
         encode: impl Fn(&E) -> Option<Written> + Send + Sync + 'static,
@@ -87,13 +90,13 @@ impl<E> MessageKind<E> {
     }
 }
 
-/// The message of an event as bytes, if the event is of this type.
+/// Returns the message of an event as bytes, if the event is of this type.
 type Encode<E> = Box<dyn Fn(&E) -> Option<Written> + Send + Sync>;
 type Written = std::result::Result<Vec<u8>, DecodeError>;
 type Decode<E> = Box<dyn Fn(&[u8]) -> std::result::Result<E, String> + Send + Sync>;
 
 impl<E: 'static> ProtoEvents<E> {
-    /// Begins a codec, which knows no event yet.
+    /// Begins a codec that knows no event yet.
     #[expect(
         clippy::new_ret_no_self,
         reason = "reads like the other codecs; what is not built is no codec"
@@ -106,7 +109,7 @@ impl<E: 'static> ProtoEvents<E> {
     }
 }
 
-/// The events of a [`ProtoEvents`] as they are declared; [`build`](Self::build) checks them.
+/// The events of a [`ProtoEvents`] as they are declared. [`build`](Self::build) checks them.
 #[must_use = "call build()"]
 pub struct ProtoEventsBuilder<E> {
     kinds: Vec<(String, Result<MessageKind<E>>)>,
@@ -116,8 +119,9 @@ pub struct ProtoEventsBuilder<E> {
 impl<E: 'static> ProtoEventsBuilder<E> {
     /// Stores the message `M` as an event of type `name`.
     ///
-    /// `wrap` makes the event from the message, usually a variant of the enum; `unwrap` gives the message of an
-    /// event, or `None` if the event is of another type. The first type declared whose `unwrap` gives a message wins.
+    /// `wrap` makes the event from the message; usually the event is a variant of the enum. `unwrap` gives the message
+    /// of an event, or `None` if the event is of another type. The first declared type whose `unwrap` gives a message
+    /// wins.
     pub fn event<M: Message + Default>(
         mut self,
         name: impl Into<String>,
@@ -132,12 +136,12 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         self
     }
 
-    /// Stores an event as the message `M` of type `name`, where the two are different types: for a domain that knows
-    /// nothing of Protocol Buffers.
+    /// Stores an event as the message `M` of type `name`, if the two are different types. This is for a domain that
+    /// knows nothing of Protocol Buffers.
     ///
-    /// `to_message` makes the message of an event, or gives `None` if the event is of another type; the first type
-    /// declared that gives a message wins. `from_message` makes the event again; its error says what is wrong with
-    /// the message and makes the event malformed.
+    /// `to_message` makes the message of an event, or gives `None` if the event is of another type. The first declared
+    /// type that gives a message wins. `from_message` makes the event again; its error says what is wrong with the
+    /// message and makes the event malformed.
     ///
     /// ```
     /// # use gesta_entity::ProtoEvents;
@@ -180,8 +184,8 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         self
     }
 
-    /// Reads messages `Old` stored as `from` as messages `New` of type `to`, which is declared as an event or begins
-    /// another upcast.
+    /// Reads messages `Old` that are stored as `from` as messages `New` of type `to`, which is declared as an event or
+    /// begins another upcast.
     ///
     /// The error of `convert` says what is wrong with the message and makes the event malformed. `convert` runs at
     /// each read of an old event and must always give the same answer. What is stored never changes.
@@ -216,11 +220,12 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         self
     }
 
-    /// Checks what was declared and gives the codec.
+    /// Checks what was declared and returns the codec.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name of a type is no [`EventType`] or was declared twice, or an upcast is declared
-    /// twice, begins at the type of an event, leads in a circle, or leads to a type that is neither.
+    /// `InvalidArgument` if the name of a type is no [`EventType`] or was declared twice. The error is also returned if
+    /// an upcast is declared twice, begins at the type of an event, leads in a circle, or leads to a type that is
+    /// neither declared nor upcast.
     pub fn build(self) -> Result<ProtoEvents<E>> {
         let mut kinds: Vec<MessageKind<E>> = Vec::with_capacity(self.kinds.len());
         let mut by_name = HashMap::with_capacity(self.kinds.len());
@@ -244,13 +249,14 @@ impl<E: 'static> ProtoEventsBuilder<E> {
     }
 }
 
-/// Shortest message that may be nested deeper than the 100 levels that prost reads: a level takes two bytes.
+/// The length in bytes from which on a message may be nested deeper than the 100 levels that prost reads: a level takes
+/// two bytes.
 const MAY_BE_TOO_DEEP_BYTES: usize = 200;
 
-/// The bytes of a message, which can be read back.
+/// Returns the bytes of a message, which can surely be read back.
 ///
-/// prost writes any nesting. An event that is stored and cannot be read locks its entity for ever, so a message that
-/// is long enough to be too deep is read before it is stored.
+/// prost writes any nesting. An event that is stored and cannot be read locks its entity for ever. So a message that is
+/// long enough to be too deep is read before it is stored.
 fn write<M: Message + Default>(message: &M) -> Written {
     let data = message.encode_to_vec();
     if data.len() >= MAY_BE_TOO_DEEP_BYTES {

@@ -1,9 +1,9 @@
 //! Refuses values that a format would write but not read back.
 //!
 //! Why: an event that is stored and cannot be read locks its entity for ever, so it is refused before it is stored.
-//! `serde_json` writes `null` in place of NaN and the infinities, and both `serde_json` and `ciborium` write nesting
-//! of any depth but read only so much: a client that sends data as deep as is still accepted could otherwise make an
-//! event of them, one level deeper, that is not.
+//! `serde_json` writes `null` in place of NaN and the infinities. Both `serde_json` and `ciborium` write nesting of any
+//! depth but read only a limited depth. Without the check a client could send data of the greatest depth that is
+//! accepted, and the data could become an event that is one level deeper and cannot be read.
 
 use serde::Serialize;
 use serde::ser::{
@@ -14,17 +14,17 @@ use serde::ser::{
 /// Which numbers a format has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
-    /// All.
+    /// The format has all numbers.
     #[cfg(feature = "cbor")]
     All,
-    /// Neither NaN nor the infinities.
+    /// The format has neither NaN nor the infinities.
     Finite,
 }
 
-/// Deepest nesting that is written. Formats read more (JSON 127, CBOR 255), which leaves some levels for upcasts.
+/// The deepest nesting that is written. Formats read more (JSON 127, CBOR 255), which leaves some levels for upcasts.
 const DEPTH_MAX: u8 = 100;
 
-/// A value, checked while it is serialized.
+/// A value that is checked while it is serialized.
 pub(super) struct Readable<'a, T: ?Sized> {
     value: &'a T,
     limits: Limits,
@@ -37,7 +37,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Within this many further levels of nesting.
+    /// Returns the limits inside `levels` further levels of nesting. The result is an error if that is too deep.
     fn deeper<E: Error>(self, levels: u8) -> Result<Self, E> {
         match self.depth_left.checked_sub(levels) {
             Some(depth_left) => Ok(Self { depth_left, ..self }),
@@ -71,7 +71,7 @@ impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
     }
 }
 
-/// A serializer, or a part of one, that checks and hands on.
+/// A serializer, or a part of one, that checks values and passes them on.
 struct Checked<S>(S, Limits);
 
 impl<S> Checked<S> {

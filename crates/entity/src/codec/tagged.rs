@@ -1,10 +1,10 @@
 //! A serde enum in its default (externally tagged) representation, taken apart: the name of the variant becomes the
-//! type of the event, the content of the variant becomes its data.
+//! type of the event, and the content of the variant becomes its data.
 //!
-//! Why: the name on disk is then what `#[serde(rename)]` says, the data are plain to read in SQL, and no
-//! intermediate tree is built: the content goes straight to the serializer of the format.
-//! Invariants: what is not such an enum is refused, never stored in some other form; a name without variant is told
-//! apart from content that cannot be read.
+//! Why: the name on disk is then what `#[serde(rename)]` says, the data is easy to read in SQL, and no intermediate
+//! tree is built, because the content goes straight to the serializer of the format.
+//! Invariants: a value that is not such an enum is refused, never stored in some other form; a name without a variant
+//! is told apart from content that cannot be read.
 //! Not here: the formats (`json`, `cbor`).
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, VariantAccess, 
 use serde::ser::{self, Impossible, SerializeStruct, SerializeTuple, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// Why a type cannot be an event.
+/// The reason why a type cannot be an event.
 pub(super) const NOT_AN_ENUM: &str =
     "the event type must be an enum in serde's default (externally tagged) representation";
 
@@ -42,7 +42,7 @@ struct ContentSerializer<'a, S> {
     name: &'a Cell<Option<&'static str>>,
 }
 
-/// The parts of a tuple or struct variant, given on as those of a tuple or struct.
+/// The parts of a tuple or struct variant, which are passed on as those of a tuple or struct.
 struct VariantParts<T>(T);
 
 impl<T: SerializeTuple> ser::SerializeTupleVariant for VariantParts<T> {
@@ -104,7 +104,7 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
         self.inner.is_human_readable()
     }
 
-    /// An empty object, so that every event of named fields is an object and fields can be added later.
+    /// Writes an empty object, so that every event of named fields is an object and fields can be added later.
     fn serialize_unit_variant(
         self,
         _name: &'static str,
@@ -148,7 +148,7 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
         self.inner.serialize_struct(variant, len).map(VariantParts)
     }
 
-    /// A wrapper around the enum is looked through.
+    /// Serializes the enum that is inside a wrapper.
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         _name: &'static str,
@@ -209,19 +209,19 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
 
 // ---------------------------------------------------------------------------------------------------------- reading
 
-/// Why a name and its content are no event.
+/// The reason why a name and its content are no event.
 #[derive(Debug)]
 pub enum ReadError<F> {
     /// The enum has no variant of this name.
     UnknownName,
     /// The type is no enum in the default representation.
     NotAnEnum,
-    /// The content is not that of the variant, says the format.
+    /// The format says that the content is not that of the variant.
     Content(F),
 }
 
 impl<F: ToString> ReadError<F> {
-    /// The same, with the words of the format.
+    /// Turns the error of the format into its text.
     pub(super) fn in_words(self) -> ReadError<String> {
         match self {
             Self::UnknownName => ReadError::UnknownName,
@@ -258,7 +258,7 @@ impl<F: de::Error> de::Error for ReadError<F> {
     }
 }
 
-/// A name and its content, as an enum.
+/// A name and its content, which are read as an enum.
 struct Tagged<'n, D> {
     name: &'n str,
     content: D,
@@ -280,7 +280,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tagged<'_, D> {
         visitor.visit_enum(self)
     }
 
-    /// A wrapper around the enum is looked through.
+    /// Deserializes the enum that is inside a wrapper.
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -352,7 +352,7 @@ impl<'de, D: Deserializer<'de>> VariantAccess<'de> for VariantContent<D> {
     }
 }
 
-/// The content of a unit variant: `null`, or an object whose fields, if any, are of no interest.
+/// The content of a unit variant: `null`, or an object whose fields are ignored.
 struct Nothing;
 
 impl<'de> Visitor<'de> for Nothing {
@@ -399,7 +399,7 @@ impl de::Error for NameRefused {
 
 // ----------------------------------------------------------------------------------------------------------- asking
 
-/// The names that the enum `E` can be read from, aliases included; `None` if it is no such enum.
+/// Returns the names from which the enum `E` can be read, aliases included; `None` if it is no such enum.
 pub(super) fn names_of<E: de::DeserializeOwned>() -> Option<&'static [&'static str]> {
     match E::deserialize(Question(PhantomData)) {
         Err(Answer::Names(names)) => Some(names),
@@ -407,7 +407,7 @@ pub(super) fn names_of<E: de::DeserializeOwned>() -> Option<&'static [&'static s
     }
 }
 
-/// Serves no value: it learns what it is asked for.
+/// A deserializer that gives no value: it learns what it is asked for.
 struct Question<'de>(PhantomData<&'de ()>);
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
-//! Upcasting: events stored in an old form are turned into a newer one before they are decoded.
+//! Upcasting: events that are stored in an old form are turned into a newer form before they are decoded.
 //!
-//! Invariants: the stored event is never changed; every chain of steps ends at an event that the codec knows, which
-//! is checked when the codec is built, so reading always ends.
+//! Invariants: the stored event is never changed; every chain of steps ends at an event that the codec knows, which is
+//! checked when the codec is built, so reading always ends.
 //! Not here: how the two forms are read and written (`json`, `cbor`, `proto`).
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use gesta_core::{Error, EventType, Result};
 
 use super::CodecError;
 
-/// Turns the data of the old form into those of the new one.
+/// Turns the data of the old form into the data of the new form.
 pub(super) type Convert = Box<dyn Fn(&[u8]) -> std::result::Result<Vec<u8>, String> + Send + Sync>;
 
 /// One declared step.
@@ -26,7 +26,7 @@ struct Target {
     convert: Convert,
 }
 
-/// All steps, by the type that they begin at.
+/// All steps, by the type at which they begin.
 #[derive(Default)]
 pub(super) struct Upcasts(HashMap<String, Target>);
 
@@ -42,8 +42,9 @@ impl Upcasts {
     /// Checks the steps and takes them.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step begins at an event of the codec or at the same type as another one, or if it
-    /// leads in a circle or to a type that the codec does not know.
+    /// `InvalidArgument` if `from` of a step is no event type, or if the step begins at an event of the codec or at the
+    /// same type as another step. The error is also returned if a step leads in a circle or to a type that the codec
+    /// does not know.
     pub(super) fn new(steps: Vec<UpcastStep>, is_event: impl Fn(&str) -> bool) -> Result<Self> {
         let mut targets = HashMap::with_capacity(steps.len());
         for UpcastStep { from, to, convert } in steps {
@@ -85,7 +86,8 @@ impl Upcasts {
         Err(refused(from, "leads in a circle"))
     }
 
-    /// The type and data to decode in place of the stored ones; `None` if the stored ones are current.
+    /// Returns the type and the data that must be decoded in place of the stored ones; `None` if the stored ones are
+    /// current.
     pub(super) fn apply(
         &self,
         stored_type: &str,

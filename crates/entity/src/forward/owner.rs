@@ -1,7 +1,7 @@
-//! The owner's side: commands and reads that other nodes forward.
+//! The side of the owner: commands and reads that other nodes forward.
 //!
-//! Invariants: they are handed to their shard before the call returns, so they keep their order; they are not forwarded
-//! any further, whoever owns the stream by then.
+//! Invariants: requests are handed to their shard before the call returns, so they keep their order; they are not
+//! forwarded any further, whichever node owns the stream by then.
 
 use std::sync::{Arc, Weak};
 
@@ -38,7 +38,8 @@ impl<D: Decider> PeerService for OwnerSide<D> {
     }
 }
 
-/// Hands a call over. `None` if nothing is done: this build cannot read it, has no such entities, or is closing.
+/// Hands a call to its shard. Returns `None` if nothing is done: this build cannot read the call, has no such entities,
+/// or is shutting down.
 fn begin<D: Decider>(
     runtime: &Shared<D>,
     call: PeerCall,
@@ -74,7 +75,7 @@ fn begin<D: Decider>(
     }
 }
 
-/// The permit of one more command or read. `None` if the runtime is closing.
+/// Returns the permit for one more command or read; `None` if the runtime is shutting down.
 fn admit<D: Decider>(
     runtime: &Shared<D>,
     capacity: &Arc<Capacity>,
@@ -156,7 +157,7 @@ fn begin_read<D: Decider>(
     Some(Ok(answer.boxed()))
 }
 
-/// A read by another node: a copy of the state.
+/// A read by another node, which copies the state.
 struct StateRead<D: Decider> {
     kind: Arc<EntityKind<D>>,
     freshness: Freshness,
@@ -168,9 +169,9 @@ struct StateRead<D: Decider> {
 
 /// What a read by another node has found.
 enum Found<D> {
-    /// No event yet.
+    /// The entity has no event yet.
     Initial,
-    /// A copy of the state.
+    /// The read has found this copy of the state.
     State(D),
 }
 

@@ -1,11 +1,11 @@
 //! The requests for one entity that go to the node that owns its stream: what is sent when, what comes back, and what
-//! is done here instead. Pure: the shard says what it sees and carries out the [`Step`]s.
+//! is done here instead. The module is pure: the shard says what it sees and carries out the [`Step`]s.
 //!
-//! Invariants: requests are decided in the order in which they came. So they are answered in that order; one that came
-//! back waits until nothing after it is under way; it is refused if another node has answered one after it meanwhile;
-//! and nothing is sent while the entity has something in flight here. Whatever another node may have done of a request
-//! is passed on (`in_doubt`).
-//! Not here: the forms of requests and answers (`form`), and what an answer in doubt says (`ask`).
+//! Invariants: requests are decided in the order in which they came. So they are answered in that order. A request that
+//! came back waits until no later request is under way, and is refused if another node has answered a later one
+//! meanwhile. Nothing is sent while the entity has something in flight here. Whatever another node may have done of a
+//! request is passed on (`in_doubt`).
+//! Not here: the forms of requests and answers (`forms`), and what an answer in doubt says (`ask`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use bytes::Bytes;
 use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
 use tokio::time::Instant;
 
-/// Pause before a request is sent again whose owner could not be reached.
+/// The pause before a request is sent again whose owner could not be reached.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// The requests, oldest first.
+/// The requests for one entity, oldest first.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     entries: VecDeque<Entry<T>>,
@@ -28,39 +28,40 @@ pub(crate) struct Queue<T> {
 struct Entry<T> {
     number: u64,
     request: T,
-    /// It is not sent after this. One moment for all of its life, however often it comes back.
+    /// The moment after which the request is not sent. This moment stays the same however often the request comes back.
     deadline: Instant,
-    /// Another node may have done it, or may yet do it.
+    /// Whether another node may have done the request, or may do it later.
     in_doubt: bool,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// It waits to be sent, or to be done here; not before this moment.
+    /// The request waits to be sent, or to be done here, but not before this moment.
     Waits(Option<Instant>),
-    /// It is to be done here, whoever owns the stream.
+    /// The request must be done here, whichever node owns the stream.
     Here,
-    /// It is under way.
+    /// The request is under way.
     Sent,
     Answered(Bytes),
     Refused(Refusal),
 }
 
-/// Why a request ends without an answer of another node.
+/// The reason why a request ends without an answer of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The owner was not reached in time.
     Unreachable,
-    /// The owner has answered what cannot be read.
+    /// The answer of the owner cannot be read.
     Unreadable,
-    /// The owner's answer cannot travel.
+    /// The answer of the owner is too large to be sent.
     AnswerTooLarge,
     /// The owner did not answer in time.
     Late,
-    /// It came back, and one after it was answered: to do it now would change their order.
+    /// The request came back after a later request was answered. To do the request now would change the order of the
+    /// two.
     Overtaken,
-    /// Too much waits for the owner.
+    /// Too many requests wait for the owner.
     Overloaded,
     /// This node is shutting down.
     Closed,
@@ -69,11 +70,11 @@ pub(crate) enum Refusal {
 /// What is to be done with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
-    /// Send the request of this number, see [`Queue::sending`].
+    /// The request of this number must be sent, see [`Queue::sending`].
     Send(u64),
-    /// Do it here.
+    /// The request must be done here.
     Here { request: T, in_doubt: bool },
-    /// Another node has answered.
+    /// Another node has answered the request.
     Answer {
         request: T,
         body: Bytes,
@@ -86,12 +87,12 @@ pub(crate) enum Step<T> {
     },
 }
 
-/// What the shard knows of the entity.
+/// What the shard knows about the entity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// This node owns the stream.
+    /// Whether this node owns the stream.
     pub(crate) is_here: bool,
-    /// The entity has something in flight on this node.
+    /// Whether the entity has something in flight on this node.
     pub(crate) is_busy: bool,
     pub(crate) now: Instant,
 }
@@ -99,9 +100,9 @@ pub(crate) struct Seen {
 /// Where a request may be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestPlace {
-    /// On the node that owns the stream.
+    /// The request may be done on the node that owns the stream.
     Owner,
-    /// Only here: it has no form in which it could be sent.
+    /// The request can only be done here: it has no form in which it could be sent.
     Here,
 }
 
@@ -125,7 +126,7 @@ impl<T> Queue<T> {
         self.entries.push_back(entry);
     }
 
-    /// Takes requests that came before all others, and were tried here. Nothing may be under way.
+    /// Takes requests that came before all others, and that were tried here. No request may be under way.
     pub(crate) fn push_front(&mut self, requests: VecDeque<(T, RequestPlace, Instant)>) {
         for (request, place, deadline) in requests.into_iter().rev() {
             let entry = self.entry(request, place, deadline);
@@ -148,13 +149,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// A request that [`Step::Send`] names, until when it may be answered, and whether it is in doubt.
+    /// Returns a request that [`Step::Send`] names, the moment until which it may be answered, and whether it is in
+    /// doubt.
     pub(crate) fn sending(&mut self, number: u64) -> Option<(&mut T, Instant, bool)> {
         let entry = self.entries.iter_mut().find(|entry| entry.number == number);
         entry.map(|entry| (&mut entry.request, entry.deadline, entry.in_doubt))
     }
 
-    /// What became of a request that was sent.
+    /// Takes the outcome of a request that was sent.
     pub(crate) fn outcome(
         &mut self,
         number: u64,
@@ -191,7 +193,7 @@ impl<T> Queue<T> {
         };
     }
 
-    /// The next thing to do, if there is any now.
+    /// Returns the next step, if there is one now.
     pub(crate) fn next(&mut self, seen: Seen) -> Option<Step<T>> {
         if let Some(ended) = self.ended() {
             return Some(ended);
@@ -229,7 +231,7 @@ impl<T> Queue<T> {
         None
     }
 
-    /// The answer of the oldest request, if it is there.
+    /// Returns the answer or the refusal of the oldest request, if that request has ended.
     fn ended(&mut self) -> Option<Step<T>> {
         let is_ended =
             |entry: &mut Entry<T>| matches!(entry.state, State::Answered(_) | State::Refused(_));
@@ -254,7 +256,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// When to ask for the next step at the latest, if nothing happens before.
+    /// Returns the moment at which to ask for the next step if nothing happens before.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         let waiting = self.entries.iter().flat_map(|entry| match entry.state {
             State::Waits(earliest) => [earliest, Some(entry.deadline)],
@@ -265,7 +267,7 @@ impl<T> Queue<T> {
 }
 
 impl<T> Entry<T> {
-    /// True if it must still be sent or done here.
+    /// Returns whether the request must still be sent or done here.
     fn is_open(&self) -> bool {
         matches!(self.state, State::Waits(_) | State::Here)
     }

@@ -1,23 +1,23 @@
 //! Remembered commands, oldest first, in pieces that copies share.
 //!
-//! Why: a snapshot is taken on the command path and must not copy thousands of keys there. A copy costs a pointer per
-//! full piece and one per command of the piece that is not full.
+//! Why: a snapshot is taken while a command is carried out and must not copy thousands of keys at that moment. A copy
+//! costs one pointer for each full piece, and one for each command of the piece that is not full.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Remembered;
 
-/// Commands of a full piece: about the root of the keys that an entity remembers, so that neither part of a copy is
-/// long.
+/// The number of commands in a full piece. This is about the square root of the number of keys that an entity
+/// remembers, so that neither part of a copy is long.
 const PIECE: usize = 128;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct List {
     full: VecDeque<Arc<[Arc<Remembered>]>>,
-    /// Number of commands of the first full piece that are forgotten.
+    /// The number of commands of the first full piece that are forgotten.
     forgotten: usize,
-    /// The piece that is being filled; younger than the full ones.
+    /// The piece that is being filled. Its commands are younger than those of the full pieces.
     newest: VecDeque<Arc<Remembered>>,
     len: usize,
 }
@@ -59,7 +59,7 @@ impl List {
         oldest
     }
 
-    /// All commands, the youngest first.
+    /// Iterates over all commands, the youngest first.
     pub(crate) fn youngest_first(&self) -> impl Iterator<Item = &Remembered> {
         let full = self.full.iter().rev().flat_map(|piece| piece.iter().rev());
         let youngest_first = self.newest.iter().rev().chain(full);

@@ -1,7 +1,7 @@
-//! Remembered commands as they stand in snapshots.
+//! Remembered commands as snapshots hold them.
 //!
-//! Why not as they are in memory: when a process has seen a command first is a time of its own, without a clock that
-//! others share; a snapshot says instead how long ago that was when the snapshot was taken.
+//! Why they differ from those in memory: the time at which a process has first seen a command belongs to that process,
+//! without a clock that others share. A snapshot says instead how long before the snapshot that was.
 
 use std::borrow::Cow;
 
@@ -15,17 +15,17 @@ use super::{Fingerprint, List, Remembered};
 pub(crate) struct Held {
     pub(crate) given: List,
     pub(crate) made: List,
-    /// The moment, as in [`Remembered::seen_ms`].
+    /// The moment in milliseconds, as in [`Remembered::seen_ms`].
     pub(crate) now_ms: i64,
-    /// When the youngest command was first seen of those that are forgotten, if one of them can still be sent again.
+    /// The time at which the youngest forgotten command was first seen, if it can still be sent again.
     pub(crate) forgotten_ms: Option<i64>,
 }
 
-/// What a snapshot says of remembered commands.
+/// What a snapshot says about remembered commands.
 #[derive(Debug)]
 pub(crate) struct RestoredKeys {
-    /// Oldest first: those with keys that nodes have made, then those with keys of callers. Their times are relative to
-    /// the moment of the snapshot.
+    /// The commands: first those with keys that nodes have made, then those with keys of callers, each oldest first.
+    /// Their times are relative to the moment of the snapshot.
     pub(crate) keys: Vec<Remembered>,
     pub(crate) forgotten_age_ms: Option<u64>,
 }
@@ -45,11 +45,11 @@ pub(crate) struct StoredCommand<'a> {
     reply: Cow<'a, RawValue>,
     revision: Option<u64>,
     at: i64,
-    /// Missing in what the first versions have stored.
+    /// The fingerprint of the command. What the first versions have stored has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     command: Option<Fingerprint>,
-    /// At least so long before the snapshot the command was carried out. Missing in what the first versions have
-    /// stored.
+    /// The least time in milliseconds between the command and the snapshot. What the first versions have stored has
+    /// none.
     #[serde(default)]
     age_ms: u64,
 }
@@ -66,7 +66,7 @@ impl<'a> StoredCommand<'a> {
         }
     }
 
-    /// The command, with the time relative to the snapshot.
+    /// Returns the command, with a time relative to the snapshot.
     pub(crate) fn read(self) -> Remembered {
         Remembered {
             key: self.key.into_owned(),
@@ -79,7 +79,7 @@ impl<'a> StoredCommand<'a> {
     }
 }
 
-/// The time from one moment to another.
+/// Returns the time from one moment to another, in milliseconds; 0 if it is negative.
 pub(crate) fn age(seen_ms: i64, now_ms: i64) -> u64 {
     u64::try_from(now_ms.saturating_sub(seen_ms)).unwrap_or(0)
 }

@@ -1,8 +1,9 @@
 //! What of a shard goes to other nodes: the requests of an entity wait in its [`Queue`], whose steps are carried out
 //! here.
 //!
-//! Invariant: while a request of an entity is away, the callers' other requests of it go through the queue too, or they
-//! would overtake it. What other nodes forward is done here at once. Not here: what is sent when (`forward::queue`).
+//! Invariant: while a request of an entity is away, other requests of callers for this entity go through the queue too,
+//! because they would overtake it otherwise. What other nodes forward is done here at once.
+//! Not here: what is sent when (`forward::queue`).
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ use crate::message::Message;
 use crate::slot::Slot;
 
 impl<D: Decider> Shard<D> {
-    /// Takes a request that goes to another node; gives back one that is done here, now.
+    /// Takes a request that goes to another node. Returns a request that must be done here now.
     pub(super) fn ask_away(&mut self, stream: &StreamId, ask: Ask<D>) -> Option<Ask<D>> {
         let Some(forwarding) = &self.env.forwarding else {
             return Some(ask);
@@ -76,7 +77,7 @@ impl<D: Decider> Shard<D> {
         self.advance(stream);
     }
 
-    /// Takes note that something was done for an entity here: its queue may have waited for that.
+    /// Notes that something was done for an entity here, because its queue may have waited for that.
     pub(super) fn touch(&mut self, stream: &StreamId) {
         if let Some(forwarding) = &self.env.forwarding
             && let Some(moving) = self.env.moving.take()
@@ -126,7 +127,7 @@ impl<D: Decider> Shard<D> {
         }
     }
 
-    /// Forgets an empty queue, or has itself woken for it.
+    /// Forgets an empty queue, or arranges that the shard is woken for the queue.
     fn rest(&mut self, stream: &StreamId) {
         let Some(away) = self.away.get_mut(stream) else {
             return;
@@ -146,7 +147,8 @@ impl<D: Decider> Shard<D> {
         }
     }
 
-    /// Sends a request to the owner of the stream; what is left of the entity here is outdated from now on.
+    /// Sends a request to the owner of the stream. What is in memory of the entity here is outdated from now on, so it
+    /// is removed.
     fn send_away(&mut self, stream: &StreamId, number: u64) {
         self.leave(stream, |counters| &counters.passivated_moved);
         let Some(forwarding) = self.env.forwarding.clone() else {
@@ -175,7 +177,7 @@ impl<D: Decider> Shard<D> {
         self.awaited.push(outcome.boxed());
     }
 
-    /// A request without a form is done here, where the same mistake shows or does no harm.
+    /// Lets a request without a form be done here, where the same mistake shows or does no harm.
     fn cannot_be_sent(&mut self, stream: &StreamId, number: u64) {
         let outcome = Err(Unanswered {
             reason: UnansweredReason::NotServed,
@@ -188,7 +190,7 @@ impl<D: Decider> Shard<D> {
 }
 
 impl<D: Decider> Env<D> {
-    /// Where a request may be done.
+    /// Returns where a request may be done.
     fn place(&self, ask: &Ask<D>) -> RequestPlace {
         match ask {
             Ask::Read(_) if self.kind.snapshots.is_none() => RequestPlace::Here,
@@ -196,7 +198,7 @@ impl<D: Decider> Env<D> {
         }
     }
 
-    /// The form of a request on its way.
+    /// Returns the form in which a request is sent.
     fn body_of(&self, ask: &mut Ask<D>, in_doubt: bool) -> Result<Bytes, StoreError> {
         let missing = || StoreError::invalid("request", "has no form");
         match ask {
@@ -244,7 +246,8 @@ impl<D: Decider> Env<D> {
         }
     }
 
-    /// Tells the caller why no other node has answered. What is in doubt becomes *outcome unknown* there.
+    /// Tells the caller why no other node has answered. If the command is in doubt, `CommandAsk::answer` makes the
+    /// answer *outcome unknown*.
     fn refuse_away(&self, ask: Ask<D>, refusal: Refusal) {
         let why = match refusal {
             Refusal::Unreachable => "the node that owns the stream cannot be reached",
@@ -268,7 +271,7 @@ impl<D: Decider> Env<D> {
         ask.refuse(Error::from(error));
     }
 
-    /// Takes those requests that are to be decided again, but belong to another node; gives back the others.
+    /// Takes those requests that must be decided again, but belong to another node. Returns the others.
     pub(crate) fn move_away(
         &mut self,
         stream: &StreamId,
@@ -306,8 +309,9 @@ impl<D: Decider> Ask<D> {
         matches!(self, Ask::Read(read) if read.freshness() == Freshness::StaleAllowed)
     }
 
-    /// Until when the request may wait for other nodes: this moment, unless one was fixed when it was first to be sent.
-    /// So a command is never sent, or done again here, later than made keys are kept. A read has no effect.
+    /// Returns the moment until which the request may wait for other nodes. That moment is `latest`, unless a moment
+    /// was fixed when the request was first to be sent. So a command is never sent, or done again here, later than made
+    /// keys are kept. A read has no effect, so no moment is fixed for it.
     fn sent_until(&mut self, latest: Instant) -> Instant {
         match self {
             Ask::Command(ask) => *ask.sent_until.get_or_insert(latest),
@@ -315,7 +319,7 @@ impl<D: Decider> Ask<D> {
         }
     }
 
-    /// A request that another node may have done.
+    /// Marks a request that another node may have done, if `in_doubt` says so.
     fn doubted(mut self, in_doubt: bool) -> Self {
         if let Ask::Command(ask) = &mut self {
             ask.is_in_doubt |= in_doubt;
@@ -323,7 +327,8 @@ impl<D: Decider> Ask<D> {
         self
     }
 
-    /// A request that came back. It keeps a key that was made for it if another node may know that key.
+    /// Prepares a request that came back to be done here. The request keeps a key that was made for it if another node
+    /// may know that key.
     fn done_here(self, in_doubt: bool) -> Self {
         let mut ask = self.doubted(in_doubt);
         if let Ask::Command(command) = &mut ask

@@ -1,7 +1,8 @@
-//! A command: its key looked up, decided, its events applied and submitted, its answer held back.
+//! A command: its key is looked up, it is decided, its events are applied and submitted, and its answer is held back.
 //!
 //! Invariant: whatever fails before the state was changed fails one command; after that, the state must be discarded
-//! and the entity starts over. Not here: when answers leave (`flight`).
+//! and the entity starts over.
+//! Not here: when answers leave (`flight`).
 
 use gesta_core::{
     After, Error as StoreError, ErrorKind, EventData, RecordedEvent, Result, Revision, StreamId,
@@ -25,8 +26,8 @@ enum Known<D: Decider> {
     Answer(CommandResult<D>),
 }
 
-/// The error of a command that must not be decided any more: the node that has forwarded it waits for it no longer; or
-/// another node was sent it, so long ago that its key may be forgotten.
+/// Returns the error of a command that must not be decided any more. That is so if the node that has forwarded it no
+/// longer waits for it, or if it was sent to another node so long ago that its key may be forgotten.
 fn too_late<D: Decider>(ask: &CommandAsk<D>, env: &Env<D>) -> Option<StoreError> {
     let until = match ask.origin {
         Origin::Node { decided_until } => decided_until,
@@ -36,7 +37,7 @@ fn too_late<D: Decider>(ask: &CommandAsk<D>, env: &Env<D>) -> Option<StoreError>
     (env.turn >= until).then(|| StoreError::unavailable(text))
 }
 
-/// The error of a command that may have been carried out, by an entity that no longer remembers whether it was.
+/// Makes the error of a command that may have been carried out, by an entity that no longer remembers whether it was.
 fn forgotten() -> StoreError {
     let text = "the command was sent before, and the entity has carried out so many since that it has forgotten which";
     ErrorKind::OutcomeUnknown(text.into()).into()
@@ -142,7 +143,7 @@ impl<D: Decider> Active<D> {
         });
     }
 
-    /// A snapshot of the tip, if one is due; written once the tip is durable.
+    /// Makes a snapshot of the tip, if one is due. The snapshot is written once the tip is durable.
     fn draft(&mut self, stream: &StreamId, events: usize, env: &Env<D>) -> Option<Box<Draft<D>>> {
         let events = u32::try_from(events).unwrap_or(u32::MAX);
         self.events_since_snapshot = self.events_since_snapshot.saturating_add(events);
@@ -175,7 +176,7 @@ impl<D: Decider> Active<D> {
 
     // ---- idempotency keys ----
 
-    /// The first answer to a command, if its key is known; a refusal, if it was another command.
+    /// Returns the first answer to a command, if its key is known; a refusal, if the key was used for another command.
     fn look_up_key(&mut self, ask: &CommandAsk<D>, env: &Env<D>) -> Result<Known<D>> {
         let Some(key) = &ask.request.idempotency_key else {
             return Ok(Known::No(None));
@@ -214,7 +215,7 @@ impl<D: Decider> Active<D> {
         })))
     }
 
-    /// Puts key, reply and fingerprint into the metadata of the last event, whose revision a retry is told.
+    /// Puts the key, the reply and the fingerprint into the metadata of the last event, whose revision a retry is told.
     fn remember(
         &mut self,
         ask: &CommandAsk<D>,

@@ -15,20 +15,20 @@ use crate::snapshot::Draft;
 
 pub(super) struct Flight<D: Decider> {
     pub(super) pending: VecDeque<Pending<D>>,
-    /// Number of submissions without an outcome.
+    /// The number of submissions without an outcome.
     pub(super) open: u32,
-    /// Number of the last submission.
+    /// The number that names the last submission.
     pub(super) last: u64,
-    /// Number of commands with events among `pending`.
+    /// The number of commands with events among `pending`.
     pub(super) stored: usize,
-    /// True if the last of `pending` waits for a submission that was not made yet.
+    /// Whether the last of `pending` waits for a submission that was not made yet.
     pub(super) unproven: bool,
     pub(super) broken: Option<Broken<D>>,
 }
 
 /// The state of an entity of which a submission has failed.
 pub(super) struct Broken<D: Decider> {
-    /// Requests that came after the failure.
+    /// The requests that came after the failure.
     pub(super) arrivals: VecDeque<Ask<D>>,
     /// The error of a database that does not answer, if that was the reason.
     pub(super) away: Option<StoreError>,
@@ -46,7 +46,7 @@ pub(super) enum Work<D: Decider> {
         reply: D::Reply,
         snapshot: Option<Box<Draft<D>>>,
     },
-    /// A command without events, or a rejection.
+    /// The command has no events, or was rejected.
     Answered {
         ask: CommandAsk<D>,
         answer: CommandResult<D>,
@@ -115,7 +115,7 @@ impl<D: Decider> Flight<D> {
         }
     }
 
-    /// Answers what cannot be decided again; gives back the rest, in order.
+    /// Answers what cannot be decided again. Returns the rest, in order.
     pub(super) fn settle(self, env: &mut Env<D>) -> VecDeque<Ask<D>> {
         let Some(broken) = self.broken else {
             return VecDeque::new();
@@ -147,7 +147,7 @@ impl<D: Decider> Flight<D> {
 }
 
 impl<D: Decider> Work<D> {
-    /// Gives the answer out. `appended`: of its own events, if known.
+    /// Gives the answer to its caller. `appended` is what was stored of the command's own events, if that is known.
     pub(super) fn release(self, stream: &StreamId, appended: Option<&Appended>, env: &mut Env<D>) {
         match self {
             Work::Stored {

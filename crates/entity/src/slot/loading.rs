@@ -13,11 +13,11 @@ use crate::message::LoadedPart;
 
 /// An entity that is being loaded.
 pub(crate) struct Loading<D: Decider> {
-    /// The number of the load; parts of other loads are dropped.
+    /// The number of the load. Parts of other loads are dropped.
     pub(super) number: u64,
     pub(super) waiting: VecDeque<Ask<D>>,
     pub(super) building: Active<D>,
-    /// The event after which the snapshot was taken; it must come first.
+    /// The event after which the snapshot was taken. That event must come first.
     pub(super) expected: Option<(Revision, EventId)>,
 }
 

@@ -1,4 +1,4 @@
-//! Questions: one stream for each, no order, never sent twice.
+//! Questions: each has a stream of its own, they have no order, and none is sent twice.
 
 use std::future::poll_fn;
 

@@ -1,4 +1,5 @@
-//! The task of one log: brings calls, routes, answers and time to the sending core, and does what comes out.
+//! The task of one log: it hands calls, routes, answers and the time to the sending core, and does what the core puts
+//! out.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::route::Route;
 use crate::sending::{LinkState, Output, Patience, Sender, Violation};
 use crate::stats::Counts;
 
-/// Inputs taken at once.
+/// The greatest number of inputs that are taken at once.
 const INTAKE_MAX: usize = 256;
 
 /// What callers send to the task.
@@ -32,12 +33,13 @@ pub(super) enum Input {
     Route(Route, oneshot::Sender<()>),
 }
 
-/// A call and whoever waits for it. Dropped without an outcome, it tells that nobody knows.
+/// A call with the receiver of its outcome. If it is dropped without an outcome, the receiver is told that nobody
+/// knows.
 pub(super) struct Ticket {
     kind: u8,
     body: Bytes,
     on_reply: Option<OnReply>,
-    /// Its place among the calls that wait, of all logs and of its own.
+    /// The permits of the call among the calls that wait: one of all logs and one of its own log.
     _permits: [Permit<2>; 2],
 }
 
@@ -70,7 +72,7 @@ impl Ticket {
     }
 }
 
-/// Calls what is not the link's own. A panic of one caller must not end the calls of all others.
+/// Calls a function that does not belong to the link. A panic of one caller must not end the calls of all others.
 fn guarded(call: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
         tracing::error!("whoever was told the outcome of a call, or a hint, panicked");
@@ -97,7 +99,7 @@ struct LaneStream {
 struct Target {
     peer: Arc<Peer>,
     state: watch::Receiver<PeerState>,
-    /// Held while calls wait for the node's answers.
+    /// The mark that calls wait for the node's answers; `None` while none waits.
     demanded: Option<Demanded>,
 }
 
@@ -111,7 +113,7 @@ pub(super) struct Parts {
     pub(super) counts: Arc<Counts>,
 }
 
-/// The task.
+/// The task of one log.
 pub(super) struct LaneTask {
     log: LogId,
     core: Sender<Ticket>,
@@ -120,15 +122,15 @@ pub(super) struct LaneTask {
     on_hint: OnHint,
     clock: Clock,
     counts: Arc<Counts>,
-    /// Since when calls have waited for the owner's credit.
+    /// The moment since which calls have waited for the owner's credit.
     waits_since: Option<Instant>,
     target: Option<Target>,
     stream: Option<LaneStream>,
-    /// Told once the routes that were set are in force.
+    /// The senders that are told once the routes that were set are in force.
     routed: Vec<oneshot::Sender<()>>,
 }
 
-/// What a step waits for.
+/// Something that the task waits for.
 enum Woken {
     Inputs(usize),
     Target,
@@ -251,7 +253,7 @@ impl LaneTask {
         }
     }
 
-    /// While calls wait, the node is asked more often whether it is there.
+    /// Lets the node be pinged more often while calls wait.
     fn demand(&mut self) {
         let has_calls = self.core.has_calls();
         if let Some(target) = &mut self.target

@@ -1,4 +1,4 @@
-//! Subscriptions: a task for each follows the owner of its log and drains what the owner pushes into a bounded queue.
+//! Subscriptions: a task for each follows the owner of its log and moves what the owner pushes into a bounded queue.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::pipe::{Pipe, PipeEvent};
 use crate::pushes::{PushQueue, Pushes};
 use crate::route::Address;
 
-/// Pause before a subscription that has ended is opened again.
+/// The pause before a subscription that has ended is opened again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 type OwnerAddress = watch::Receiver<Option<Address>>;
@@ -95,7 +95,7 @@ async fn subscribe(peers: &Peers, log: LogId, node: &Address, queue: &PushQueue)
     }
 }
 
-/// Takes the frames that have come; false if the stream is to be given up.
+/// Takes the frames that have come. Returns false if the stream must be given up.
 fn take(pipe: &mut Pipe, queue: &PushQueue) -> bool {
     loop {
         match pipe.next_frame(Instant::now()) {

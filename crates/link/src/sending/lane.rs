@@ -15,7 +15,7 @@ pub(super) struct Entry<T> {
     pub(super) bytes: usize,
     pub(super) deadline: Instant,
     pub(super) patience: Patience,
-    /// An earlier attempt may have been done.
+    /// Whether an earlier attempt may have been done.
     pub(super) is_in_doubt: bool,
 }
 
@@ -33,11 +33,11 @@ impl<T> Entry<T> {
     }
 }
 
-/// The place of a call that was written.
+/// The state of a call that was written.
 #[derive(Debug)]
 enum Slot<T> {
     Open(Entry<T>),
-    /// The caller no longer waits; the owner holds a call of so many bytes.
+    /// The caller no longer waits, but the owner holds a call of this many bytes.
     GivenUp(usize),
     Answered,
 }
@@ -50,14 +50,14 @@ pub(super) struct Lane<T> {
     /// The number of the first call in `slots`. Numbers are dense, from 0.
     pub(super) first: u64,
     slots: VecDeque<Slot<T>>,
-    /// The owner refuses calls from this one on.
+    /// The number of the first call that the owner refuses. The owner refuses all later calls as well.
     refused_from: Option<u64>,
-    /// Calls that the owner has not answered.
+    /// The number of calls that the owner has not answered.
     pub(super) calls: u32,
     bytes: usize,
-    /// Since when a call was given up, and no answer has come.
+    /// The moment since which a call was given up, and no answer has come.
     pub(super) silent_since: Option<Instant>,
-    /// Another node owns the log now: the answers of this one are awaited until then.
+    /// The moment until which the answers of this owner are awaited, if another node owns the log now.
     pub(super) leave_by: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Another node owns the log: nothing more is written, and answers are awaited until then.
+    /// Stops writing, because another node owns the log. Answers are awaited until `by`.
     pub(super) fn leave(&mut self, by: Instant) {
         self.leave_by.get_or_insert(by);
         let next = self.next();
@@ -87,12 +87,12 @@ impl<T> Lane<T> {
         self.leave_by.is_some()
     }
 
-    /// True until the owner refuses calls.
+    /// Returns whether the owner refuses no call yet.
     pub(super) fn is_open(&self) -> bool {
         self.refused_from.is_none()
     }
 
-    /// True if the owner refuses calls and those before are answered or given up.
+    /// Returns whether the owner refuses calls, and the calls before are answered or given up.
     pub(super) fn is_drained(&self) -> bool {
         !self.is_open() && !self.has_open_calls()
     }
@@ -102,7 +102,7 @@ impl<T> Lane<T> {
         slots.any(|slot| matches!(slot, Slot::Open(_)))
     }
 
-    /// True if the owner takes one more call of this size.
+    /// Returns whether the owner takes one more call of this size.
     pub(super) fn takes(&self, bytes: usize, credit: Credit) -> bool {
         let bytes_max = usize::try_from(credit.bytes).unwrap_or(usize::MAX);
         let is_alone = self.bytes == 0;
@@ -120,7 +120,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The number of the next call.
+    /// Returns the number of the next call.
     fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
     }
@@ -132,7 +132,7 @@ impl<T> Lane<T> {
             .ok_or(Violation("an answer to a call that is not in flight"))
     }
 
-    /// The owner has answered a call. Returns it, unless it was given up.
+    /// Takes the answer of the owner to a call. Returns the call, unless it was given up.
     pub(super) fn answered(&mut self, seq: u64) -> Result<Option<Entry<T>>, Violation> {
         let slot = self.slot(seq)?;
         let (entry, bytes) = match std::mem::replace(slot, Slot::Answered) {
@@ -153,7 +153,7 @@ impl<T> Lane<T> {
         Ok(entry)
     }
 
-    /// The owner refuses calls from this one on, which it has not answered.
+    /// Notes that the owner refuses calls from this one on, which it has not answered.
     pub(super) fn refuse(&mut self, from: u64) -> Result<(), Violation> {
         if let Slot::Answered = self.slot(from)? {
             return Err(Violation("a call refused after its answer"));
@@ -162,8 +162,8 @@ impl<T> Lane<T> {
         Ok(())
     }
 
-    /// Puts the calls from this one on in front of those that wait, in their order. Those that `in_doubt` says may have
-    /// been done.
+    /// Puts the calls from this one on in front of those that wait, in their order. The calls for which `in_doubt` is
+    /// true may have been done.
     pub(super) fn take_back(
         &mut self,
         from: u64,
@@ -181,7 +181,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Gives up the calls that are not to be kept.
+    /// Gives up the calls that `keep` does not keep.
     pub(super) fn give_up(
         &mut self,
         now: Instant,

@@ -16,7 +16,8 @@ use crate::hello;
 use crate::peer::keep_alive;
 use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
 
-/// Most streams of one connection: a lane for each log, lanes that are just being replaced, and questions.
+/// The greatest number of streams of one connection: a lane for each log, lanes that are just being replaced, and
+/// questions.
 const STREAMS_MAX: u32 = 2 * 65_536;
 
 pub(super) async fn run(

@@ -1,6 +1,7 @@
 //! One stream from another node: a lane of calls, or a question.
 //!
-//! One task reads the calls, hands them over, waits for their answers and writes them: no call needs a task of its own.
+//! One task reads the calls, hands them over, waits for their answers and writes them, so no call needs a task of its
+//! own.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -26,7 +27,7 @@ use crate::route::{Epoch, Hint};
 use crate::sending::Violation;
 use crate::serve::{Answer, Call, Question, Served};
 
-/// Answers taken at once.
+/// The greatest number of answers that are taken at once.
 const ANSWERS_MAX: usize = 256;
 
 /// Serves a stream until it ends.
@@ -94,14 +95,14 @@ async fn answer(
     }
 }
 
-/// An answer of whoever serves the log.
+/// An answer of the part of the node that serves the log.
 struct Answered {
     seq: u64,
     bytes: usize,
     answer: Answer,
 }
 
-/// A call that was taken: a future without a box of its own beside the one it was given.
+/// A call that was taken. This is a future that has no other box than the one it was given.
 struct OpenCall {
     seq: u64,
     bytes: usize,
@@ -195,7 +196,7 @@ impl<'a> ServedLane<'a> {
         }
     }
 
-    /// Takes the answers that are ready, unless too much waits to be written, then writes and reads.
+    /// Takes the answers that are ready, unless too much waits to be written. Otherwise it writes and reads.
     fn poll(
         &mut self,
         ending: Pin<&mut WaitForCancellationFuture<'_>>,

@@ -1,22 +1,22 @@
-//! When a connection was last looked at, so that nothing is served that has lain there while this process stood still.
+//! When a connection was last read, so that nothing is served that has waited there while this process was stopped.
 //!
 //! Why: the process may be frozen, or its machine suspended, for longer than forwarders wait. What they have sent
-//! before is read when it wakes, and looks as if it had come just now; its deadline, told as the time that was left,
-//! looks far. But by then the forwarder has given the link up, and another owner may have done the call, long enough
-//! ago to have forgotten its id.
-//! Invariant: once a connection was not looked at for too long, nothing that came on it is handed over any more.
+//! before is read when the process goes on, and looks as if it had come just now. Its deadline, which is told as the
+//! time that was left, looks far away. But by then the forwarder has given the link up, and another owner may have done
+//! the call, so long ago that it has forgotten its id.
+//! Invariant: once a connection was not read for too long, nothing that came on it is handed over any more.
 //!
-//! The pings of the connection see to it that it is looked at in time.
+//! The pings of the connection make sure that it is read in time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The last look at a connection. Moments are those of the clock that counts suspension.
+/// The last time at which a connection was read. Moments are those of the clock that counts suspension.
 #[derive(Debug)]
 pub(super) struct Looked {
-    /// None once it was too late.
+    /// The moment; `None` once it was too late.
     last: Mutex<Option<Instant>>,
     gap_max: Duration,
 }
@@ -29,14 +29,15 @@ impl Looked {
         }
     }
 
-    /// The connection is about to be read. False if it was not for too long: then it must not be.
+    /// Notes that the connection is about to be read. Returns false if it was not read for too long; then it must not
+    /// be read.
     pub(super) fn look(&self, now: Instant) -> bool {
         let mut last = self.lock();
         *last = last.filter(|last| self.is_near(*last, now)).map(|_| now);
         last.is_some()
     }
 
-    /// True if what was read may be handed over.
+    /// Returns whether what was read may be handed over.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         self.lock().is_some_and(|last| self.is_near(last, now))
     }

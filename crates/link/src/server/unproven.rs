@@ -1,6 +1,7 @@
-//! Connections that have not proved yet that they know the secret: how many there may be, and what is logged of them.
+//! Connections that have not proved yet that they know the secret: how many there may be, and what is logged about
+//! them.
 //!
-//! Not here: who gives way to whom ([`gesta_core::newcomers`]).
+//! Not here: which connection must end for another ([`gesta_core::newcomers`]).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +10,14 @@ use std::time::Duration;
 use gesta_core::newcomers::{Newcomer, Newcomers};
 use tokio::time::Instant;
 
-/// Most such connections at once.
+/// The greatest number of such connections at once.
 const UNPROVEN_MAX: usize = 64;
-/// Most of one address. All nodes may be on one machine, or behind one.
+/// The greatest number of such connections of one address. All nodes may be on one machine, or behind one.
 const PER_ADDRESS_MAX: usize = 16;
-/// Of refused connections one line is logged in this time.
+/// The time in which one line about refused connections is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The connections of a server that have not proved it.
+/// The connections of a server that have not proved that they know the secret.
 #[derive(Debug)]
 pub(super) struct Unproven {
     places: Arc<Newcomers>,
@@ -40,7 +41,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// How many refusals a line about this one stands for beside it; `None` if it is not to be logged.
+    /// Returns how many other refusals a line about this one stands for; `None` if this one is not to be logged.
     fn count(&mut self, now: Instant) -> Option<u64> {
         let logs_at = self.logged_at.map(|at| at + LOG_EVERY);
         if logs_at.is_some_and(|at| now < at) {
@@ -53,7 +54,7 @@ impl Refusals {
 }
 
 impl Unproven {
-    /// A connection has come; an older one gives way if there is no place left.
+    /// Admits a connection that has come. An older one is ended if there are too many.
     pub(super) fn admit(&self, from: SocketAddr) -> Newcomer {
         self.places.admit(from.ip())
     }

@@ -1,6 +1,6 @@
-//! Asks the other nodes where clients reach them.
+//! Asks the other nodes for the addresses at which clients reach them.
 //!
-//! Invariant: what is told of a node is at most [`ASK_EVERY`] and an answer older than what the node says.
+//! Invariant: what is told about a node is at most [`ASK_EVERY`] and one answer older than what the node says.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::Node;
 use crate::clients::believed;
 use crate::questions::CLIENT_ADDRESS;
 
-/// How often the others are asked while nothing changes.
+/// How often the other nodes are asked while nothing changes.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// An answer comes within this time, or is not waited for.
+/// The time within which an answer must come. An answer is not awaited for longer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// Asks the other nodes again and again, until the node is gone.
+/// Asks the other nodes repeatedly, until the node is gone.
 pub(super) async fn follow(
     node: Weak<Node>,
     mut placement: watch::Receiver<Arc<gesta_cluster::Placement>>,

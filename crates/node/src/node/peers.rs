@@ -1,4 +1,4 @@
-//! Calls of what lives beside the store, from this node to the one that owns a stream.
+//! Calls of what lives beside the store, from this node to the node that owns a stream.
 
 use std::sync::Arc;
 use std::time::Duration;

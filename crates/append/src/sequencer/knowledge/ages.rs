@@ -1,10 +1,10 @@
 //! How long ago events were stored, by a clock that nobody sets.
 //!
-//! Why: the times that are stored with events are those of wall clocks. When a clock is set forward, what was stored a
-//! second ago looks old; so does what a node stored whose clock was slow, to the one that takes its log over. A retry
-//! would not be recognised any more. How: while the log is known, it is noted now and then which time the newest event
-//! was stored with; times never decrease along a log, so what was stored since is not older than that. Invariant: of
-//! the events stored since [`begin`](Ages::begin), none looks older than it is.
+//! Why: the times that are stored with events are those of wall clocks. When a clock is set forward, an event that was
+//! stored a second ago looks old. The same happens when a node takes over a log from a node whose clock was slow. A
+//! retry would then not be recognised. So while the log is known, the time with which the newest event was stored is
+//! noted now and then. Times never decrease along a log, so an event that was stored since a note is not older than the
+//! note. Invariant: of the events stored since [`begin`](Ages::begin), none looks older than it is.
 //! Not here: how long the window is in positions (`window`).
 
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 use crate::sequencer::Now;
 
-/// Notes of one window of time.
+/// The number of notes in one window of time.
 const NOTES: u32 = 64;
 
 /// What is needed to tell the age of the events of one log.
 #[derive(Debug)]
 pub(crate) struct Ages {
     window: Duration,
-    /// The time that the newest event is stored with.
+    /// The time with which the newest event is stored.
     newest: Timestamp,
     /// What `newest` was at these moments; oldest first. Of those that are older than the window, only the newest
     /// counts.
@@ -30,7 +30,7 @@ pub(crate) struct Ages {
 }
 
 impl Ages {
-    /// Ages up to this one are told apart; nothing is known of any event.
+    /// Makes ages that know nothing of any event. Ages up to `window` are told apart.
     pub(crate) fn new(window: Duration) -> Self {
         Self {
             window,
@@ -39,8 +39,9 @@ impl Ages {
         }
     }
 
-    /// The log is known anew: its last event is stored with this time, by a clock that may be wrong, as this process's
-    /// may be. Notes of the same history stay true; but if the last one is old, too much would count as young.
+    /// Begins to know the log anew. Its last event is stored with the time `newest`, by a clock that may be wrong, as
+    /// the clock of this process may be. Notes of the same history stay true. But if the last note is as old as the
+    /// window, all notes are dropped, because too much would count as young.
     pub(crate) fn begin(&mut self, newest: Timestamp, now: Now) {
         self.newest = newest.min(now.wall);
         let is_young = |(at, _): &(Instant, Timestamp)| now.instant - *at < self.window;
@@ -49,12 +50,12 @@ impl Ages {
         }
     }
 
-    /// The log has lost events, or is another one.
+    /// Forgets the notes, because the log has lost events, or is another one.
     pub(crate) fn clear(&mut self) {
         self.notes.clear();
     }
 
-    /// The newest event is stored with this time.
+    /// Notes that the newest event is stored with this time.
     pub(crate) fn see(&mut self, newest: Timestamp, now: Instant) {
         self.newest = newest;
         let due = |(at, _): &(Instant, Timestamp)| now.duration_since(*at) >= self.window / NOTES;
@@ -68,7 +69,7 @@ impl Ages {
         }
     }
 
-    /// What time it is, for telling the age of an event by the time that it is stored with.
+    /// Returns the time by which the age of an event can be told from the time with which the event is stored.
     pub(crate) fn now(&self, now: Instant) -> Timestamp {
         let elapsed = |at: &Instant| now.duration_since(*at).min(self.window);
         let is_old = |(at, _): &&(Instant, Timestamp)| elapsed(at) == self.window;

@@ -1,8 +1,8 @@
-//! What the pipeline knows of streams and event types: as committed, and as they will be once all
-//! decided batches have committed (the *tip*).
+//! What the pipeline knows of streams and event types: as committed, and as they will be once all decided batches have
+//! committed (the *tip*).
 //!
-//! Invariants: a tip differs from the committed state only while batches that touch the stream are
-//! undecided; only entries without such batches leave the cache.
+//! Invariants: a tip differs from the committed state only while batches that touch the stream are undecided; only
+//! entries without such batches leave the cache.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use hashlink::LruCache;
 
 use super::names::{Listing, Names};
 
-/// Most event types kept in memory before those not in use are forgotten.
+/// The number of event types in memory above which all types are forgotten at a moment when no batch is open.
 const TYPES_CACHED_MAX: usize = 20_000;
 
-/// What decides about appends to a stream.
+/// The state of a stream that decides about appends to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct StreamState {
     pub(crate) main: Option<StreamHead>,
@@ -38,7 +38,7 @@ impl StreamState {
         })
     }
 
-    /// The last revision that readers can see; `None` if there is no such stream for them.
+    /// Returns the last revision that readers can see; `None` if there is no such stream for readers.
     pub(crate) fn visible(&self) -> Option<Revision> {
         self.main
             .map(|head| head.last)
@@ -50,7 +50,7 @@ impl StreamState {
 struct StreamEntry {
     committed: StreamState,
     tip: StreamState,
-    /// Decided batches that touch the stream and whose outcome is open.
+    /// The number of decided batches that touch the stream and whose outcome is open.
     open: u32,
 }
 
@@ -60,7 +60,7 @@ struct TypeEntry {
     tip: Option<RowId>,
 }
 
-/// The cache.
+/// The cache of the states of streams and types.
 #[derive(Debug)]
 pub(crate) struct Heads {
     streams: LruCache<StreamId, StreamEntry>,
@@ -79,27 +79,28 @@ impl Heads {
         }
     }
 
-    /// The tip of a stream, if it is known.
+    /// Returns the tip of a stream, if it is known.
     pub(crate) fn tip(&mut self, stream: &StreamId) -> Option<StreamState> {
         self.streams.get(stream).map(|entry| entry.tip)
     }
 
-    /// True if the type was looked up.
+    /// Returns whether the type is known, because it was looked up or created.
     pub(crate) fn knows_type(&self, event_type: &EventType) -> bool {
         self.types.contains_key(event_type)
     }
 
-    /// The row id of a type as of the tip; `None` if it has to be created.
+    /// Returns the row id of a type as of the tip; `None` if the type must be created.
     pub(crate) fn type_tip(&self, event_type: &EventType) -> Option<RowId> {
         self.types.get(event_type).and_then(|entry| entry.tip)
     }
 
-    /// A batch being formed creates a type.
+    /// Notes that a batch being formed creates a type.
     pub(crate) fn create_type(&mut self, event_type: &EventType, row: RowId) {
         self.types.entry(event_type.clone()).or_default().tip = Some(row);
     }
 
-    /// A batch being formed moves a stream. `opens`: it is the first time that this batch does.
+    /// Notes the state in which a batch being formed leaves a stream. `opens` says whether the batch touches the stream
+    /// for the first time.
     pub(crate) fn advance(&mut self, stream: &StreamId, tip: StreamState, opens: bool) {
         if let Some(entry) = self.streams.peek_mut(stream) {
             if entry.tip.main.is_none() {
@@ -110,7 +111,7 @@ impl Heads {
         }
     }
 
-    /// A batch that left the stream in this state has committed.
+    /// Notes that a batch that left the stream in this state has committed.
     pub(crate) fn commit(&mut self, stream: &StreamId, state: StreamState) {
         if let Some(entry) = self.streams.peek_mut(stream) {
             entry.committed = state;
@@ -121,13 +122,14 @@ impl Heads {
         }
     }
 
-    /// True if the stream is known.
+    /// Returns whether the stream is known.
     pub(crate) fn knows_stream(&mut self, stream: &StreamId) -> bool {
         self.streams.get(stream).is_some()
     }
 
-    /// True if there is no such stream; then it is known from now on. Not for a stream that is being looked up: the
-    /// answer may be older than what becomes of the stream now, and come when that is forgotten.
+    /// Returns whether there is no such stream. If so, the stream is known as new from now on. This must not be called
+    /// for a stream that is being looked up: the answer may be older than what becomes of the stream now, and may come
+    /// after that was forgotten.
     pub(crate) fn takes_as_new(&mut self, stream: &StreamId) -> bool {
         let is_new = self.names.lack(stream);
         if is_new {
@@ -136,20 +138,20 @@ impl Heads {
         is_new
     }
 
-    /// Begins to list all names, once that is worth it.
+    /// Begins to list all names, if the number of streams that were looked up and not found makes that worthwhile.
     pub(crate) fn begin_listing(&mut self) -> Option<Listing> {
         let sent = self.streams.iter().filter(|(_, entry)| entry.open > 0);
         self.names.begin(sent.map(|(stream, _)| stream))
     }
 
-    /// True if decided batches that touch the stream have not committed yet.
+    /// Returns whether decided batches that touch the stream have not committed yet.
     pub(crate) fn is_open(&mut self, stream: &StreamId) -> bool {
         self.streams
             .peek(stream)
             .is_some_and(|entry| entry.open > 0)
     }
 
-    /// A batch that created this type has committed.
+    /// Notes that a batch that created this type has committed.
     pub(crate) fn commit_type(&mut self, event_type: &EventType, row: RowId) {
         self.types.insert(
             event_type.clone(),
@@ -160,7 +162,7 @@ impl Heads {
         );
     }
 
-    /// A batch was undone: the stream is as it was committed. Call it for all open batches.
+    /// Resets a stream to its committed state, because a batch was undone. This must be called for all open batches.
     pub(crate) fn rewind(&mut self, stream: &StreamId) {
         if let Some(entry) = self.streams.peek_mut(stream) {
             entry.tip = entry.committed;
@@ -168,7 +170,7 @@ impl Heads {
         }
     }
 
-    /// A batch that would have created this type was undone.
+    /// Resets a type to its committed state, because a batch that would have created it was undone.
     pub(crate) fn rewind_type(&mut self, event_type: &EventType) {
         if let Some(entry) = self.types.get_mut(event_type) {
             entry.tip = entry.committed;
@@ -176,7 +178,7 @@ impl Heads {
     }
 
     /// Takes the answer of the database. What is known already is newer and stays. Returns the streams whose stored
-    /// state cannot be read, each with the error: they stay unknown.
+    /// state cannot be read, each with the error; they stay unknown.
     pub(crate) fn learn(
         &mut self,
         request: LoadRequest,
@@ -214,8 +216,8 @@ impl Heads {
         corrupt
     }
 
-    /// Takes an event that another process has committed, or one of ours that was found by looking.
-    /// Only between batches: nothing may be open.
+    /// Takes an event that another process has committed, or an event of this process that was found by looking. No
+    /// batch may be open.
     pub(crate) fn observe(&mut self, event: &EventRef) {
         self.types.insert(
             event.event_type.clone(),
@@ -242,14 +244,14 @@ impl Heads {
         }
     }
 
-    /// Forgets everything. Nothing may be open.
+    /// Forgets everything. No batch may be open.
     pub(crate) fn clear(&mut self) {
         self.streams.clear();
         self.types.clear();
         self.names.forget();
     }
 
-    /// Brings the cache back to its bounds, least recently used first.
+    /// Brings the cache back to its bounds. The least recently used streams leave it first.
     pub(crate) fn shrink(&mut self, nothing_open: bool) {
         // Entries in use come back; the others that are too many go.
         let mut tries = self.streams.len().saturating_sub(self.streams_max) + 64;
@@ -267,7 +269,7 @@ impl Heads {
     }
 }
 
-/// The head of a stream after its events up to this one were stored.
+/// Returns the head of a stream after its events up to this one were stored.
 fn head_of(event: &EventRef) -> StreamHead {
     StreamHead {
         row: event.stream_row,

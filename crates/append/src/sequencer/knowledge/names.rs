@@ -1,44 +1,45 @@
-//! Which streams there may be: a name that is not among these is new, and its first append needs no lookup.
+//! The names of streams that may exist. A name that is not among them is new, and its first append needs no lookup.
 //!
-//! Without this each first append waits for a round trip of its own, and with it the batch that it could have been in.
-//! Once enough streams were looked up and not found, all names are listed in the background; from then on what this
-//! process creates and what it sees others create is added. A name is kept as four bytes of its hash: names that
-//! collide are looked up, which is only slower. Invariant: when complete, it has every name in the log up to the last
-//! row known, and all that were sent (or, of metadata, the name of the stream that they describe). So to take a stream
-//! as new is as safe as to have looked: who creates it meanwhile moves the end of the log, and our batch misses. Not
-//! here: what is known of a stream (`heads`).
+//! Without this knowledge each first append waits for a round trip of its own, and so does the batch that it could have
+//! been in. Once enough streams were looked up and not found, all names are listed in the background. From then on each
+//! name that this process creates, or sees another process create, is added. A name is kept as four bytes of its hash;
+//! a name that collides with another is looked up, which is only slower. Invariant: a complete set has every name in
+//! the log up to the last known row, and every name that was sent (or, of metadata, the name of the stream that it
+//! describes). So to take a stream as new is as safe as to have looked it up: a process that creates the stream
+//! meanwhile moves the end of the log, and the batch of this process misses.
+//! Not here: what is known of a stream (`heads`).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use gesta_core::StreamId;
 
-/// Names, or rather their hashes.
+/// The hashes of names.
 pub(crate) type Hashes = HashSet<u32>;
 
 #[derive(Debug)]
 pub(crate) struct Names {
     hasher: RandomState,
     max: usize,
-    /// Number of streams that are looked up and not found before the names are listed.
+    /// The number of streams that are looked up and not found before the names are listed.
     list_after: usize,
     state: State,
-    /// How often listing was begun: the answer of an older one is outdated.
+    /// How often a listing was begun. The answer of an older listing is outdated.
     listings: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// So many streams were looked up and not found.
+    /// The names are not known; so many streams were looked up and not found.
     Unknown(usize),
-    /// These were met since listing was begun.
+    /// The names are being listed; these were met since the listing was begun.
     Listing(Hashes),
     Complete(Hashes),
-    /// More than are to be kept in memory.
+    /// There are more names than are to be kept in memory.
     TooMany,
 }
 
-/// What the database lists.
+/// The names that the database is to list.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) number: u64,
@@ -60,7 +61,7 @@ impl Names {
         }
     }
 
-    /// True if there is neither a stream of that name nor metadata of one.
+    /// Returns whether there is neither a stream of that name nor metadata of such a stream.
     pub(crate) fn lack(&self, stream: &StreamId) -> bool {
         match &self.state {
             State::Complete(names) => {
@@ -89,7 +90,8 @@ impl Names {
         }
     }
 
-    /// Begins to list the names if that is worth it. `sent`: streams of batches whose outcome is open.
+    /// Begins to list the names if enough streams were looked up and not found. `sent` are the streams of batches whose
+    /// outcome is open.
     pub(crate) fn begin<'a>(
         &mut self,
         sent: impl Iterator<Item = &'a StreamId>,
@@ -107,7 +109,7 @@ impl Names {
         })
     }
 
-    /// Takes the answer of the listing of that number; `None`: too many.
+    /// Takes the answer of the listing of that number; `None` means that there are too many names.
     pub(crate) fn listed(&mut self, number: u64, listed: Option<Hashes>) {
         if number != self.listings {
             return;
@@ -124,14 +126,15 @@ impl Names {
         }
     }
 
-    /// The listing of that number failed.
+    /// Notes that the listing of that number failed.
     pub(crate) fn not_listed(&mut self, number: u64) {
         if number == self.listings {
             self.forget();
         }
     }
 
-    /// Forgets the names, because some may have been missed. They are listed again when that is worth it.
+    /// Forgets the names, because some may have been missed. The names are listed again when enough streams were looked
+    /// up and not found.
     pub(crate) fn forget(&mut self) {
         if !matches!(self.state, State::TooMany) {
             self.state = State::Unknown(0);
@@ -141,12 +144,12 @@ impl Names {
 }
 
 impl Listing {
-    /// No names yet.
+    /// Makes a set without names.
     pub(crate) fn empty() -> Hashes {
         Hashes::new()
     }
 
-    /// Adds names. False if they are more than are to be kept.
+    /// Adds names. Returns false if they are more than are to be kept.
     pub(crate) fn take<'a>(
         &self,
         names: impl Iterator<Item = &'a StreamId>,

@@ -1,8 +1,8 @@
 //! The ids of the deduplication window, to recognise retries that expect `any` revision.
 //!
 //! Why in memory: an index over (stream, id) in the database would cost every append a random insert. How: a hash of
-//! (stream, id) chooses one of many *shards*; each is an open-addressing table (linear probing) of 64-bit words: 31
-//! bits of the hash and the low 32 bits of the position. A lookup touches one shard, however many ids there are. A
+//! (stream, id) chooses one of many *shards*. Each shard is an open-addressing table (linear probing) of 64-bit words:
+//! 31 bits of the hash and the low 32 bits of the position. A lookup touches one shard, however many ids there are. A
 //! shard that is full drops the ids that no longer count and is made anew, larger than needed, so that no single step
 //! is long. An id costs 10 to 12 bytes. A hit is only a hint: the caller looks at the stored event. Invariants: every
 //! id after `covered_from` is here, and none at or before it is reported; `covered_from` moves only when all ids before
@@ -14,19 +14,19 @@ use std::hash::{BuildHasher, RandomState};
 use gesta_core::backend::{RowId, StoredId};
 use gesta_core::{EventId, IdempotencyWindow, Position, Timestamp};
 
-/// Most ids kept, whatever the window asks for (about 0.8 GB).
+/// The greatest number of ids that are kept, whatever the window demands (about 0.8 GB).
 const IDS_MAX: usize = 64 * 1024 * 1024;
 const SHARDS: usize = 1 << 10;
-/// Slots of a shard that has no ids yet.
+/// The number of slots of a shard that has no ids yet.
 const SLOTS_MIN: usize = 8;
-/// Most ids of a block; ids leave the window in blocks.
+/// The greatest number of ids in a block. Ids leave the window in blocks.
 const BLOCK_IDS: usize = 1 << 16;
-/// Most positions over which the ids of a block are spread.
+/// The greatest number of positions over which the ids of a block are spread.
 const BLOCK_POSITIONS: u64 = 1 << 24;
-/// Ids of more positions than this are not kept: their low 32 bits tell positions apart.
+/// The greatest number of positions whose ids are kept, because the low 32 bits of a position must tell them apart.
 const POSITIONS_MAX: u64 = 1 << 31;
 const LOW_BITS: u64 = u32::MAX as u64;
-/// Shards that are looked through, at each step of expiry, for memory to give back.
+/// The number of shards that are checked, at each step of expiry, for memory to give back.
 const TRIMMED_AT_ONCE: usize = 4;
 
 /// One part of the ids.
@@ -48,7 +48,8 @@ impl Shard {
         self.ids >= self.slots.len() * 4 / 5
     }
 
-    /// Makes the table anew without the ids that no longer count, half as large again as those that do.
+    /// Makes the table anew without the ids that no longer count. The new table has space for half as many more as
+    /// still count.
     fn renew(&mut self, lives: impl Fn(u64) -> bool) {
         let old = std::mem::take(&mut self.slots);
         let words = || old.iter().filter(|word| **word != 0 && lives(**word));
@@ -57,7 +58,7 @@ impl Shard {
         words().for_each(|word| self.put(*word));
     }
 
-    /// Puts a word into the next free slot; there is one.
+    /// Puts a word into the next free slot. There must be a free slot.
     fn put(&mut self, word: u64) {
         let mut slot = self.slot_of(word);
         while self.slots[slot] != 0 {
@@ -67,7 +68,7 @@ impl Shard {
         self.ids += 1;
     }
 
-    /// Words with the same bits of a hash.
+    /// Returns the words that hold the same bits of a hash.
     fn same(&self, word: u64) -> impl Iterator<Item = u64> {
         let start = match self.slots.is_empty() {
             true => 0,
@@ -80,14 +81,15 @@ impl Shard {
             .filter(move |other| other >> 32 == word >> 32)
     }
 
-    /// The bits of the hash that a word holds choose the slot, so that a table can be made anew from its words.
+    /// Returns the first slot of a word. The bits of the hash that the word holds choose it, so that a table can be
+    /// made anew from its words.
     fn slot_of(&self, word: u64) -> usize {
         let hash = word >> 33;
         ((hash * self.slots.len() as u64) >> 31) as usize
     }
 }
 
-/// Ids of a range of positions, which leave the window together.
+/// The ids of a range of positions, which leave the window together.
 #[derive(Clone, Debug)]
 struct Block {
     first: Position,
@@ -106,7 +108,7 @@ impl Block {
         }
     }
 
-    /// Takes ids in order of position.
+    /// Returns whether the block can take the id at this position. Ids come in order of position.
     fn takes(&self, position: Position) -> bool {
         self.ids < BLOCK_IDS && position.0 - self.first.0 < BLOCK_POSITIONS
     }
@@ -122,11 +124,11 @@ impl Block {
 /// What is known of an id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InWindow {
-    /// Probably stored at this position.
+    /// The id is probably stored at this position.
     Perhaps(Position),
-    /// Not stored within the window.
+    /// The id is not stored within the window.
     No,
-    /// Not stored after this position; at and before it nothing is known.
+    /// The id is not stored after this position; at and before it nothing is known.
     NotAfter(Position),
 }
 
@@ -136,21 +138,21 @@ pub(crate) struct WindowIds {
     hasher: RandomState,
     window: IdempotencyWindow,
     shards: Box<[Shard]>,
-    /// Oldest first.
+    /// The blocks of the ids, oldest first.
     blocks: VecDeque<Block>,
-    /// Ids of all blocks.
+    /// The number of ids in all blocks.
     ids: usize,
     newest: Position,
-    /// Every id after this position is known.
+    /// The position after which every id is known.
     covered_from: Position,
-    /// True if the window begins at or after `covered_from`: no older id matters.
+    /// Whether the window begins at or after `covered_from`, so that no older id matters.
     covers_window: bool,
-    /// The shard that is looked at next for memory to give back.
+    /// The last shard that was checked for memory to give back.
     trimmed: usize,
 }
 
 impl WindowIds {
-    /// A window that knows nothing of positions up to `end`.
+    /// Makes a window that knows nothing of positions up to `end`.
     pub(crate) fn new(window: IdempotencyWindow, end: Position) -> Self {
         Self {
             hasher: RandomState::new(),
@@ -165,7 +167,7 @@ impl WindowIds {
         }
     }
 
-    /// Adds an id, in order of position.
+    /// Adds an id. Ids must be added in order of position.
     pub(crate) fn insert(&mut self, id: StoredId) {
         self.newest = self.newest.max(id.position);
         self.put(hash(&self.hasher, id.stream, id.id), id.position);
@@ -186,12 +188,12 @@ impl WindowIds {
         self.shards[shard_of(hash)].insert(word(hash, position), lives);
     }
 
-    /// Every id after this position is known.
+    /// Returns the position after which every id is known.
     pub(crate) fn covered_from(&self) -> Position {
         self.covered_from
     }
 
-    /// An empty range for the ids after position `from` that ends where the known ids begin.
+    /// Makes an empty range for the ids after position `from`, which ends where the known ids begin.
     pub(crate) fn older(&self, from: Position) -> OlderIds {
         let to = self.covered_from;
         let first = Position(to.0.saturating_sub(OlderIds::POSITIONS_MAX)).max(from);
@@ -205,7 +207,8 @@ impl WindowIds {
         }
     }
 
-    /// Adds older ids. False if they were dropped: they no longer end where the known ids begin, or there are too many.
+    /// Adds older ids. Returns false if they were dropped, because they do not end where the known ids begin, or
+    /// because there are too many.
     pub(crate) fn prepend(&mut self, older: OlderIds) -> bool {
         let space = IDS_MAX - self.ids.min(IDS_MAX);
         let is_far = self.newest.0 - older.from.0 > POSITIONS_MAX;
@@ -225,12 +228,12 @@ impl WindowIds {
         true
     }
 
-    /// All of the window is covered: nothing older matters.
+    /// Returns whether all of the window is covered, so that nothing older matters.
     pub(crate) fn covers_window(&self) -> bool {
         self.covers_window
     }
 
-    /// Drops what lies outside the window.
+    /// Drops the ids that lie outside the window.
     pub(crate) fn expire(&mut self, now: Timestamp, end: Position) {
         let age = i64::try_from(self.window.time.as_micros()).unwrap_or(i64::MAX);
         let oldest = Timestamp(now.0.saturating_sub(age));
@@ -261,7 +264,7 @@ impl WindowIds {
         }
     }
 
-    /// Looks an id up.
+    /// Looks up an id.
     pub(crate) fn find(&self, stream: RowId, id: EventId) -> InWindow {
         let hash = hash(&self.hasher, stream, id);
         let same = self.shards[shard_of(hash)].same(word(hash, Position::START));
@@ -281,50 +284,51 @@ fn hash(hasher: &RandomState, stream: RowId, id: EventId) -> u64 {
     hasher.hash_one((stream.0, id.0.as_u128()))
 }
 
-/// The shard of an id, chosen by the lowest bits of its hash.
+/// Returns the shard of an id. The lowest bits of its hash choose it.
 fn shard_of(hash: u64) -> usize {
     (hash & LOW_BITS) as usize % SHARDS
 }
 
-/// The word of an id: the highest bits of its hash, its position, and a bit that is always set, so that no word is 0.
+/// Makes the word of an id from the highest bits of its hash, its position, and a bit that is always set, so that no
+/// word is 0.
 fn word(hash: u64, position: Position) -> u64 {
     hash >> 33 << 33 | 1 << 32 | position.0 & LOW_BITS
 }
 
-/// The last position up to `newest` that the word may mean.
+/// Returns the last position up to `newest` that the word may mean.
 fn position_of(word: u64, newest: Position) -> Position {
     let distance = newest.0.wrapping_sub(word) & LOW_BITS;
     Position(newest.0.saturating_sub(distance))
 }
 
-/// Ids of a range of positions that is older than what is known, gathered elsewhere.
+/// The ids of a range of positions that is older than what is known. These ids are gathered elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct OlderIds {
     hasher: RandomState,
     from: Position,
     to: Position,
-    /// True if nothing before `from` matters.
+    /// Whether nothing before `from` matters.
     covers_window: bool,
     hashes: Vec<(u64, Position)>,
-    /// `None` while there are no ids.
+    /// The block of these ids; `None` while there are no ids.
     block: Option<Block>,
 }
 
 impl OlderIds {
-    /// Most positions of one range; adding it is one step, which takes milliseconds.
+    /// The greatest number of positions of one range. Adding a range is one step, which takes milliseconds.
     const POSITIONS_MAX: u64 = 40_000;
 
-    /// The ids lie after this position.
+    /// Returns the position after which the ids lie.
     pub(crate) fn from(&self) -> Position {
         self.from
     }
 
-    /// The ids end with this position.
+    /// Returns the last position of the range.
     pub(crate) fn to(&self) -> Position {
         self.to
     }
 
-    /// Adds an id, in any order.
+    /// Adds an id. The order does not matter.
     pub(crate) fn insert(&mut self, id: StoredId) {
         let hash = hash(&self.hasher, id.stream, id.id);
         self.hashes.push((hash, id.position));
