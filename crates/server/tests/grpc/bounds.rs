@@ -1,4 +1,4 @@
-//! What calls may hold, and what happens beyond.
+//! Tests what calls may hold, and what happens beyond that.
 
 use std::sync::Arc;
 
@@ -50,8 +50,8 @@ async fn what_arrives_is_counted_and_given_back() {
     {}
 }
 
-/// One batch for which there was no room ended the call, and with it all batches that its client had under way. Goal: that
-/// batch is refused, and the call goes on.
+/// What happened: one batch for which there was no memory ended the call, and with it all other batches of its client.
+/// Goal: that batch is refused, and the call goes on.
 #[tokio::test]
 async fn a_batch_without_room_does_not_end_its_call() {
     let client = with(Config {

@@ -1,4 +1,5 @@
-//! Reads and subscriptions: where they begin, what passes their filters, and how often subscribers are told of their place.
+//! Tests where reads and subscriptions begin, what passes their filters, and how often subscribers are told their
+//! place.
 
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl World {
         open
     }
 
-    /// What a read to an end shows.
+    /// Returns what a read that has an end shows.
     async fn read(&self, options: Options) -> Vec<Seen> {
         let found = self.client.call(READ, &reading(options)).await;
         let contents = found.read::<ReadResp>().into_iter();
@@ -101,7 +102,8 @@ async fn content(open: &mut Open) -> Content {
     content.expect("a content")
 }
 
-/// All events up to the message that the subscription has caught up, the positions of checkpoints, and that message.
+/// Returns all events up to the message that the subscription has caught up, the positions of checkpoints, and that
+/// message.
 async fn to_caught_up(open: &mut Open) -> (Vec<Seen>, Vec<u64>, CaughtUp) {
     let (mut events, mut checkpoints) = (Vec::new(), Vec::new());
     loop {
@@ -137,7 +139,7 @@ fn of_all(options: Options, filter: Option<FilterOptions>) -> Options {
     }
 }
 
-/// A filter with a checkpoint after so many events.
+/// Makes a filter with a checkpoint after `interval` events.
 fn filter(filter: Filter, interval: u32) -> FilterOptions {
     FilterOptions {
         filter: Some(filter),
@@ -160,8 +162,8 @@ fn prefix(text: &str) -> Expression {
     }
 }
 
-/// A subscription that began after a revision that the stream did not have was refused as an invalid argument, where
-/// these clients wait. Goal: it waits, and delivers what comes beyond that revision.
+/// What happened: a subscription that began after a revision that the stream did not have was refused as an invalid
+/// argument, where these clients wait. Goal: it waits, and delivers the events after that revision.
 #[tokio::test]
 async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
     let world = World::new().await;
@@ -195,8 +197,9 @@ async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
     assert!(to_caught_up(&mut open).await.0.is_empty());
 }
 
-/// Filters compared the events as they are stored, and clients are shown others: no filter found a tombstone. Goal: what
-/// passes is what is shown, in reads and in subscriptions, also if the store does a part of the filter.
+/// What happened: filters compared the events as they are stored, and clients are shown others, so no filter found a
+/// tombstone. Goal: the events that are shown are those that pass, in reads and in subscriptions, also if the store
+/// applies a part of the filter.
 #[tokio::test]
 async fn filters_see_what_clients_see() {
     let world = World::new().await;
@@ -243,7 +246,7 @@ async fn filters_see_what_clients_see() {
     }
 }
 
-/// A filter by the beginning of names was the store's to carry out, which tells of its place every thousand events only.
+/// What happened: the store applied a filter by prefixes of names, and tells its place every thousand events only.
 /// Goal: checkpoints come as often as the client asks, whatever its filter is, and each is a new place.
 #[tokio::test]
 async fn checkpoints_come_as_often_as_the_client_asks() {
@@ -320,8 +323,8 @@ async fn the_state_of_groups_on_all_events_is_not_shown() {
     assert_eq!(own.len(), 1);
 }
 
-/// Only a page with the tombstone in it was refused. Goal: metadata of a closed stream are closed with it, whatever of them
-/// a read or a subscription asks for.
+/// What happened: only a page with the tombstone in it was refused. Goal: metadata of a closed stream is closed with
+/// it, whatever of it a read or a subscription asks for.
 #[tokio::test]
 async fn metadata_end_with_their_stream() {
     let world = World::new().await;
