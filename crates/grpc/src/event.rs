@@ -224,7 +224,7 @@ pub(crate) mod tests {
     use prost::Message;
     use uuid::Uuid;
 
-    /// An event of this type.
+    /// Makes an event of this type.
     pub(crate) fn event(event_type: &str) -> RecordedEvent {
         RecordedEvent {
             stream: StreamId::new("cart-1").expect("valid"),
@@ -248,7 +248,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Goal: what is written by hand is what the schema says.
+        /// Goal: the schema reads what this encoder writes.
         #[test]
         fn events_are_read_as_they_were_written(
             id in any::<u128>(),
