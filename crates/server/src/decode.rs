@@ -277,7 +277,8 @@ mod tests {
         }
     }
 
-    /// A list of an object's values was taken for the object, and the text of an error told the name of a type.
+    /// What happened: a list of an object's values was taken for the object, and the text of an error told the name of
+    /// a type.
     #[test]
     fn a_list_is_not_an_object() {
         for (body, field) in [
@@ -304,7 +305,8 @@ mod tests {
         }
     }
 
-    /// JSON nested deeper than readers can read was stored, and no page with it could be read by them.
+    /// What happened: JSON that is nested deeper than readers can read was stored, and readers could read no page with
+    /// it.
     #[test]
     fn json_that_is_too_deep_is_refused_with_advice() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
@@ -332,7 +334,7 @@ mod tests {
         }
     }
 
-    /// JSON Schema calls `1.0` an integer, and so does the OpenAPI document.
+    /// Goal: `1.0` is an integer, as JSON Schema and so the OpenAPI document say.
     #[test]
     fn a_revision_may_be_written_as_a_fraction() {
         for (text, revision) in [("7.0", 7), ("1e3", 1_000), ("-0.0", 0)] {
@@ -347,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Whatever is wrong, the problem names the field.
+    /// Checks that the problem names the field, whatever is wrong.
     fn assert_names_the_field(cases: &[(&'static str, &str)]) {
         for (body, field) in cases {
             let problem = one(body).expect_err(body);

@@ -433,7 +433,8 @@ mod tests {
         assert_eq!(watch.look(&config, after(862)), WatchVerdict::Close);
     }
 
-    /// A reader of 800 bytes a second was never cut: each byte that it took counted as a sign of life.
+    /// What happened: the connection of a reader of 800 bytes a second was never closed, because each byte that the
+    /// reader took counted as a sign of life.
     #[test]
     fn a_watch_tells_slow_from_stalled_and_idle() {
         let config = Config::default();

@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// An event with so many tags of 256 bytes and so many bytes of data.
+    /// Makes an event with `tags` tags of 256 bytes and `data` bytes of data.
     fn event(position: u64, tags: usize, data: usize) -> SharedEvent {
         let tag = |number: usize| Tag::new(format!("{number:0>256}")).expect("valid");
         Arc::new(RecordedEvent {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// What happened: only data and metadata counted, so an event of tags was small however large its line was, and a
-    /// thousand of such lines were kept that counted nowhere.
+    /// thousand such lines were kept that counted nowhere.
     #[test]
     fn an_event_of_tags_is_large_and_counts_against_the_bytes_in_flight() {
         let (encoded, budget) = (EncodedEvents::default(), Budget::new(40_000));
