@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Number of connections of callers.
+/// Number of connections of callers, each of which makes [`REQUESTS_PER_SECOND`] requests a second.
 const CALLERS: u32 = 8;
 const REQUESTS_PER_SECOND: u32 = 50;
 /// Number of connections of the flood.

@@ -52,7 +52,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const LAST_ANSWER_MAX: Duration = Duration::from_millis(500);
 /// Most connections that are still accepted when the server stops. The system keeps at most so many waiting.
 const LAST_CONNECTIONS_MAX: usize = 4_096;
-/// How long a connection beyond the maximum may say nothing.
+/// How long a connection beyond the maximum may say nothing. [`RESERVE_MAX`] is how long such a connection may last.
 const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESERVE_MAX: Duration = Duration::from_secs(10);
 
