@@ -1,4 +1,4 @@
-//! The whole application: store, shows, read model and server, started and stopped in order.
+//! The whole application: store, shows, read model and server, which it starts and stops in order.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ impl Application {
     /// Opens the store and serves it. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`Error`]; nothing is left running.
+    /// [`Error`]; then nothing is left running.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves what was started running until the process ends.
+    /// If the future is dropped, the parts that were started run until the process ends.
     pub async fn start(config: Config) -> Result<Self, Error> {
         // First, so that what is refused leaves no new store behind.
         let listener = http::bind(config.listen, &config).await?;
@@ -49,32 +49,32 @@ impl Application {
         Ok(Self { server, app })
     }
 
-    /// What it runs on.
+    /// Returns the store as this process takes part in it.
     #[must_use]
     pub fn store(&self) -> &dyn EventStore {
         self.app.store()
     }
 
-    /// Waits until it is a node no more, although nobody has stopped it, and says why. It should be stopped then.
+    /// Waits until this process is a node no more, although it was not stopped. Returns why; it should be stopped then.
     #[must_use]
     pub fn ended_by_itself(&self) -> BoxFuture<'static, String> {
         let node = self.app.node.as_ref();
         node.map_or_else(|| pending().boxed(), |node| node.ended_by_itself())
     }
 
-    /// Where it is served.
+    /// Returns the server of the application.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Answers what is running, then closes the store.
+    /// Answers the requests that are running, then closes the store.
     ///
     /// # Errors
-    /// As [`EventStore::shutdown`].
+    /// The errors of [`EventStore::shutdown`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the application half stopped; what was answered is stored.
+    /// If the future is dropped, the application is half stopped; what was answered is stored.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.server.shutdown().await;
         if let Some(node) = &self.app.node {
@@ -87,7 +87,7 @@ impl Application {
     }
 }
 
-/// Opens the store; joins the other nodes on its database, if there are any.
+/// Opens the store. Joins the other nodes on its database, if this process is to be a node.
 async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error> {
     let options = Options::creating();
     let (Some(address), Some(path)) = (config.node, &config.cluster_secret_file) else {

@@ -1,4 +1,4 @@
-//! What the application can be told, on the command line or by environment variables.
+//! The settings of the application, on the command line or by environment variables.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub struct Config {
     pub connection_idle_max: Duration,
 }
 
-/// An address as the operating system needs it: a name might stand for several.
+/// Reads an address as the operating system needs it: a name might stand for several addresses.
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "must be ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080".into())

@@ -1,8 +1,8 @@
 //! A show and its seats: what may happen to them, and what follows from it.
 //!
-//! Why pure: the same few lines decide in production, in tests and when history is replayed.
-//! Invariants: a seat is reserved at most once until its reservation is cancelled; seats are
-//! numbered from 0 to one below their count, as in the application whose measurements were published.
+//! Why this is pure: the same few lines decide in production, in tests and when history is replayed.
+//! Invariants: a seat is reserved at most once until its reservation is cancelled; seats are numbered from 0 to one
+//! below their count, as in the application whose measurements were published.
 //! Not here: everything else.
 
 use gesta::Timestamp;
@@ -14,38 +14,38 @@ use uuid::Uuid;
 pub const SEATS_MAX: u32 = 100;
 /// Longest title, in characters.
 pub const TITLE_CHARS_MAX: usize = 200;
-/// What a seat costs at first.
+/// Price of a seat at first.
 pub const INITIAL_PRICE: Price = Price { cents: 10_000 };
 
 /// An amount in euro.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Price {
-    /// Hundredths.
+    /// Number of hundredths of a euro.
     pub cents: u32,
 }
 
 impl std::fmt::Display for Price {
-    /// With two decimals: `100.00`.
+    /// Shows the amount with two decimals: `100.00`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:02}", self.cents / 100, self.cents % 100)
     }
 }
 
-/// Whether a seat can be had.
+/// Tells whether a seat can be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeatStatus {
-    /// It can be reserved.
+    /// The seat can be reserved.
     Available,
-    /// Somebody has reserved it.
+    /// The seat is reserved.
     Reserved,
 }
 
-/// A seat. Its number is its place in the show.
+/// A seat. Its number is its index in the show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seat {
-    /// Whether it can be had.
+    /// Tells whether the seat can be reserved.
     pub status: SeatStatus,
-    /// What it costs.
+    /// Price of the seat.
     pub price: Price,
 }
 
@@ -54,51 +54,51 @@ const NEW_SEAT: Seat = Seat {
     price: INITIAL_PRICE,
 };
 
-/// A show. Without seats it has not been created.
+/// A show. A show without seats has not been created.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Show {
-    /// Its identity.
+    /// Identity of the show.
     pub id: Uuid,
-    /// What is shown.
+    /// Title of what is shown.
     pub title: Box<str>,
-    /// Its seats; the first has number 0.
+    /// Seats of the show; the first has number 0.
     pub seats: Vec<Seat>,
 }
 
-/// What is asked of a show.
+/// A command to a show.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Command {
-    /// Set up a show with seats 0 to `max_seats - 1`, 1 to [`SEATS_MAX`] of them.
+    /// The show is to be created with seats 0 to `max_seats - 1`, 1 to [`SEATS_MAX`] of them.
     CreateShow {
         show_id: Uuid,
         title: String,
         max_seats: u32,
     },
-    /// Take a seat.
+    /// A seat is to be reserved.
     ReserveSeat { seat: u32 },
-    /// Give a seat back.
+    /// The reservation of a seat is to be cancelled.
     CancelReservation { seat: u32 },
 }
 
-/// What has happened to a show.
+/// An event of a show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
-    /// It was set up.
+    /// The show was created.
     ShowCreated {
         show_id: Uuid,
         title: Box<str>,
         seats: Vec<Seat>,
         at: Timestamp,
     },
-    /// A seat was taken.
+    /// A seat was reserved.
     SeatReserved {
         show_id: Uuid,
         seat: u32,
         at: Timestamp,
     },
-    /// A seat was given back.
+    /// The reservation of a seat was cancelled.
     SeatReservationCancelled {
         show_id: Uuid,
         seat: u32,
@@ -106,20 +106,20 @@ pub enum Event {
     },
 }
 
-/// Why a command was not accepted.
+/// The reason why a command was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Rejection {
     /// A show of this identity was created before.
     ShowAlreadyExists,
     /// The show was never created.
     ShowNotExists,
-    /// A show must have a title.
+    /// The title is empty.
     TitleEmpty,
     /// The title has more than [`TITLE_CHARS_MAX`] characters.
     TitleTooLong,
-    /// A show must have a seat.
+    /// The show has no seat.
     TooFewSeats,
-    /// More than [`SEATS_MAX`] seats.
+    /// The show has more than [`SEATS_MAX`] seats.
     TooManySeats,
     /// The show has no seat of this number.
     SeatNotExists,
@@ -180,7 +180,7 @@ impl Decider for Show {
 }
 
 impl Show {
-    /// True if it was created.
+    /// Returns true if the show was created.
     #[must_use]
     pub fn exists(&self) -> bool {
         !self.seats.is_empty()
@@ -231,7 +231,7 @@ impl Show {
 }
 
 impl Rejection {
-    /// The name that users of the application see.
+    /// Returns the name of the reason that users of the application see.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {

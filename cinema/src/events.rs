@@ -1,6 +1,6 @@
 //! The form of events on disk: Protocol Buffers, the messages of `messages`.
 //!
-//! Why apart from the domain's events: what is stored stays readable for ever, the domain's types may change every day.
+//! Why the messages are not the domain's events: what is stored is readable for ever, the domain may change daily.
 //! Invariant: numbers of fields and names of types are never reused for something else.
 //! Not here: what the events mean (`domain`), their bytes (`messages`).
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::domain::{Command, Event, Price, Seat, SeatStatus, Show};
 use crate::messages;
 
-/// Category of the streams: a show's is named `show-<uuid>`.
+/// Category of the streams. The stream of a show is named `show-<uuid>`.
 pub const CATEGORY: &str = "show";
 // Types of events on disk.
 pub(crate) const SHOW_CREATED: &str = "show-created.v1";
@@ -21,7 +21,7 @@ pub(crate) const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.
 
 const CURRENCY: &str = "EUR";
 
-/// Version of the snapshots' form: raise it whenever the state means something else.
+/// Version of the form of snapshots. It must be raised whenever the state means something else.
 pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// The codec of the events of shows.
@@ -107,7 +107,7 @@ fn read<M: Message + Default>(data: &[u8]) -> Result<M, String> {
     M::decode(data).map_err(|error| error.to_string())
 }
 
-/// What tells a command from another one with the same idempotency key. Never changes: a hash of it is stored.
+/// Returns what tells a command from others with the same idempotency key. It never changes: a hash of it is stored.
 #[must_use]
 pub fn form_of_command(command: &Command) -> Vec<u8> {
     let form = match command {
@@ -122,7 +122,7 @@ pub fn form_of_command(command: &Command) -> Vec<u8> {
     form.into_bytes()
 }
 
-/// A show as the bytes of a snapshot.
+/// Writes a show as the bytes of a snapshot.
 ///
 /// # Errors
 /// None; the signature is that of the runtime.
@@ -135,10 +135,10 @@ pub fn snapshot_of(show: &Show) -> Result<Vec<u8>, String> {
     Ok(snapshot.encode_to_vec())
 }
 
-/// The show of a snapshot.
+/// Reads the show of a snapshot.
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// The text says what is wrong with the bytes.
 pub fn show_of(snapshot: &[u8]) -> Result<Show, String> {
     let snapshot: messages::ShowSnapshot = read(snapshot)?;
     Ok(Show {
@@ -148,10 +148,10 @@ pub fn show_of(snapshot: &[u8]) -> Result<Show, String> {
     })
 }
 
-/// How many seats a show was created with: all that the read model needs of the event.
+/// Returns how many seats a show was created with: the read model needs nothing else of the event.
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// The text says what is wrong with the bytes.
 pub fn seats_created(data: &[u8]) -> Result<usize, String> {
     read(data).map(|created: messages::ShowCreated| created.seats.len())
 }
@@ -196,7 +196,7 @@ fn seat((number, stored): (u32, &messages::Seat)) -> Result<Seat, String> {
     Ok(Seat { status, price })
 }
 
-/// Reads `100.00`, and nothing that is written differently.
+/// Reads a price written as `100.00`, and in no other way.
 fn price(money: &messages::Money) -> Option<Price> {
     let cents = money.amount.replacen('.', "", 1).parse().ok()?;
     let price = Price { cents };

@@ -1,7 +1,7 @@
 //! The HTTP API (README.md): the calls of the published reference application, so that the same load drives both.
 //!
-//! Errors are a line of text that begins with the name of the reason. Whatever is refused for want of room or because
-//! the database is away is a 503 and was not stored; a 504 says that the outcome is unknown.
+//! Errors are a line of text that begins with the name of the reason. A request that is refused for lack of capacity or
+//! because the database is away gets a 503 and was not stored; a 504 says that the outcome is unknown.
 //! Invariants: handlers decode, ask and encode; no rule of the domain is here.
 //! Not here: connections (`server`), reading requests (`request`), what is refused and how (`refusal`).
 
@@ -38,20 +38,20 @@ const SEATS_PAGE_MAX: u16 = 1_000;
 /// How long the store may take to show that it can append.
 const HEALTH_MAX: Duration = Duration::from_secs(2);
 
-/// What requests are answered from.
+/// The parts of the application from which requests are answered.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) shows: Shows,
     pub(crate) read_model: ReadModel,
-    /// The store of both.
+    /// Store of the shows and of the read model.
     pub(crate) store: Arc<Store>,
-    /// The node that it is of, if there are others.
+    /// Node that this process is, if there are other nodes.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl App {
-    /// The store as this process takes part in it.
+    /// Returns the store as this process takes part in it.
     pub(crate) fn store(&self) -> &dyn EventStore {
         let node = self.node.as_deref();
         node.map_or(&*self.store, |node| node as _)
@@ -59,10 +59,10 @@ impl App {
 }
 
 type Answer<T> = Result<T, Refusal>;
-/// A line that says what was done.
+/// A line that says what was done, with its status.
 type Done = (StatusCode, &'static str);
 
-/// The routes and what answers them.
+/// Makes the routes of the API.
 fn router(app: &Arc<App>) -> Router {
     Router::new()
         .route("/shows", only("POST", post(create_show)))
@@ -86,7 +86,7 @@ fn router(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-/// Refuses all other methods.
+/// Makes a route refuse all other methods.
 fn only(allow: &'static str, methods: MethodRouter<Arc<App>>) -> MethodRouter<Arc<App>> {
     methods.fallback(async move || Refusal::method_not_allowed(allow))
 }
@@ -166,7 +166,7 @@ struct SeatDocument {
     price: Option<Arc<RawValue>>,
 }
 
-/// A number with two decimals, such as `100.00`.
+/// Writes a number with two decimals, such as `100.00`.
 fn number(price: Price) -> Option<Arc<RawValue>> {
     RawValue::from_string(price.to_string()).ok().map(Arc::from)
 }
@@ -201,7 +201,7 @@ async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer<imp
     Ok(Json(ShowDocument::from(&show)).into_response())
 }
 
-/// Which available seats are asked for.
+/// The page of available seats that is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Page {

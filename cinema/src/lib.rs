@@ -1,9 +1,9 @@
 //! The cinema: shows whose seats are reserved and given back, as an example of an application on event-sourced
 //! entities.
 //!
-//! Read it in this order: `domain` (all of the rules, pure), `events` (how they are stored), `shows` (how shows run on
-//! a store), `read_model` (what is derived from their events), `http` (how users reach them), `application` (how all
-//! of it is started and stopped).
+//! Read the modules in this order: `domain` (all of the rules, pure), `events` (how they are stored), `shows` (how
+//! shows run on a store), `read_model` (what is derived from their events), `http` (how users reach them),
+//! `application` (how all of it is started and stopped).
 
 pub mod application;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The binary: reads the command line, runs the application, stops it on Ctrl-C or SIGTERM.
+//! The binary: reads the command line, runs the application, and stops it on Ctrl-C or SIGTERM.
 
 use std::error::Error as _;
 use std::process::ExitCode;
@@ -9,15 +9,15 @@ use gesta_cinema::application::{Application, Error};
 use gesta_cinema::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The allocator of `gesta`.
+/// The same allocator as that of `gesta`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Why the process ends without success: the exit code and a message.
+/// The failure with which the process ends: the exit code and a message.
 struct Failure(u8, String);
 
 impl From<Error> for Failure {
-    /// The exit codes of `gesta`, as far as they can come up.
+    /// Chooses the exit code as `gesta` does, of those that can occur here.
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Store(error) => Some(error.kind()),
@@ -67,7 +67,7 @@ async fn run(config: Config) -> Result<(), Failure> {
     why
 }
 
-/// Tells what runs and where.
+/// Logs what runs and where.
 async fn greet(application: &Application) -> Result<(), Error> {
     let info = application.store().info().await?;
     tracing::info!(
@@ -87,7 +87,7 @@ async fn greet(application: &Application) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends log lines to standard error.
+/// Makes log lines go to standard error.
 fn start_log(filter: &str) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure(2, format!("log filter {filter:?}: {error}")))?;
@@ -99,7 +99,7 @@ fn start_log(filter: &str) -> Result<(), Failure> {
         .map_err(|error| Failure(1, format!("log: {error}")))
 }
 
-/// The message, then each cause that adds something.
+/// Returns the message of an error, then each cause that adds something.
 fn with_causes(error: &Error) -> String {
     let mut message = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {

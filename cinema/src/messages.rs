@@ -1,8 +1,8 @@
-//! The messages of `proto/cinema.proto` (package `gesta.cinema.v1`), where each field is described.
+//! The messages of `proto/cinema.proto` (package `gesta.cinema.v1`), which describes each field.
 //!
-//! Why not generated: six small structs are no reason for a compiler in everybody's build; golden bytes are tested in
-//! `events`.
-//! Not here: what they mean, and whether what was read makes sense (`events`).
+//! Why they are not generated: six small structs are no reason for a compiler in every build; golden bytes are tested
+//! in `events`.
+//! Not here: what the messages mean, and whether what was read makes sense (`events`).
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ShowCreated {

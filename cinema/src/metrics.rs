@@ -1,4 +1,4 @@
-//! What Prometheus reads at `GET /metrics`.
+//! The metrics that Prometheus reads at `GET /metrics`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::read_model::Stats;
 use crate::shows::Shows;
 
-/// The form of the metrics.
+/// Media type of the metrics.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Upper bounds of the times, in seconds.
 const BOUNDS: [f64; 14] = [
@@ -46,7 +46,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of the requests to come, and of what the store, its node, the shows and the read model do.
+    /// Makes metrics of the requests to come, and of what the store, its node, the shows and the read model do.
     pub(crate) fn new(
         store: &Arc<Store>,
         node: Option<&Arc<Node>>,
@@ -91,7 +91,7 @@ impl Metrics {
         })
     }
 
-    /// The text that Prometheus reads.
+    /// Returns the text that Prometheus reads.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         if let Err(error) = text::encode(&mut out, &self.registry) {
@@ -125,7 +125,7 @@ pub(crate) async fn count(
     response
 }
 
-/// A request that is not answered yet; it no longer counts when this is dropped.
+/// Counts a request that is not answered yet, until it is dropped.
 struct InFlight<'a>(&'a Gauge);
 
 impl Drop for InFlight<'_> {

@@ -1,10 +1,10 @@
-//! The read model: how many seats of each show are available, kept by a subscription to all events of shows.
+//! The read model: how many seats of each show are available. A subscription to all events of shows keeps it.
 //!
-//! Why in batches: one small transaction for the changes of two seconds costs the application next to nothing; when
-//! nothing else happens an event is seen at once.
-//! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one that the
-//! changes begin after. So nothing is counted twice or left out, whatever fails, and even if several processes keep
-//! the same rows: one of them moves the checkpoint on, the others stand by.
+//! Why it stores batches: one small transaction for the changes of two seconds costs the application next to nothing;
+//! when nothing else happens an event is seen at once.
+//! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one after which
+//! the changes begin. So nothing is counted twice or left out, whatever fails, and even if several processes keep the
+//! same rows: one of them moves the checkpoint on, the others wait.
 //! Not here: following the events (`worker`), SQL (`sqlite`, `postgres`).
 
 mod postgres;
@@ -27,13 +27,13 @@ use crate::read_model::postgres::PostgresViews;
 use crate::read_model::sqlite::SqliteViews;
 use crate::read_model::worker::Worker;
 
-/// Why the read model cannot answer or go on.
+/// The reason why the read model cannot answer or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its database does not answer or refuses.
+    /// The database of the read model does not answer or refuses.
     #[error("the database of the read model: {0}")]
     Database(String),
-    /// The store, or an event in it.
+    /// The store has failed.
     #[error("{0}")]
     Store(#[from] gesta::Error),
     /// An event cannot be read. Going on without it would count wrongly for ever.
@@ -41,13 +41,13 @@ pub enum Error {
     Unreadable(String),
 }
 
-/// The seats of one show.
+/// The available seats of one show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AvailableSeats {
-    /// The show.
+    /// Identity of the show.
     pub show_id: Uuid,
-    /// How many of its seats can be reserved.
+    /// Number of its seats that can be reserved.
     #[serde(rename = "availableSeats")]
     pub available: i64,
 }
@@ -55,33 +55,33 @@ pub struct AvailableSeats {
 /// Changes of the numbers of available seats between two checkpoints.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// The checkpoint that they begin after; empty for the first.
+    /// Checkpoint after which the changes begin; empty for the first batch.
     from: String,
-    /// The checkpoint that they reach.
+    /// Checkpoint that the changes reach.
     to: String,
-    /// What to add, by show. A new show adds its seats to nothing.
+    /// Number to add for each show. A new show adds its seats to nothing.
     changes: HashMap<Uuid, i64>,
-    /// How many events were counted.
+    /// Number of events that were counted.
     events: u64,
-    /// First all rows are removed.
+    /// True if all rows are removed first.
     is_anew: bool,
 }
 
-/// Where the rows are kept. Each method is one transaction, and opens a connection if there is none.
+/// The place of the rows. Each method is one transaction, and opens a connection if there is none.
 #[async_trait]
 pub(crate) trait Views: fmt::Debug + Send + Sync + 'static {
-    /// The checkpoint; empty before the first event. Makes the tables if they are missing.
+    /// Returns the checkpoint; it is empty before the first event. Makes the tables if they are missing.
     async fn checkpoint(&self) -> Result<String, Error>;
 
-    /// Adds the changes and moves the checkpoint on. False if it is not what the batch begins after, because another
-    /// process has moved it: then nothing was changed.
+    /// Adds the changes and moves the checkpoint on. Returns false if another process has moved the checkpoint, so that
+    /// the batch does not begin after it: then nothing was changed.
     async fn apply(&self, batch: &Batch) -> Result<bool, Error>;
 
-    /// Rows after this show, in order of their ids.
+    /// Returns the rows after this show, in order of the ids of shows, at most `limit`.
     async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error>;
 }
 
-/// The place for rows next to the store at `url`.
+/// Makes the place for rows next to the store at `url`.
 pub(crate) fn beside(url: &str) -> gesta::Result<Arc<dyn Views>> {
     match url.split_once(':') {
         Some(("sqlite", path)) => Ok(Arc::new(SqliteViews::beside(path))),
@@ -96,15 +96,15 @@ pub(crate) fn beside(url: &str) -> gesta::Result<Arc<dyn Views>> {
 /// What the read model has done since it was started.
 #[derive(Debug, Default, Clone)]
 pub struct Stats {
-    /// Events counted.
+    /// Number of events counted.
     pub events: Counter,
-    /// Transactions that stored them.
+    /// Number of transactions that stored them.
     pub batches: Counter,
-    /// Times it began again from the first event.
+    /// How many times it began again from the first event.
     pub rebuilds: Counter,
-    /// Times something failed; it tried again.
+    /// How many times something failed and was tried again.
     pub failures: Counter,
-    /// Times another process was ahead.
+    /// How many times another process had moved the checkpoint on.
     pub stood_by: Counter,
 }
 
@@ -118,8 +118,8 @@ pub struct ReadModel {
 }
 
 impl ReadModel {
-    /// Starts to keep rows of the shows of `store`. A database that is away is waited for. Must be called within a
-    /// tokio runtime.
+    /// Starts to keep rows of the shows of `store`. It waits for a database that is away. Must be called within a tokio
+    /// runtime.
     pub(crate) fn start(store: Arc<dyn EventStore>, views: Arc<dyn Views>) -> Self {
         let (stats, stopping) = (Stats::default(), CancellationToken::new());
         let worker = TaskTracker::new();
@@ -133,10 +133,10 @@ impl ReadModel {
         }
     }
 
-    /// Shows after this one, in order of their ids. What was just reserved may not be counted yet.
+    /// Returns at most `limit` shows after this one, in order of ids. What was just reserved may not be counted yet.
     ///
     /// # Errors
-    /// [`Error::Database`].
+    /// [`Error::Database`] if the database does not answer or refuses.
     pub async fn page(
         &self,
         after: Option<Uuid>,
@@ -145,13 +145,13 @@ impl ReadModel {
         self.views.page(after, limit).await
     }
 
-    /// What it has done so far.
+    /// Returns what the read model has done so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Stops counting. What was not stored is counted after the next start.
+    /// Stops counting. Events that were not stored are counted after the next start.
     pub async fn shutdown(&self) {
         self.stopping.cancel();
         self.worker.close();

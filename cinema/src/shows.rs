@@ -1,4 +1,4 @@
-//! Shows as entities: how the domain, its events on disk and the store come together.
+//! Shows as entities: brings the domain, its events on disk and the store together.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::domain::{Command, Rejection, Show};
 use crate::events::{self, CATEGORY, SNAPSHOT_VERSION, ShowEvents};
 
-/// All shows. Cheap to clone.
+/// All shows. The handle is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shows {
     entities: Entities<Show>,
@@ -59,13 +59,13 @@ impl Shows {
         })
     }
 
-    /// Carries a command out. A retry with the same key gets the first answer; another command with it is refused.
+    /// Carries out a command. A retry with its key gets the first answer; another command with that key is refused.
     ///
     /// # Errors
-    /// The rejection, or why there is no answer.
+    /// The rejection, or the reason why there is no answer.
     ///
     /// # Cancel safety
-    /// Once polled, the command is carried out whether or not the future lives.
+    /// Once the future was polled, the command is carried out even if the future is dropped.
     pub async fn execute(
         &self,
         show_id: Uuid,
@@ -80,10 +80,10 @@ impl Shows {
         done.map(|done| done.reply)
     }
 
-    /// A show; `None` if it was not created. With `--stale-reads` changes by another process may be missing.
+    /// Returns a show; `None` if it was not created. With `--stale-reads` changes by another process may be missing.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub async fn show(&self, show_id: Uuid) -> Result<Option<Show>, Error<Infallible>> {
         let id = show_id.to_string();
         let read = |show: &Show| show.exists().then(|| show.clone());
@@ -93,13 +93,13 @@ impl Shows {
         }
     }
 
-    /// What the runtime has done so far.
+    /// Returns what the runtime has done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.entities.stats()
     }
 
-    /// Takes no more commands and answers those that wait.
+    /// Takes no more commands, and answers those that wait.
     pub async fn shutdown(&self) {
         self.entities.shutdown().await;
     }

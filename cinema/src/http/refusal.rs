@@ -1,4 +1,4 @@
-//! Why a request is not carried out, as an answer: a status, and a line of text that begins with the reason.
+//! Refusals of requests as answers: a status, and a line of text that begins with the name of the reason.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -12,11 +12,11 @@ use gesta::entity::Error;
 
 use crate::domain::Rejection;
 
-/// For those who come without knowing.
+/// The calls of the API, for callers who do not know them.
 const CALLS: &str = "POST /shows, PATCH /shows/{showId}/seats/{seatNum}, GET /shows/{showId}, \
     GET /available-seats, GET /health, GET /metrics";
 
-/// Why a request is not carried out.
+/// The answer to a request that is not carried out.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -42,7 +42,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// After an answer of this kind the connection carries no further request.
+    /// Makes this answer close the connection, which then carries no further request.
     pub(super) fn and_close(self) -> Self {
         self.with(CONNECTION, "close")
     }

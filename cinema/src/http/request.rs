@@ -1,4 +1,4 @@
-//! Reading requests: what axum extracts, refused in the words of this API.
+//! Reads requests: axum extracts their parts, and what is wrong is refused in the words of this API.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::http::refusal::Refusal;
 
 /// Largest body, in bytes. The calls of this API have a few hundred.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// How much of a body that is too large is still taken, so that its sender sees the answer.
+/// Most bytes of a body that is too large that are still taken, so that its sender sees the answer.
 const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 /// How long a body may take to arrive.
 const BODY_READ_MAX: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const KEY_CHARS_MAX: usize = 255;
 #[from_request(via(axum::extract::Path), rejection(Refusal))]
 pub(super) struct Path<T>(pub(super) T);
 
-/// Parameters behind the question mark.
+/// Parameters in the query string.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
@@ -53,7 +53,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
 
 /// What the body of a request asks for.
 pub(super) trait Asked: DeserializeOwned {
-    /// A body as it should be, for those who send another.
+    /// A valid body, which is shown to callers who send another.
     const EXAMPLE: &str;
 }
 
@@ -82,7 +82,7 @@ impl<S: Sync, T: Asked> FromRequest<S> for Body<T> {
     }
 }
 
-/// Reads the whole body; of one that is too large, as much as it takes for its sender to see the answer.
+/// Reads the whole body. Of a body that is too large it reads so much that its sender sees the answer.
 async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
     let waits_for_leave = request.headers().contains_key(EXPECT);
     let body = request.into_body();
@@ -106,14 +106,14 @@ async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
     Ok(gathered)
 }
 
-/// A UUID with hyphens, 36 characters.
+/// Reads a UUID with hyphens, which has 36 characters.
 pub(super) fn show_id(text: &str) -> Result<Uuid, Refusal> {
     let id = (text.len() == 36).then(|| Uuid::try_parse(text).ok());
     id.flatten()
         .ok_or_else(|| Refusal::bad("INVALID_SHOW_ID: must be a UUID with hyphens"))
 }
 
-/// A whole number; one that is too large for any show is a seat that does not exist.
+/// Reads a whole number. A number that is too large for any show stands for a seat that does not exist.
 pub(super) fn seat_number(text: &str) -> Result<u32, Refusal> {
     if text.is_empty() || text.len() > 20 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Refusal::bad("INVALID_SEAT_NUMBER: must be a whole number"));

@@ -1,6 +1,6 @@
-//! Accepting connections, serving them, and stopping.
+//! Accepts connections, serves them, and stops.
 //!
-//! Why not `axum::serve`: it has no limit of time for a connection that brings no request.
+//! Why `axum::serve` is not used: it has no limit of time for a connection that brings no request.
 //! Invariant: when [`Server::shutdown`] returns, no connection is served any more.
 
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::http::{App, router};
 
-/// Connections at once; further ones wait to be accepted.
+/// Most connections at once. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 10_000;
 /// How long running requests may take to finish when the application stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept. Mostly file descriptors are missing then.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A listener and its address.
 pub(crate) type Bound = (TcpListener, SocketAddr);
 
-/// Takes an address, of users or of other nodes. Who connects waits until somebody accepts.
+/// Takes an address, for users or for other nodes. Clients that connect wait until they are accepted.
 pub(crate) async fn bind(address: SocketAddr, config: &Config) -> Result<Bound, Error> {
     if !address.ip().is_loopback() && !config.insecure {
         return Err(Error::NotLoopback(address));
@@ -52,7 +52,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to answer. Must be called within a tokio runtime.
+    /// Starts to answer requests. Must be called within a tokio runtime.
     pub(crate) fn start((listener, address): Bound, app: &Arc<App>, config: &Config) -> Self {
         let server = Self {
             address,
@@ -65,7 +65,7 @@ impl Server {
         server
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -74,7 +74,7 @@ impl Server {
     /// Takes no new connections and requests, and lets running requests finish, for ten seconds at most.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the server stopping.
+    /// If the future is dropped, the server goes on to stop.
     pub async fn shutdown(&self) {
         self.stopping.cancel();
         self.connections.close();

@@ -1,4 +1,4 @@
-//! Rows in the database and schema of the store: tables `cinema_available_seats` and `cinema_checkpoint`.
+//! Rows of the read model in the database and schema of the store: `cinema_available_seats` and `cinema_checkpoint`.
 //!
 //! Each change is one statement, so it is one transaction and one round trip. Statements are not prepared, so nothing
 //! depends on the session. Waiting is bounded; a connection that gave an error or no answer is given up.
@@ -15,14 +15,14 @@ use uuid::Uuid;
 
 use super::{AvailableSeats, Batch, Error, Views};
 
-/// Time for connecting, and for an answer.
+/// Longest time for connecting, and for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 // In each statement SCHEMA stands for the schema of the store.
 const FIND_TABLES: &str = "
     SELECT to_regclass('SCHEMA.cinema_available_seats') IS NOT NULL
         AND to_regclass('SCHEMA.cinema_checkpoint') IS NOT NULL";
-/// Room in every page for a new version of each row: then an update touches no index and writes little.
+/// Makes the tables. Pages have room for a new version of each row, so an update touches no index and writes little.
 const MAKE_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS SCHEMA.cinema_available_seats (
         show_id uuid PRIMARY KEY, available bigint NOT NULL) WITH (fillfactor = 40);
@@ -31,7 +31,7 @@ const MAKE_TABLES: &str = "
     INSERT INTO SCHEMA.cinema_checkpoint VALUES ('available-seats', '') ON CONFLICT DO NOTHING;";
 const READ_CHECKPOINT: &str =
     "SELECT checkpoint FROM SCHEMA.cinema_checkpoint WHERE name = 'available-seats'";
-/// Whoever waits for the row of the checkpoint compares again with what it has become. What removes rows adds none.
+/// Applies a batch. A statement that waited for the checkpoint compares it again. A batch that removes rows adds none.
 const APPLY: &str = "
     WITH moved AS (
         UPDATE SCHEMA.cinema_checkpoint SET checkpoint = $2
@@ -54,7 +54,7 @@ const UNENCRYPTED: &str =
 
 type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Rows in PostgreSQL.
+/// Rows of the read model in PostgreSQL.
 #[derive(Debug)]
 pub(super) struct PostgresViews {
     config: Config,
@@ -63,8 +63,8 @@ pub(super) struct PostgresViews {
 }
 
 impl PostgresViews {
-    /// Next to the store at `urls`, in its first database, without the options that are not the driver's. The name of
-    /// the schema is a plain identifier, or the store would not have opened.
+    /// Makes the place for rows in the first database of the store at `urls`, without the store's own options in it.
+    /// The name of the schema is a plain identifier, or the store would not have opened.
     pub(super) fn beside(urls: &str) -> gesta::Result<Self> {
         let url = urls.split_whitespace().next().unwrap_or_default();
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -95,7 +95,7 @@ impl PostgresViews {
         })
     }
 
-    /// Runs a statement on the connection; a new one is opened if there is none, or the last statement failed.
+    /// Runs a statement on the connection. A new one is opened if there is none, or if the last statement failed.
     async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
         let sql = sql.replace("SCHEMA", &self.schema);
         let mut place = self.client.lock().await;
@@ -120,7 +120,7 @@ impl PostgresViews {
     }
 }
 
-/// The first column of the first row.
+/// Returns the first column of the first row.
 fn first<'a, T: FromSql<'a>>(rows: &'a [Row]) -> Result<T, Error> {
     let row = rows.first();
     let row = row.ok_or_else(|| Error::Database("the row of the checkpoint is missing".into()))?;
@@ -136,7 +136,7 @@ async fn in_time<T>(
     }
 }
 
-/// The driver's message and its cause.
+/// Makes an error of the driver's message and its cause.
 fn told(error: tokio_postgres::Error) -> Error {
     let cause = std::error::Error::source(&error);
     Error::Database(cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")))

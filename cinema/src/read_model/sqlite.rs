@@ -1,7 +1,7 @@
-//! Rows in a SQLite file of their own.
+//! Rows of the read model in a SQLite file of their own.
 //!
-//! Why not in the store's file: the store is its only writer. A power cut may lose the last transactions here
-//! (`synchronous=NORMAL`), rows and checkpoint together; they are counted again.
+//! Why they are not in the store's file: the store is its only writer. A power cut may lose the last transactions here
+//! (`synchronous=NORMAL`), rows and checkpoint together; their events are counted again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const ADD_SEATS: &str = "
 const READ_PAGE: &str = "
     SELECT show_id, available FROM cinema_available_seats WHERE show_id > ?1 ORDER BY show_id LIMIT ?2";
 
-/// Rows in a file, or in memory.
+/// Rows of the read model in a file, or in memory.
 #[derive(Debug)]
 pub(super) struct SqliteViews {
     path: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub(super) struct SqliteViews {
 }
 
 impl SqliteViews {
-    /// Next to the store that the URL `sqlite:rest` names.
+    /// Makes the place for rows next to the store that the URL `sqlite:rest` names.
     pub(super) fn beside(rest: &str) -> Self {
         let path = rest.split_once('?').map_or(rest, |(path, _)| path);
         let path = match path.strip_prefix("//").unwrap_or(path) {
@@ -57,7 +57,7 @@ impl SqliteViews {
         Self { path, connection }
     }
 
-    /// Runs `work` on the connection, on a thread that may block. After an error a new one is opened.
+    /// Runs `work` on the connection, on a thread that may block. After an error a new connection is opened.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,

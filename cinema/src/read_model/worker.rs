@@ -1,7 +1,7 @@
-//! The task that follows the events and stores what they change.
+//! The task that follows the events and stores their changes.
 //!
-//! A session reads the checkpoint, subscribes after it, and stores batch after batch; when anything fails it is
-//! dropped and a new one begins with the stored checkpoint. Nothing is carried over, so nothing can be doubled.
+//! A session reads the checkpoint, subscribes after it, and stores batch after batch. When anything fails the session
+//! is dropped, and a new one begins with the stored checkpoint. It keeps nothing else, so nothing is counted twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::events::{self, CATEGORY, SEAT_RESERVATION_CANCELLED, SEAT_RESERVED, S
 const STORE_EVERY: Duration = Duration::from_secs(2);
 /// Most events of one transaction.
 const BATCH_EVENTS_MAX: u64 = 20_000;
-/// How long to wait after a failure.
+/// Pauses after failures.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// How long to leave the rows to another process that has moved the checkpoint on.
+/// How long the rows are left to another process that has moved the checkpoint on.
 const STAND_BY: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The task that follows the events and stores their changes.
 pub(super) struct Worker {
     store: Arc<dyn EventStore>,
     views: Arc<dyn Views>,
     stats: Stats,
-    /// When the next batch is to be stored.
+    /// Time at which the next batch is to be stored.
     store_at: Instant,
     retry: BackOff,
 }
@@ -47,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// Follows the events until `stopping`. What is being stored then is stored whole or not at all.
+    /// Follows the events until `stopping`. A batch that is being stored then is stored whole or not at all.
     pub(super) async fn run(mut self, stopping: CancellationToken) {
         let sessions = async {
             loop {
@@ -62,7 +62,7 @@ impl Worker {
         let _: Option<()> = stopping.run_until_cancelled(sessions).await;
     }
 
-    /// Ends without an error when another session is to begin with what is stored.
+    /// Runs one session. It ends without an error when another session is to begin with what is stored.
     async fn session(&mut self) -> Result<(), Error> {
         let mut checkpoint = self.views.checkpoint().await?;
         let mut events = match self.subscribe(&checkpoint).await {
@@ -103,7 +103,7 @@ impl Worker {
         self.store.subscribe(Subscribe { to, from }).await
     }
 
-    /// The rows are of another life of the store, such as one before a restore: they go, and are made again.
+    /// Removes the rows, which are of another life of the store, such as one before a restore. They are counted again.
     async fn start_over(&self, checkpoint: &str, why: &gesta::Error) -> Result<(), Error> {
         let nothing = Batch {
             from: checkpoint.to_owned(),
@@ -118,7 +118,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Leaves the rows to another process, which has moved the checkpoint on, for a while.
+    /// Leaves the rows for a while to another process, which has moved the checkpoint on.
     async fn stand_by(&self) -> Result<(), Error> {
         self.stats.stood_by.inc();
         sleep(STAND_BY).await;
@@ -155,7 +155,7 @@ impl Worker {
     }
 }
 
-/// Adds what an event changes.
+/// Adds the change of an event to a batch.
 fn count(event: &RecordedEvent, batch: &mut Batch) -> Result<(), Error> {
     let unreadable = |detail: String| {
         let (position, stream) = (event.position, &event.stream);

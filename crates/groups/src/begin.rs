@@ -1,4 +1,4 @@
-//! How a process begins to run a group: it reads what is stored, and claims the group.
+//! How a process begins to run a group: it reads what is stored of the group, and claims the group.
 
 use std::ops::Range;
 
@@ -17,21 +17,22 @@ pub(crate) struct Begun {
     pub(crate) filter: Filter,
     pub(crate) pattern: Option<Pattern>,
     pub(crate) run: Uuid,
-    /// What the next checkpoint expects.
+    /// Expected revision of the checkpoint stream for the next checkpoint.
     pub(crate) expected: ExpectedRevision,
     pub(crate) checkpoint: Option<u64>,
-    /// The revisions of the parked stream that are in use.
+    /// Range of the revisions of the parked stream that are in use.
     pub(crate) parked: Range<u64>,
 }
 
-/// How often a claim is tried that meets another process's checkpoint, perhaps the last one of a process that has died.
+/// How many times a claim is tried. An attempt fails if it meets the checkpoint of another process, perhaps the last
+/// one of a process that has died.
 const CLAIMS_MAX: usize = 3;
 
-/// Claims a group. From then on no other process that ran it can write a checkpoint.
+/// Claims a group. From then on no other process that ran the group before can write a checkpoint.
 ///
 /// # Errors
-/// `NotFound`; `TakenOver` if other processes claim it again and again; `Store`, also if the store is away for so long
-/// that nobody would wait for it.
+/// `NotFound` if the group does not exist; `TakenOver` if other processes claim the group again and again; `Store` if
+/// the store refuses, or if it does not answer for so long that no caller would wait for it.
 pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
     let group = storage.group.clone();
     let run = Uuid::new_v4();

@@ -1,7 +1,7 @@
-//! Creating, changing and deleting groups.
+//! Creates, changes and deletes groups.
 //!
-//! Each is one append to the configuration stream that expects what was read of it, so of two callers one succeeds and
-//! the other looks again. Not here: the streams (`storage`), running groups (`groups`).
+//! Each of the three is one append to the configuration stream that expects what was read of that stream. So of two
+//! callers one succeeds and the other reads again. Not here: the streams (`storage`), running groups (`groups`).
 
 use gesta_core::{ExpectedRevision, Filter};
 use gesta_pattern::{Pattern, PatternText};
@@ -16,14 +16,14 @@ use crate::settings::{Settings, Start};
 use crate::storage::{Storage, Stored};
 use crate::work::several_logs;
 
-/// A group to be created.
+/// A request to create a group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Create {
-    /// The group.
+    /// Group to create.
     pub group: GroupId,
-    /// Its settings.
+    /// Settings of the group.
     pub settings: Settings,
-    /// Which events it takes, if it is on all events.
+    /// Filter for the events that the group takes. A group on one stream must have [`Filter::ALL`].
     pub filter: Filter,
 }
 
@@ -31,16 +31,16 @@ impl Groups {
     /// Creates a group.
     ///
     /// # Errors
-    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a
-    /// group on all events of a store of several logs.
+    /// `Exists` if there is such a group; `NotHere`; `Stopping`; `Store`: `InvalidArgument` if a setting or the filter
+    /// is out of range, `Unsupported` for a group on all events of a store of several logs.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the group created or not.
+    /// If the future is dropped, the group is created or not.
     pub async fn create(&self, create: Create) -> Result<()> {
         self.create_with(create, None).await
     }
 
-    /// Creates a group on all events that takes those of them that pass a pattern; `filter` counts as well.
+    /// Creates a group on all events that takes only events that pass both `filter` and a pattern.
     ///
     /// # Errors
     /// As [`Groups::create`]; `Store`: `InvalidArgument` if the pattern cannot be used.
@@ -94,14 +94,16 @@ impl Groups {
         Err(Error::Exists(group))
     }
 
-    /// Changes the settings of a group. Its consumers are told to join again; its checkpoint stays, and a new start
-    /// counts only if it has none yet.
+    /// Changes the settings of a group. Its consumers are told to join again. Its checkpoint stays, and a new start
+    /// counts only if the group has no checkpoint yet.
     ///
     /// # Errors
-    /// As [`Groups::create`], but `NotFound` instead of `Exists`.
+    /// The errors of [`Groups::create`], but `NotFound` instead of `Exists`; `Overloaded` if other callers change the
+    /// group again and again.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the group changed or not, but perhaps running with the settings of before.
+    /// If the future is dropped, the group is changed or not. If it is changed, it may still run with the earlier
+    /// settings.
     pub async fn update(&self, group: &GroupId, settings: Settings) -> Result<()> {
         settings.validate()?;
         let storage = self.storage(group)?;
@@ -127,14 +129,14 @@ impl Groups {
         Err(changed_too_often(group))
     }
 
-    /// Deletes a group, with its checkpoint and its parked events. Its consumers are told.
+    /// Deletes a group with its checkpoint and its parked events. Its consumers are told.
     ///
     /// # Errors
-    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
+    /// `NotFound`; `NotHere`; `Stopping`; `Overloaded` if other callers change the group again and again; `Store`.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the group deleted or not. What remains of a deleted group does no harm to a new
-    /// one of its name.
+    /// If the future is dropped, the group is deleted or not. Streams of a deleted group that remain do no harm to a
+    /// new group of the same name.
     pub async fn delete(&self, group: &GroupId) -> Result<()> {
         let storage = self.storage(group)?;
         for _ in 0..TRIES {
@@ -155,7 +157,7 @@ impl Groups {
     }
 }
 
-/// The first place that a group delivers that has no checkpoint.
+/// Returns the first place that a group delivers while it has no checkpoint.
 async fn begin_of(storage: &Storage, start: Start) -> Result<u64> {
     let end = storage.end_of_source().await?;
     match (start, storage.group.source()) {

@@ -1,6 +1,6 @@
-//! What a group that runs is asked to do, and how its task is reached.
+//! What the task of a running group can be asked to do, and how callers reach the task.
 //!
-//! Invariant: whoever asks gets an answer or learns that the task has ended; the queue to the task has a bound.
+//! Invariant: a caller gets an answer or learns that the task has ended; the queue to the task has a bound.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use crate::machine::{Action, ConsumerId, Which};
 use crate::names::GroupId;
 use crate::queue::Membership;
 
-/// Requests that wait for the task of one group.
+/// Most requests that wait for the task of one group.
 const COMMANDS_MAX: usize = 1_024;
 
-/// A consumer that wants to join.
+/// A request of a consumer to join a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JoinGroup {
-    /// Most events that it holds at once.
+    /// Most events that the consumer holds at once, 1 to [`CONSUMER_EVENTS_MAX`](crate::CONSUMER_EVENTS_MAX).
     pub buffer: u32,
-    /// Who it is.
+    /// What the consumer tells about itself.
     pub identity: Identity,
 }
 
-/// What happens to a group that is to stop.
+/// Why a group is told to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// It was changed, or is restarted.
+    /// The group was changed, or is restarted.
     Dropped,
-    /// It was deleted.
+    /// The group was deleted.
     Deleted,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Answers that it could not be done.
+    /// Answers the request with the error `why`.
     pub(crate) fn refuse(self, why: Error) {
         match self {
             Command::Join(_, reply) => drop(reply.send(Err(why))),
@@ -60,7 +60,7 @@ impl Command {
     }
 }
 
-/// The way to the task of a group.
+/// A handle to the task of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
     sender: Arc<mpsc::Sender<Command>>,
@@ -73,7 +73,7 @@ impl Commands {
         (Self { sender }, receiver)
     }
 
-    /// Asks the task; `None` if it has ended without an answer.
+    /// Sends the task a request and waits for the answer; returns `None` if the task has ended without an answer.
     pub(crate) async fn ask<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> Command,
@@ -83,7 +83,7 @@ impl Commands {
         answer.await.ok()
     }
 
-    /// Tells the task to stop, and waits until it has.
+    /// Tells the task to stop, and waits until it has stopped.
     pub(crate) async fn stop(&self, how: Stop) {
         // A task that has ended needs not be told.
         let _ = self.sender.send(Command::Stop(how)).await;

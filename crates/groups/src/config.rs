@@ -1,4 +1,4 @@
-//! What the groups of a process are given: their bounds, and which of them are run elsewhere.
+//! What the groups of a process are given: their bounds, and which groups other processes run.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::error::Elsewhere;
 pub struct Config {
     /// Most groups that run at once.
     pub running_max: usize,
-    /// Most bytes of events that all groups hold. Each may hold one event beyond.
+    /// Most bytes of events that all groups hold together. Each group may hold one event beyond them.
     pub held_bytes_max: usize,
-    /// Most bytes of events that one group holds. It may hold one event beyond.
+    /// Most bytes of events that one group holds. The group may hold one event beyond them.
     pub group_bytes_max: usize,
-    /// How long a group without consumers runs on.
+    /// How long a group without consumers runs on before it stops.
     pub idle_max: Duration,
 }
 
@@ -30,13 +30,14 @@ impl Default for Config {
     }
 }
 
-/// Which process runs what, where several share a store.
+/// Tells which process runs a group if several processes share a store.
 pub trait GroupPlacement: Send + Sync + 'static {
-    /// Who is to run what lies on this stream, unless it is this process or nobody. Must not block.
+    /// Returns the process that is to run the groups whose checkpoints lie on this stream; `None` if it is this
+    /// process, or if no process is to run them. It must not block.
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere>;
 }
 
-/// This process runs everything.
+/// A placement that lets this process run every group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 

@@ -1,4 +1,4 @@
-//! A consumer: its side of the group.
+//! A consumer as the caller that has joined a group sees it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,8 @@ use crate::machine::{Action, ConsumerId, Which};
 use crate::names::GroupId;
 use crate::queue::{Delivery, Membership};
 
-/// A consumer of a group. Dropping it leaves the group: what it holds is delivered to others at once.
+/// A consumer of a group. Dropping it leaves the group: the events that it holds are delivered to other consumers at
+/// once.
 #[derive(Debug)]
 pub struct Consumer {
     membership: Membership,
@@ -28,50 +29,53 @@ impl Consumer {
         }
     }
 
-    /// The number that answers from elsewhere must carry.
+    /// Returns the number of this consumer, which an answer that comes another way must carry
+    /// ([`Groups::ack`](crate::Groups::ack)).
     #[must_use]
     pub fn id(&self) -> ConsumerId {
         self.membership.id
     }
 
-    /// The group.
+    /// Returns the group that the consumer has joined.
     #[must_use]
     pub fn group(&self) -> &GroupId {
         &self.membership.group
     }
 
-    /// The next event.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// Why the consumer is not in the group any more: `Dropped`, `TakenOver`, `NotHere`, `NotFound` if the group was
-    /// deleted, `Stopping`, `Store`. What it held is delivered again.
+    /// The reason why the consumer is not in the group any more: `Dropped`, `TakenOver`, `NotHere`, `NotFound` if the
+    /// group was deleted, `Stopping`, `Store`. The events that it held are delivered again.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Result<Delivery> {
         std::future::poll_fn(|cx| self.membership.queue.poll(cx)).await
     }
 
-    /// These events are finished. Returns for how many of them the answer came in time.
+    /// Acknowledges these events, which the consumer has finished. Returns for how many of them the answer came in
+    /// time.
     ///
     /// # Errors
     /// `NoConsumer` if the consumer is not in the group any more.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave the answer given or not.
+    /// If the future is dropped, the answer is given or not.
     pub async fn ack(&self, events: Vec<Which>) -> Result<usize> {
         self.commands
             .ack(&self.membership.group, self.membership.id, events)
             .await
     }
 
-    /// These events are refused. Returns for how many of them the answer came in time.
+    /// Refuses these events. Returns for how many of them the answer came in time. `reason` is kept with an event that
+    /// is parked at the wish of the consumer.
     ///
     /// # Errors
-    /// As [`Consumer::ack`].
+    /// The errors of [`Consumer::ack`].
     ///
     /// # Cancel safety
-    /// As [`Consumer::ack`].
+    /// If the future is dropped, the answer is given or not.
     pub async fn nack(&self, events: Vec<Which>, action: Action, reason: &str) -> Result<usize> {
         let reason = reason.to_owned();
         self.commands

@@ -1,4 +1,4 @@
-//! How the API shows a group, for the server that writes it and for clients that read it.
+//! The documents in which the API shows groups. The server writes them, and clients read them.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::machine::Counts;
 use crate::names::GroupId;
 use crate::settings::Settings;
 
-/// The name of a group.
+/// The name of a group, in two parts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Name {
-    /// Its stream, or `$all`.
+    /// Name of the stream that the group reads, or `$all`.
     pub source: String,
-    /// Its name there.
+    /// Name of the group on that source.
     pub group: String,
 }
 
@@ -29,87 +29,88 @@ impl From<&GroupId> for Name {
     }
 }
 
-/// Names of groups.
+/// A page of names of groups.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Names {
-    /// The names.
+    /// The names, in order.
     pub groups: Vec<Name>,
-    /// Whether there are no more after them.
+    /// True if no more names follow.
     pub end: bool,
 }
 
-/// A group.
+/// A group as the API shows it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// Its name.
+    /// Name of the group.
     #[serde(flatten)]
     pub name: Name,
-    /// What it does: `idle`, `catching_up`, `live` or `replaying`.
+    /// State of the group: `idle`, `catching_up`, `live` or `replaying`.
     pub status: String,
-    /// The last revision or position up to which all is finished, as stored; `null` if there is none.
+    /// Last revision or position up to which all events are finished, as stored; `null` if there is none.
     pub checkpoint: Option<u64>,
-    /// Parked events.
+    /// Number of parked events.
     pub parked: u64,
-    /// Its settings.
+    /// Settings of the group.
     pub settings: Settings,
-    /// What it takes of all events; empty: all of them.
+    /// Filter for the events that a group on all events takes; if it is empty, the group takes all of them.
     #[serde(default)]
     pub filter: Vec<QueryBody>,
-    /// What it takes of those; none if it takes all. Clients of other protocols give one.
+    /// Pattern that an event which passes the filter must match too; without it the group takes every event that passes
+    /// the filter. Clients of other protocols give one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<PatternText>,
-    /// What it does, if it runs.
+    /// What the group does, if it runs.
     #[serde(default)]
     pub running: Option<RunningGroup>,
 }
 
-/// A group that runs.
+/// What the API shows of a group that runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RunningGroup {
-    /// The last revision or position that was read; `null` if there is none.
+    /// Last revision or position that was read; `null` if there is none.
     pub read_to: Option<u64>,
-    /// Events that wait to be delivered for the first time.
+    /// Number of events that wait to be delivered for the first time.
     pub waiting: usize,
-    /// Events that wait to be delivered again.
+    /// Number of events that wait to be delivered again.
     pub waiting_again: usize,
-    /// Events that consumers hold.
+    /// Number of events that consumers hold.
     pub in_flight: usize,
-    /// Bytes of all events that it holds.
+    /// Bytes of all events that the group holds.
     pub held_bytes: usize,
-    /// How long ago it began, in seconds.
+    /// Seconds since the group began to run.
     pub seconds: u64,
-    /// What it has done since.
+    /// What the group has done since it began to run.
     pub counts: Counts,
-    /// Its consumers.
+    /// Consumers of the group, in the order in which they joined.
     pub consumers: Vec<Consumer>,
 }
 
-/// A consumer.
+/// A consumer as the API shows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Its number.
+    /// Number of the consumer.
     pub consumer: String,
-    /// The name that it gives itself.
+    /// Name that the consumer gives itself.
     pub name: String,
-    /// Events that it may hold at once.
+    /// Most events that the consumer may hold at once.
     pub buffer: u32,
-    /// Events that it holds.
+    /// Number of events that the consumer holds.
     pub in_flight: usize,
-    /// Events that were delivered to it.
+    /// Number of events that were delivered to the consumer.
     pub delivered: u64,
-    /// How long it took to answer lately, if that is measured.
+    /// Times that the consumer took lately to answer, if they are measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<Latencies>,
 }
 
-/// Times to answer, in microseconds.
+/// Times from delivery to answer, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Half of the answers came sooner.
+    /// Time within which half of the answers came.
     pub p50_us: u64,
-    /// 99 of 100 answers came sooner.
+    /// Time within which 99 of 100 answers came.
     pub p99_us: u64,
-    /// The slowest.
+    /// Longest time.
     pub max_us: u64,
 }
 

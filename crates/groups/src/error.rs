@@ -1,4 +1,4 @@
-//! What goes wrong with a group: answers that a caller can act on.
+//! Errors of groups: answers that a caller can act on.
 
 use gesta_core::LogId;
 
@@ -11,15 +11,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The process that runs a group, if it is another one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
-    /// The log of the group's checkpoints.
+    /// Log in which the checkpoints of the group lie.
     pub log: LogId,
-    /// The number of the node that owns it.
+    /// Number of the node that owns that log.
     pub node: u32,
-    /// Where that node is reached.
+    /// Address at which that node is reached.
     pub address: String,
 }
 
-/// What goes wrong with a group.
+/// An error of a group.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,48 +29,49 @@ pub enum Error {
     /// There is no such group: it never existed, or it was deleted.
     #[error("group {0} not found")]
     NotFound(GroupId),
-    /// The group was changed or restarted. Join again.
+    /// The group was changed or restarted, or it stopped because no consumer was left. Join again.
     #[error("group {0} was changed or restarted: join again")]
     Dropped(GroupId),
-    /// Another process has begun to run the group. Join again; there.
+    /// Another process has begun to run the group. Join again, at that process.
     #[error(
         "group {0} was taken over by another process, which has written a checkpoint since: join again"
     )]
     TakenOver(GroupId),
-    /// Another node runs the group. Go there.
+    /// Another node runs the group. The caller must go there.
     #[error(
         "group {group} is run by node {} at {}, the owner of log {}",
         elsewhere.node, elsewhere.address, elsewhere.log
     )]
     NotHere {
-        /// The group.
+        /// The group that was asked for.
         group: GroupId,
-        /// Who runs it.
+        /// Node that runs the group.
         elsewhere: Elsewhere,
     },
     /// The consumer cannot join.
     #[error("group {group}: {refused}")]
     Refused {
-        /// The group.
+        /// The group that refuses the consumer.
         group: GroupId,
-        /// Why not.
+        /// Reason of the refusal.
         refused: Refused,
     },
     /// There is no such consumer in the group: it left, or its connection ended.
     #[error("group {group} has no consumer {consumer}: it has left, so join again")]
     NoConsumer {
-        /// The group.
+        /// The group that was asked.
         group: GroupId,
-        /// The consumer.
+        /// Number of the consumer that is unknown there.
         consumer: ConsumerId,
     },
     /// Parked events are being delivered again already.
     #[error("parked events of group {0} are being replayed already")]
     ReplayRunning(GroupId),
-    /// More is asked for than can be held. Retry later.
+    /// More is asked for than this process can do now: too many groups run, or a group is changed all the time. Retry
+    /// later.
     #[error("overloaded: {0}")]
     Overloaded(String),
-    /// The groups of this process are stopped.
+    /// The groups of this process are being stopped.
     #[error("the server is stopping")]
     Stopping,
     /// The store refuses, or does not answer.

@@ -1,8 +1,9 @@
-//! The groups of a process: listing them, and running those that consumers join.
+//! The groups of a process: lists them, and runs those that consumers join.
 //!
-//! A group runs from its first consumer on until it had none for a while; nothing is lost in between, for what it has
-//! done is in the store. Invariants: one task runs a group in this process; how many run, and the bytes that they hold
-//! together, have a maximum; a group that another node owns is refused with that node's address.
+//! A group runs from its first consumer on until it has had none for a while. Nothing is lost in between, because what
+//! the group has done is in the store. Invariants: one task runs a group in this process; how many groups run, and the
+//! bytes that they hold together, have a maximum; a group that another node owns is refused with the address of that
+//! node.
 //! Not here: creating, changing and deleting groups (`changes`), what a group decides (`machine`), its task (`run`).
 
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use crate::names::{GroupId, Source};
 use crate::run::{Shared, Task};
 use crate::storage::Storage;
 
-/// How often a call is tried that has met a group just as it stopped, or was changed by somebody else.
+/// How many times a call is tried that has met a group just as it stopped, or that another caller was faster to change.
 pub(crate) const TRIES: usize = 5;
 
 struct Entry {
@@ -41,7 +42,7 @@ struct Inner {
     tasks: TaskTracker,
 }
 
-/// The groups of a process. Cheap to clone; dropping it ends nothing.
+/// The groups of a process. It is cheap to clone, and dropping it stops no group.
 #[derive(Clone)]
 pub struct Groups {
     inner: Arc<Inner>,
@@ -54,7 +55,7 @@ impl std::fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// The groups of this store, run by this process alone. Must be used within a tokio runtime.
+    /// Starts the groups of this store, which this process runs alone. Must be used within a tokio runtime.
     ///
     /// # Examples
     /// ```
@@ -83,7 +84,8 @@ impl Groups {
         Self::start_as(store, config, Arc::new(Alone), Arc::new(SystemClock))
     }
 
-    /// The groups of this store, as far as this process is to run them.
+    /// Starts the groups of this store of which `placement` says that this process is to run them. `clock` gives the
+    /// time at which events are parked. Must be used within a tokio runtime.
     #[must_use]
     pub fn start_as(
         store: Arc<dyn EventStore>,
@@ -111,10 +113,14 @@ impl Groups {
         }
     }
 
-    /// A group, as it is now.
+    /// Returns what a group is and does now.
     ///
     /// # Errors
-    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
+    /// `NotFound` if the group does not exist; `NotHere`; `Stopping`; `Store`; the error with which the group ends
+    /// meanwhile.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn info(&self, group: &GroupId) -> Result<GroupInfo> {
         let storage = self.storage(group)?;
         if let Some(commands) = self.running(group)
@@ -125,19 +131,26 @@ impl Groups {
         stored_info(&storage).await
     }
 
-    /// What is stored of a group, whichever node runs it: without what is going on in it.
+    /// Returns what is stored of a group, whichever node runs it, without what the group does while it runs.
     ///
     /// # Errors
-    /// `NotFound`, `Store`.
+    /// `NotFound` if the group does not exist; `Store`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn stored(&self, group: &GroupId) -> Result<GroupInfo> {
         let store = Arc::clone(&self.inner.store);
         stored_info(&Storage::of_call(store, group.clone())).await
     }
 
-    /// The groups of a source, or all groups, in the order of their names, after `after`.
+    /// Returns the groups of a source, or all groups, in the order of their names: those after `after`, at most
+    /// `limit`.
     ///
     /// # Errors
     /// `Store`: `InvalidArgument` if `limit` is out of range.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn list(
         &self,
         source: Option<&Source>,
@@ -164,14 +177,15 @@ impl Groups {
         }
     }
 
-    /// Joins a group: its events are shared out among this consumer and the others.
+    /// Joins a group: its events are shared out among this consumer and the others. The group begins to run if it does
+    /// not.
     ///
     /// # Errors
-    /// `NotFound`, `Refused` if it has no room for the consumer, `NotHere`, `TakenOver`, `Overloaded`, `Stopping`,
-    /// `Store`.
+    /// `NotFound` if the group does not exist; `Refused` if the group has no room for the consumer; `NotHere`;
+    /// `TakenOver`; `Overloaded`; `Stopping`; `Store`.
     ///
     /// # Cancel safety
-    /// A consumer that has joined already leaves again when the future is dropped.
+    /// If the future is dropped after the consumer has joined, the consumer leaves again.
     pub async fn join(&self, group: &GroupId, join: JoinGroup) -> Result<Consumer> {
         let (commands, membership) = self
             .asked(group, |reply| Command::Join(join.clone(), reply))
@@ -179,10 +193,13 @@ impl Groups {
         Ok(Consumer::new(membership, commands))
     }
 
-    /// A consumer, known by its number, has finished these events. Returns for how many the answer came in time.
+    /// Acknowledges these events for the consumer that has this number. Returns for how many the answer came in time.
     ///
     /// # Errors
-    /// `NoConsumer` if there is no such consumer in this process; `NotHere`, `Stopping`.
+    /// `NoConsumer` if there is no such consumer in this process; `NotHere`; `Stopping`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer is given or not.
     pub async fn ack(
         &self,
         group: &GroupId,
@@ -193,10 +210,13 @@ impl Groups {
         commands.ack(group, consumer, events).await
     }
 
-    /// A consumer, known by its number, refuses these events. Returns for how many the answer came in time.
+    /// Refuses these events for the consumer that has this number. Returns for how many the answer came in time.
     ///
     /// # Errors
-    /// As [`Groups::ack`].
+    /// The errors of [`Groups::ack`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the answer is given or not.
     pub async fn nack(
         &self,
         group: &GroupId,
@@ -210,19 +230,27 @@ impl Groups {
         commands.nack(group, consumer, events, action, reason).await
     }
 
-    /// Delivers the parked events before this revision of the parked stream, or all of them, again.
+    /// Delivers parked events again: those before revision `stop_at` of the parked stream, or all of them. Returns when
+    /// the replay has begun.
     ///
     /// # Errors
-    /// `NotFound`, `ReplayRunning`, `NotHere`, `TakenOver`, `Overloaded`, `Stopping`, `Store`.
+    /// `NotFound` if the group does not exist; `ReplayRunning` if another replay is not finished; `NotHere`;
+    /// `TakenOver`; `Overloaded`; `Stopping`; `Store`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the replay begins or not.
     pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
         let replay = |reply| Command::Replay(stop_at, reply);
         self.asked(group, replay).await.map(|(_, ())| ())
     }
 
-    /// Stops all groups that run in this process; their consumers are told to join again.
+    /// Stops all groups that run in this process. Their consumers are told to join again.
     ///
     /// # Errors
-    /// `Stopping`.
+    /// None at present.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, some of the groups are stopped and the others run on.
     pub async fn restart_all(&self) -> Result<()> {
         let running: Vec<GroupId> = self.lock().keys().cloned().collect();
         for group in running {
@@ -231,24 +259,24 @@ impl Groups {
         Ok(())
     }
 
-    /// Stops all groups: consumers are told, and what is finished is stored. Later calls get `Stopping`.
+    /// Stops all groups. Their consumers are told, and what is finished is stored. Later calls get `Stopping`.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the groups stopping.
+    /// If the future is dropped, the groups stop all the same.
     pub async fn shutdown(&self) {
         self.inner.shared.stopping.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
     }
 
-    /// Groups that run in this process, and the bytes of events that they hold.
+    /// Returns how many groups run in this process, and how many bytes of events they hold together.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         let held = self.inner.shared.held_bytes.load(Ordering::Relaxed);
         (self.lock().len(), held)
     }
 
-    /// What all groups of this process have done, those that run no more included.
+    /// Returns the sum of what all groups of this process have done, including groups that do not run any more.
     #[must_use]
     pub fn totals(&self) -> Counts {
         let totals = self.inner.shared.totals.lock();
@@ -261,7 +289,10 @@ impl Groups {
         running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The streams of a group, if it may be run here.
+    /// Returns the streams of a group if this process may run it.
+    ///
+    /// # Errors
+    /// `Stopping`, or `NotHere` with the node that is to run it.
     pub(crate) fn storage(&self, group: &GroupId) -> Result<Storage> {
         let shared = &self.inner.shared;
         if shared.stopping.is_cancelled() {
@@ -295,7 +326,8 @@ impl Groups {
         }
     }
 
-    /// Asks the task of a group, which is started if it does not run; tells also how that task is reached.
+    /// Asks the task of a group and starts the task if the group does not run. Returns the answer and the handle of the
+    /// task.
     async fn asked<T>(
         &self,
         group: &GroupId,
@@ -342,7 +374,7 @@ impl Groups {
     }
 }
 
-/// Takes a group out of those that run, however its task ends.
+/// Removes a group from the groups that run when it is dropped, however the task of the group ends.
 struct Leave {
     groups: Groups,
     group: GroupId,

@@ -1,4 +1,4 @@
-//! What a group tells about itself.
+//! The types in which a group tells about itself.
 
 use crate::machine::{ConsumerCounts, Counts};
 use crate::names::GroupId;
@@ -6,66 +6,66 @@ use crate::settings::Settings;
 use gesta_core::Filter;
 use gesta_pattern::PatternText;
 
-/// A group, as it is now.
+/// A group as it is now.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GroupInfo {
-    /// The group.
+    /// Name of the group.
     pub group: GroupId,
-    /// Its settings.
+    /// Settings of the group.
     pub settings: Settings,
-    /// Which events it takes of all events.
+    /// Filter for the events that a group on all events takes.
     pub filter: Filter,
-    /// Which of the events that the filter lets pass it takes.
+    /// Pattern that an event which passes the filter must match too, if there is one.
     pub pattern: Option<PatternText>,
-    /// Everything below this revision or position is finished, as stored; `None` if the group has no checkpoint yet.
+    /// Revision or position below which everything is finished, as stored; `None` if the group has no checkpoint yet.
     pub checkpoint: Option<u64>,
-    /// Parked events.
+    /// Number of parked events.
     pub parked: u64,
-    /// What it does; `None` while nobody has joined it lately.
+    /// What the group does; `None` if it does not run in this process, because no consumer has joined it lately.
     pub running: Option<Running>,
 }
 
-/// What a group does that runs.
+/// What a group does while it runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Running {
-    /// Everything below this revision or position was read.
+    /// Revision or position below which everything was read.
     pub read_to: u64,
-    /// It has read everything that is stored.
+    /// True if the group has read everything that is stored.
     pub is_live: bool,
-    /// It delivers parked events again.
+    /// True while the group delivers parked events again.
     pub is_replaying: bool,
-    /// Events that wait to be delivered for the first time.
+    /// Number of events that wait to be delivered for the first time.
     pub waiting: usize,
-    /// Events that wait to be delivered again.
+    /// Number of events that wait to be delivered again.
     pub waiting_again: usize,
-    /// Events that consumers hold.
+    /// Number of events that consumers hold.
     pub in_flight: usize,
-    /// Bytes of all events that it holds.
+    /// Bytes of all events that the group holds.
     pub held_bytes: usize,
-    /// What it has done since it began.
+    /// What the group has done since it began to run.
     pub counts: Counts,
-    /// How long ago it began, in seconds.
+    /// Seconds since the group began to run.
     pub seconds: u64,
-    /// Its consumers, in the order in which they came.
+    /// Consumers of the group, in the order in which they joined.
     pub consumers: Vec<ConsumerInfo>,
 }
 
-/// A consumer.
+/// What a group tells about one of its consumers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConsumerInfo {
-    /// Who it is.
+    /// What the consumer tells about itself.
     pub identity: Identity,
-    /// What it has done.
+    /// What the consumer has done.
     pub counts: ConsumerCounts,
 }
 
-/// Who a consumer is, for people who look at the group.
+/// What a consumer tells about itself, for people who look at the group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
-    /// The name that it gives itself, for example that of its connection.
+    /// Name that the consumer gives itself, for example that of its connection.
     pub name: String,
-    /// Where it connects from.
+    /// Address from which the consumer connects.
     pub address: String,
-    /// The user that it is.
+    /// Name of the user as whom the consumer has joined.
     pub user: String,
 }

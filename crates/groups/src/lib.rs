@@ -7,13 +7,13 @@
 //! bytes.
 //!
 //! * `machine`: what a group decides, without I/O and without a clock;
-//! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it
-//!   begins;
+//! * `run`: the task that connects the machine with the store; `work`: the calls of the store that the task makes;
+//!   `begin`: how a process begins to run a group;
 //! * `storage`: the streams that keep a group; `record`: the documents in them;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `config`: their bounds;
-//!   `commands`: how their tasks are reached; `consumer`: a consumer's side; `queue`:
-//!   its deliveries;
-//! * `settings`, `names`, `info`, `error`: what callers say and hear; `document`: how the API shows a group.
+//!   `commands`: how their tasks are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to
+//!   a consumer;
+//! * `settings`, `names`, `info`, `error`: the types of requests and answers; `document`: how the API shows a group.
 
 mod begin;
 mod changes;

@@ -1,13 +1,15 @@
-//! What a group decides: who gets which event, what is delivered again, what is parked, and how far it has come.
+//! The decisions of a group: which consumer gets which event, what is delivered again, what is parked, and how far the
+//! group has come.
 //!
-//! It does no I/O and has no clock. The task around it tells what happened and when, and asks what is to be done:
-//! reads while [`Machine::wants_event`], deliveries of [`Machine::dispatch`], parked events to store of
+//! The machine does no I/O and has no clock. The task around it tells what happened and when, and asks what is to be
+//! done: reads while [`Machine::wants_event`], deliveries of [`Machine::dispatch`], parked events to store of
 //! [`Machine::next_park`], and checkpoints of [`Machine::begin_checkpoint`].
 //!
 //! Invariants:
 //! * an event is held here from when it was read until it is finished: acknowledged, skipped, or stored as parked;
 //! * [`Machine::low`] never passes an event that is not finished;
-//! * events wait up to the sizes of the settings, in all up to [`Limits::held_bytes_max`] and one event;
+//! * events wait up to the sizes of the settings; all that are held have at most [`Limits::held_bytes_max`] bytes, and
+//!   those of one event beyond;
 //! * an event is held by one consumer at most, and a consumer holds no more events than it asked for.
 //!
 //! Replays of parked events are a second lane of the same kind: they are delivered before other events, and the parked
@@ -37,14 +39,14 @@ use progress::Progress;
 
 use crate::settings::{CONSUMER_EVENTS_MAX, Settings};
 
-/// An event that a group holds, by a number that only grows.
+/// The number of an event that a group holds. Numbers only grow, and begin at 0 with each run of the group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
-/// What a group may hold, beside the sizes of its settings.
+/// What a group may hold, beside the sizes in its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Bytes of events above which it reads no more.
+    /// Bytes of held events from which on the group reads no more.
     pub held_bytes_max: usize,
 }
 
@@ -54,13 +56,13 @@ pub enum Refused {
     /// The group has as many consumers as it may have.
     #[error("the group has {max} consumers, as many as it may have")]
     Full {
-        /// So many.
+        /// Most consumers that the group may have.
         max: usize,
     },
     /// The consumer asks for a number of events that is out of range.
     #[error("buffer must be 1 to {CONSUMER_EVENTS_MAX}, found {found}")]
     Buffer {
-        /// What it asked for.
+        /// Number of events that the consumer asked for.
         found: u32,
     },
     /// There is a consumer with this number already.
@@ -68,7 +70,7 @@ pub enum Refused {
     Twice(ConsumerId),
 }
 
-/// Parked events are being delivered again already.
+/// The error of a replay that was asked for while parked events are being delivered again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("parked events of the group are being replayed already")]
 pub struct ReplayRunning;
@@ -76,22 +78,22 @@ pub struct ReplayRunning;
 /// An event on its way to a consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// To whom.
+    /// Consumer to which the event goes.
     pub consumer: ConsumerId,
-    /// The number of the event in the group.
+    /// Number of the event in the group.
     pub token: Token,
     /// The event.
     pub event: SharedEvent,
-    /// How often it was delivered before without success.
+    /// How many earlier deliveries of the event failed.
     pub retries: u32,
 }
 
 /// Where an event came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// It stands at this place of the source.
+    /// The event stands at this place of the source.
     Source(u64),
-    /// It was parked at this revision of the parked stream, and is replayed.
+    /// The event was parked at this revision of the parked stream, and is replayed.
     Parked(u64),
 }
 
@@ -125,7 +127,7 @@ pub struct Machine {
     limits: Limits,
     items: HashMap<Token, Item>,
     next_token: u64,
-    /// Events that wait to be delivered again, or are replayed; they go first.
+    /// Events that wait to be delivered again, or are replayed. They are delivered before the events of `fresh`.
     again: VecDeque<Token>,
     /// Events that wait to be delivered for the first time.
     fresh: VecDeque<Token>,
@@ -136,7 +138,7 @@ pub struct Machine {
     checkpoints: Progress,
     parked: Lane,
     truncations: Progress,
-    /// The parked events that are still to be read for the replay under way.
+    /// Range of the revisions of parked events that are still to be read for the present replay.
     replay: Option<Range<u64>>,
     held_bytes: usize,
     caught_up: bool,
@@ -144,8 +146,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A group that has finished everything in its source before `from`, and everything in its parked stream before
-    /// `parked_from`.
+    /// Makes the machine of a group that has finished everything in its source before `from`, and everything in its
+    /// parked stream before `parked_from`.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -176,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// True if the next event of the source is to be read.
+    /// Returns true if the next event of the source is to be read.
     #[must_use]
     pub fn wants_event(&self) -> bool {
         let max = if self.caught_up {
@@ -194,7 +196,8 @@ impl Machine {
             && self.held_bytes < self.limits.held_bytes_max
     }
 
-    /// The next event of the source, at this revision or position.
+    /// Takes the next event of the source, which has this revision or position. An event that was read before is passed
+    /// over.
     pub fn event(&mut self, place: u64, event: SharedEvent) {
         if self.source.open(place) {
             let token = self.hold(event, Origin::Source(place));
@@ -202,20 +205,21 @@ impl Machine {
         }
     }
 
-    /// The source has nothing for the group up to and including this place.
+    /// Notes that the source has nothing for the group up to and including this place.
     pub fn nothing_up_to(&mut self, place: u64) {
         if self.source.skip(place) {
             self.checkpoints.finished();
         }
     }
 
-    /// The event at this place is not for the group. Unlike after [`Machine::nothing_up_to`] that is no progress that
-    /// is worth a checkpoint: else the checkpoints of a group on all events would make one another.
+    /// Notes that the event at this place is not for the group. Unlike after [`Machine::nothing_up_to`] that is no
+    /// progress that is worth a checkpoint: otherwise the checkpoints of a group on all events would cause further
+    /// checkpoints.
     pub fn ignore(&mut self, place: u64) {
         self.source.skip(place);
     }
 
-    /// The source was read up to its present end.
+    /// Notes that the source was read up to its present end.
     pub fn caught_up(&mut self) {
         self.caught_up = true;
     }
@@ -236,21 +240,21 @@ impl Machine {
         token
     }
 
-    /// A consumer comes, which may hold so many events at once.
+    /// Adds a consumer, which may hold `buffer` events at once.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing has changed.
+    /// [`Refused`] if the consumer cannot join; then nothing has changed.
     pub fn join(&mut self, consumer: ConsumerId, buffer: u32) -> Result<(), Refused> {
         self.consumers.join(consumer, buffer)
     }
 
-    /// True if this consumer is in the group.
+    /// Returns true if this consumer is in the group.
     #[must_use]
     pub fn knows(&self, consumer: ConsumerId) -> bool {
         self.consumers.knows(consumer)
     }
 
-    /// Shares out what waits, as far as consumers have room.
+    /// Shares out the events that wait, as far as consumers have room, and returns the deliveries.
     pub fn dispatch(&mut self, now: Instant) -> Vec<Sent> {
         let mut sent = Vec::new();
         let again = std::mem::take(&mut self.again);
@@ -260,7 +264,7 @@ impl Machine {
         sent
     }
 
-    /// Shares out a queue; what is left of it.
+    /// Shares out the events of a queue, and returns those that are left of it.
     fn share_out(
         &mut self,
         mut queue: VecDeque<Token>,
@@ -303,7 +307,7 @@ impl Machine {
         })
     }
 
-    /// An event is finished.
+    /// Finishes an event: the group holds it no more.
     fn finish(&mut self, token: Token) {
         let Some(item) = self.items.remove(&token) else {
             return;
@@ -321,34 +325,36 @@ impl Machine {
         }
     }
 
-    /// Everything in the source below this place is finished.
+    /// Returns the place below which everything in the source is finished.
     #[must_use]
     pub fn low(&self) -> u64 {
         self.source.low()
     }
 
-    /// Everything in the source below this place was read.
+    /// Returns the place below which everything in the source was read.
     #[must_use]
     pub fn read_to(&self) -> u64 {
         self.source.next()
     }
 
-    /// The place below which everything is finished, if it is time to write it. One write is under way at a time.
+    /// Begins a checkpoint if it is time to write one. Returns the place below which everything is finished, which the
+    /// caller is to write. One write is under way at a time.
     pub fn begin_checkpoint(&mut self, now: Instant) -> Option<u64> {
         self.checkpoints.begin(self.source.low(), now)
     }
 
-    /// The same before the group stops: whether it is time or not.
+    /// Begins the last checkpoint before the group stops, whether it is time or not. It returns what
+    /// [`Machine::begin_checkpoint`] returns.
     pub fn begin_last_checkpoint(&mut self, now: Instant) -> Option<u64> {
         self.checkpoints.begin_at_once(self.source.low(), now)
     }
 
-    /// The checkpoint was stored.
+    /// Notes that the checkpoint that was begun is stored.
     pub fn checkpoint_written(&mut self) {
         self.checkpoints.wrote();
     }
 
-    /// The checkpoint that was stored last.
+    /// Returns the checkpoint that was stored last.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.checkpoints.written()
@@ -357,7 +363,7 @@ impl Machine {
     /// Begins to deliver the parked events before this revision of the parked stream again.
     ///
     /// # Errors
-    /// [`ReplayRunning`] until those of the last replay are finished.
+    /// [`ReplayRunning`] until the events of the last replay are finished.
     pub fn replay(&mut self, until: u64) -> Result<(), ReplayRunning> {
         if self.replay.is_some() || self.parked.low() < self.parked.next() {
             return Err(ReplayRunning);
@@ -367,14 +373,15 @@ impl Machine {
         Ok(())
     }
 
-    /// The parked events to read next, if some are to be replayed and there is room.
+    /// Returns the revisions of the parked events to read next, if some are to be replayed and there is room.
     #[must_use]
     pub fn wants_parked(&self) -> Option<Range<u64>> {
         let room = self.has_room(self.settings.history_buffer_size);
         self.replay.clone().filter(|_| room)
     }
 
-    /// The next parked event to be replayed, or nothing if what was parked there exists no more.
+    /// Takes the next parked event to be replayed, or `None` if the event that was parked there does not exist any
+    /// more.
     pub fn parked_event(&mut self, revision: u64, event: Option<SharedEvent>) {
         match event {
             Some(event) if self.parked.open(revision) => {
@@ -391,7 +398,7 @@ impl Machine {
         self.replay_is_at(revision.saturating_add(1));
     }
 
-    /// There is nothing left to replay before this revision of the parked stream.
+    /// Notes that nothing is left to replay before this revision of the parked stream.
     pub fn replay_is_at(&mut self, revision: u64) {
         if let Some(range) = &mut self.replay {
             range.start = range.start.max(revision);
@@ -401,7 +408,8 @@ impl Machine {
         }
     }
 
-    /// The revision that the parked stream is to begin with from now on, if it is time to write it.
+    /// Begins a truncation of the parked stream if it is time for one. Returns the revision with which the parked
+    /// stream is to begin from now on.
     pub fn begin_truncation(&mut self, now: Instant) -> Option<u64> {
         let low = self.parked.low();
         if self.replay.is_none() && low == self.parked.next() {
@@ -410,18 +418,19 @@ impl Machine {
         self.truncations.begin(low, now)
     }
 
-    /// The parked stream was truncated.
+    /// Notes that the truncation that was begun is stored.
     pub fn truncation_written(&mut self) {
         self.truncations.wrote();
     }
 
-    /// The revision that the parked stream begins with.
+    /// Returns the revision with which the parked stream begins.
     #[must_use]
     pub fn parked_from(&self) -> u64 {
         self.truncations.written()
     }
 
-    /// When the next thing happens by itself: a consumer has had its time, or a checkpoint is due.
+    /// Returns when the machine must be asked again at the latest, because the time of a consumer is over or a
+    /// checkpoint or a truncation is due; `None` if no time is set.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);

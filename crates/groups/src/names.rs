@@ -1,7 +1,7 @@
-//! What a group is called, and the names of the streams that keep it.
+//! Names of groups, and the names of the streams that keep a group.
 //!
-//! A group is known by what it reads and by its own name, written `SOURCE::GROUP`. Invariant: two groups never share
-//! such a text, and all streams that are made of it have names that the store takes. Not here: what the streams hold
+//! A group is known by its source and by its own name, written `SOURCE::GROUP`. Invariant: two groups never share such
+//! a text, and all streams that are made of it have names that the store takes. Not here: what the streams hold
 //! (`record`).
 
 use std::fmt;
@@ -11,7 +11,7 @@ use gesta_core::{Error, Result, StreamId, limits};
 
 /// Longest name of a group, in bytes of UTF-8. The shortest is 1.
 pub const GROUP_NAME_BYTES_MAX: usize = 256;
-/// What a group on all events gives as its source.
+/// The source of a group on all events, as text.
 pub const ALL: &str = "$all";
 
 const CONFIGURATION: &str = "$persistentsubscriptionconfig-";
@@ -23,14 +23,14 @@ const BETWEEN: &str = "::";
 /// What a group reads.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Source {
-    /// One stream.
+    /// The group reads one stream.
     Stream(StreamId),
-    /// All events of a store that has one log.
+    /// The group reads all events of a store that has one log.
     All,
 }
 
 impl Source {
-    /// The name of the stream, or `$all`.
+    /// Returns the name of the stream, or `$all`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A group: what it reads, and its name there.
+/// The identity of a group: its source, and its name there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId {
     source: Source,
@@ -54,11 +54,11 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// A group of this name on this source.
+    /// Makes the identity of a group of this name on this source.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name is empty, too long, or contains control characters or `::`, if it begins with
-    /// `:`, or if the names of the group's streams would be too long.
+    /// `InvalidArgument` if the name is empty, too long, or contains control characters or `::`, if it begins with `:`,
+    /// if the source is a stream named `$all`, or if the names of the group's streams would be too long.
     pub fn new(source: Source, name: &str) -> Result<Self> {
         let rule = |rule: String| Err(Error::invalid("group", rule));
         if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX {
@@ -96,37 +96,38 @@ impl GroupId {
         Ok(group)
     }
 
-    /// What it reads.
+    /// Returns what the group reads.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Its name.
+    /// Returns the name of the group on its source.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The stream of its configuration.
+    /// Returns the stream of the group's configuration.
     #[must_use]
     pub fn configuration_stream(&self) -> StreamId {
         derived(format!("{CONFIGURATION}{}", self.key()))
     }
 
-    /// The stream of its checkpoints.
+    /// Returns the stream of the group's checkpoints.
     #[must_use]
     pub fn checkpoint_stream(&self) -> StreamId {
         derived(format!("{STATE}{}{CHECKPOINT}", self.key()))
     }
 
-    /// The stream of its parked events.
+    /// Returns the stream of the group's parked events.
     #[must_use]
     pub fn parked_stream(&self) -> StreamId {
         derived(format!("{STATE}{}{PARKED}", self.key()))
     }
 
-    /// What the configuration streams of all groups, or of all groups of one source, begin with.
+    /// Returns the text with which the names of the configuration streams of all groups, or of all groups of one
+    /// source, begin. Configuration streams of other sources may begin with it too.
     #[must_use]
     pub fn configuration_prefix(source: Option<&Source>) -> String {
         match source {
@@ -135,7 +136,7 @@ impl GroupId {
         }
     }
 
-    /// The group that a stream is the configuration of, if it is one.
+    /// Returns the group whose configuration stream this is, or `None` if it is no such stream.
     #[must_use]
     pub fn of_configuration_stream(stream: &StreamId) -> Option<Self> {
         let key = stream.as_str().strip_prefix(CONFIGURATION)?;
@@ -159,20 +160,20 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// A name whose parts were checked when the group was made.
+/// Makes a stream of a name whose parts were checked when the identity of the group was made.
 fn derived(name: String) -> StreamId {
     StreamId::from_stored(name.into())
 }
 
-/// True for streams that keep the state of groups, and for their metadata. A group on all events does not deliver
-/// them: its own checkpoints would be events that it has to check off.
+/// Returns true for streams that keep checkpoints and parked events of groups, and for the metadata streams of these. A
+/// group on all events does not deliver their events: its own checkpoints would be events that it has to finish.
 #[must_use]
 pub fn keeps_state_of_groups(stream: &StreamId) -> bool {
     let name = stream.as_str();
     name.strip_prefix("$$").unwrap_or(name).starts_with(STATE)
 }
 
-/// True for the streams that keep the checkpoints and the parked events of groups on all events.
+/// Returns true for the streams that keep the checkpoints and the parked events of groups on all events.
 #[must_use]
 pub fn keeps_state_of_a_group_on_all(stream: &StreamId) -> bool {
     let Some(rest) = stream.as_str().strip_prefix(STATE) else {

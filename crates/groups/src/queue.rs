@@ -1,8 +1,8 @@
 //! The queue of deliveries between a group and one of its consumers, and the consumer's membership.
 //!
 //! Invariants: the queue holds nothing but events that the group counts as held by the consumer, so it has the bound
-//! that the consumer asked for; what a consumer loses by its time is taken out of the queue again. A membership that is
-//! dropped ends at once, without a message that could be lost.
+//! that the consumer asked for; an event that the consumer loses because its time is over is taken out of the queue
+//! again. A membership that is dropped ends at once, without a message that could be lost.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,22 +15,22 @@ use crate::error::{Error, Result};
 use crate::machine::{ConsumerId, Token};
 use crate::names::GroupId;
 
-/// An event for a consumer.
+/// An event that is delivered to a consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Delivery {
-    /// The number of the event in the group, for the answer.
+    /// Number of the event in the group, which the answer names.
     pub number: Token,
     /// The event.
     pub event: SharedEvent,
-    /// How often it was delivered before without success.
+    /// How many earlier deliveries of the event failed.
     pub retries: u32,
 }
 
-/// What the group and one consumer share.
+/// The queue that the group and one consumer share.
 #[derive(Debug)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
-    /// Tells the group that a consumer has left.
+    /// Tells the task of the group that a consumer has left.
     departures: Arc<Notify>,
 }
 
@@ -61,7 +61,7 @@ impl Queue {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes a delivery out again. False if the consumer has it already.
+    /// Takes a delivery out of the queue again. Returns false if the consumer has taken it already.
     pub(crate) fn withdraw(&self, token: Token) -> bool {
         let mut inner = self.lock();
         let before = inner.deliveries.len();
@@ -69,7 +69,8 @@ impl Queue {
         inner.deliveries.len() < before
     }
 
-    /// Ends it; what the consumer has not taken stays the group's.
+    /// Ends the queue with the error `why`. Deliveries that the consumer has not taken are removed; the group still
+    /// holds their events.
     pub(crate) fn end(&self, why: Error) {
         let mut inner = self.lock();
         inner.deliveries.clear();
@@ -83,7 +84,7 @@ impl Queue {
         self.lock().has_left
     }
 
-    /// What the consumer never took.
+    /// Removes the deliveries that the consumer never took, and returns their numbers.
     pub(crate) fn drain(&self) -> HashSet<Token> {
         let deliveries = std::mem::take(&mut self.lock().deliveries);
         deliveries
@@ -110,7 +111,7 @@ impl Queue {
     }
 }
 
-/// That a consumer is in a group, until it is dropped.
+/// The membership of a consumer in a group. Dropping it leaves the group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) id: ConsumerId,

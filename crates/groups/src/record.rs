@@ -1,8 +1,9 @@
-//! What a group keeps in the store, as events: its configuration, its checkpoints and its parked events.
+//! The events in which the store keeps a group: its configuration, its checkpoints and its parked events.
 //!
-//! The documents are JSON, so that people can read them; a parked event is a link, in the form that other tools know:
-//! type `$>`, data `REVISION@STREAM`. Invariant: fields that a newer version has added are kept out of the way, and a
-//! document without a field that is needed is `Corrupt`. Not here: where they are written (`storage`).
+//! The documents are JSON, so that people can read them. A parked event is a link, in the form that other tools know:
+//! type `$>`, data `REVISION@STREAM`. Invariants: fields that a newer version has added are passed over, except in
+//! filters and settings, which refuse them; a document without a field that is needed is `Corrupt`. Not here: where the
+//! events are written (`storage`).
 
 use gesta_core::{
     Error, EventData, EventId, EventType, Filter, Query, RecordedEvent, Result, Revision, StreamId,
@@ -21,19 +22,19 @@ const TYPE_CONFIGURATION: &str = "$GroupConfigured";
 const TYPE_CHECKPOINT: &str = "$SubscriptionCheckpoint";
 const TYPE_LINK: &str = "$>";
 
-/// A group as it was created or changed last.
+/// The configuration of a group as the group was created or changed last.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Configuration {
-    /// The life of the group: one that is deleted and created again begins a new one.
+    /// Random number of the life of the group. A group that is deleted and created again begins a new life.
     pub(crate) life: Uuid,
-    /// The first place that it delivers, while it has no checkpoint.
+    /// First place that the group delivers while it has no checkpoint.
     pub(crate) begin: u64,
-    /// The revision of the parked stream with which this life begins.
+    /// Revision of the parked stream with which this life begins.
     pub(crate) parked_from: u64,
     pub(crate) settings: Settings,
     #[serde(default, skip_serializing_if = "FilterDocument::is_all")]
     pub(crate) filter: FilterDocument,
-    /// Which of the events that the filter lets pass it takes.
+    /// Pattern that an event which passes the filter must match too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pattern: Option<PatternText>,
 }
@@ -41,15 +42,15 @@ pub(crate) struct Configuration {
 /// A checkpoint, or the claim of a process that it runs the group from now on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Progressed {
-    /// The life of the group.
+    /// Life of the group in which the document was written.
     pub(crate) life: Uuid,
-    /// Which process wrote it; each has a new one when it begins.
+    /// Random number of the run that wrote the document. Each process makes one when it begins to run the group.
     pub(crate) run: Uuid,
-    /// Everything below this revision or position is finished; `None` if the group never had a checkpoint.
+    /// Revision or position below which everything is finished; `None` if the group never had a checkpoint.
     pub(crate) next: Option<u64>,
 }
 
-/// A filter in documents.
+/// A filter as documents hold it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct FilterDocument {
@@ -74,10 +75,10 @@ impl FilterDocument {
         self.any_of.is_empty()
     }
 
-    /// The filter.
+    /// Makes the filter.
     ///
     /// # Errors
-    /// `InvalidArgument` if a name is none, or a list too long.
+    /// `InvalidArgument` if a name is not valid, or a list is too long.
     pub(crate) fn to_filter(&self) -> Result<Filter> {
         let query = |document: &QueryDocument| {
             let types = document
@@ -129,17 +130,17 @@ fn system_event(event_type: &'static str, document: &impl Serialize) -> Result<E
     Ok(EventData::json(event_type, json).with_id(EventId::random()))
 }
 
-/// The event that records a configuration.
+/// Makes the event that records a configuration.
 pub(crate) fn configured(configuration: &Configuration) -> Result<EventData> {
     system_event(TYPE_CONFIGURATION, configuration)
 }
 
-/// The event that records a checkpoint.
+/// Makes the event that records a checkpoint.
 pub(crate) fn progressed(progressed: &Progressed) -> Result<EventData> {
     system_event(TYPE_CHECKPOINT, progressed)
 }
 
-/// The event that records a parked event.
+/// Makes the event that records that an event is parked: a link to that event.
 pub(crate) fn parked(
     source: &Source,
     life: Uuid,
@@ -160,8 +161,8 @@ pub(crate) fn parked(
     Ok(data.with_id(parked_id(life, order.origin)))
 }
 
-/// The id under which an event is parked: made of where it came from, so that whoever parks it again, because a process
-/// died or another one has claimed the group meanwhile, stores nothing a second time.
+/// Makes the id under which an event is parked. It is made of the event's origin. So if the event is parked again,
+/// because a process died or another one has claimed the group meanwhile, nothing is stored a second time.
 fn parked_id(life: Uuid, origin: Origin) -> EventId {
     let (lane, place) = match origin {
         Origin::Source(place) => (0, place),
@@ -175,7 +176,10 @@ fn parked_id(life: Uuid, origin: Origin) -> EventId {
     EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// Reads a document that was stored by one of the above.
+/// Reads the document of an event that [`configured`] or [`progressed`] has made.
+///
+/// # Errors
+/// `Corrupt`, with stream and revision, if the document cannot be read.
 pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a RecordedEvent) -> Result<T> {
     serde_json::from_slice(&event.data).map_err(|error| {
         let (stream, revision) = (&event.stream, event.revision);
@@ -183,7 +187,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a RecordedEvent) -> Result<T
     })
 }
 
-/// What a link points to; `None` if it is no link.
+/// Returns the stream and the revision to which a link points; `None` if the event is no link.
 pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
     if event.event_type.as_str() != TYPE_LINK {
         return None;
@@ -200,7 +204,7 @@ pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
     Some((stream, Revision(revision)))
 }
 
-/// The place of an event in the source of a group.
+/// Returns the place of an event in the source of a group: its revision in a stream, or its position.
 pub(crate) fn place_of(source: &Source, event: &RecordedEvent) -> u64 {
     match source {
         Source::Stream(_) => event.revision.0,

@@ -1,8 +1,8 @@
 //! The task of one group: connects the machine with the store and with the consumers.
 //!
 //! Everything that waits for the store runs beside the loop, one call of a kind at a time, so that consumers are served
-//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its
-//! successor begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
+//! while the store is slow. A task that is dropped at any point loses nothing: its successor begins with what the task
+//! has stored. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,14 +30,14 @@ use crate::record::{self, Configuration};
 use crate::storage::Storage;
 use crate::work::{self, Done};
 
-/// Messages of the subscription that are taken before anything else gets its turn.
+/// Most messages of the subscription that are taken in a row before anything else is handled.
 const MESSAGES_AT_ONCE_MAX: usize = 256;
-/// How often the task looks whether it is still to run.
+/// How often the task checks whether it is still to run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long the last checkpoint of a task that stops may take.
+/// How long a task that stops may take to store its last checkpoint.
 const LAST_CHECKPOINT_MAX: Duration = Duration::from_secs(5);
 
-/// What all groups of a process share with their tasks.
+/// The state that the tasks of all groups of a process share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
@@ -56,8 +56,8 @@ struct Member {
 
 /// The task around the machine of one group.
 ///
-/// It has more fields than most structs, for it holds together what the machine must not know of: the store, the
-/// consumers, the subscription, and what is under way of each kind. All decisions are the machine's.
+/// It has more fields than most structs, because it holds together what the machine must not know of: the store, the
+/// consumers, the subscription, and the calls of each kind that are under way. The machine makes all decisions.
 pub(crate) struct Task {
     shared: Arc<Shared>,
     storage: Storage,
@@ -65,10 +65,10 @@ pub(crate) struct Task {
     filter: Filter,
     pattern: Option<Pattern>,
     run: Uuid,
-    /// What the next checkpoint expects.
+    /// Expected revision of the checkpoint stream for the next checkpoint.
     expected: ExpectedRevision,
     has_checkpoint: bool,
-    /// The revision after the last parked event.
+    /// Revision after the last parked event.
     parked_end: u64,
     machine: Machine,
     members: HashMap<ConsumerId, Member>,
@@ -78,9 +78,9 @@ pub(crate) struct Task {
     is_parking: bool,
     is_looking_up: bool,
     is_subscribing: bool,
-    /// What it has added to the bytes that all groups hold.
+    /// Bytes that this task has added to the bytes that all groups hold.
     counted_bytes: usize,
-    /// What it has added to what all groups have done.
+    /// Counts that this task has added to the counts of all groups.
     counted: Counts,
     began: Instant,
     idle_since: Instant,
@@ -133,7 +133,7 @@ impl Task {
         }
     }
 
-    /// Runs until it is told to stop, nobody needs it any more, or it cannot go on; returns why.
+    /// Runs until the task is told to stop, no consumer needs it any more, or it cannot go on. Returns the reason.
     pub(crate) async fn run(&mut self, requests: &mut mpsc::Receiver<Command>) -> Error {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -165,8 +165,8 @@ impl Task {
         }
     }
 
-    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be
-    /// stored.
+    /// Does everything that can be done at once: takes back events whose time is over, shares out events that wait, and
+    /// begins to store what is to be stored.
     fn settle(&mut self) {
         let now = now();
         while let Some((consumer, token)) = self.machine.expired(now) {
@@ -190,7 +190,7 @@ impl Task {
         self.count();
     }
 
-    /// Adds what it holds and has done to the sums of all groups.
+    /// Adds what the group holds and has done to the sums of all groups.
     fn count(&mut self) {
         let held = self.machine.held_bytes();
         let total = &self.shared.held_bytes;
@@ -251,7 +251,7 @@ impl Task {
         }
     }
 
-    /// True if another event may be read: this group has room, and all groups together have.
+    /// Returns true if another event may be read: this group has room, and all groups together have room.
     fn may_read(&self) -> bool {
         let total = self.shared.held_bytes.load(Ordering::Relaxed);
         // A group that holds nothing may read one event whatever the others hold, so that none is stuck.
@@ -413,7 +413,7 @@ impl Task {
         Ok(Membership { id, group, queue })
     }
 
-    /// Takes out the consumers that have left.
+    /// Removes the consumers that have left.
     fn part(&mut self) {
         let has_left =
             |(id, member): (&ConsumerId, &Member)| member.queue.has_left().then_some(*id);
@@ -425,7 +425,10 @@ impl Task {
         }
     }
 
-    /// Whether it is still to run.
+    /// Checks whether the group is still to run.
+    ///
+    /// # Errors
+    /// `NotHere` if another node is to run the group; `Dropped` if the group was not used for the time of `idle_max`.
     fn look(&mut self) -> Result<()> {
         let group = &self.storage.group;
         if let Some(elsewhere) = self.shared.placement.elsewhere(&group.checkpoint_stream()) {
@@ -476,7 +479,7 @@ impl Task {
         }
     }
 
-    /// Ends the consumers, and stores how far the group has come if it may.
+    /// Ends the queues of the consumers, and stores how far the group has come if this process may still store it.
     pub(crate) async fn stop(&mut self, why: &Error) {
         for member in self.members.values() {
             member.queue.end(why.clone());
@@ -494,7 +497,7 @@ impl Task {
         }
     }
 
-    /// Finishes the writes under way, and writes the last checkpoint.
+    /// Finishes the writes that are under way, and writes the last checkpoint.
     async fn store_the_rest(&mut self) {
         loop {
             self.begin_work_of_the_end();
@@ -528,7 +531,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// A task that is dropped half way still tells its consumers.
+    /// Ends the queues of the consumers even if the task is dropped half way.
     fn drop(&mut self) {
         for member in self.members.values() {
             member.queue.end(Error::Dropped(self.storage.group.clone()));

@@ -16,34 +16,35 @@ pub const BUFFER_EVENTS_MAX: u32 = 10_000;
 pub const CONSUMER_EVENTS_MAX: u32 = 10_000;
 /// Most consumers of a group, whatever its settings say.
 pub const CONSUMERS_MAX: usize = 1_000;
-/// Longest time and greatest count in settings.
+/// Longest time, in milliseconds, and greatest count that settings may have.
 pub const NUMBER_MAX: u32 = i32::MAX.unsigned_abs();
 
-/// Where a group begins that has no checkpoint yet. Unlike with a subscription, the event named is delivered.
+/// Where a group begins that has no checkpoint yet. Unlike with a subscription, the event that is named is delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// At the first event.
+    /// The group begins with the first event.
     #[default]
     Start,
-    /// With the first event that is stored after the group was created.
+    /// The group begins with the first event that is stored after the group was created.
     End,
-    /// At this revision of its stream, or at this position of all events.
+    /// The group begins with this revision of its stream, or with this position of all events.
     At(u64),
 }
 
-/// Which consumer gets an event.
+/// The rule by which the consumer that gets an event is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// Each in turn.
+    /// Each consumer gets an event in turn.
     #[default]
     RoundRobin,
-    /// The first that came, as long as it has room.
+    /// The consumer that joined first gets all events, as long as it has room.
     DispatchToSingle,
-    /// All events of one stream go to one consumer, as long as the consumers stay the same.
+    /// One consumer gets all events of one stream, as long as the consumers stay the same.
     Pinned,
-    /// All events with one `$correlationId` in their metadata go to one consumer; events without it as with `Pinned`.
+    /// One consumer gets all events that have the same `$correlationId` in their metadata. Events without it are shared
+    /// out as with `Pinned`.
     PinnedByCorrelation,
 }
 
@@ -55,7 +56,7 @@ impl Strategy {
         Strategy::PinnedByCorrelation,
     ];
 
-    /// Its name in documents.
+    /// Returns the name of the strategy in documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,36 +90,40 @@ impl FromStr for Strategy {
     }
 }
 
-/// The settings of a group. Those that a document leaves out have the values of [`Settings::default`].
+/// The settings of a group. Settings that a document leaves out have the values of [`Settings::default`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where it begins while it has no checkpoint.
+    /// Where the group begins while it has no checkpoint.
     pub start: Start,
-    /// Deliver what a link points to. A group delivers links as they are; who serves a consumer follows them, as the
-    /// gRPC calls of the server do.
+    /// True if consumers are to get the event to which a link points. A group delivers links as they are; the code that
+    /// serves a consumer follows them, as the gRPC calls of the server do.
     pub resolve_links: bool,
-    /// Measure how long consumers take.
+    /// True if the group measures how long its consumers take to answer.
     pub extra_statistics: bool,
-    /// How long a consumer may take to answer for an event before it is delivered again; 0: as long as it wants.
+    /// Time that a consumer may take to answer for an event before the event is delivered again, in milliseconds. 0:
+    /// there is no such time.
     pub message_timeout_ms: u32,
-    /// How often an event is delivered again before it is parked.
+    /// How many times an event is delivered again before it is parked.
     pub max_retry_count: u32,
-    /// How long finished events wait for a checkpoint, if there are at least `min_checkpoint_count`.
+    /// How long finished events wait for a checkpoint, in milliseconds, if there are at least `min_checkpoint_count` of
+    /// them.
     pub checkpoint_after_ms: u32,
     /// Fewest finished events that are worth a checkpoint.
     pub min_checkpoint_count: u32,
-    /// Finished events that make a checkpoint at once; 0: no count does.
+    /// Number of finished events from which on a checkpoint is written at once. 0: no number is enough by itself.
     pub max_checkpoint_count: u32,
-    /// Most consumers at once; 0: no limit but [`CONSUMERS_MAX`].
+    /// Most consumers at once. 0: there is no limit but [`CONSUMERS_MAX`].
     pub max_subscriber_count: u32,
-    /// Most events that wait for a consumer while the group reads live.
+    /// Most events that wait for a consumer while the group reads live, 1 to [`BUFFER_EVENTS_MAX`].
     pub live_buffer_size: u32,
-    /// Fewest events that are read at once while the group catches up.
+    /// Number of events that a read takes while the group catches up, 1 to [`BUFFER_EVENTS_MAX`] - 1. The group checks
+    /// and shows this value, and does not use it otherwise.
     pub read_batch_size: u32,
-    /// Most events that wait for a consumer while the group catches up. Greater than `read_batch_size`.
+    /// Most events that wait for a consumer while the group catches up, up to [`BUFFER_EVENTS_MAX`]. It must be greater
+    /// than `read_batch_size`.
     pub history_buffer_size: u32,
-    /// Which consumer gets an event.
+    /// Rule by which the consumer that gets an event is chosen.
     pub strategy: Strategy,
 }
 
@@ -143,10 +148,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks every value.
+    /// Checks every value, and the relations between the values.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the first that is out of range.
+    /// `InvalidArgument` that names the first value that is out of range.
     pub fn validate(&self) -> Result<()> {
         for (field, found, min, max) in self.ranges() {
             if !(min..=max).contains(&found) {
@@ -169,7 +174,7 @@ impl Settings {
         }
     }
 
-    /// Each number with its name, its least value and its greatest.
+    /// Returns each number with its name, its least value and its greatest value.
     fn ranges(&self) -> [(&'static str, u32, u32, u32); 9] {
         const BUFFER: u32 = BUFFER_EVENTS_MAX;
         const ANY: u32 = NUMBER_MAX;
@@ -188,7 +193,7 @@ impl Settings {
         ranges
     }
 
-    /// What must hold between two values.
+    /// Checks what must hold between two values.
     fn check_relations(&self) -> Result<()> {
         let less = |field: &str, of: &str, least: u32, found: u32| {
             let rule = format!("must be at least {least}, for {of}, found {found}");
@@ -211,20 +216,20 @@ impl Settings {
         Ok(())
     }
 
-    /// How long a consumer may take to answer; `None` if it may take as long as it wants.
+    /// Returns how long a consumer may take to answer; `None` if it may take as long as it wants.
     #[must_use]
     pub fn message_timeout(&self) -> Option<Duration> {
         (self.message_timeout_ms > 0)
             .then(|| Duration::from_millis(u64::from(self.message_timeout_ms)))
     }
 
-    /// How long finished events wait for a checkpoint.
+    /// Returns how long finished events wait for a checkpoint.
     #[must_use]
     pub fn checkpoint_after(&self) -> Duration {
         Duration::from_millis(u64::from(self.checkpoint_after_ms))
     }
 
-    /// Most consumers at once.
+    /// Returns the most consumers that the group may have at once.
     #[must_use]
     pub fn consumers_max(&self) -> usize {
         match usize::try_from(self.max_subscriber_count) {

@@ -1,11 +1,11 @@
-//! Where a group is kept: reading and writing its streams.
+//! Reads and writes the streams that keep a group.
 //!
 //! Fencing: every process that begins to run a group appends a claim to the checkpoint stream, and every checkpoint
 //! expects the revision of the one before. So of two processes that run one group, only the one that claimed it last
-//! can write; the other learns it with its next checkpoint. No locks are needed.
-//! Calls that may be tried again are tried until they succeed or are refused; each attempt carries the same event id.
-//! What somebody waits for is tried no more after [`GIVE_UP_AFTER`]; what the task of a group does by itself has no
-//! such bound.
+//! can write; the other learns that with its next checkpoint. No locks are needed.
+//! Calls that may be tried again are tried until they succeed or are refused; each attempt carries the same event id. A
+//! call for which a caller waits is tried no more after [`GIVE_UP_AFTER`]; a call that the task of a group makes by
+//! itself has no such bound.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::record::{self, Configuration, Progressed};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Checkpoints that are kept: the last, and the one before for people who look.
+/// Metadata of the checkpoint stream. It keeps the last checkpoint, and the one before for people who look.
 const CHECKPOINTS_KEPT: &str = r#"{"$maxCount":2}"#;
 /// Most parked events that are looked up at once for a replay.
 const REPLAY_EVENTS_MAX: usize = 100;
-/// Bytes of them after which no more are looked up.
+/// Bytes of parked events after which no more are looked up at once.
 const REPLAY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How long what somebody waits for is tried again: as long as an append that the store itself tries again. An attempt
-/// that is under way then is awaited.
+/// How long a call for which a caller waits is tried again. It is as long as the store itself tries an append again. An
+/// attempt that is under way at the end of this time is awaited.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
 /// The streams of one group in a store.
@@ -40,11 +40,11 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 pub(crate) struct Storage {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) group: GroupId,
-    /// When no further attempt of a call is begun; none if there is always another one.
+    /// Time after which no further attempt of a call is begun; `None` if there is always another attempt.
     until: Option<Instant>,
 }
 
-/// A group as it is stored.
+/// The configuration of a group as it is stored, with its revision.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) configuration: Configuration,
@@ -54,22 +54,23 @@ pub(crate) struct Stored {
 /// The end of the checkpoint stream.
 #[derive(Clone, Debug)]
 pub(crate) struct LastCheckpoint {
-    /// What the next checkpoint expects.
+    /// Expected revision of the checkpoint stream for the next checkpoint.
     pub(crate) expected: ExpectedRevision,
-    /// The checkpoint, if this life of the group has one.
+    /// Place of the last checkpoint; `None` if this life of the group has no checkpoint.
     pub(crate) next: Option<u64>,
 }
 
-/// Parked events that were looked up.
+/// Parked events that were looked up, each with its revision of the parked stream; `None` stands for an event that does
+/// not exist any more.
 #[derive(Debug)]
 pub(crate) struct Looked {
     pub(crate) events: Vec<(u64, Option<SharedEvent>)>,
-    /// Before this revision nothing is left.
+    /// Revision before which nothing is left to look up.
     pub(crate) next: u64,
 }
 
 impl Storage {
-    /// The streams of a group for a call that somebody waits for.
+    /// Makes the storage of a group for a call for which a caller waits.
     pub(crate) fn of_call(store: Arc<dyn EventStore>, group: GroupId) -> Self {
         let until = Some(Instant::now() + GIVE_UP_AFTER);
         Self {
@@ -79,13 +80,13 @@ impl Storage {
         }
     }
 
-    /// The same for the task of the group, for which nobody waits.
+    /// Makes the same storage for the task of the group, for which no caller waits.
     pub(crate) fn of_task(self) -> Self {
         let until = None;
         Self { until, ..self }
     }
 
-    /// The configuration; `None` if there is no such group.
+    /// Reads the configuration; returns `None` if there is no such group.
     pub(crate) async fn configuration(&self) -> Result<Option<Stored>> {
         let Some(event) = self.last(self.group.configuration_stream()).await? else {
             return Ok(None);
@@ -96,7 +97,7 @@ impl Storage {
         }))
     }
 
-    /// Stores a configuration. Returns false if somebody else came first.
+    /// Stores a configuration. Returns false if another caller came first.
     pub(crate) async fn configure(
         &self,
         configuration: &Configuration,
@@ -124,7 +125,8 @@ impl Storage {
         set.map(|_| ())
     }
 
-    /// Deletes the configuration, which is the end of the group. Returns false if somebody has changed it since.
+    /// Deletes the configuration, which is the end of the group. Returns false if the configuration has changed since
+    /// `revision`.
     pub(crate) async fn delete(&self, revision: Revision) -> Result<bool> {
         let expected = ExpectedRevision::Exact(revision);
         match self
@@ -137,7 +139,7 @@ impl Storage {
         }
     }
 
-    /// The streams of checkpoints and parked events, each with the end that it has now.
+    /// Returns the streams of checkpoints and parked events that have events, each with its last revision.
     pub(crate) async fn ends_of_state(&self) -> Result<Vec<(StreamId, Revision)>> {
         let mut ends = Vec::new();
         for stream in [self.group.checkpoint_stream(), self.group.parked_stream()] {
@@ -148,8 +150,8 @@ impl Storage {
         Ok(ends)
     }
 
-    /// Deletes what remains of a group that is gone, unless it has grown since: then a new group of this name has
-    /// begun. That one does not mistake what is left for its own, for its life is another.
+    /// Deletes the streams that remain of a group that is deleted, unless they have grown since: then a new group of
+    /// this name has begun. The new group does not take what is left for its own, because its life has another number.
     pub(crate) async fn delete_state(&self, ends: Vec<(StreamId, Revision)>) -> Result<()> {
         for (stream, last) in ends {
             let deleted = self
@@ -180,7 +182,7 @@ impl Storage {
         }
     }
 
-    /// The last checkpoint of this life of the group.
+    /// Reads the last checkpoint of this life of the group.
     pub(crate) async fn last_checkpoint(&self, life: Uuid) -> Result<LastCheckpoint> {
         let Some(event) = self.last(self.group.checkpoint_stream()).await? else {
             let expected = ExpectedRevision::NoStream;
@@ -212,7 +214,7 @@ impl Storage {
     }
 
     /// Stores parked events, each by an append of its own: some of them may be parked already, and the store recognises
-    /// only whole appends. Returns the revision after the last.
+    /// only whole appends. Returns the revision after the last one.
     pub(crate) async fn park(&self, events: Vec<EventData>) -> Result<u64> {
         let ends = events.into_iter().map(|event| async move {
             let stream = self.group.parked_stream();
@@ -225,7 +227,7 @@ impl Storage {
         Ok(ends.into_iter().max().unwrap_or(0))
     }
 
-    /// The revisions of the parked stream that are in use.
+    /// Returns the range of the revisions of the parked stream that are in use.
     pub(crate) async fn parked(
         &self,
         configuration: &Configuration,
@@ -239,7 +241,7 @@ impl Storage {
         Ok(from..end.max(from))
     }
 
-    /// The revision with which the parked stream of a new group begins.
+    /// Returns the revision with which the parked stream of a new group begins.
     pub(crate) async fn parked_end(&self) -> Result<u64> {
         let stream = self.group.parked_stream();
         let from = self
@@ -253,7 +255,7 @@ impl Storage {
         Ok(end.max(from.map_or(0, |from| from.0)))
     }
 
-    /// Truncates the parked stream before this revision. Metadata that others have set stay as they are.
+    /// Truncates the parked stream before this revision. Metadata that others have set stays as it is.
     pub(crate) async fn truncate_parked(&self, before: u64) -> Result<()> {
         loop {
             let stream = self.group.parked_stream();
@@ -289,7 +291,7 @@ impl Storage {
         }
     }
 
-    /// Looks up parked events in this range of revisions, in pages.
+    /// Looks up the first parked events in this range of revisions, at most one page.
     pub(crate) async fn look_up_parked(&self, range: std::ops::Range<u64>) -> Result<Looked> {
         let request = ReadStream::forwards(self.group.parked_stream())
             .from(StreamFrom::Revision(Revision(range.start)))
@@ -345,7 +347,7 @@ impl Storage {
         }
     }
 
-    /// The place after the last event of the source.
+    /// Returns the place after the last event of the source.
     pub(crate) async fn end_of_source(&self) -> Result<u64> {
         match self.group.source() {
             Source::Stream(stream) => {
@@ -359,9 +361,9 @@ impl Storage {
         }
     }
 
-    /// Tries until the store succeeds or refuses, or it is time to give up. Then the answer is that of the last
-    /// attempt, unless the outcome of an earlier one is not known: all attempts write the same events, so theirs is not
-    /// either.
+    /// Tries until the store succeeds or refuses, or the time to give up has come. Then the answer is that of the last
+    /// attempt, unless the outcome of an earlier attempt is not known. All attempts write the same events, so the
+    /// outcome of the call is not known then either.
     async fn retried<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,

@@ -1,4 +1,4 @@
-//! What a group has the store do, as futures that its task drives beside everything else.
+//! The calls of the store that a group needs, as futures that its task drives beside everything else.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::storage::{Looked, Storage};
 /// Most events that are parked at once.
 const PARK_EVENTS_MAX: usize = 500;
 
-/// What the store has done.
+/// The result of a call of the store.
 pub(crate) enum Done {
     Subscribed(Result<Subscription>),
-    /// The revision of the checkpoint; none if another process has written one.
+    /// A checkpoint was written at this revision; `None`: another process has written one.
     Checkpoint(Result<Option<Revision>>),
-    /// These are parked, and the stream ends before this revision.
+    /// The events with these numbers are parked, and the parked stream ends before this revision.
     Parked(Vec<Token>, Result<u64>),
     Looked(Result<Looked>),
     Truncated(Result<()>),
 }
 
-/// The place up to which a subscription has looked.
+/// Returns the place up to which a subscription has looked; `None` if the checkpoint has no place.
 pub(crate) fn place_of(checkpoint: &Checkpoint) -> Option<u64> {
     match &checkpoint.place {
         Place::Logs(positions) => positions.first().map(|position| position.0),
@@ -37,8 +37,8 @@ pub(crate) fn place_of(checkpoint: &Checkpoint) -> Option<u64> {
     }
 }
 
-/// Subscribes to the source from `from` on. `begin` is given while the group has no checkpoint: then it may be asked to
-/// begin at an event that does not exist yet.
+/// Subscribes to the source from the place `from` on. `begin` is given while the group has no checkpoint: then the
+/// group may begin at an event that does not exist yet.
 pub(crate) async fn subscribe(
     storage: Storage,
     filter: Filter,
@@ -94,7 +94,7 @@ async fn subscribe_once(
     storage.store.subscribe(request).await
 }
 
-/// Why there are no groups on all events of a store of several logs.
+/// Makes the error that tells why a store of several logs has no groups on all events.
 pub(crate) fn several_logs(logs: u16) -> Error {
     ErrorKind::Unsupported(format!(
         "a group on all events needs one order of them, but this store has {logs} logs: \
@@ -111,7 +111,7 @@ pub(crate) async fn checkpoint(
     Done::Checkpoint(storage.write_checkpoint(checkpoint, expected).await)
 }
 
-/// What is to be parked next, as much as is parked at once.
+/// Takes the events that are to be parked next, at most as many as are parked at once.
 pub(crate) fn take_orders(machine: &mut Machine) -> Vec<ParkOrder> {
     std::iter::from_fn(|| machine.next_park())
         .take(PARK_EVENTS_MAX)

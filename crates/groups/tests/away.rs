@@ -1,6 +1,6 @@
-//! A store that takes no writes for long: what callers are told, and that a group that runs goes on afterwards.
+//! Tests a store that takes no writes for long: what callers are told, and that a group that runs goes on afterwards.
 //!
-//! Time is the test's own.
+//! The tests control the time.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,15 +26,15 @@ use gesta_testkit::support::events;
 use gesta_testkit::{Around, Outer};
 use tokio::time::Instant;
 
-/// The longest that a caller waits: the 30 seconds of the other calls, and one attempt.
+/// Longest time that a caller waits: the 30 seconds of the other calls, and one attempt.
 const ANSWER_MAX: Duration = Duration::from_secs(31);
 
-/// A store whose writes fail while it is told so.
+/// A store whose writes fail while the test asks for it.
 struct ReadOnly {
     inner: MemoryStore,
     is_away: AtomicBool,
     attempts: AtomicUsize,
-    /// What the next attempts are told; once it is empty, that the store is away.
+    /// Errors that the next attempts get. Once the list is empty, they are told that the store is away.
     answers: Mutex<Vec<ErrorKind>>,
 }
 
@@ -102,7 +102,7 @@ fn as_anybody() -> JoinGroup {
     }
 }
 
-/// What a call is told that must end by itself, and in time.
+/// Returns the error of a call, which must end by itself, and in time.
 async fn told<T>(call: impl Future<Output = Result<T, Error>>) -> ErrorKind {
     let begun = Instant::now();
     let answer = tokio::time::timeout(Duration::from_secs(600), call).await;
@@ -196,7 +196,7 @@ async fn a_group_that_runs_outlives_a_long_outage() {
         .expect("the checkpoint is stored");
 }
 
-/// What the last checkpoint of the store says; not what the group that runs believes.
+/// Returns the last checkpoint that is stored, whatever the group that runs believes.
 async fn stored_checkpoint(store: &Arc<Outer<ReadOnly>>, group: &GroupId) -> String {
     let stream = group.checkpoint_stream();
     let events = store.read_whole_stream(stream.as_str()).await;

@@ -1,4 +1,4 @@
-//! What a process refuses: groups of other nodes, groups that the store cannot have, and more than it may hold.
+//! Tests what a process refuses: groups of other nodes, groups that the store cannot have, and more than it may hold.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use gesta_testkit::support::within;
 
 use support::{ack, create, join, next, on_stream, try_join};
 
-/// Another process runs everything.
+/// A placement in which another process runs everything.
 struct Other;
 
 impl GroupPlacement for Other {

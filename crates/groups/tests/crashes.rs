@@ -1,4 +1,4 @@
-//! Processes that die at any moment: their tasks are dropped wherever they wait, and the next process goes on.
+//! Tests processes that die at any moment: their tasks are dropped wherever they wait, and the next process goes on.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ const CONSUMERS: u64 = 4;
 
 on_every_backend!(a_process_that_dies_loses_nothing);
 
-/// The revisions that consumers have finished, whether the group has heard of it or not.
+/// Revisions that consumers have finished, whether the group has heard of it or not.
 type Finished = Arc<Mutex<HashSet<u64>>>;
 
 fn settings() -> Settings {
@@ -43,7 +43,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A consumer that does whatever comes to its mind, until its process dies.
+/// Runs a consumer that does random things until its process dies.
 async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {
@@ -74,7 +74,7 @@ async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) 
     }
 }
 
-/// A process with consumers, which die with its runtime.
+/// Starts a process with consumers, which die with its runtime.
 fn start_process(home: &Home, group: &GroupId, finished: &Finished, seed: u64) -> Runtime {
     let process = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

@@ -1,7 +1,8 @@
-//! Two processes on one database that fails all the time: both run the group whenever a consumer comes to them.
+//! Tests two processes on one database that fails all the time. Both run the group whenever a consumer comes to them.
 //!
-//! What holds: every event is finished or parked, whoever takes the group from whom, and whatever of the database's
-//! answers is lost, late or never comes. Time is the test's own, so that a run takes no longer than its work.
+//! Every event is finished or parked in the end, whichever process claims the group from the other, and whichever
+//! answers of the database are lost, late or never come. The tests control the time, so that a run takes no longer than
+//! its work.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +46,7 @@ async fn join(groups: &Groups) -> Result<gesta_groups::Consumer, Error> {
     groups.join(&group(), join).await
 }
 
-/// Works, now in one process and now in the other one.
+/// Consumes events, now in one process and now in the other one.
 async fn consume(processes: [Groups; 2], finished: Finished, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {
@@ -109,7 +110,7 @@ async fn finish_the_rest(groups: &Groups, finished: &Finished) {
     }
 }
 
-/// The revisions of the events that are parked.
+/// Returns the revisions of the events that are parked.
 async fn parked(store: &FaultyStore) -> Vec<u64> {
     let stream = group().parked_stream();
     let parked = store.read_whole_stream(stream.as_str()).await;
@@ -167,7 +168,7 @@ async fn nothing_is_lost(seed: u64) {
     assert!(lost.is_empty(), "lost: {lost:?}");
 }
 
-/// The next delivery; none once everything is finished.
+/// Returns the next delivery; `None` once everything is finished.
 async fn next_or_settled(
     consumer: &mut gesta_groups::Consumer,
     groups: &Groups,

@@ -1,4 +1,4 @@
-//! Groups on every backend: what consumers do, and what is left when a process stops.
+//! Tests groups on every backend: what consumers do, and what is left when a process stops.
 
 #![allow(
     clippy::unwrap_used,
@@ -396,7 +396,7 @@ async fn a_group_begins_where_it_is_told(home: Home) {
     groups.shutdown().await;
 }
 
-/// What happened: of every 256 events that were ready at once one was taken from the subscription and forgotten.
+/// What happened: of every 256 events that were ready at once, one was taken from the subscription and forgotten.
 async fn a_group_delivers_every_event_of_a_long_stream(home: Home) {
     let group = on_stream("cart-1");
     let groups = groups(&home);
@@ -468,8 +468,8 @@ async fn a_deleted_stream_does_not_stop_its_group(home: Home) {
     groups.shutdown().await;
 }
 
-/// What went wrong before: a process that had been taken the group from, and the one that took it, each stored the same
-/// event as parked, and a replay delivered it twice.
+/// What went wrong before: a process that had lost the group, and the process that had claimed it, each stored the same
+/// event as parked, and a replay delivered the event twice.
 async fn what_two_processes_park_is_parked_once(home: Home) {
     let group = on_stream("cart-1");
     let (first, second) = (groups(&home), groups(&home));

@@ -1,8 +1,8 @@
-//! The machine of a group in a simulated world: consumers that acknowledge, refuse, are silent and vanish, and a
-//! process that is killed between any two steps and begins again with what it had stored.
+//! Runs the machine of a group in a simulated world: consumers acknowledge, refuse, are silent and vanish, and the
+//! process is killed between any two steps and begins again with what it had stored.
 //!
-//! Checked after every step: a checkpoint has not passed an event that nobody finished, no parked event was cut off,
-//! and the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
+//! After every step the test checks that no checkpoint has passed an event that is not finished, that no parked event
+//! was cut off, and that the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,12 +29,12 @@ use uuid::Uuid;
 
 const STREAMS: u64 = 5;
 
-/// What outlives the process, and what is known of every event.
+/// The data that outlives the process, and what is known of every event.
 struct World {
     log: Vec<SharedEvent>,
     finished: HashSet<u64>,
     checkpoint: u64,
-    /// The places of the parked events, from revision 0 on.
+    /// Places of the parked events, from revision 0 on.
     parked: Vec<u64>,
     parked_from: u64,
 }
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// Events of several streams that have the same ids.
+/// Makes the event at this place. Events of several streams have the same ids.
 fn event(place: u64) -> SharedEvent {
     Arc::new(RecordedEvent {
         stream: StreamId::new(format!("s-{}", place % STREAMS)).expect("valid"),
@@ -67,7 +67,7 @@ fn event(place: u64) -> SharedEvent {
     })
 }
 
-/// A consumer: what waits for it, and what it works on.
+/// A consumer: the events that wait for it, and the events on which it works.
 #[derive(Default)]
 struct Client {
     buffer: u32,
@@ -217,7 +217,7 @@ impl<'w> Process<'w> {
         }
     }
 
-    /// Something that was to be stored is stored.
+    /// Lets one thing that was to be stored be stored.
     fn store(&mut self, rng: &mut StdRng) {
         self.parking.extend(self.machine.next_park());
         if rng.random_bool(0.5) {
@@ -292,7 +292,7 @@ impl<'w> Process<'w> {
         self.check_bounds();
     }
 
-    /// Consumers that only acknowledge, until nothing is left to do.
+    /// Lets consumers only acknowledge, until nothing is left to do.
     fn finish(&mut self, rng: &mut StdRng) {
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             self.leave(id);

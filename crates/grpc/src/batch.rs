@@ -1,7 +1,7 @@
-//! Batches that arrive in chunks on one call, several at once, and their answers.
+//! Batches that arrive in chunks on one call, several at once, and the answers to them.
 //!
-//! Invariants: what waits for its last chunk has a maximum in batches, events and bytes; each batch is answered once,
-//! under its own id in the form in which it came.
+//! Invariants: the batches that wait for their last chunk have a maximum in batches, events and bytes; each batch is
+//! answered once, under its own id in the form in which the id came.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,14 +22,15 @@ use crate::messages::streams::{BatchAppendReq, BatchAppendResp};
 use crate::proposed::{self, Proposed};
 use crate::refusal::{Code, Refusal, detail};
 
-/// Batches of a call whose last chunk is still to come.
+/// Most batches of a call whose last chunk is still to come.
 const BATCHES_MAX: usize = 1_000;
-/// Longer nobody waits for a batch; one client asks for ten thousand years.
+/// Longest time that a client is taken to wait for a batch. One client asks for ten thousand years.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// A deadline by the client's clock is taken as at least so long: clocks differ.
+/// How long a client is taken to wait whose deadline is a time of its own clock. Clocks differ, so that time is not
+/// read.
 const ABSOLUTE_DEADLINE_MIN: Duration = Duration::from_secs(10);
 
-/// Who asked for a batch, for its answer.
+/// What the answer to a batch needs of the request: the id of the batch, its stream and its claim.
 #[derive(Clone, Debug)]
 pub struct Asked {
     id: Uuid,
@@ -38,52 +39,53 @@ pub struct Asked {
     expected: Expected,
 }
 
-/// A batch that can be stored.
+/// A batch whose chunks have all arrived.
 #[derive(Debug)]
 pub struct Batch {
-    /// Who asked for it.
+    /// What the answer needs of the request.
     pub asked: Asked,
-    /// Its stream.
+    /// Stream to append to.
     pub stream: StreamId,
-    /// The claim about its stream.
+    /// The client's claim about the stream.
     pub expected: Expected,
-    /// Its events; there may be none.
+    /// Events of the batch; there may be none.
     pub events: Vec<EventData>,
-    /// How long its client waits.
+    /// How long the client of the batch waits.
     pub deadline: Duration,
 }
 
 /// What a chunk leads to.
 #[derive(Debug)]
 pub enum Taken {
-    /// More chunks are to come.
+    /// More chunks of the batch are to come, or the batch was refused before.
     More,
-    /// That was the last one.
+    /// The chunk was the last one; this is the whole batch.
     Whole(Box<Batch>),
-    /// The batch is refused; its further chunks are passed over.
+    /// The batch is refused with this answer. Its further chunks are passed over.
     Refused(Box<BatchAppendResp>),
 }
 
-/// The batches of one call that are arriving.
+/// The batches of one call that are still arriving.
 #[derive(Debug, Default)]
 pub struct Arriving {
     batches: HashMap<Uuid, Option<Batch>>,
     bytes: usize,
-    /// The batch of the last chunk.
+    /// Id of the batch to which the last chunk belongs.
     last: Uuid,
 }
 
 impl Arriving {
-    /// Memory that waiting chunks hold, roughly, in bytes.
+    /// Returns how much memory the waiting chunks hold, roughly, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes a chunk, which was a message of so many bytes.
+    /// Takes a chunk, which was a message of `message_bytes` bytes.
     ///
     /// # Errors
-    /// The call cannot go on: the chunk does not say of which batch it is, or too much waits.
+    /// The refusal that ends the call: `InvalidArgument` if the chunk does not say to which batch it belongs,
+    /// `ResourceExhausted` if too many batches wait.
     pub fn take(&mut self, chunk: BatchAppendReq, message_bytes: usize) -> Result<Taken> {
         let (id, form) = ids::read_uuid("correlation_id", chunk.correlation_id.as_ref())?;
         self.last = id;
@@ -135,7 +137,8 @@ impl Arriving {
 }
 
 impl Arriving {
-    /// Refuses the batch of the last chunk, if more of it is to come; its further chunks are passed over.
+    /// Refuses the batch of the last chunk, if more of the batch is to come. Its further chunks are passed over.
+    /// Returns the answer; `None` if there is no such batch.
     pub fn refuse_last(&mut self, refusal: &Refusal) -> Option<BatchAppendResp> {
         let batch = self.batches.get_mut(&self.last)?.take()?;
         self.bytes -= batch.cost_bytes();
@@ -162,7 +165,7 @@ impl Batch {
         })
     }
 
-    /// Memory that its events hold, roughly, in bytes.
+    /// Returns how much memory the events hold, roughly, in bytes.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         self.events.iter().map(EventData::cost_bytes).sum()
@@ -190,7 +193,7 @@ fn grow(mut batch: Batch, chunk: BatchAppendReq, message_bytes: usize) -> Result
     Ok(batch)
 }
 
-/// How long the client of a batch waits.
+/// Returns how long the client of a batch waits.
 fn deadline(asked: Option<&DeadlineOption>) -> Duration {
     match asked {
         Some(DeadlineOption::Deadline(time)) => {
@@ -219,7 +222,7 @@ impl Asked {
         }
     }
 
-    /// The answer to a batch that is stored.
+    /// Makes the answer to a batch that is stored.
     #[must_use]
     pub fn stored(&self, appended: &Appended) -> BatchAppendResp {
         let last = appended.streams.last();
@@ -235,7 +238,7 @@ impl Asked {
         }))
     }
 
-    /// The answer to a batch without events whose claim is right.
+    /// Makes the answer to a batch without events whose claim is right. `last` is the last revision of the stream.
     #[must_use]
     pub fn nothing_stored(&self, last: Option<Revision>) -> BatchAppendResp {
         use success::{CurrentRevisionOption as Current, PositionOption};
@@ -248,7 +251,7 @@ impl Asked {
         }))
     }
 
-    /// The answer to a batch that is refused for what it asks.
+    /// Makes the answer to a batch that is refused for any reason but a wrong claim.
     #[must_use]
     pub fn refused(&self, refusal: &Refusal) -> BatchAppendResp {
         match refusal.exception_name() {
@@ -294,7 +297,7 @@ impl Asked {
         }
     }
 
-    /// The answer to a batch whose claim is wrong.
+    /// Makes the answer to a batch whose claim is wrong. `actual` is the last revision of the stream.
     #[must_use]
     pub fn wrong_version(&self, actual: Option<Revision>) -> BatchAppendResp {
         let detail = of_shared(
@@ -313,7 +316,7 @@ impl Asked {
     }
 }
 
-/// The trailers of the refusal as a message.
+/// Makes the message about an event that is too large, from the trailers of the refusal.
 fn event_too_large(refusal: &Refusal) -> shared::MaximumAppendEventSizeExceeded {
     let bytes = |name| {
         let value = refusal.trailer_value(name);

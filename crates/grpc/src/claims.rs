@@ -1,4 +1,4 @@
-//! How requests say what a client claims about a stream.
+//! Reads what a client claims about a stream from the messages of requests.
 
 use gesta_core::Revision;
 
@@ -13,7 +13,7 @@ impl Expected {
     /// Reads the claim of an append.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none.
+    /// `InvalidArgument` if there is no claim.
     pub fn of_append(claim: Option<OfAppend>) -> Result<Self> {
         Ok(match claim.ok_or_else(missing)? {
             OfAppend::Revision(revision) => Expected::Exact(Revision(revision)),
@@ -26,7 +26,7 @@ impl Expected {
     /// Reads the claim of a batch.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none.
+    /// `InvalidArgument` if there is no claim.
     pub fn of_batch(claim: Option<OfBatch>) -> Result<Self> {
         Ok(match claim.ok_or_else(missing)? {
             OfBatch::StreamPosition(revision) => Expected::Exact(Revision(revision)),
@@ -39,7 +39,7 @@ impl Expected {
     /// Reads the claim of a delete or a tombstone.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none.
+    /// `InvalidArgument` if there is no claim.
     pub fn of_delete(claim: Option<OfDelete>) -> Result<Self> {
         Ok(match claim.ok_or_else(missing)? {
             OfDelete::Revision(revision) => Expected::Exact(Revision(revision)),

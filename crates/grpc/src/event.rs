@@ -1,7 +1,7 @@
-//! Stored events as messages.
+//! Writes stored events as messages.
 //!
-//! Why an encoder of our own for one message: events are most of what a server sends, and the derived form takes a map
-//! with six texts of its own for each of them. A test reads what it writes with the derived form.
+//! Why there is an encoder of our own for one message: events are most of what a server sends, and the derived form
+//! takes a map with six texts of its own for each of them. A test reads with the derived form what this encoder writes.
 
 use bytes::{BufMut, BytesMut};
 use gesta_core::{ContentType, RecordedEvent};
@@ -10,30 +10,30 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use crate::frame;
 use crate::ids::{UuidForm, halves};
 
-/// Tenths of a microsecond, in which the protocol counts time, in a microsecond.
+/// How many tenths of a microsecond, the unit in which the protocol counts time, are in a microsecond.
 pub const TICKS_PER_MICROSECOND: i64 = 10;
-/// Characters of an id with hyphens.
+/// Number of characters of an id with hyphens.
 const UUID_TEXT_BYTES: usize = 36;
 
-/// An event as a client is shown it.
+/// An event as a client is to see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
-    /// The event; absent if it is the target of a link and cannot be read.
+    /// The event; `None` if it is the target of a link and cannot be read.
     pub event: Option<&'a RecordedEvent>,
-    /// The link that led to it.
+    /// The link that led to the event.
     pub link: Option<&'a RecordedEvent>,
-    /// How often it was delivered before, if a group delivers it.
+    /// How many earlier deliveries of the event failed, if a group delivers it.
     pub retries: Option<u32>,
 }
 
 impl Shown<'_> {
-    /// The place in the log of what was read: the link if there is one.
+    /// Returns the position of the event that was read: of the link if there is one.
     fn position(&self) -> Option<u64> {
         self.link.or(self.event).map(|event| event.position.0)
     }
 }
 
-/// Appends an answer of a read, or of a group, in its frame: one event.
+/// Appends the answer of a read, or of a group, that holds one event, in its frame.
 pub fn write(out: &mut BytesMut, shown: Shown<'_>, form: UuidForm) {
     let event = shown.event.map(|event| Body::of(event, form));
     let link = shown.link.map(|event| Body::of(event, form));
@@ -64,7 +64,7 @@ pub fn write(out: &mut BytesMut, shown: Shown<'_>, form: UuidForm) {
 struct Body<'a> {
     event: &'a RecordedEvent,
     form: UuidForm,
-    /// The time, as text.
+    /// Time of the event as text, in tenths of a microsecond.
     created: String,
     id_len: usize,
     len: usize,
@@ -224,7 +224,7 @@ pub(crate) mod tests {
     use prost::Message;
     use uuid::Uuid;
 
-    /// An event of this type.
+    /// Makes an event of this type.
     pub(crate) fn event(event_type: &str) -> RecordedEvent {
         RecordedEvent {
             stream: StreamId::new("cart-1").expect("valid"),
@@ -248,7 +248,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Goal: what is written by hand is what the schema says.
+        /// Goal: the schema reads what this encoder writes.
         #[test]
         fn events_are_read_as_they_were_written(
             id in any::<u128>(),

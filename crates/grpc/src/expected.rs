@@ -1,4 +1,4 @@
-//! What a client claims about a stream, in the forms of answers.
+//! What a client claims about a stream, in the forms in which answers show it.
 
 use gesta_core::{ExpectedRevision, Revision};
 
@@ -10,13 +10,14 @@ use crate::messages::streams::append_resp::wrong_expected_version as in_append;
 /// A claim about a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
-    /// None.
+    /// The client claims nothing.
     Any,
-    /// It does not exist.
+    /// The stream does not exist.
     NoStream,
-    /// It exists.
+    /// The stream exists.
     StreamExists,
-    /// This is its last revision. It may be greater than any stream can have; then it is wrong.
+    /// The stream has this last revision. The revision may be greater than any stream can have; then the claim is
+    /// wrong.
     Exact(Revision),
 }
 
@@ -32,7 +33,7 @@ impl From<ExpectedRevision> for Expected {
 }
 
 impl Expected {
-    /// The claim as a store takes it; `None` if no stream can be so.
+    /// Returns the claim as a store takes it; `None` if no stream can be so.
     #[must_use]
     pub fn revision(self) -> Option<ExpectedRevision> {
         match self {
@@ -45,7 +46,7 @@ impl Expected {
         }
     }
 
-    /// The claim as a decimal number: −1 no stream, −2 any, −4 stream exists.
+    /// Returns the claim as a decimal number: a revision, −1 no stream, −2 any, −4 stream exists.
     #[must_use]
     pub fn number(self) -> String {
         match self {
@@ -56,7 +57,7 @@ impl Expected {
         }
     }
 
-    /// The claim as the second version of the protocol writes it.
+    /// Returns the claim as the second version of the protocol shows it: the same number, with a sign.
     #[must_use]
     pub fn signed(self) -> i64 {
         match self {
@@ -67,7 +68,7 @@ impl Expected {
         }
     }
 
-    /// The answer of an append whose claim is wrong.
+    /// Makes the answer to an append whose claim is wrong. `actual` is the last revision of the stream.
     #[must_use]
     pub fn wrong_in_append(self, actual: Option<Revision>) -> append_resp::WrongExpectedVersion {
         use in_append::{
@@ -107,7 +108,7 @@ impl Expected {
         }
     }
 
-    /// The detail of a batch whose claim is wrong.
+    /// Makes the detail of the answer to a batch whose claim is wrong. `actual` is the last revision of the stream.
     #[must_use]
     pub fn wrong_in_batch(self, actual: Option<Revision>) -> WrongExpectedVersion {
         use wrong::{

@@ -1,18 +1,18 @@
-//! What this server offers, as clients ask for it before their first call.
+//! The list of the calls that this server offers. Clients ask for it before their first call.
 
 use crate::messages::server_features::{SupportedMethod, SupportedMethods};
 
-/// The version of the protocol that is spoken: clients compare it to learn which calls there are. It is not Gesta's
-/// own.
+/// The version of the protocol that this server speaks. Clients compare it to learn which calls there are. It is not
+/// the version of Gesta.
 pub const PROTOCOL_VERSION: &str = "26.1.0";
 
 /// A method and its features.
 type Method = (&'static str, &'static [&'static str]);
 
-/// What groups may be on.
+/// Features of the methods of groups: what groups may be on.
 const OF_GROUPS: &[&str] = &["stream", "all"];
 
-/// Services and their methods. What is not here, clients do not ask for.
+/// Services and their methods. Clients do not ask for calls that are not listed here.
 const SERVICES: &[(&str, &[Method])] = &[
     (
         "event_store.client.streams.streams",
@@ -76,7 +76,7 @@ const SERVICES: &[(&str, &[Method])] = &[
     ),
 ];
 
-/// All methods, as the answer lists them.
+/// Makes the answer that lists all methods.
 #[must_use]
 pub fn supported() -> SupportedMethods {
     let methods = SERVICES.iter().flat_map(|(service, methods)| {

@@ -1,4 +1,4 @@
-//! Filters of clients: patterns, and how often a subscription tells of its place.
+//! Filters of clients: which events pass, and how often a subscription tells its place.
 
 use gesta_core::{Filter, RecordedEvent};
 use gesta_pattern::{Of, Passes, Pattern, PatternText};
@@ -10,16 +10,16 @@ use crate::messages::streams::read_req::options::filter_options::{
 };
 use crate::refusal::Refusal;
 
-/// Events of a window unless the client names another number.
+/// Number of events in a window unless the client gives another number.
 const WINDOW: u64 = 32;
-/// What the names of indexes begin with: newer servers take such a name, alone in a list, for the index.
+/// Beginning of the names of indexes. Newer servers take such a name, if it is the only prefix, for the index.
 const INDEX_PREFIX: &str = "$idx-";
 
-/// A filter of a client.
+/// A filter that a client has given.
 #[derive(Debug)]
 pub struct ClientFilter {
     pattern: Pattern,
-    /// Events between two checkpoints.
+    /// Number of events between two checkpoints.
     interval: u64,
 }
 
@@ -27,7 +27,8 @@ impl ClientFilter {
     /// Reads a filter.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has no expression, or one that cannot be used.
+    /// `InvalidArgument` if the filter has no window or no expression, or an expression that cannot be used; `NotFound`
+    /// if it names an index.
     pub fn read(options: FilterOptions) -> Result<Self> {
         let window = match options.window {
             Some(Window::Max(0)) => return Err(Refusal::invalid("the window must be at least 1")),
@@ -56,7 +57,7 @@ impl ClientFilter {
         })
     }
 
-    /// Events that a subscription looks at between two checkpoints.
+    /// Returns how many events a subscription reads between two checkpoints.
     ///
     /// # Errors
     /// `InvalidArgument` if the client asked for checkpoints after no events at all.
@@ -69,13 +70,14 @@ impl ClientFilter {
         Ok(self.interval)
     }
 
-    /// What of the filter the store can do. Every event that passes this filter passes that one.
+    /// Returns the part of the filter that the store can apply. Every event that passes the whole filter passes that
+    /// part.
     #[must_use]
     pub fn in_store(&self) -> Filter {
         self.pattern.in_store()
     }
 
-    /// Whether an event passes.
+    /// Returns true if an event passes the filter.
     ///
     /// # Errors
     /// `InvalidArgument` if the expression takes too many steps.
@@ -84,10 +86,10 @@ impl ClientFilter {
     }
 }
 
-/// The pattern of a filter: the expression counts if there is one.
+/// Makes the pattern of a filter. If there is an expression, the prefixes do not count.
 ///
 /// # Errors
-/// `InvalidArgument` if it cannot be used.
+/// `InvalidArgument` if the pattern cannot be used.
 pub fn pattern(of: Of, regex: String, prefix: Vec<String>) -> Result<Pattern> {
     let passes = if regex.is_empty() {
         Passes::Prefixes(prefix)

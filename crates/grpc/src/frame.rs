@@ -1,4 +1,4 @@
-//! Frames of gRPC: a byte that tells of compression, four bytes of length, the message.
+//! Frames of gRPC: a byte that tells of compression, four bytes of length, and the message.
 //!
 //! Invariants: a message that is too large is refused by its length, before it arrives; a whole message owns its memory
 //! and nothing beside it.
@@ -8,23 +8,23 @@ use prost::Message;
 
 use crate::refusal::{Code, Refusal};
 
-/// Bytes before each message.
+/// Number of bytes before each message.
 const HEAD_BYTES: usize = 5;
 
-/// Takes the frames of one direction apart.
+/// Takes messages out of the frames of one direction of a call.
 #[derive(Debug)]
 pub struct Frames {
     /// Most bytes of one message.
     bytes_max: usize,
     head: BytesMut,
-    /// The message that is arriving.
+    /// Message that is arriving.
     message: Option<BytesMut>,
-    /// Bytes of it that are still to come.
+    /// Number of bytes of that message that are still to come.
     missing: usize,
 }
 
 impl Frames {
-    /// Frames of messages of at most so many bytes.
+    /// Makes a reader of frames whose messages have at most `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -35,16 +35,16 @@ impl Frames {
         }
     }
 
-    /// Bytes that are kept of a message that is not whole yet.
+    /// Returns how many bytes are kept of a message that is not whole yet.
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
         self.head.len() + self.message.as_ref().map_or(0, BytesMut::len)
     }
 
-    /// Takes from `data` what belongs to the next message; the message, once it is whole.
+    /// Takes from `data` what belongs to the next message. Returns the message once it is whole.
     ///
     /// # Errors
-    /// `ResourceExhausted` if the message is too large, `Unimplemented` if it is compressed.
+    /// `ResourceExhausted` if the message is too large; `Unimplemented` if it is compressed.
     pub fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Refusal> {
         if self.message.is_none() {
             let wanted = (HEAD_BYTES - self.head.len()).min(data.len());
@@ -91,7 +91,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Whether nothing of a message is waiting for the rest of it.
+    /// Returns true if no part of a message waits for the rest of it.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.head.is_empty() && self.message.is_none()
@@ -107,14 +107,14 @@ pub fn write(out: &mut BytesMut, message: &impl Message) {
     debug_assert!(encoded.is_ok(), "writing to memory: {encoded:?}");
 }
 
-/// Appends what stands before a message of so many bytes.
+/// Appends what stands before a message of `length` bytes.
 pub(crate) fn write_head(out: &mut BytesMut, length: usize) {
     out.reserve(HEAD_BYTES + length);
     out.put_u8(0);
     out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
 }
 
-/// A message in its frame.
+/// Makes the frame of a message.
 #[must_use]
 pub fn framed(message: &impl Message) -> Bytes {
     let mut out = BytesMut::with_capacity(HEAD_BYTES + message.encoded_len());

@@ -11,13 +11,13 @@ use crate::refusal::{Refusal, shown};
 /// The form in which a client wants ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UuidForm {
-    /// Two signed numbers.
+    /// The id is two signed numbers of 64 bits.
     Structured,
-    /// Text with hyphens.
+    /// The id is text with hyphens.
     Text,
 }
 
-/// An id in the form that the client wants.
+/// Writes an id in the form that the client wants.
 #[must_use]
 pub fn uuid(id: Uuid, form: UuidForm) -> shared::Uuid {
     let value = match form {
@@ -33,17 +33,17 @@ pub fn uuid(id: Uuid, form: UuidForm) -> shared::Uuid {
     shared::Uuid { value: Some(value) }
 }
 
-/// The 16 bytes of an id as two signed numbers.
+/// Returns the 16 bytes of an id as two signed numbers.
 #[must_use]
 pub fn halves(id: Uuid) -> (i64, i64) {
     let (most, least) = id.as_u64_pair();
     (most.cast_signed(), least.cast_signed())
 }
 
-/// Reads an id and the form that it came in.
+/// Reads an id, and the form in which it came.
 ///
 /// # Errors
-/// `InvalidArgument` if there is none, or its text is no UUID.
+/// `InvalidArgument` if there is no id, or its text is no UUID.
 pub fn read_uuid(field: &str, id: Option<&shared::Uuid>) -> Result<(Uuid, UuidForm)> {
     match id.and_then(|id| id.value.as_ref()) {
         None => Err(Refusal::invalid(format!("{field} must be given"))),
@@ -65,7 +65,7 @@ pub fn read_uuid(field: &str, id: Option<&shared::Uuid>) -> Result<(Uuid, UuidFo
 /// Reads the id of an event.
 ///
 /// # Errors
-/// `InvalidArgument` if there is none, its text is no UUID, or it is all zeros.
+/// `InvalidArgument` if there is no id, its text is no UUID, or it is all zeros.
 pub fn event_id(id: Option<&shared::Uuid>) -> Result<EventId> {
     let (id, _) = read_uuid("the id of an event", id)?;
     if id.is_nil() {
@@ -77,7 +77,7 @@ pub fn event_id(id: Option<&shared::Uuid>) -> Result<EventId> {
 /// Reads the name of a stream.
 ///
 /// # Errors
-/// `InvalidArgument` if there is none, or it breaks a rule.
+/// `InvalidArgument` if there is no name, or the name breaks a rule.
 pub fn stream(identifier: Option<&StreamIdentifier>) -> Result<StreamId> {
     let Some(identifier) = identifier else {
         return Err(Refusal::invalid("the stream must be named"));
@@ -88,7 +88,7 @@ pub fn stream(identifier: Option<&StreamIdentifier>) -> Result<StreamId> {
     }
 }
 
-/// The name of a stream as messages carry it.
+/// Writes the name of a stream as messages carry it.
 #[must_use]
 pub fn identifier(stream: &StreamId) -> StreamIdentifier {
     StreamIdentifier {

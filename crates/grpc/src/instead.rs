@@ -1,11 +1,11 @@
 //! What to use in place of a call that Gesta does not serve on purpose.
 
-/// What the calls of operators begin with.
+/// Beginning of the paths of the calls of operators.
 const OPERATIONS: &str = "/event_store.client.operations.Operations/";
-/// What the calls of projections begin with.
+/// Beginning of the paths of the calls of projections.
 const PROJECTIONS: &str = "/event_store.client.projections.Projections/";
 
-/// What does the same, or why there is no such thing; `None` for a path that no service of the protocol has.
+/// Returns what to use in place of a call; `None` if nothing does the same.
 pub(crate) fn of(path: &str) -> Option<&'static str> {
     if path.starts_with(PROJECTIONS) {
         return Some("use subscriptions, or the virtual streams `$ce-`, `$et-` and `$streams`");

@@ -1,9 +1,9 @@
 //! The gRPC protocol of the EventStoreDB and KurrentDB clients: its messages, its frames, its errors, and what they
 //! mean in Gesta's words.
 //!
-//! Why not a framework for gRPC: a message is counted against the server's memory as it arrives, and a framework counts
-//! it when it is whole; what is left of gRPC beside that is a frame of five bytes and a trailer.
-//! Invariants: everything here is pure; no input panics; every refusal has the status and the trailers by which the
+//! Why there is no framework for gRPC: a message is counted against the server's memory as it arrives, and a framework
+//! counts it when it is whole. What is left of gRPC beside that is a frame of five bytes and a trailer.
+//! Invariants: everything here is pure; no input panics; every refusal has the status and the trailers of which the
 //! clients make their own exceptions.
 //! Not here: the calls themselves, which need a store (`gesta_server`).
 //!
@@ -33,7 +33,7 @@ pub use refusal::{Code, Refusal};
 /// Result with a refusal.
 pub type Result<T> = std::result::Result<T, Refusal>;
 
-/// The messages of the protocol, made from the schema in `proto/`.
+/// The messages of the protocol, generated from the schema in `proto/`.
 pub mod messages {
     pub use crate::generated::event_store::client as shared;
     pub use crate::generated::event_store::client::persistent_subscriptions as groups;

@@ -1,4 +1,4 @@
-//! Events that clients propose to be stored.
+//! Events that clients ask to store.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::messages::shared;
 use crate::messages::streams::{append_req, batch_append_req};
 use crate::refusal::Refusal;
 
-/// An event as both calls that append carry it.
+/// An event in the form that both calls that append share.
 #[derive(Debug)]
 pub struct Proposed {
     id: Option<shared::Uuid>,
@@ -43,10 +43,10 @@ impl From<batch_append_req::ProposedMessage> for Proposed {
 }
 
 impl Proposed {
-    /// The event as a store takes it, for this stream.
+    /// Makes the event that a store takes, for this stream.
     ///
     /// # Errors
-    /// `InvalidArgument` without id, type or content type, or if the event breaks a rule or is too large.
+    /// `InvalidArgument` if the event has no id, no type or no content type, breaks a rule or is too large.
     pub fn into_event(mut self, stream: &StreamId) -> Result<EventData> {
         let id = ids::event_id(self.id.as_ref())?;
         let mut required = |key: &'static str| {
@@ -86,8 +86,9 @@ fn content_type_of(text: &str) -> ContentType {
     }
 }
 
-/// The parts of a message that an event keeps share the memory of the whole message. Copies them if most of it would be
-/// kept for nothing, so that what an event is counted for is what it holds.
+/// Copies the payloads of events if most of the message from which they came would be kept for nothing. The payloads
+/// share the memory of the whole message, which had `message_bytes` bytes. So an event never holds much more memory
+/// than it is counted for.
 pub fn own(events: &mut [EventData], message_bytes: usize) {
     let kept: usize = events.iter().map(EventData::cost_bytes).sum();
     if message_bytes <= kept.saturating_mul(2) {

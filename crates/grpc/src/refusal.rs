@@ -1,4 +1,4 @@
-//! Refusals: the status that ends a call, and the trailers from which clients make their own exceptions.
+//! Refusals: the status that ends a call, and the trailers of which clients make their own exceptions.
 
 use bytes::Bytes;
 use gesta_core::{Error, ErrorKind, Revision, StreamId};
@@ -22,52 +22,52 @@ pub enum Code {
     InvalidArgument = 3,
     /// The time that the client gave is over.
     DeadlineExceeded = 4,
-    /// There is no such thing.
+    /// What is asked for does not exist.
     NotFound = 5,
-    /// There is such a thing already.
+    /// What is to be created exists already.
     AlreadyExists = 6,
     /// The caller may not do this.
     PermissionDenied = 7,
-    /// A message is too large.
+    /// A message is too large, or a limit of the call is reached.
     ResourceExhausted = 8,
     /// The state of a stream does not allow this.
     FailedPrecondition = 9,
-    /// Whether it was carried out is not known, or it was given up half way.
+    /// The outcome of the call is not known, or the call was given up half way.
     Aborted = 10,
-    /// This server does not do this.
+    /// This server does not have this call.
     Unimplemented = 12,
     /// Trying again may help.
     Unavailable = 14,
     /// What is stored cannot be read.
     DataLoss = 15,
-    /// Who the caller is could not be established.
+    /// The caller has not proved who they are.
     Unauthenticated = 16,
 }
 
-/// Why a call ends without success.
+/// The error with which a call ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The status.
+    /// Status of the call.
     pub code: Code,
-    /// For people; some clients compare it.
+    /// Text for people. Some clients compare it.
     pub message: String,
-    /// By these clients tell one exception from another. Keys in small letters.
+    /// Trailers by which some clients tell one exception from another. Names have small letters only.
     pub trailers: Vec<(&'static str, String)>,
-    /// What stands in `grpc-status-details-bin`: errors of the second version of the protocol.
+    /// Details that stand in `grpc-status-details-bin`. Errors of the second version of the protocol have them.
     pub details: Vec<Any>,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-/// The trailer that names the exception.
+/// Name of the trailer that names the exception.
 const EXCEPTION: &str = "exception";
 
-/// What cannot stand in a trailer as it is: all but printable ASCII, and the sign of encoding itself.
+/// Characters that are encoded in a trailer: all but printable ASCII, and `%`, which begins an encoded character.
 const NOT_IN_TRAILERS: &AsciiSet = &CONTROLS.add(b'%');
 
 impl Refusal {
-    /// A status with a message.
+    /// Makes a refusal of a status and a message.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
@@ -78,37 +78,37 @@ impl Refusal {
         }
     }
 
-    /// A request that breaks a rule.
+    /// Refuses a request that breaks a rule.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
-    /// Who calls has not proved who they are.
+    /// Refuses a caller who has not proved who they are.
     #[must_use]
     pub fn unauthenticated() -> Self {
         Self::new(Code::Unauthenticated, "Unauthenticated")
     }
 
-    /// The caller may not do this.
+    /// Refuses what the caller may not do.
     #[must_use]
     pub fn access_denied() -> Self {
         Self::new(Code::PermissionDenied, "Access Denied").exception("access-denied")
     }
 
-    /// The server cannot do this now.
+    /// Refuses what the server cannot do now.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(Code::Unavailable, message)
     }
 
-    /// The server has no room for this now.
+    /// Refuses what the server has no memory or no place for now.
     #[must_use]
     pub fn overloaded(detail: impl std::fmt::Display) -> Self {
         Self::unavailable(format!("Server Is Too Busy: {detail}"))
     }
 
-    /// Another node does this: clients connect to it and call again.
+    /// Refuses what another node does. Clients connect to that node and call again.
     #[must_use]
     pub fn not_leader(host: &str, port: u16) -> Self {
         // One client compares the text.
@@ -118,7 +118,7 @@ impl Refusal {
             .trailer("leader-endpoint-port", port.to_string())
     }
 
-    /// The time that the client gave is over.
+    /// Refuses a call whose time, which the client gave, is over.
     #[must_use]
     pub fn deadline() -> Self {
         Self::new(
@@ -127,7 +127,7 @@ impl Refusal {
         )
     }
 
-    /// A call that this server does not have. Says what to use instead, where there is something.
+    /// Refuses a call that this server does not have. The message says what to use instead, if there is something.
     #[must_use]
     pub fn unimplemented(path: &str) -> Self {
         let mut message = format!("{} is not served", shown(path));
@@ -138,34 +138,34 @@ impl Refusal {
         Self::new(Code::Unimplemented, message)
     }
 
-    /// The same refusal with the name of an exception.
+    /// Adds the name of an exception.
     #[must_use]
     pub fn exception(mut self, name: &'static str) -> Self {
         self.trailers.push((EXCEPTION, name.to_owned()));
         self
     }
 
-    /// The same refusal with one trailer more.
+    /// Adds a trailer.
     #[must_use]
     pub fn trailer(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.trailers.push((name, value.into()));
         self
     }
 
-    /// What it says in a trailer.
+    /// Returns the value of a trailer, if the refusal has it.
     #[must_use]
     pub fn trailer_value(&self, name: &str) -> Option<&str> {
         let found = self.trailers.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The name of the exception that clients make of it, if it has one.
+    /// Returns the name of the exception that clients make of the refusal, if it has one.
     #[must_use]
     pub fn exception_name(&self) -> Option<&str> {
         self.trailer_value(EXCEPTION)
     }
 
-    /// The stream is closed for ever, or was deleted and is expected to exist.
+    /// Refuses a call for a stream that is closed for ever, or that is deleted and expected to exist.
     #[must_use]
     pub fn stream_deleted(stream: &StreamId) -> Self {
         Self::new(
@@ -176,7 +176,7 @@ impl Refusal {
         .trailer("stream-name", stream.as_str())
     }
 
-    /// A delete whose claim about the stream is wrong. One client takes the numbers out of the sentence.
+    /// Refuses a delete whose claim about the stream is wrong. One client takes the numbers out of the sentence.
     #[must_use]
     pub fn wrong_expected_version(
         stream: &StreamId,
@@ -197,7 +197,7 @@ impl Refusal {
         .trailer("actual-version", actual)
     }
 
-    /// An event without type or content type.
+    /// Refuses an event without a type or a content type.
     #[must_use]
     pub fn missing_metadata(key: &str) -> Self {
         Self::invalid(format!("Required Metadata Property '{key}' is missing"))
@@ -205,7 +205,7 @@ impl Refusal {
             .trailer("required-metadata-properties", "type,content-type")
     }
 
-    /// Events of one append that are too large together.
+    /// Refuses an append whose events are too large together. `bytes_max` is the limit in bytes.
     #[must_use]
     pub fn append_too_large(bytes_max: usize) -> Self {
         Self::invalid(format!("Maximum Append Size of {bytes_max} Exceeded."))
@@ -213,7 +213,7 @@ impl Refusal {
             .trailer("maximum-append-size", bytes_max.to_string())
     }
 
-    /// There are no indexes of this name, nor others.
+    /// Refuses a read of an index: there are no indexes.
     #[must_use]
     pub fn no_index(name: &str) -> Self {
         let text = format!("there is no index {}", shown(name));
@@ -222,7 +222,7 @@ impl Refusal {
             .trailer("index-name", name)
     }
 
-    /// There is no scavenge of this id, or it has ended.
+    /// Refuses to stop a scavenge whose id is unknown, or that has ended.
     #[must_use]
     pub fn no_scavenge(id: &str) -> Self {
         let text = format!("no scavenge {} is running", shown(id));
@@ -231,7 +231,7 @@ impl Refusal {
             .trailer("scavenge-id", id)
     }
 
-    /// An event that is too large.
+    /// Refuses an event that is too large. `bytes` is its size and `bytes_max` the limit.
     #[must_use]
     pub fn event_too_large(id: impl std::fmt::Display, bytes: usize, bytes_max: usize) -> Self {
         Self::invalid(format!(
@@ -243,7 +243,7 @@ impl Refusal {
         .trailer("proposed-append-event-size", bytes.to_string())
     }
 
-    /// The status, the message, and all trailers, as they end a call.
+    /// Returns the status, the message, the details and all trailers as they end a call.
     #[must_use]
     pub fn to_trailers(&self) -> HeaderMap {
         let mut map = status(self.code);
@@ -268,7 +268,7 @@ impl Refusal {
     }
 }
 
-/// The trailers of a call that was carried out.
+/// Returns the trailers of a call that was carried out.
 #[must_use]
 pub fn success() -> HeaderMap {
     status(Code::Ok)
@@ -288,7 +288,7 @@ fn insert(map: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// A detail of an error, by the full name of its message.
+/// Makes a detail of an error. `name` is the full name of the message.
 #[must_use]
 pub fn detail(name: &str, message: &impl Message) -> Any {
     Any {
@@ -343,7 +343,7 @@ fn code(kind: &ErrorKind) -> Code {
     }
 }
 
-/// Text of a client, short enough for an error.
+/// Shows a text of a client in quotes, cut after 60 characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut short: String = text.chars().take(60).collect();
     if short.len() < text.len() {

@@ -1,7 +1,8 @@
-//! How events that Gesta itself stores about streams look to the clients of this protocol.
+//! Translates events that Gesta itself stores about streams for the clients of this protocol.
 //!
 //! Gesta notes a delete and a tombstone in the metadata stream of the stream, with its own state as the event's
-//! metadata. The clients know a delete as metadata that truncates the stream, and a tombstone as its very last event.
+//! metadata. The clients know a delete as metadata that truncates the stream, and a tombstone as the last event of the
+//! stream itself.
 
 use std::borrow::Cow;
 
@@ -9,10 +10,10 @@ use bytes::Bytes;
 use gesta_core::{ContentType, EventType, Lifecycle, RecordedEvent, Revision, StreamId};
 use gesta_pattern::{METADATA, STREAM_DELETED};
 
-/// The revision of a tombstone.
+/// Revision that the event of a tombstone has for clients.
 const TOMBSTONE: Revision = Revision(i64::MAX.cast_unsigned());
 
-/// The event as the clients know it; the event itself if Gesta has no form of its own for it.
+/// Returns the event as the clients know it. An event that looks the same to clients is returned as it is.
 #[must_use]
 pub fn translated(event: &RecordedEvent) -> Cow<'_, RecordedEvent> {
     if !event.event_type.as_str().starts_with('$') {
@@ -33,13 +34,13 @@ pub fn translated(event: &RecordedEvent) -> Cow<'_, RecordedEvent> {
     }
 }
 
-/// Whether an event notes that a stream is closed for ever.
+/// Returns true if an event notes that a stream is closed for ever.
 #[must_use]
 pub fn is_tombstone(event: &RecordedEvent) -> bool {
     event.event_type.as_str() == "$tombstone" && event.stream.described_stream().is_some()
 }
 
-/// Metadata that hide all events up to the delete.
+/// Makes the metadata event that hides all events up to the delete.
 fn deleted(event: &RecordedEvent) -> RecordedEvent {
     let before = Lifecycle::from_event(&event.data, &event.metadata)
         .map_or(u64::MAX, |state| state.deleted_before.0);
@@ -56,7 +57,7 @@ fn deleted(event: &RecordedEvent) -> RecordedEvent {
     }
 }
 
-/// The last event that a stream ever has.
+/// Makes the last event of a stream that is closed for ever.
 fn tombstone(event: &RecordedEvent, described: StreamId) -> RecordedEvent {
     RecordedEvent {
         stream: described,

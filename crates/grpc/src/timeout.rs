@@ -1,12 +1,12 @@
-//! The header `grpc-timeout`.
+//! Reads the header `grpc-timeout`.
 
 use std::time::Duration;
 
-/// Longer than any call is awaited: more is cut to this.
+/// Longest timeout that is kept. A longer one is cut to it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Reads a time like `250m`: at most eight digits and a unit. `None` if it is nothing of that kind, which means that
-/// there is no deadline.
+/// Reads a time like `250m`: at most eight digits and a unit. Returns `None` if the text has another form, which means
+/// that there is no deadline.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let unit = text.char_indices().last()?;

@@ -1,4 +1,4 @@
-//! The second version of the protocol: appends to several streams at once, and their errors with details.
+//! The second version of the protocol: appends to several streams at once, and errors with details.
 
 use std::collections::BTreeMap;
 
@@ -21,24 +21,25 @@ use crate::messages::v2::errors::{
 use crate::messages::v2::{AppendRecord, SchemaFormat};
 use crate::refusal::{Code, Refusal, detail};
 
-/// How deep the values of properties may be nested; the decoder's own limit is 100.
+/// How deep the values of properties may be nested. The limit of the decoder is 100.
 const DEPTH_MAX: usize = 64;
 
-/// The state of a stream as this version writes it.
+/// The state of a stream as this version of the protocol shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamState {
-    /// Its last revision.
+    /// The stream exists and has this last revision.
     At(Revision),
-    /// It never existed.
+    /// The stream never existed.
     NoStream,
-    /// It was deleted; this is its last revision.
+    /// The stream was deleted, and had this last revision.
     Deleted(Revision),
-    /// It is closed for ever.
+    /// The stream is closed for ever.
     Tombstoned,
 }
 
 impl StreamState {
-    /// As a number: −1 no stream, −5 deleted, −6 tombstoned.
+    /// Returns the state as a number: the last revision, −1 if there is no stream, −5 if it is deleted, −6 if it is
+    /// tombstoned.
     #[must_use]
     pub fn number(self) -> i64 {
         match self {
@@ -49,7 +50,7 @@ impl StreamState {
         }
     }
 
-    /// Whether a stream is as a check claims. `target`: the call also writes to it.
+    /// Returns true if the stream is as a check claims. `target` tells whether the call also writes to it.
     #[must_use]
     pub fn is(self, expected: i64, target: Target) -> bool {
         match (expected, self) {
@@ -65,19 +66,20 @@ impl StreamState {
     }
 }
 
-/// Whether a stream that is checked is written to as well.
+/// Tells whether the call also writes to a stream that it checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// It is.
+    /// The call writes to the stream.
     Written,
-    /// It is not.
+    /// The call only checks the stream.
     CheckedAlone,
 }
 
-/// Reads the claim of an append to one stream.
+/// Reads the claim of an append to one stream: a revision, −1 no stream, −2 any, −4 stream exists. No number claims
+/// nothing.
 ///
 /// # Errors
-/// `InvalidArgument` if the number means nothing.
+/// `InvalidArgument` if the number has no meaning.
 pub fn expected(number: Option<i64>) -> Result<Expected> {
     match number {
         None | Some(-2) => Ok(Expected::Any),
@@ -96,15 +98,15 @@ pub fn expected(number: Option<i64>) -> Result<Expected> {
 /// Reads the name of a stream.
 ///
 /// # Errors
-/// `InvalidArgument` if it breaks a rule.
+/// `InvalidArgument` if the name breaks a rule.
 pub fn stream(name: &str) -> Result<StreamId> {
     StreamId::new(name).map_err(|error| bad("stream", error.to_string()))
 }
 
-/// Reads a record for this stream.
+/// Makes an event for this stream of a record. An event without an id gets a random one.
 ///
 /// # Errors
-/// `InvalidArgument` if it breaks a rule or is too large.
+/// `InvalidArgument` if the record breaks a rule or is too large.
 pub fn event(record: AppendRecord, stream: &StreamId) -> Result<EventData> {
     let id = match record.record_id.as_deref() {
         None | Some("") => EventId::random(),
@@ -170,7 +172,7 @@ fn event_type(name: &str) -> Result<EventType> {
     EventType::new(name).map_err(|error| bad("schema.name", error.to_string()))
 }
 
-/// The properties as a JSON document, with what the schema says beside them.
+/// Makes the metadata of an event: the properties as a JSON document, with what the schema says beside them.
 fn metadata(
     properties: &BTreeMap<String, prost_types::Value>,
     name: &str,
@@ -230,7 +232,8 @@ fn number_of(number: f64) -> Result<Value> {
         })
 }
 
-/// An error of this version: its reason, and the detail of its own last, where one client looks for it.
+/// Makes an error of this version. `reason` is its name. The detail of its own is the last one, where one client looks
+/// for it.
 fn refusal(code: Code, message: String, reason: &str, own: Option<prost_types::Any>) -> Refusal {
     let info = ErrorInfo {
         reason: reason.to_owned(),
@@ -243,7 +246,8 @@ fn refusal(code: Code, message: String, reason: &str, own: Option<prost_types::A
     refusal
 }
 
-/// The same refusal with the details that this version has for what is refused whatever is asked.
+/// Adds the details that this version has for a refusal that any call may get. A refusal that has details stays as it
+/// is.
 #[must_use]
 pub fn detailed(mut refusal: Refusal, operation: &str) -> Refusal {
     if !refusal.details.is_empty() {
@@ -266,7 +270,7 @@ pub fn detailed(mut refusal: Refusal, operation: &str) -> Refusal {
     refusal
 }
 
-/// Who was refused is not told: whoever asks knows.
+/// Makes the detail of a refusal for want of permission. It does not name the user: the caller knows who that is.
 fn access_denied(operation: &str) -> prost_types::Any {
     let own = AccessDeniedErrorDetails {
         operation: operation.to_owned(),
@@ -281,7 +285,7 @@ fn of_streams(name: &str, message: &impl prost::Message) -> Option<prost_types::
     Some(detail(&full, message))
 }
 
-/// A field that breaks a rule.
+/// Makes the error of a field that breaks a rule.
 fn bad(field: &str, rule: String) -> Refusal {
     let own = bad_request(field, &rule);
     let message = format!("{field} {rule}");
@@ -299,19 +303,19 @@ fn bad_request(field: &str, rule: &str) -> prost_types::Any {
     detail("google.rpc.BadRequest", &own)
 }
 
-/// A request without anything to append.
+/// Makes the error of a request without anything to append.
 #[must_use]
 pub fn no_records() -> Refusal {
     bad("records", "must not be empty".into())
 }
 
-/// A check whose number means nothing, or that names a stream for the second time.
+/// Makes the error of a check whose number has no meaning, or that names a stream for the second time.
 #[must_use]
 pub fn bad_check(rule: String) -> Refusal {
     bad("checks", rule)
 }
 
-/// A session that ended without a request.
+/// Makes the error of a session that ended without a request.
 #[must_use]
 pub fn no_requests() -> Refusal {
     refusal(
@@ -322,7 +326,7 @@ pub fn no_requests() -> Refusal {
     )
 }
 
-/// A session that names a stream twice.
+/// Makes the error of a session that names a stream twice.
 #[must_use]
 pub fn stream_twice(stream: &StreamId) -> Refusal {
     refusal(
@@ -338,7 +342,7 @@ pub fn stream_twice(stream: &StreamId) -> Refusal {
     )
 }
 
-/// A stream that is closed for ever, or deleted and expected to exist.
+/// Makes the error of a stream that is closed for ever, or that is deleted and expected to exist.
 #[must_use]
 pub fn tombstoned(stream: &StreamId) -> Refusal {
     refusal(
@@ -354,7 +358,7 @@ pub fn tombstoned(stream: &StreamId) -> Refusal {
     )
 }
 
-/// A claim about a stream that is wrong.
+/// Makes the error of a wrong claim about a stream. `actual` is the last revision of the stream.
 #[must_use]
 pub fn conflict(stream: &StreamId, expected: Expected, actual: Option<Revision>) -> Refusal {
     let actual = actual.map_or(-1, |revision| StreamState::At(revision).number());
@@ -394,7 +398,7 @@ fn record_too_large(stream: &StreamId, id: EventId, bytes: usize) -> Refusal {
     )
 }
 
-/// An append that is too large as a whole.
+/// Makes the error of an append whose records have too many bytes in total.
 #[must_use]
 pub fn append_too_large(bytes: usize) -> Refusal {
     let own = AppendTransactionSizeExceededErrorDetails {
@@ -412,20 +416,20 @@ pub fn append_too_large(bytes: usize) -> Refusal {
     )
 }
 
-/// One check that failed.
+/// A check that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Its place in the request.
+    /// Index of the check in the request, from 0.
     pub check: usize,
-    /// The stream.
+    /// Stream that is checked.
     pub stream: StreamId,
-    /// What the check claims.
+    /// Number by which the check claims a state.
     pub expected: i64,
-    /// What the stream is.
+    /// State of the stream.
     pub actual: StreamState,
 }
 
-/// Checks that failed.
+/// Makes the error that lists the checks that failed.
 #[must_use]
 pub fn violations(failed: &[Violation]) -> Refusal {
     let violations = failed.iter().map(|violation| ConsistencyViolation {

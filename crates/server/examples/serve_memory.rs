@@ -1,4 +1,4 @@
-//! Serves an in-memory store: to try the API, and to measure what the server itself costs.
+//! Serves an in-memory store. Use it to try the API, and to measure what the server itself costs.
 //!
 //! `cargo run --release -p gesta-server --example serve_memory -- 127.0.0.1:2113`
 

@@ -1,4 +1,4 @@
-//! Serves a store that forgets everything and answers at once: to measure what HTTP itself costs.
+//! Serves a store that keeps nothing and answers at once. Use it to measure what HTTP itself costs.
 //!
 //! `cargo run --release -p gesta-server --example serve_null -- 127.0.0.1:2113`
 

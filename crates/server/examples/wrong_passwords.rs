@@ -1,12 +1,13 @@
-//! What a flood of wrong passwords does to those who are logged in:
+//! Measures what a flood of wrong passwords does to callers who are logged in:
 //!
 //! ```text
 //! cargo run --release --package gesta-server --example wrong_passwords [WRONG_A_SECOND]
 //! ```
 //!
-//! Callers with a token append and read at a steady rate, at first alone, then beside as many wrong passwords a second
-//! as the argument says (10,000), each another one, from the same address. Latency counts from when a request was due.
-//! Server, callers and flood share this process. It tells the quantiles of both, and what became of the flood.
+//! Callers with a token append and read at a steady rate: at first alone, then while a flood of wrong passwords arrives
+//! from the same address. The argument says how many wrong passwords a second arrive (10,000); each differs from the
+//! others. Latency counts from the time at which a request was due. Server, callers and flood share this process. The
+//! example prints the quantiles of both parts, and how the requests of the flood were answered.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,10 +26,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Connections of callers, and requests of each a second.
+/// Number of connections of callers, each of which makes [`REQUESTS_PER_SECOND`] requests a second.
 const CALLERS: u32 = 8;
 const REQUESTS_PER_SECOND: u32 = 50;
-/// Connections of the flood.
+/// Number of connections of the flood.
 const GUESSERS: u64 = 32;
 const TIME: Duration = Duration::from_secs(15);
 
@@ -44,7 +45,7 @@ impl Connection {
         Ok(Self(BufReader::new(socket)))
     }
 
-    /// The status of the answer.
+    /// Sends a request and returns the status of the answer.
     async fn send(&mut self, head: &str, authorization: &str, body: &str) -> Fallible<u16> {
         let request = format!(
             "{head} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n\
@@ -68,7 +69,7 @@ impl Connection {
     }
 }
 
-/// Appends and reads at a steady rate; how long each took from when it was due.
+/// Appends and reads at a steady rate. Returns how long each request took, from the time at which it was due.
 async fn call(server: SocketAddr, token: String, number: u32) -> Fallible<Vec<Duration>> {
     let mut connection = Connection::to(server).await?;
     let (stream, body) = (
@@ -115,7 +116,8 @@ async fn callers(server: SocketAddr, token: &str) -> Fallible<Vec<Duration>> {
     Ok(took)
 }
 
-/// Sends wrong passwords at this rate until it is dropped.
+/// Sends wrong passwords until the future is dropped, `rate` a second over all connections. `sent` counts them, and
+/// `told` the answers: those that refuse the password, and the others.
 async fn guess(
     server: SocketAddr,
     rate: u64,

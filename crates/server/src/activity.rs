@@ -1,34 +1,35 @@
 //! What happens on a connection: requests in flight, bytes that arrive and leave, answers that wait for the client.
 //!
-//! Why a module of its own: the socket, the answers and the requests write it, and what watches the connection reads
-//! it.
+//! Why this is a module of its own: the socket, the answers and the requests write it, and the task that watches the
+//! connection reads it.
 //! Not here: what follows from it (`edge`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// What happens on a connection. One task looks at it now and then.
+/// What happens on a connection. One task reads it from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
-    /// Requests whose answer is not finished.
+    /// Number of requests whose answer is not finished.
     pub(crate) in_flight: AtomicUsize,
-    /// Requests so far.
+    /// Number of requests since the connection began.
     pub(crate) requests: AtomicUsize,
-    /// Bytes that arrived while no request was in flight: the head of the next one.
+    /// Number of bytes that arrived since the last request while no request was in flight: they belong to the head of
+    /// the next request.
     pub(crate) head_bytes: AtomicUsize,
-    /// Bytes that the socket took.
+    /// Number of bytes that the socket has taken.
     pub(crate) written: AtomicUsize,
-    /// The client does not take what was written.
+    /// True while the socket takes nothing, because the client does not take what was written.
     pub(crate) blocked: AtomicBool,
-    /// Answers that have more to give than the connection has room for.
+    /// Number of answers that have more data than the connection has room for.
     waiting: AtomicUsize,
     pub(crate) http2: AtomicBool,
-    /// The server stops.
+    /// True once the server stops.
     ending: AtomicBool,
 }
 
 impl Activity {
-    /// A request has arrived; it is over when the ticket is dropped.
+    /// Counts a request that has arrived. It counts as in flight until the return value is dropped.
     pub(crate) fn request(self: &Arc<Self>) -> Running {
         self.in_flight.fetch_add(1, Relaxed);
         self.requests.fetch_add(1, Relaxed);
@@ -39,7 +40,7 @@ impl Activity {
         }
     }
 
-    /// Bytes that the socket took so far.
+    /// Returns how many bytes the socket has taken so far.
     pub(crate) fn written(&self) -> usize {
         self.written.load(Relaxed)
     }
@@ -48,7 +49,7 @@ impl Activity {
         self.http2.load(Relaxed)
     }
 
-    /// From now on each answer says that it is the last one of the connection.
+    /// Makes each further answer say that it is the last one of the connection.
     pub(crate) fn set_ending(&self) {
         self.ending.store(true, Relaxed);
     }
@@ -57,18 +58,18 @@ impl Activity {
         self.ending.load(Relaxed)
     }
 
-    /// True while a request is in flight.
+    /// Returns true while a request is in flight.
     pub(crate) fn is_running(&self) -> bool {
         self.in_flight.load(Relaxed) > 0
     }
 
-    /// True if the client could have more than it takes.
+    /// Returns true if the client could have more data than it takes.
     pub(crate) fn data_waits(&self) -> bool {
         self.blocked.load(Relaxed) || self.waiting.load(Relaxed) > 0
     }
 }
 
-/// A request that is not over yet.
+/// A request that is in flight. Dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct Running {
     activity: Arc<Activity>,
@@ -76,7 +77,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tells whether the answer has more to give than the connection has room for.
+    /// Notes whether the answer has more data than the connection has room for.
     pub(crate) fn set_waiting(&mut self, waiting: bool) {
         match (self.waiting, waiting) {
             (false, true) => self.activity.waiting.fetch_add(1, Relaxed),

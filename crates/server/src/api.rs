@@ -1,4 +1,4 @@
-//! A call: its request, who makes it, and the frame of every answer.
+//! A call: its request, its caller, and the frame of every answer.
 //!
 //! Invariant: every error answer is a problem document.
 //! Not here: which call a request is (`router`), what the calls do (`write`, `read`, `subscribe`, `system`).
@@ -37,8 +37,8 @@ const BEARER: HeaderValue = HeaderValue::from_static("Bearer realm=\"gesta\"");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
 
-/// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form
-/// that cannot be undone.
+/// Refuses what no call of this API may have: a `Host` that is missing, wrong or not this server, and a body in a
+/// transfer coding that cannot be undone.
 pub(crate) fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
     // Who must prove who they are cannot be led here by the name of another site.
@@ -72,7 +72,7 @@ fn misdirected(headers: &HeaderMap) -> Problem {
     Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
 }
 
-/// Who calls, and the store that is theirs.
+/// The caller of a request, and the store as the caller may use it.
 #[derive(Clone)]
 pub(crate) struct Admitted {
     caller: Caller,
@@ -81,7 +81,7 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Nobody has been asked who they are.
+    /// Makes a caller who has not been asked to prove who they are.
     pub(crate) fn unasked(state: &State, from: IpAddr) -> Self {
         Self {
             caller: Caller::anonymous(Some(from)),
@@ -90,7 +90,7 @@ impl Admitted {
         }
     }
 
-    /// Finds out who calls.
+    /// Finds out who calls, and refuses a caller who may do nothing.
     pub(crate) async fn of(state: &State, headers: &HeaderMap, from: IpAddr) -> Result<Self> {
         let Some(access) = &state.access else {
             if state.config.requires_access {
@@ -115,7 +115,7 @@ impl Admitted {
         })
     }
 
-    /// Refuses what the caller may not do now.
+    /// Refuses an operation that the caller may not do now.
     pub(crate) async fn check(
         &self,
         state: &State,
@@ -127,19 +127,20 @@ impl Admitted {
         }
     }
 
-    /// The caller's user had this payload.
+    /// Counts the bytes of a payload that was delivered to the caller's user.
     pub(crate) fn had(&self, bytes: usize) {
         if let Some(guarded) = &self.guarded {
             guarded.had(bytes);
         }
     }
 
-    /// How long the caller's user has to wait for more events.
+    /// Returns how long the caller's user has to wait for more events; `None` if there is no need to wait.
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.guarded.as_ref()?.wait()
     }
 
-    /// Checks that the caller may do this now; what it gives ends with an error once they may not any more.
+    /// Checks that the caller may do this now. The future that it returns ends with an error once the caller may not do
+    /// it any more.
     pub(crate) async fn until_forbidden(
         &self,
         operation: OwnedOperation,
@@ -154,7 +155,7 @@ impl Admitted {
 /// One request, without its body.
 pub(crate) struct Call<'a> {
     pub(crate) state: &'a Arc<State>,
-    /// What happens on its connection.
+    /// What happens on the connection of the request.
     pub(crate) activity: &'a Arc<Activity>,
     from: IpAddr,
     admitted: Admitted,
@@ -163,7 +164,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call of somebody who has not been asked who they are.
+    /// Makes a call whose caller has not been asked to prove who they are.
     pub(crate) fn unasked(
         state: &'a Arc<State>,
         activity: &'a Arc<Activity>,
@@ -187,64 +188,64 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Refuses what the caller may not do now.
+    /// Refuses an operation that the caller may not do now.
     pub(crate) async fn check(&self, operation: Operation<'_>) -> Result<()> {
         Ok(self.admitted.check(self.state, operation).await?)
     }
 
-    /// Tells the log of what only administrators do.
+    /// Writes an operation that only administrators may do to the log.
     pub(crate) fn done(&self, operation: Operation<'_>) {
         if let Some(access) = &self.state.access {
             access.done(&self.admitted.caller, operation);
         }
     }
 
-    /// True if callers prove who they are.
+    /// Returns true if callers must prove who they are.
     pub(crate) fn is_guarded(&self) -> bool {
         self.state.access.as_ref().is_some_and(Access::is_on)
     }
 
-    /// The store as the caller may use it.
+    /// Returns the store as the caller may use it.
     pub(crate) fn store(&self) -> &Arc<dyn EventStore> {
         &self.admitted.store
     }
 
-    /// What the caller is, for calls that go on.
+    /// Returns the caller and their store, for calls that go on after the answer has begun.
     pub(crate) fn admitted(&self) -> &Admitted {
         &self.admitted
     }
 
-    /// The stream that the path names.
+    /// Returns the stream that the path names.
     pub(crate) fn stream(&self) -> Result<StreamId> {
         uri::stream(self.matched.stream)
     }
 
-    /// The request, without its body.
+    /// Returns the request without its body.
     pub(crate) fn parts(&self) -> &'a Parts {
         self.parts
     }
 
-    /// The path, taken apart.
+    /// Returns the parts of the path.
     pub(crate) fn matched(&self) -> &Matched<'a> {
         &self.matched
     }
 
-    /// What the path leads to.
+    /// Returns the address of the API that the path means.
     pub(crate) fn route(&self) -> Route {
         self.matched.route
     }
 
-    /// The name of the group in the path, still percent-encoded.
+    /// Returns the name of the group in the path, still percent-encoded.
     pub(crate) fn group(&self) -> &'a str {
         self.matched.group
     }
 
-    /// The revision that the path names, still percent-encoded.
+    /// Returns the revision that the path names, still percent-encoded.
     pub(crate) fn revision(&self) -> &'a str {
         self.matched.revision
     }
 
-    /// The parameters, none but these being allowed.
+    /// Reads the parameters, and refuses those that are not among `known`.
     pub(crate) fn parameters(&self, known: &'static [&'static str]) -> Result<uri::Parameters<'a>> {
         uri::Parameters::parse(self.parts.uri.query(), known)
     }
@@ -253,7 +254,7 @@ impl<'a> Call<'a> {
         &self.parts.headers
     }
 
-    /// True if the client accepts this media type by name.
+    /// Returns true if the client accepts this media type by name.
     pub(crate) fn accepts(&self, media_type: &str) -> bool {
         self.headers()
             .get_all(hyper::header::ACCEPT)
@@ -265,12 +266,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// An answer with a JSON document.
+/// Makes an answer with a JSON document.
 pub(crate) fn json(status: StatusCode, document: impl Into<Bytes>) -> Answer {
     with_type(status, JSON, AnswerBody::whole(document))
 }
 
-/// An answer with a body of this media type.
+/// Makes an answer with a body of this media type.
 pub(crate) fn with_type(status: StatusCode, media_type: HeaderValue, body: AnswerBody) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
@@ -278,7 +279,7 @@ pub(crate) fn with_type(status: StatusCode, media_type: HeaderValue, body: Answe
     answer
 }
 
-/// A problem as an answer.
+/// Makes the answer that shows a problem.
 pub(crate) fn show(problem: &Problem) -> Answer {
     let document = problem.to_json();
     let length = document.len();

@@ -1,7 +1,7 @@
-//! `POST /admin/backup`: a consistent copy of the store as the body of the answer.
+//! `POST /admin/backup`: returns a consistent copy of the store as the body of the answer.
 //!
-//! Why only for administrators, or on loopback listeners while nobody has to prove who they are: a backup is the whole
-//! store, with the hashes of all passwords.
+//! Why only administrators may ask for it, or callers on loopback listeners while nobody has to prove who they are: a
+//! backup is the whole store, with the hashes of all passwords.
 //! Why a media type is asked for: without it, any web page could make a browser send the request.
 //! Not here: how a copy is made ([`BackupSource`](crate::BackupSource), which the binary gives).
 
@@ -23,7 +23,7 @@ use crate::write::check_media_type;
 /// Bytes of a copy that are read at once.
 const PART_BYTES: usize = 256 * 1_024;
 
-/// `POST /admin/backup`
+/// Carries out `POST /admin/backup`.
 pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
@@ -57,7 +57,7 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
     Ok(answer)
 }
 
-/// The next part of the file; `None` at its end.
+/// Reads the next part of the file; returns `None` at its end.
 fn next_part(mut file: File) -> gesta_core::Result<Option<(Bytes, File)>> {
     let mut part = Vec::with_capacity(PART_BYTES);
     let limit = u64::try_from(PART_BYTES).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
-//! Bodies: reading requests within bounds of size, time and memory; answers that are whole or made on the way.
+//! Bodies: reads requests within bounds of size, time and memory; sends answers that are whole or made on the way.
 //!
-//! Invariants: a request body counts against the budget as it arrives, not as it is announced, so a
-//! slow sender holds no more than it sent; what a guard counts is freed when the body is dropped.
+//! Invariants: a request body counts against the budget as it arrives, not as it is announced, so a slow sender holds
+//! no more than it has sent; what a guard counts is freed when the body is dropped.
 
 mod messages;
 
@@ -21,7 +21,7 @@ use crate::problem::{self, Problem, Result};
 
 pub(crate) use messages::{MessageSource, Messages};
 
-/// Bytes that requests and answers may hold at once.
+/// Number of bytes that requests and answers may hold at once.
 #[derive(Debug)]
 pub(crate) struct Budget {
     capacity: Arc<Capacity>,
@@ -34,13 +34,13 @@ impl Budget {
         Self { capacity, max }
     }
 
-    /// A reservation of nothing yet.
+    /// Makes a reservation that holds nothing yet.
     pub(crate) fn reservation(&self) -> Reservation {
         self.up_to(self.max)
     }
 
-    /// A reservation for what a subscriber holds. It takes of the first half only, so that subscribers who do not read
-    /// leave enough memory for appends and reads.
+    /// Makes a reservation for what a subscriber holds. It takes bytes of the first half of the budget only, so that
+    /// subscribers who do not read leave enough memory for appends and reads.
     pub(crate) fn reservation_of_subscriptions(&self) -> Reservation {
         self.up_to(self.max / 2)
     }
@@ -57,16 +57,19 @@ impl Budget {
     }
 }
 
-/// Bytes of a budget, given back on drop.
+/// Bytes of a budget, which are given back when the reservation is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     permit: Permit,
-    /// Above so many bytes of all reservations this one does not grow.
+    /// Bytes of all reservations together above which this one does not grow.
     max: usize,
 }
 
 impl Reservation {
-    /// Takes more bytes, or says that there are none left.
+    /// Takes more bytes.
+    ///
+    /// # Errors
+    /// Overloaded if there are too few left; then the reservation is unchanged.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         self.permit.grow([bytes]).map_err(|_| {
             Problem::overloaded(format!(
@@ -76,7 +79,7 @@ impl Reservation {
         })
     }
 
-    /// Holds so many bytes, more or less than before.
+    /// Makes the reservation hold this number of bytes, which may be more or fewer than before.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<()> {
         let [held] = self.permit.held();
         match bytes.checked_sub(held) {
@@ -89,24 +92,24 @@ impl Reservation {
         }
     }
 
-    /// Gives back what is above so many bytes.
+    /// Gives back the bytes above this number.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         self.permit.shrink_to([bytes]);
     }
 }
 
-/// Most bytes of a body that nobody wants that are still taken, so that the connection can live on.
+/// Most bytes of a body that is not needed that are still taken, so that the connection can be used again.
 const DISCARD_BYTES_MAX: u64 = 1024 * 1024;
-/// How long to wait for them.
+/// How long to wait for the rest of such a body.
 const DISCARD_MAX: Duration = Duration::from_millis(500);
 
-/// The body of a request, which may or may not be wanted.
+/// The body of a request, which the call may read or not.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Incoming,
-    /// Nothing is left of it.
+    /// True if nothing of the body is left.
     ended: bool,
-    /// It cannot be told where it would end.
+    /// True if the body could not be read, so that its end is not known.
     broken: bool,
 }
 
@@ -119,7 +122,8 @@ impl RequestBody {
         }
     }
 
-    /// Reads the whole body.
+    /// Reads the whole body: at most `bytes_max` bytes, within `time_max`. The bytes count against `reservation` as
+    /// they arrive.
     pub(crate) async fn read(
         &mut self,
         bytes_max: usize,
@@ -199,9 +203,8 @@ impl RequestBody {
         Ok(None)
     }
 
-    /// Takes what is left of the body, if it is little and comes at once. False if some is left:
-    /// then the connection cannot carry another request. `waits` tells that the client waits for
-    /// `100 Continue`.
+    /// Takes what is left of the body if it is little and comes at once. Returns false if some is left: then the
+    /// connection cannot carry another request. `waits` tells that the client waits for `100 Continue`.
     pub(crate) async fn discard(mut self, waits: bool) -> bool {
         if self.broken {
             return false;
@@ -234,21 +237,21 @@ fn too_large(bytes_max: usize) -> Problem {
     .field("body")
 }
 
-/// Most bytes of an answer that are handed out at once: they are copied into the write buffer of the
-/// connection, which keeps its size.
+/// Most bytes of an answer that are handed out at once. They are copied into the write buffer of the connection, which
+/// keeps its size.
 pub(crate) const PART_BYTES_MAX: usize = 64 * 1024;
 
-/// Why an answer breaks off: the client sees its connection close in the middle.
+/// The error with which an answer breaks off: the client sees its connection close in the middle.
 pub(crate) type BrokenOff = gesta_core::Error;
 
 /// The body of an answer.
 pub(crate) struct AnswerBody {
     content: Content,
-    /// Counts the request as in flight until its answer is written or given up.
+    /// Guards that count the request as in flight until its answer is written or given up.
     guards: Guards,
 }
 
-/// What is counted while an answer is on its way.
+/// What is counted while an answer is being sent.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     pub(crate) request: Option<crate::gate::Ticket>,

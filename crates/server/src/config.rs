@@ -13,50 +13,51 @@ pub use origin::{NoOrigin, Origin};
 
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
 ///
-/// It has many fields, for each is one key of the configuration, and groups of them would be names to learn twice.
+/// It has many fields, because each is one key of the configuration, and groups of them would be names to learn twice.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Address to listen on. Port 0 takes a free one.
+    /// Address to listen on. Port 0 takes a free port.
     pub listen: SocketAddr,
-    /// Allows addresses that are not loopback without TLS and users.
+    /// Allows listening on addresses that are not loopback without TLS and users.
     pub insecure: bool,
-    /// Callers must always prove who they are: without [`with_access`](crate::Bound::with_access) every call is
-    /// refused. With TLS, addresses that are not loopback are allowed.
+    /// True if callers must always prove who they are. Then every call is refused without
+    /// [`with_access`](crate::Bound::with_access), and with TLS the server may listen on addresses that are not
+    /// loopback.
     pub requires_access: bool,
-    /// Pages of which sites may call the server from a browser.
+    /// Origins whose pages may call the server from a browser.
     pub cors_origins: Vec<Origin>,
-    /// TLS, and nothing else, is spoken with these files; `None`: connections are not encrypted.
+    /// Files with which TLS, and nothing else, is spoken; `None` if connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// How long a TLS handshake may take.
     pub handshake_max: Duration,
-    /// Most TLS handshakes at once, and twice as many as one remote address may have (of IPv6 the first 64 bits); for
-    /// further ones the oldest are closed.
+    /// Most TLS handshakes at once. One remote address (of IPv6 the first 64 bits) may have half as many. For further
+    /// handshakes the oldest are closed.
     pub handshakes_max: usize,
-    /// Most connections at once; further ones are answered as overloaded and closed.
+    /// Most connections at once. Further ones are answered as overloaded and closed.
     pub connections_max: usize,
-    /// Most requests at once, subscriptions not counted; further ones are answered as overloaded.
+    /// Most requests at once, without subscriptions. Further ones are answered as overloaded.
     pub requests_in_flight_max: usize,
-    /// Most subscriptions at once; further ones are answered as overloaded.
+    /// Most subscriptions at once. Further ones are answered as overloaded.
     pub subscriptions_max: usize,
-    /// Most pages that are read and encoded at once; further reads wait for their turn.
+    /// Most pages that are read and encoded at once. Further reads wait for their turn.
     pub reads_in_flight_max: usize,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
-    /// Most bytes of request bodies, of answers to reads, and of events for subscribers (up to a half) in memory at
-    /// once; beyond, requests are answered as overloaded and subscriptions are ended.
+    /// Most bytes in memory at once of request bodies, of answers to reads, and of events for subscribers (up to a
+    /// half). Beyond them, requests are answered as overloaded and subscriptions are ended.
     pub bytes_in_flight_max: usize,
-    /// How long the head of a request may take to arrive, to a quarter more.
+    /// How long the head of a request may take to arrive. It may take a quarter longer before it is noticed.
     pub head_read_max: Duration,
     /// How long the body of a request may take to arrive.
     pub body_read_max: Duration,
     /// How long a client may leave an answer unread before its connection is closed.
     pub write_stall_max: Duration,
-    /// Least bytes a second that a client must take, over [`slow_reader_window`](Config::slow_reader_window), while
-    /// data waits for it all along; else its connection is closed.
+    /// Fewest bytes a second that a client must take while data waits for it all the time, measured over
+    /// [`slow_reader_window`](Config::slow_reader_window). The connection of a slower client is closed.
     pub slow_reader_bytes_per_second: u32,
-    /// Over which time the bytes that a client takes are measured.
+    /// Time over which the bytes that a client takes are measured.
     pub slow_reader_window: Duration,
-    /// How long a connection may be idle between requests.
+    /// How long a connection may be idle between requests before it is closed.
     pub idle_max: Duration,
     /// Time between the comments that keep a silent subscription alive.
     pub heartbeat: Duration,

@@ -1,8 +1,9 @@
-//! Pages of other sites that may call the server from a browser (Fetch standard, section 3.2, "CORS protocol").
+//! Lets pages of other sites call the server from a browser (Fetch standard, section 3.2, "CORS protocol").
 //!
-//! Why by name only: a page may do whatever the browser's user lets it, so nobody is allowed by `*`. Without cookies:
-//! a page sends `Authorization` by itself. Invariants: a page whose origin is not named gets no header that would let
-//! it read an answer; answers say that they depend on the origin, so that no cache gives one to another page.
+//! Why origins are allowed by name only: a page may do whatever the browser's user lets it, so nobody is allowed by
+//! `*`. Why no cookies are allowed: a page sends `Authorization` by itself. Invariants: a page whose origin is not
+//! named gets no header that would let it read an answer; answers say that they depend on the origin, so that no cache
+//! gives one to another page.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -21,20 +22,21 @@ const ALLOWED_HEADERS: HeaderValue =
     HeaderValue::from_static("authorization, content-type, last-event-id");
 const EXPOSED_HEADERS: HeaderValue =
     HeaderValue::from_static("etag, gesta-log-owner, retry-after, www-authenticate");
-/// Whose page has made a browser send a request.
+/// Header that tells which site's page has made a browser send a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// How long a browser may remember what it may send, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
-/// The origin of the page that calls, if it is one of these. A request has one at most.
+/// Returns the origin of the page that calls if it is one of `origins`. A request has one origin at most.
 fn allowed<'a>(origins: &'a [Origin], headers: &HeaderMap) -> Option<&'a Origin> {
     let mut found = headers.get_all(ORIGIN).iter();
     let one = found.next().filter(|_| found.next().is_none())?;
     origins.iter().find(|origin| origin.header() == one)
 }
 
-/// The answer to a browser that asks what a page may send; `None` if it does not ask, or the page may send nothing.
+/// Makes the answer to a browser that asks what a page may send. Returns `None` if the browser does not ask, or if the
+/// page may send nothing.
 pub(crate) fn preflight(origins: &[Origin], route: Route, request: &Parts) -> Option<Answer> {
     let asks = request.method == Method::OPTIONS
         && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -54,16 +56,16 @@ pub(crate) fn preflight(origins: &[Origin], route: Route, request: &Parts) -> Op
     Some(answer)
 }
 
-/// True if a page of a site that may not call has made a browser send this (Fetch Metadata Request Headers, section
-/// 2.1).
-/// Such a page cannot read the answer; this is for calls that do something though they are reads to HTTP.
+/// Returns true if a page of a site that may not call has made a browser send this request (Fetch Metadata Request
+/// Headers, section 2.1). Such a page cannot read the answer; this check is for calls that change something though they
+/// are reads to HTTP.
 pub(crate) fn is_of_other_site(origins: &[Origin], headers: &HeaderMap) -> bool {
     let mut found = headers.get_all(SEC_FETCH_SITE).iter();
     let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
     !found.all(own) && allowed(origins, headers).is_none()
 }
 
-/// Lets the page that called read the answer, if it may.
+/// Lets the page that called read the answer, if its origin is allowed.
 pub(crate) fn allow(origins: &[Origin], request: &HeaderMap, answer: &mut Answer) {
     if origins.is_empty() {
         return;

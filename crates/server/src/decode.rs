@@ -1,7 +1,8 @@
-//! Decoding of append bodies: JSON into [`Append`], data byte for byte.
+//! Decodes append bodies: JSON becomes [`Append`], with the data byte for byte.
 //!
-//! Invariants: unknown and repeated fields are refused, and JSON that many readers could not read again. Not here:
-//! reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body (`body`).
+//! Invariants: unknown and repeated fields are refused, and so is JSON that many readers could not read again. Not
+//! here: reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body
+//! (`body`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,12 +22,13 @@ use crate::problem::{Problem, Result};
 #[derive(Debug)]
 pub(crate) struct Payload {
     pub(crate) bytes: Bytes,
-    /// True if the memory that `bytes` is a part of holds nothing else, so that events may keep slices of it.
+    /// True if the memory of which `bytes` is a part holds nothing else, so that events may keep slices of it.
     pub(crate) owned: bool,
 }
 
 impl Payload {
-    /// The bytes of a part of the body, to be kept: shared if that wastes little memory, else copied.
+    /// Returns the bytes of a part of the body that is to be kept. They are shared if that wastes little memory, else
+    /// copied.
     fn keep(&self, part: &str) -> Bytes {
         if self.owned && part.len() >= self.bytes.len() / 2 {
             self.bytes.slice_ref(part.as_bytes())
@@ -82,7 +84,7 @@ fn events(payload: &Payload, prefix: &str, bodies: Events<'_>) -> Result<Vec<Eve
     Ok(events)
 }
 
-/// A rule that an event breaks: which of its fields, and how.
+/// A rule that a field of an event breaks.
 struct Wrong {
     field: String,
     rule: String,
@@ -151,7 +153,7 @@ fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventDat
     })
 }
 
-/// JSON as it stands in the body.
+/// Returns JSON as it stands in the body, unless it is nested too deep.
 fn json(payload: &Payload, field: &str, found: &RawValue) -> std::result::Result<Bytes, Wrong> {
     if is_too_deep(found.get().as_bytes()) {
         return Err(Wrong::new(
@@ -275,7 +277,8 @@ mod tests {
         }
     }
 
-    /// A list of an object's values was taken for the object, and the text of an error told the name of a type.
+    /// What happened: a list of an object's values was taken for the object, and the text of an error told the name of
+    /// a type.
     #[test]
     fn a_list_is_not_an_object() {
         for (body, field) in [
@@ -302,7 +305,8 @@ mod tests {
         }
     }
 
-    /// JSON nested deeper than readers can read was stored, and no page with it could be read by them.
+    /// What happened: JSON that is nested deeper than readers can read was stored, and readers could read no page with
+    /// it.
     #[test]
     fn json_that_is_too_deep_is_refused_with_advice() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
@@ -330,7 +334,7 @@ mod tests {
         }
     }
 
-    /// JSON Schema calls `1.0` an integer, and so does the OpenAPI document.
+    /// Goal: `1.0` is an integer, as JSON Schema and so the OpenAPI document say.
     #[test]
     fn a_revision_may_be_written_as_a_fraction() {
         for (text, revision) in [("7.0", 7), ("1e3", 1_000), ("-0.0", 0)] {
@@ -345,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Whatever is wrong, the problem names the field.
+    /// Checks that the problem names the field, whatever is wrong.
     fn assert_names_the_field(cases: &[(&'static str, &str)]) {
         for (body, field) in cases {
             let problem = one(body).expect_err(body);

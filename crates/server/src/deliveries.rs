@@ -1,9 +1,11 @@
-//! What the consumer of a group gets: its deliveries as its caller may see them, over HTTP and gRPC alike.
+//! Deliveries to the consumer of a group as its caller may see them, over HTTP and gRPC alike.
 //!
-//! A group reads its source for all of its consumers. What a delivery shows beside the event of the source is asked of
-//! the caller who gets it: what a link leads to, and what a link of a virtual stream names. A caller who may not see it
-//! leaves the group, and the event goes to somebody who may. Nothing is passed over for the rights of one consumer.
-//! Invariants: a link that leads nowhere, for anybody, is finished; what was delivered counts as had by the user.
+//! A group reads its source for all of its consumers. A delivery may show more than the event of the source: the event
+//! to which a link leads, and the stream that a link of a virtual stream names. The caller who gets the delivery must
+//! be allowed to read these. A caller who may not read them leaves the group, and the event goes to a consumer who may.
+//! Nothing is passed over because of the rights of one consumer.
+//! Invariants: a link that leads nowhere, for any caller, is finished; the bytes of what was delivered are counted for
+//! the caller's user.
 //! Not here: which event goes to whom (`gesta_groups`), how deliveries are written (`sse`, `grpc`).
 
 use std::sync::Arc;
@@ -19,18 +21,18 @@ use crate::api::Admitted;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// What a caller sees of a group.
+/// What a caller may see of a group.
 #[derive(Clone)]
 pub(crate) struct Deliveries {
     state: Arc<State>,
     admitted: Admitted,
-    /// The group delivers what links lead to.
+    /// True if the group is to deliver the events to which links lead.
     resolve_links: bool,
-    /// The source names streams that the caller may not be allowed to know of.
+    /// True if the source names streams that the caller may not be allowed to know.
     is_virtual: bool,
 }
 
-/// A delivery as it is shown.
+/// A delivery as the caller sees it.
 pub(crate) struct Shown {
     pub(crate) number: Token,
     pub(crate) resolved: Resolved,
@@ -50,12 +52,13 @@ impl Deliveries {
         }
     }
 
-    /// How long the caller's user has to wait for more events.
+    /// Returns how long the caller's user has to wait for more events.
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.admitted.wait()
     }
 
-    /// What the caller gets; `None` if it is a link that leads nowhere, which nobody could do anything about.
+    /// Returns what the caller sees of a delivery; `None` if the delivery is a link that leads nowhere, with which no
+    /// consumer could do anything.
     pub(crate) async fn shown(&self, delivery: &Delivery) -> gesta_core::Result<Option<Shown>> {
         let event = &delivery.event;
         let shown = |resolved: Resolved| {
@@ -87,7 +90,7 @@ impl Deliveries {
             .filter(|found| found.link.is_some()))
     }
 
-    /// Whether the caller may read what a link leads to. The refusal does not name it.
+    /// Refuses a caller who may not read the event to which a link leads. The refusal does not name that event.
     async fn check(&self, target: &LinkTarget) -> gesta_core::Result<()> {
         let read = Operation::Read(&target.stream);
         let checked = self.admitted.check(&self.state, read).await;
@@ -99,7 +102,7 @@ impl Deliveries {
         })
     }
 
-    /// A link that leads nowhere is finished.
+    /// Acknowledges the delivery of a link that leads nowhere.
     pub(crate) async fn pass_over(
         &self,
         group: &GroupId,
@@ -116,11 +119,11 @@ impl Deliveries {
 struct Consuming {
     deliveries: Deliveries,
     consumer: Consumer,
-    /// Ends when the caller may not read any more.
+    /// Ends with an error when the caller may not read any more.
     forbidden: BoxFuture<'static, Error>,
 }
 
-/// The deliveries of a consumer, until it has left its group.
+/// Returns the deliveries of a consumer until it has left its group.
 pub(crate) fn deliveries(
     deliveries: Deliveries,
     consumer: Consumer,

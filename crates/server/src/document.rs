@@ -1,7 +1,7 @@
-//! JSON documents of requests: read strictly, and what is wrong is told by the path of its field.
+//! Reads the JSON documents of requests strictly. An error names the path of the field that is wrong.
 //!
-//! Why two passes on errors: the first pass is plain and fast; only a text that it refuses is read a
-//! second time, slowly, to learn the path of the field.
+//! Why there are two passes on errors: the first pass is plain and fast; only a text that it refuses is read a second
+//! time, slowly, to learn the path of the field.
 //! Not here: what is read (`gesta_wire`).
 
 use gesta_wire::problem::INVALID_ARGUMENT;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::{Problem, Result};
 
-/// Longest text of a decoding error, in bytes: it may repeat what the body contains.
+/// Longest text of a decoding error, in bytes. The text may repeat what the body contains.
 const DETAIL_BYTES_MAX: usize = 400;
 
 /// Decodes any small JSON text of a request, such as the value of a parameter.
@@ -23,7 +23,7 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Res
     serde_json::from_slice(json).map_err(|_| explain::<T>(json, prefix))
 }
 
-/// Reads a refused text again, keeping track of the path, to say what is wrong where.
+/// Reads a refused text again, and keeps track of the path, to tell what is wrong and where.
 #[cold]
 fn explain<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Problem {
     let mut deserializer = serde_json::Deserializer::from_slice(json);

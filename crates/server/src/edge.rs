@@ -1,9 +1,9 @@
-//! The socket side of a connection: sees what arrives and leaves, so that one slow timer per
-//! connection can find those that stall; and gives HTTP errors that hyper answers itself a document.
+//! The socket side of a connection. It sees what arrives and leaves, so that one slow timer per connection can find
+//! connections that stall; and it gives a document to HTTP errors that hyper answers itself.
 //!
-//! Why not a timer per request: at tens of thousands of requests a second it would cost more than it guards.
-//! Why a substitution: hyper answers a request that is not valid HTTP with an empty 400, 414 or 431
-//! and lets nobody add to it, but every error of this API is a problem document.
+//! Why there is no timer per request: at tens of thousands of requests a second it would cost more than it guards.
+//! Why answers are substituted: hyper answers a request that is not valid HTTP with an empty 400, 414 or 431, to which
+//! nothing can be added, but every error of this API is a problem document.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,20 +20,20 @@ use crate::activity::Activity;
 use crate::config::Config;
 use crate::problem::{HEAD_TOO_LARGE, MALFORMED_REQUEST, Problem, URI_TOO_LONG};
 
-/// What the first bytes of an HTTP/2 connection are.
+/// First bytes of an HTTP/2 connection.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
 
-/// What to do with a connection.
+/// What is to be done with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WatchVerdict {
     Keep,
-    /// It has been idle for long: take no further request.
+    /// The connection has been idle for long. It takes no further request.
     Drain,
-    /// It stalls in the middle of something.
+    /// The connection stalls in the middle of a request or an answer. It is closed.
     Close,
 }
 
-/// Looks at a connection now and then.
+/// What the repeated looks at a connection remember.
 #[derive(Debug)]
 pub(crate) struct Watch {
     activity: Arc<Activity>,
@@ -45,11 +45,12 @@ pub(crate) struct Watch {
     measured: Option<Measured>,
 }
 
-/// A time during which data waited all along for the client.
+/// A time during which data waited for the client all the time.
 #[derive(Debug)]
 struct Measured {
     since: Instant,
-    /// What the client had taken when it began. Bytes that the socket holds unsent count as taken at its first.
+    /// Number of bytes that the client had taken when the time began. In the first such time, bytes that the socket may
+    /// hold unsent count as taken.
     written: usize,
     unsent: usize,
 }
@@ -67,7 +68,7 @@ impl Watch {
         }
     }
 
-    /// How often to look.
+    /// Returns the time between two looks.
     pub(crate) fn interval(config: &Config) -> Duration {
         let shortest = config
             .head_read_max
@@ -113,7 +114,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// True if the client took too little over the last window, in which data waited for it all along.
+    /// Returns true if the client took too little over the last window, in which data waited for it all the time.
     fn is_slow(&mut self, config: &Config, now: Instant) -> bool {
         let written = self.written;
         let measured = self.measured.get_or_insert(Measured {
@@ -136,11 +137,11 @@ impl Watch {
     }
 }
 
-/// Bytes that a socket may hold unsent, about: the rest is in flight or taken.
+/// About how many bytes a socket may hold unsent. The other bytes are being sent or were taken.
 const UNSENT_BYTES_MAX: usize = 96 * 1024;
-/// A client that leaves the socket full for so long is slow.
+/// How long a client leaves the socket full until it counts as slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// What a slow client is given at once, so that its progress is seen.
+/// Number of bytes that a slow client is given at once, so that its progress is seen.
 const SLOW_WRITE_BYTES: usize = 16 * 1024;
 
 /// A socket that reports to an [`Activity`].
@@ -148,10 +149,10 @@ const SLOW_WRITE_BYTES: usize = 16 * 1024;
 pub(crate) struct Edge<S> {
     socket: S,
     activity: Arc<Activity>,
-    /// A problem answer that takes the place of an empty one and must leave first.
+    /// A problem answer that takes the place of an empty one and must be sent first.
     substitute: Bytes,
     begun: bool,
-    /// Since when the client takes nothing.
+    /// Time since which the client takes nothing.
     full_since: Option<Instant>,
     slow: bool,
 }
@@ -191,7 +192,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Edge<S> {
-    /// True if the client last left the socket full for long, or does so now.
+    /// Returns true if the client left the socket full for long, the last time or now.
     fn is_slow(&self) -> bool {
         match self.full_since {
             Some(since) => since.elapsed() >= SLOW_AFTER,
@@ -302,9 +303,8 @@ struct BareError {
 /// Longest empty error answer of hyper, in bytes.
 const BARE_ERROR_BYTES_MAX: usize = 256;
 
-/// Finds an empty 4xx answer at the end of what is written. No answer of this server is one, and
-/// its bodies cannot look like one: JSON has no line break inside a text, and nothing but texts
-/// could hold these lines.
+/// Finds an empty 4xx answer at the end of what is written. No answer of this server is empty, and its bodies cannot
+/// look like an empty answer: JSON has no line break inside a text, and nothing but texts could hold these lines.
 fn bare_error(buf: &[u8]) -> Option<BareError> {
     let body = buf.strip_suffix(b"\r\n\r\n")?;
     let from = body.len().saturating_sub(BARE_ERROR_BYTES_MAX);
@@ -329,7 +329,7 @@ fn bare_error(buf: &[u8]) -> Option<BareError> {
     })
 }
 
-/// The problem answer in place of an empty one; the connection closes after it.
+/// Makes the problem answer that takes the place of an empty one. The connection closes after it.
 fn substitute(status: u16) -> Bytes {
     let (kind, detail) = match status {
         414 => (URI_TOO_LONG, "the address must be at most 65,534 bytes"),
@@ -433,7 +433,8 @@ mod tests {
         assert_eq!(watch.look(&config, after(862)), WatchVerdict::Close);
     }
 
-    /// A reader of 800 bytes a second was never cut: each byte that it took counted as a sign of life.
+    /// What happened: the connection of a reader of 800 bytes a second was never closed, because each byte that the
+    /// reader took counted as a sign of life.
     #[test]
     fn a_watch_tells_slow_from_stalled_and_idle() {
         let config = Config::default();

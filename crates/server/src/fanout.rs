@@ -16,13 +16,14 @@ use gesta_wire::event::{Framing, bytes_max, write_event};
 use crate::body::{Budget, Reservation};
 use crate::problem::Result;
 
-/// Small entries: recent events, found by their position.
+/// Number of small entries. They hold recent events, found by their position.
 const EVENTS_MAX: usize = 1_024;
-/// Logs that grow at the same rate have the same positions at the same time: each begins elsewhere.
+/// Distance between the first places of two logs. Logs that grow at the same rate have the same positions at the same
+/// time, so each log begins at another place.
 const LOG_STEP: usize = 67;
-/// Events that take more memory than this, names and tags included, are shared instead of copied.
+/// Bytes of memory, names and tags included, from which on an event is shared instead of copied.
 const SMALL_BYTES_MAX: usize = 8 * 1_024;
-/// Forgotten large lines after which their places are swept.
+/// Number of entries for large lines from which on the entries of freed lines are removed.
 const SWEEP_AFTER: usize = 64;
 
 /// The encoded form of recent live events and of large events.
@@ -33,7 +34,7 @@ pub(crate) struct EncodedEvents {
 
 type Slot = Option<(SharedEvent, Bytes)>;
 
-/// What tells a stored event from every other, also from one that took its position after a fail-over.
+/// What tells a stored event from every other event, also from one that took its position after a fail-over.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
     log: LogId,
@@ -42,7 +43,7 @@ struct Identity {
     created: Timestamp,
 }
 
-/// A large event as a line, made by the first who needs it.
+/// A large event as a line, which the first subscriber that needs it makes.
 #[derive(Default)]
 struct Large(OnceLock<Line>);
 
@@ -52,7 +53,7 @@ struct Line {
     _held: Reservation,
 }
 
-/// Keeps a large line alive.
+/// A handle that keeps a large line alive.
 struct Sharer(Arc<Large>);
 
 impl AsRef<[u8]> for Sharer {
@@ -71,12 +72,13 @@ impl Default for EncodedEvents {
 }
 
 impl EncodedEvents {
-    /// True if the line of the event is to be shared, not copied.
+    /// Returns true if the line of the event is to be shared, not copied.
     pub(crate) fn is_large(event: &SharedEvent) -> bool {
         event.cost_bytes() > SMALL_BYTES_MAX
     }
 
-    /// Appends a small event as one line of JSON, without the line's end.
+    /// Appends an event as one line of JSON to `out`, without the line's end. The line of a small event is kept for
+    /// others.
     pub(crate) fn append(&self, out: &mut Vec<u8>, event: &SharedEvent) {
         // An event read for one subscriber alone, while it catches up, is not shared.
         if Arc::strong_count(event) == 1 || Self::is_large(event) {
@@ -95,10 +97,11 @@ impl EncodedEvents {
         }
     }
 
-    /// A large event as one line of JSON, without the line's end, shared with whoever else holds it.
+    /// Returns a large event as one line of JSON, without the line's end, which is shared with all subscribers that
+    /// hold it.
     ///
     /// # Errors
-    /// Overloaded if the line is not there yet and `budget` has too little left for it.
+    /// Overloaded if the line is not made yet and `budget` has too little left for it.
     pub(crate) fn share(&self, event: &SharedEvent, budget: &Budget) -> Result<Bytes> {
         let large = self.place_of(event);
         if large.0.get().is_none() {
@@ -146,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// An event with so many tags of 256 bytes and so many bytes of data.
+    /// Makes an event with `tags` tags of 256 bytes and `data` bytes of data.
     fn event(position: u64, tags: usize, data: usize) -> SharedEvent {
         let tag = |number: usize| Tag::new(format!("{number:0>256}")).expect("valid");
         Arc::new(RecordedEvent {
@@ -170,7 +173,7 @@ mod tests {
     }
 
     /// What happened: only data and metadata counted, so an event of tags was small however large its line was, and a
-    /// thousand of such lines were kept that counted nowhere.
+    /// thousand such lines were kept that counted nowhere.
     #[test]
     fn an_event_of_tags_is_large_and_counts_against_the_bytes_in_flight() {
         let (encoded, budget) = (EncodedEvents::default(), Budget::new(40_000));

@@ -1,4 +1,4 @@
-//! Admission: how many requests and subscriptions may be in flight at once.
+//! Admission: how many requests, subscriptions and connections may be in flight at once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) struct Gate {
     what: &'static str,
 }
 
-/// One inside; leaves on drop.
+/// A place that a gate has given. It is given back when the ticket is dropped.
 pub(crate) type Ticket = Permit;
 
 impl Gate {
@@ -27,7 +27,10 @@ impl Gate {
         }
     }
 
-    /// Lets one more in, or says that the place is full.
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// Overloaded if all places are taken.
     pub(crate) fn enter(&self) -> Result<Ticket> {
         self.capacity.take([1]).map_err(|_| {
             Problem::overloaded(format!(

@@ -42,14 +42,14 @@ use crate::write::{check_media_type, payload};
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most events that one call answers for.
 const ANSWERS_MAX: usize = 10_000;
-/// Names in a list unless asked for otherwise.
+/// Number of names in a list unless the caller asks for another number.
 const NAMES: usize = 100;
-/// Events that a consumer holds unless it asks for another number.
+/// Number of events that a consumer may hold unless it asks for another number.
 const BUFFER: u32 = 10;
 /// Longest name that a consumer gives itself, in characters.
 const NAME_CHARS_MAX: usize = 200;
 
-/// The groups of a server, as far as the cluster gives it their logs.
+/// Starts the groups of a server, which run here as far as this node owns their logs.
 pub(crate) fn start(
     config: &Config,
     store: &Arc<dyn EventStore>,
@@ -63,15 +63,15 @@ pub(crate) fn start(
     Groups::start_as(Arc::clone(store), config.groups.clone(), placement, clock)
 }
 
-/// A group is run by the owner of the log of its checkpoints.
+/// The rule that the owner of the log of a group's checkpoints runs the group.
 struct OfCluster {
     cluster: Option<Arc<dyn Cluster>>,
-    /// How many logs there are, once the cluster has told. The number never changes.
+    /// Number of logs, once the cluster has told it. The number never changes.
     logs: OnceLock<u16>,
 }
 
 impl OfCluster {
-    /// The logs of the store; `None` while the cluster is not known yet.
+    /// Returns the number of logs of the store; `None` while the cluster is not known yet.
     fn logs(&self, cluster: &dyn Cluster) -> Option<u16> {
         if let Some(logs) = self.logs.get() {
             return Some(*logs);
@@ -145,16 +145,16 @@ struct NoBody {}
 
 #[derive(Serialize)]
 struct Answered {
-    /// Events for which the answer came in time.
+    /// Number of events for which the answer came in time.
     answered: usize,
-    /// Events that the consumer did not hold.
+    /// Number of events that the consumer did not hold.
     unknown: usize,
 }
 
 #[derive(Serialize)]
 struct Done {}
 
-/// A call about one group.
+/// Carries out a call about one group.
 pub(crate) async fn call(
     call: &Call<'_>,
     of: OfGroup,
@@ -177,7 +177,8 @@ pub(crate) async fn call(
     }
 }
 
-/// Who sees what a group shows must be allowed to read it; who changes a group must look after the store too.
+/// Refuses a caller who may not make the call: whoever sees what a group shows must be allowed to read it, and whoever
+/// changes a group must be allowed to manage groups too.
 async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
     let changes = match of {
         OfGroup::Itself => verb != Verb::Get,
@@ -190,8 +191,8 @@ async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
     call.check(reading(group(call)?.source())).await
 }
 
-/// What must be allowed to whom a group on this source shows its events. All events are for administrators: a group
-/// does not leave any of them out.
+/// Returns the operation that a caller must be allowed to do if a group on this source shows them its events. All
+/// events are for administrators, because a group leaves none of them out.
 pub(crate) fn reading(source: &Source) -> Operation<'_> {
     match source {
         Source::Stream(stream) => Operation::Read(stream),
@@ -199,7 +200,7 @@ pub(crate) fn reading(source: &Source) -> Operation<'_> {
     }
 }
 
-/// The same, for as long as a consumer stays.
+/// Returns the same operation in the form that is checked for as long as a consumer stays.
 pub(crate) fn following(source: &Source) -> OwnedOperation {
     match source {
         Source::Stream(stream) => OwnedOperation::Read(stream.clone()),
@@ -207,7 +208,7 @@ pub(crate) fn following(source: &Source) -> OwnedOperation {
     }
 }
 
-/// `GET /groups`, `GET /streams/{stream}/groups`, `GET /all/groups`
+/// Carries out `GET /groups`, `GET /streams/{stream}/groups` and `GET /all/groups`.
 pub(crate) async fn list(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["after", "limit"])?;
     let source = source(call)?;
@@ -235,7 +236,7 @@ pub(crate) async fn list(call: &Call<'_>) -> Result<Answer> {
     Ok(json(StatusCode::OK, answer::write(&names)))
 }
 
-/// `POST /groups/restart`
+/// Carries out `POST /groups/restart`.
 pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let _: NoBody = document(call, body).await?;
@@ -272,7 +273,7 @@ async fn update(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     changed(call, &group, StatusCode::OK).await
 }
 
-/// The same error, told of the setting by the name that it has in the body.
+/// Makes the problem of an error, and names a setting as the body names it.
 fn of_settings(error: gesta_groups::Error) -> Problem {
     match &error {
         gesta_groups::Error::Store(of_store) => match of_store.kind() {
@@ -291,7 +292,7 @@ async fn delete(call: &Call<'_>) -> Result<Answer> {
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
 
-/// The answer to a change that was made: it stays made if another node has come to run the group meanwhile.
+/// Makes the answer to a change that was made. The change is told as made even if another node runs the group by now.
 async fn changed(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
     let groups = &call.state.groups;
     let info = match groups.info(group).await {
@@ -342,8 +343,8 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     Ok(endless(call, feed, ticket))
 }
 
-/// A browser sends the request of any page, with what its user is logged in by: events would go to that page's
-/// consumer.
+/// Makes the refusal of a request that a page of another site has made a browser send. The browser sends it with the
+/// login of its user, so that events would go to the consumer of that page.
 fn of_other_site() -> Error {
     Error::new(ErrorKind::Forbidden(
         "a page of another site may not join a group, unless --cors-origin names it".into(),
@@ -407,7 +408,7 @@ async fn document<T: DeserializeOwned>(call: &Call<'_>, body: &mut RequestBody) 
     Ok(document)
 }
 
-/// What the path is about; `None`: all groups.
+/// Returns the source that the path is about; `None` if it is about all groups.
 fn source(call: &Call<'_>) -> Result<Option<Source>> {
     Ok(match call.route() {
         Route::StreamGroups | Route::StreamGroup(_) => Some(Source::Stream(call.stream()?)),
@@ -416,7 +417,7 @@ fn source(call: &Call<'_>) -> Result<Option<Source>> {
     })
 }
 
-/// The group that the path names.
+/// Returns the group that the path names.
 fn group(call: &Call<'_>) -> Result<GroupId> {
     let name = uri::percent_decode("group", call.group(), Plus::Itself)?;
     named("group", source(call)?.unwrap_or(Source::All), &name)
@@ -431,7 +432,7 @@ fn named(field: &'static str, source: Source, name: &str) -> Result<GroupId> {
     })
 }
 
-/// A group by its name and that of its source.
+/// Reads the full name of a group: the name of its source and its own, with `::` between them.
 fn full_name(text: &str) -> Result<GroupId> {
     let Some((source, name)) = text.rsplit_once("::") else {
         let rule = format!("must be SOURCE::GROUP, found {}", shown(text));

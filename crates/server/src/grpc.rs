@@ -1,10 +1,10 @@
 //! The gRPC calls of the EventStoreDB and KurrentDB clients, on the same port as HTTP.
 //!
-//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes
-//! wrong is a status in the trailers.
+//! Why they are written by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its
+//! messages; an error is a status in the trailers.
 //! Invariants: what arrives counts against the bytes in flight as it arrives; a call that may last for ever counts as a
-//! subscription, every other one as a request; the deadline that a client names ends its call.
-//! Not here: messages, errors, filters and what else is pure (`gesta_grpc`).
+//! subscription, every other call as a request; the deadline that a client names ends its call.
+//! Not here: messages, errors, filters and everything else that is pure (`gesta_grpc`).
 
 mod append;
 mod batch;
@@ -42,7 +42,7 @@ use crate::state::State;
 /// Result of a call.
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// Whether a request is a call of gRPC, by the type of its body.
+/// Returns true if a request is a call of gRPC, by the type of its body.
 pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
     let media_type = request.headers().get(CONTENT_TYPE);
     media_type.is_some_and(|value| {
@@ -51,7 +51,7 @@ pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
     })
 }
 
-/// Answers a call. Never fails: what goes wrong is a status.
+/// Answers a call. It never fails: an error is a status.
 pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Incoming>) -> Answer {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
@@ -81,13 +81,13 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     answer
 }
 
-/// What anybody may ask: clients do so before they say who they are.
+/// Paths of the calls that anybody may make. Clients make them before they say who they are.
 const PUBLIC: [&str; 2] = [
     "/event_store.client.server_features.ServerFeatures/GetSupportedMethods",
     "/event_store.client.gossip.Gossip/Read",
 ];
 
-/// Lets a call in, if its frame is that of a call, the server is not full, and who calls has proved who they are.
+/// Admits a call if its frame is that of a call, the server is not full, and the caller has proved who they are.
 async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Admitted)> {
     if parts.version != Version::HTTP_2 {
         return Err(Refusal::invalid("gRPC needs HTTP/2"));
@@ -107,7 +107,7 @@ async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Ad
     }
 }
 
-/// A problem of HTTP as a status.
+/// Makes a refusal of a problem of HTTP.
 fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
     let detail = problem.detail.as_str();
     match problem.status().as_u16() {
@@ -158,7 +158,7 @@ async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
     }
 }
 
-/// What the calls of the second version begin with.
+/// Beginning of the paths of the calls of the second version.
 const STREAMS_V2: &str = "/kurrentdb.protocol.v2.streams.StreamsService/";
 
 async fn of_streams_v2(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
@@ -170,7 +170,7 @@ async fn of_streams_v2(method: &str, path: &str, mut call: GrpcCall) -> Result<R
     answer.map_err(|refusal| gesta_grpc::v2::detailed(refusal, method))
 }
 
-/// What the calls of operators begin with.
+/// Beginning of the paths of the calls of operators.
 const OPERATIONS: &str = "/event_store.client.operations.Operations/";
 
 async fn of_operators(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
@@ -186,7 +186,7 @@ async fn of_operators(method: &str, path: &str, mut call: GrpcCall) -> Result<Re
     }
 }
 
-/// What the calls about users begin with.
+/// Beginning of the paths of the calls about users.
 const USERS: &str = "/event_store.client.users.Users/";
 
 async fn of_users(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
@@ -203,7 +203,7 @@ async fn of_users(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply>
     }
 }
 
-/// What the calls about consumer groups begin with.
+/// Beginning of the paths of the calls about consumer groups.
 const GROUPS: &str = "/event_store.client.persistent_subscriptions.PersistentSubscriptions/";
 
 async fn of_groups(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {

@@ -1,8 +1,8 @@
-//! Which name a request calls the server by.
+//! The name by which a request calls the server.
 //!
-//! Why: without authentication the server trusts whoever reaches its loopback address. A page of
-//! another site in a user's browser reaches it too, once the site's own name leads to 127.0.0.1
-//! (DNS rebinding); but such a request still carries the site's name.
+//! Why the name is checked: without authentication the server trusts whoever reaches its loopback address. A page of
+//! another site in a user's browser reaches it too, once the site's own name leads to 127.0.0.1 (DNS rebinding); but
+//! such a request still carries the site's name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,8 @@ use hyper::http::request::Parts;
 
 use crate::problem::{MALFORMED_REQUEST, Problem, Result};
 
-/// Refuses a request whose `Host` is missing where it must be, repeated, or no host (RFC 9112, section 3.2).
+/// Refuses a request whose `Host` is missing where it must be given, is repeated, or is no host (RFC 9112, section
+/// 3.2).
 pub(crate) fn check(request: &Parts) -> Result<()> {
     let wrong = |rule: String| Problem::new(MALFORMED_REQUEST, rule).field("Host");
     let mut values = request.headers.get_all(HOST).iter();
@@ -37,7 +38,7 @@ pub(crate) fn check(request: &Parts) -> Result<()> {
     }
 }
 
-/// `uri-host [ ":" port ]` of RFC 9110, section 7.2; the host may be empty.
+/// Returns true if the text is `uri-host [ ":" port ]` of RFC 9110, section 7.2. The host may be empty.
 fn is_host(text: &str) -> bool {
     let (host, rest) = match text.strip_prefix('[') {
         Some(bracketed) => match bracketed.split_once(']') {
@@ -51,7 +52,8 @@ fn is_host(text: &str) -> bool {
         && is_name(host)
 }
 
-/// `reg-name` of RFC 3986: letters, digits, some signs, and two hexadecimal digits after each `%`.
+/// Returns true if the text is a `reg-name` of RFC 3986: letters, digits, some signs, and two hexadecimal digits after
+/// each `%`.
 fn is_name(host: &str) -> bool {
     let mut bytes = host.bytes();
     while let Some(byte) = bytes.next() {
@@ -66,7 +68,7 @@ fn is_name(host: &str) -> bool {
     true
 }
 
-/// True if the request calls the server `localhost`, an address, or nothing at all.
+/// Returns true if the request calls the server `localhost`, an address, or nothing at all.
 pub(crate) fn is_local(request: &Parts) -> bool {
     let in_header = || {
         request

@@ -1,14 +1,15 @@
-//! Faults that come and go: single successes between the failures do not end them, and the log is told of each once.
+//! Faults that come and go. Single successes between the failures do not end such a fault, and the log is told of each
+//! fault once.
 
 use std::time::Duration;
 
 use gesta_core::Told;
 use tokio::time::Instant;
 
-/// A fault is over when something succeeds and nothing has failed for so long.
+/// How long nothing must have failed until a success ends the fault.
 const OVER_AFTER: Duration = Duration::from_secs(10);
 
-/// Whether such a fault lasts.
+/// The state of such a fault: whether it lasts, and when it last showed.
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
     told: Told,
@@ -16,13 +17,13 @@ pub(crate) struct Lasting {
 }
 
 impl Lasting {
-    /// Something has failed. True if the log is to be told.
+    /// Notes a failure. Returns true if the log is to be told.
     pub(crate) fn fails(&mut self) -> bool {
         self.last = Some(Instant::now());
         self.told.begins()
     }
 
-    /// Something has succeeded. True if the fault is over by that.
+    /// Notes a success. Returns true if it ends the fault.
     pub(crate) fn succeeds(&mut self) -> bool {
         let is_over = |last: Instant| last.elapsed() >= OVER_AFTER;
         self.last.is_some_and(is_over) && self.told.ends()

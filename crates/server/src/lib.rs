@@ -1,14 +1,14 @@
-//! HTTP API of the Gesta event store, JSON documents, lines and server-sent events over any
+//! HTTP API of the Gesta event store: JSON documents, lines and server-sent events over any
 //! [`EventStore`](gesta_core::EventStore); and the gRPC calls of the EventStoreDB and KurrentDB clients on the same
 //! port.
 //!
-//! Why a library that takes a store: the binary chooses the backend; tests choose the in-memory one.
-//! Why hyper without a framework: an append of one small event is most of the work, and what a
-//! framework adds per request would be a good part of its cost; the addresses are few and fixed (`route`).
-//! Invariants: handlers decode, call and encode, no rule of the store lives here; every error is an
-//! RFC 9457 problem document, over gRPC a status with trailers; whatever waits or is held in memory has a maximum.
-//! Not here: the rules of appends and reads (`gesta_core` and the backends), the client
-//! (`gesta_client`), configuration files (the binary).
+//! Why this is a library that takes a store: the binary chooses the backend, and tests choose the in-memory one.
+//! Why it uses hyper without a framework: an append of one small event is most of the work, and what a framework adds
+//! per request would be a good part of its cost; the addresses are few and fixed (`route`).
+//! Invariants: handlers decode, call and encode, no rule of the store is in them; every error is an RFC 9457 problem
+//! document, over gRPC a status with trailers; everything that waits or is held in memory has a maximum.
+//! Not here: the rules of appends and reads (`gesta_core` and the backends), the client (`gesta_client`), configuration
+//! files (the binary).
 //!
 //! The calls are described in `docs/reference/http.md`, `docs/reference/grpc.md`, and by the server itself at
 //! `/openapi.json`.

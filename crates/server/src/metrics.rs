@@ -59,13 +59,13 @@ pub(crate) struct InFlight {
     pub(crate) requests: usize,
     pub(crate) subscriptions: usize,
     pub(crate) bytes: usize,
-    /// Consumer groups that run, and the bytes of events that they hold.
+    /// Number of consumer groups that run, and the bytes of events that they hold.
     pub(crate) groups: (usize, usize),
     /// What consumer groups have done.
     pub(crate) group_counts: gesta_groups::Counts,
 }
 
-/// The metrics, and the registry that shows them together with those of the caller.
+/// The metrics, and the registry that shows them together with the metrics of the caller.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -112,7 +112,7 @@ impl Metrics {
         }
     }
 
-    /// Registers what tells about connections and requests.
+    /// Registers the metrics of connections and requests.
     fn register_http(&self, r: &mut Registry) {
         r.register("http_requests", "Requests answered", self.requests.clone());
         r.register_with_unit(
@@ -139,7 +139,7 @@ impl Metrics {
         );
     }
 
-    /// Registers what tells about appends and subscriptions.
+    /// Registers the metrics of appends and subscriptions.
     fn register_events(&self, r: &mut Registry) {
         r.register("appends", "Appends by outcome", self.appends.clone());
         r.register(
@@ -165,7 +165,7 @@ impl Metrics {
         );
     }
 
-    /// Registers what tells about the store, its consumer groups and its logs.
+    /// Registers the metrics of the store, its consumer groups and its logs.
     fn register_store(&self, r: &mut Registry) {
         r.register(
             "store_info",
@@ -194,7 +194,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts an append. `events` and `payload_bytes` are those of the request.
+    /// Counts an append by its outcome. `size` is that of the request.
     pub(crate) fn append<T>(&self, size: AppendSize, outcome: &Result<T>) {
         let outcome = match outcome {
             Ok(_) => {
@@ -211,7 +211,7 @@ impl Metrics {
         self.subscription_events.inc_by(count);
     }
 
-    /// The text that Prometheus reads.
+    /// Returns the text that Prometheus reads.
     pub(crate) fn show(&self, in_flight: InFlight, store: Option<&StoreInfo>) -> String {
         let gauges = [
             (&self.connections, in_flight.connections),
@@ -248,7 +248,7 @@ impl Metrics {
     }
 }
 
-/// What consumer groups do, read when the metrics are.
+/// Metrics of consumer groups. They are set when the metrics are read.
 #[derive(Debug, Default)]
 struct GroupMetrics {
     running: Gauge,
@@ -312,7 +312,7 @@ impl GroupMetrics {
     }
 }
 
-/// Size of an append.
+/// The size of an append.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppendSize {
     events: u64,

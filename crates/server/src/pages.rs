@@ -1,4 +1,4 @@
-//! Reads of page after page, whatever is read.
+//! Reads page after page, of a stream or of all events.
 
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use gesta_core::{
     AllFrom, EventStore, EventStoreExt, ReadAll, ReadStream, RecordedEvent, Resolved, StreamFrom,
 };
 
-/// Events of a page unless asked for otherwise; also of each page that a long answer is made of.
+/// Number of events of a page unless the caller asks for another number, and of each page of which a long answer is
+/// made.
 pub(crate) const PAGE_EVENTS: usize = 1_000;
 
-/// A read of page after page.
+/// A read that goes from page to page.
 pub(crate) enum PageReader {
     Stream(ReadStream),
     All(ReadAll),
 }
 
 impl PageReader {
-    /// Reads at most `limit` events, and moves on after them. True if nothing more follows.
+    /// Reads at most `limit` events, and moves on after them. Returns the events, and true if nothing follows them.
     pub(crate) async fn page(
         &mut self,
         store: &dyn EventStore,
@@ -41,7 +42,8 @@ impl PageReader {
         }
     }
 
-    /// As [`PageReader::page`], with the links of a stream followed; those in a page of all events stay as they are.
+    /// Reads as [`PageReader::page`] does, and follows the links of a stream. Links in a page of all events stay as
+    /// they are.
     pub(crate) async fn resolved_page(
         &mut self,
         store: &dyn EventStore,

@@ -1,6 +1,6 @@
 //! Errors of calls: a problem document, and what goes with it in the head of the answer.
 //!
-//! Not here: the documents and the table from [`ErrorKind`] (`gesta_wire`), errors of HTTP itself that hyper answers
+//! Not here: the documents and the table from [`ErrorKind`] (`gesta_wire`), errors of HTTP that hyper itself answers
 //! (`edge`).
 
 use std::ops::Deref;
@@ -10,12 +10,12 @@ use gesta_wire::problem::Document;
 pub(crate) use gesta_wire::problem::*;
 use hyper::StatusCode;
 
-/// One problem.
+/// The error of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     document: Document,
     allow: Option<&'static str>,
-    /// The store is away: many requests fail for this one reason.
+    /// True if the store is away, which makes many requests fail.
     store_is_away: bool,
 }
 
@@ -44,12 +44,12 @@ impl Problem {
         Document::new(kind, detail).into()
     }
 
-    /// A request that breaks a rule: `rule` reads on from `field`.
+    /// Makes the problem of a request that breaks a rule. `rule` continues a sentence that begins with `field`.
     pub(crate) fn invalid(field: impl Into<String>, rule: impl AsRef<str>) -> Self {
         Document::invalid(field, rule).into()
     }
 
-    /// The same problem, told of the field by the name that it has in this request.
+    /// Makes the problem of an error. A wrong field has the name that it has in this request.
     pub(crate) fn invalid_at(field: impl Into<String>, error: &Error) -> Self {
         match error.kind() {
             ErrorKind::InvalidArgument { rule, .. } => Self::invalid(field, rule),
@@ -66,18 +66,19 @@ impl Problem {
         self
     }
 
-    /// The methods that the address has.
+    /// Adds the methods that the address has.
     pub(crate) fn allowing(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
         self
     }
 
-    /// The methods that the address has, if that is the problem.
+    /// Returns the methods that the address has, if the method of the request is the problem.
     pub(crate) fn allow(&self) -> Option<&'static str> {
         self.allow
     }
 
-    /// True if the request failed because the store is away. Whoever answers it tells the log once.
+    /// Returns true if the request failed because the store is away. The code that answers the request tells the log
+    /// once.
     pub(crate) fn store_is_away(&self) -> bool {
         self.store_is_away
     }
@@ -149,7 +150,7 @@ impl From<&Error> for Problem {
     }
 }
 
-/// The kind of problem that an error becomes.
+/// Returns the kind of problem that an error becomes.
 pub(crate) fn kind_of(error: &Error) -> &'static ProblemKind {
     Document::from(error.kind()).kind
 }

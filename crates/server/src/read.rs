@@ -1,4 +1,4 @@
-//! Calls that read: one page as a JSON document, or everything up to the end as one event a line.
+//! Calls that read: one page as a JSON document, or everything up to the end, one event in each line.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::uri::{self, Parameters, percent_decode};
 
 const NDJSON: &str = "application/x-ndjson";
 
-/// The parameters that make a filter.
+/// Lists the parameters of a call with those that make a filter.
 macro_rules! with_filter {
     ($($name:literal),*) => {
         &[$($name,)* "type", "stream_prefix", "category", "tag", "filter"]
@@ -37,7 +37,7 @@ macro_rules! with_filter {
 }
 pub(crate) use with_filter;
 
-/// `GET /streams/{stream}`
+/// Carries out `GET /streams/{stream}`.
 pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["from", "direction", "limit", "resolve_links"])?;
     let direction = direction(&parameters)?;
@@ -74,7 +74,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     Ok(document(page, held))
 }
 
-/// `GET /all`
+/// Carries out `GET /all`.
 pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(with_filter!("from", "direction", "limit"))?;
     let direction = direction(&parameters)?;
@@ -104,7 +104,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     Ok(document(page, held))
 }
 
-/// `GET /streams/{stream}/{revision}`
+/// Carries out `GET /streams/{stream}/{revision}`.
 pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let links = links(&call.parameters(&["resolve_links"])?)?;
     let stream = call.stream()?;
@@ -129,7 +129,8 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     Ok(document(out.into(), held))
 }
 
-/// `GET /streams/{stream}/metadata`: the document byte for byte, its revision as entity tag.
+/// Carries out `GET /streams/{stream}/metadata`. The answer is the document byte for byte, with its revision as entity
+/// tag.
 pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     let record = call.store().stream_metadata(call.stream()?).await?;
@@ -142,7 +143,7 @@ pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
     Ok(answer)
 }
 
-/// `GET /streams`
+/// Carries out `GET /streams`.
 pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["prefix", "after", "limit"])?;
     let prefix = parameters.one("prefix")?.unwrap_or_default();
@@ -203,8 +204,8 @@ pub(crate) fn checkpoint(field: &str, text: &str) -> Result<Checkpoint> {
         .map_err(|error| Problem::invalid_at(field, &error))
 }
 
-/// The filter that the parameters make: one query from `type`, `tag`, `stream_prefix` and
-/// `category`, or any queries from `filter`, a JSON list of them.
+/// Reads the filter that the parameters make: one query from `type`, `tag`, `stream_prefix` and `category`, or any
+/// queries from `filter`, a JSON list of them.
 pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     let owned = |values: Vec<Cow<'_, str>>| values.into_iter().map(Cow::into_owned).collect();
     let simple = query(
@@ -231,10 +232,10 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     Ok(filter)
 }
 
-/// A filter in a document.
+/// A filter as documents hold it.
 pub(crate) type FilterBody = Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }>;
 
-/// The filter that stands in a document under `filter`.
+/// Makes the filter that stands in a document under `filter`.
 pub(crate) fn filter_of(queries: FilterBody) -> Result<Filter> {
     let names = ["types", "tags", "stream_prefixes", "categories"];
     let queries = queries.0.into_iter().enumerate();
@@ -264,14 +265,14 @@ fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Ve
     texts.into_iter().map(check).collect()
 }
 
-/// What becomes of links.
+/// What is done with links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
     AsTheyAre,
     Followed,
 }
 
-/// The parameter `resolve_links`.
+/// Reads the parameter `resolve_links`.
 pub(crate) fn links(parameters: &Parameters<'_>) -> Result<Links> {
     match parameters.one("resolve_links")?.as_deref() {
         None | Some("false") => Ok(Links::AsTheyAre),
@@ -289,7 +290,7 @@ struct Lines {
     store: Arc<dyn EventStore>,
     reader: PageReader,
     links: Links,
-    /// Events that may still be sent.
+    /// Number of events that may still be sent.
     left: usize,
     end: bool,
 }
@@ -298,7 +299,7 @@ struct Lines {
 type Page = (Bytes, Reservation);
 
 impl Lines {
-    /// The next page as lines; `None` at the end.
+    /// Reads the next page as lines; returns `None` at the end.
     async fn next(&mut self) -> Result<Option<Page>> {
         while !self.end && self.left > 0 {
             let mut held = self.state.budget.reservation();
@@ -316,7 +317,7 @@ impl Lines {
         Ok(None)
     }
 
-    /// Reads a page: how many events, and as lines.
+    /// Reads a page. Returns the number of its events, and the events as lines.
     async fn page(&mut self) -> gesta_core::Result<(usize, Bytes)> {
         let store = &*self.store;
         let limit = self.left.min(PAGE_EVENTS);
@@ -343,12 +344,12 @@ impl Lines {
     }
 }
 
-/// A page that is being read, and what comes after it.
+/// A page that is being read, with what is left of the answer after it.
 type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
 
-/// Everything up to the end, or up to `limit` events, one a line. While a page is being sent the next one is read, and
-/// no more. The first page is read before the answer begins, so that what is wrong is told by the status; what goes
-/// wrong later breaks the answer off.
+/// Answers with everything up to the end, or up to `limit` events, one event in each line. While a page is being sent
+/// the next one is read, and no more. The first page is read before the answer begins, so that the status tells what is
+/// wrong; an error that comes later breaks the answer off.
 async fn lines(
     call: &Call<'_>,
     reader: PageReader,

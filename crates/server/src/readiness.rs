@@ -14,22 +14,22 @@ use gesta_core::{Error, ErrorKind, EventStore};
 use crate::lasting::Lasting;
 use crate::problem::{self, Problem, Result};
 
-/// How long a store may take to say how it is.
+/// How long a store may take to tell whether it is ready.
 pub(crate) const PROBE_MAX: Duration = Duration::from_secs(5);
 
 /// What the last probe found.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    /// Why the server was not ready; `None` if it was.
+    /// Reason why the server was not ready; `None` if it was ready.
     unready: Mutex<Option<String>>,
-    /// Requests that fail because the store is away.
+    /// The fault that requests fail because the store is away.
     failures: Mutex<Lasting>,
-    /// Whether there were some, for those that succeed: they need no lock then.
+    /// True if there is such a fault. Requests that succeed need no lock to read it.
     has_failed: AtomicBool,
 }
 
 impl Readiness {
-    /// Asks the store unless the accounts are not ready, and logs if the answer is another one than before.
+    /// Asks the store unless the accounts are not ready, and writes to the log if the answer has changed.
     pub(crate) async fn probe(
         &self,
         accounts: gesta_core::Result<()>,
@@ -50,7 +50,7 @@ impl Readiness {
         ready
     }
 
-    /// A request has failed because the store is away.
+    /// Notes that a request has failed because the store is away.
     pub(crate) fn request_failed(&self, problem: &Problem) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_failed.store(true, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Readiness {
         }
     }
 
-    /// The store has answered a request.
+    /// Notes that the store has answered a request.
     pub(crate) fn request_succeeded(&self) {
         if !self.has_failed.load(Ordering::Relaxed) {
             return;
@@ -77,7 +77,7 @@ impl Readiness {
     }
 }
 
-/// Waits for an answer of the store; why there is none is told, but not logged.
+/// Waits for an answer of the store, at most for [`PROBE_MAX`]. The error tells why there is none, and is not logged.
 pub(crate) async fn in_time<T>(answer: impl Future<Output = gesta_core::Result<T>>) -> Result<T> {
     match tokio::time::timeout(PROBE_MAX, answer).await {
         Ok(answer) => answer.map_err(|error| unavailable(&error)),
@@ -88,7 +88,7 @@ pub(crate) async fn in_time<T>(answer: impl Future<Output = gesta_core::Result<T
     }
 }
 
-/// Whatever is wrong with the store, probes get 503: it may pass.
+/// Makes the problem that a probe gets. Whatever is wrong with the store, it is a 503, because it may pass.
 fn unavailable(error: &Error) -> Problem {
     match error.kind() {
         ErrorKind::Unavailable(detail) => Problem::new(problem::UNAVAILABLE, detail),

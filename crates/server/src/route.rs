@@ -31,7 +31,7 @@ pub(crate) enum Route {
     AllGroups,
     StreamGroup(OfGroup),
     AllGroup(OfGroup),
-    /// No address of the API.
+    /// A path that is no address of the API.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum OfGroup {
 }
 
 impl Route {
-    /// Every address, for the test of the OpenAPI document.
+    /// All addresses, for the test of the OpenAPI document.
     #[cfg(test)]
     pub(crate) const ALL: [Route; 30] = [
         Route::Root,
@@ -81,7 +81,7 @@ impl Route {
         Route::Unknown,
     ];
 
-    /// True if an answer that is no problem proves that the store has answered.
+    /// Returns true if an answer that is no problem proves that the store has answered.
     pub(crate) fn asks_store(self) -> bool {
         matches!(
             self,
@@ -95,7 +95,7 @@ impl Route {
         )
     }
 
-    /// The address with its variable parts in braces.
+    /// Returns the address with its variable parts in braces.
     pub(crate) fn template(self) -> &'static str {
         match self {
             Route::Root => "/",
@@ -136,12 +136,12 @@ impl Route {
         }
     }
 
-    /// True for what is asked by who looks after the server, and answered even when it is full.
+    /// Returns true for the addresses that operators ask, which are answered even when the server is full.
     pub(crate) fn is_probe(self) -> bool {
         matches!(self, Route::Live | Route::Ready | Route::Metrics)
     }
 
-    /// True for answers that have no end: they are not counted as requests, but as subscriptions.
+    /// Returns true for calls whose answers have no end. They are not counted as requests, but as subscriptions.
     pub(crate) fn is_endless(self) -> bool {
         matches!(
             self,
@@ -152,7 +152,7 @@ impl Route {
         )
     }
 
-    /// True for what tells nothing of a store: anybody may ask.
+    /// Returns true for calls that tell nothing of a store, so that anybody may make them.
     pub(crate) fn is_public(self) -> bool {
         matches!(
             self,
@@ -160,7 +160,7 @@ impl Route {
         )
     }
 
-    /// The methods of the address as an `Allow` header lists them.
+    /// Returns the methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {
             Route::Append | Route::Backup | Route::GroupsRestart => "POST",
@@ -176,8 +176,8 @@ impl Route {
         }
     }
 
-    /// The method as the address takes it, `HEAD` being `GET` without its body; `None` if the address has no such
-    /// method.
+    /// Returns the method as the address takes it: `HEAD` is `GET` without a body. Returns `None` if the address has no
+    /// such method.
     pub(crate) fn method(self, method: &Method) -> Option<Verb> {
         let verb = match *method {
             Method::GET | Method::HEAD => Verb::Get,
@@ -193,7 +193,7 @@ impl Route {
     }
 }
 
-/// What a request does at its address.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -203,7 +203,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// The name of the method.
+    /// Returns the name of the method.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Verb::Get => "GET",
@@ -214,7 +214,7 @@ impl Verb {
     }
 }
 
-/// A path, taken apart; its variable parts are still percent-encoded.
+/// The parts of a path. The variable parts are still percent-encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Matched<'a> {
     pub(crate) route: Route,
@@ -291,7 +291,7 @@ fn in_streams(rest: &str) -> Matched<'_> {
     }
 }
 
-/// The name of a group, and what is to be done with it.
+/// Returns the name of a group, and the address of that group.
 fn in_groups(rest: &str) -> Option<(&str, OfGroup)> {
     let (group, of) = match rest.split_once('/') {
         None => (rest, OfGroup::Itself),

@@ -1,4 +1,4 @@
-//! From a request to its answer: which call it is, and what is the same for the answers of all calls.
+//! Leads a request to its answer: finds the call, and does what is the same for the answers of all calls.
 //!
 //! Invariants: every error answer is a problem document; every answer is counted.
 //! Not here: the frame of an answer (`api`), what the calls do (`write`, `read`, `subscribe`, `system`).
@@ -21,7 +21,7 @@ use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
 use crate::{backup, cors, groups, grpc, read, subscribe, system, write};
 
-/// Answers a request. Never fails: what goes wrong is an answer too.
+/// Answers a request. It never fails: an error is an answer too.
 pub(crate) async fn answer(
     state: Arc<State>,
     activity: &Arc<Activity>,
@@ -67,7 +67,7 @@ pub(crate) async fn answer(
     answer
 }
 
-/// Lets a call in, and does it.
+/// Admits a call, and carries it out.
 async fn answer_call(mut call: Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
     // Whether the server lives can be asked even when it is full.
     let ticket = if call.route().is_probe() {
@@ -129,7 +129,8 @@ fn no_such_call(parts: &Parts, matched: &Matched<'_>) -> Problem {
     Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
 }
 
-/// Answers a request on a connection beyond the maximum: about the health of the server, or that it is full.
+/// Answers a request on a connection beyond the maximum: a probe with its answer, any other request with the problem
+/// `full`.
 pub(crate) async fn answer_beyond(
     state: Arc<State>,
     activity: &Arc<Activity>,
@@ -152,7 +153,7 @@ pub(crate) async fn answer_beyond(
     answer
 }
 
-/// A method as metrics show it: names that clients invent are not kept.
+/// Returns a method as metrics show it. Names that clients invent are not kept.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

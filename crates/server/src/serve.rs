@@ -1,4 +1,4 @@
-//! Accepting connections, serving them, and stopping.
+//! Accepts connections, serves them, and stops.
 //!
 //! Invariants: when [`Handle::shutdown`] returns, no connection is served any more.
 
@@ -36,40 +36,40 @@ use crate::state::{BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
 use crate::{groups, router};
 
-/// Largest head of a request, in bytes, and step in which bodies are read.
+/// Largest head of a request, in bytes, and size of the parts in which bodies are read.
 const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
-/// Requests at once on one HTTP/2 connection.
+/// Most requests at once on one HTTP/2 connection.
 const HTTP2_STREAMS_MAX: u32 = 256;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept. Mostly file descriptors are missing then.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A client that has an idle connection when the server stops, and sends its next request within this time, is
 /// answered, and told that the connection ends. One that was closed at once might meet that request on its way.
 const LAST_ANSWER_MAX: Duration = Duration::from_millis(500);
-/// Connections that are still accepted when the server stops: as many as the system keeps waiting at most.
+/// Most connections that are still accepted when the server stops. The system keeps at most so many waiting.
 const LAST_CONNECTIONS_MAX: usize = 4_096;
-/// How long a connection beyond the maximum may say nothing, and how long it may last.
+/// How long a connection beyond the maximum may say nothing. [`RESERVE_MAX`] is how long such a connection may last.
 const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESERVE_MAX: Duration = Duration::from_secs(10);
 
-/// Why a server could not start.
+/// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The address can be reached from other machines, but anybody could read and write, or hear the passwords.
+    /// Other machines could reach the address, so that anybody could read and write, or read the passwords.
     #[error(
         "refusing to listen on {0}: it is not a loopback address; speak TLS (--tls-certificate) and do not say --access off, or say --insecure to allow it"
     )]
     NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
+    /// The application cannot listen on the address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// Address that was configured.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The files of TLS cannot be used.
@@ -77,7 +77,7 @@ pub enum StartError {
     Tls(#[from] TlsError),
 }
 
-/// A running server. Cheap to clone; dropping it does not stop the server.
+/// A running server. The handle is cheap to clone; dropping it does not stop the server.
 #[derive(Clone)]
 pub struct Handle {
     address: SocketAddr,
@@ -94,17 +94,17 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// An address that is listened on already, though nothing is answered yet.
+/// A server that listens on its address already, though it answers nothing yet.
 pub struct Bound {
     config: Config,
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
-    /// Where copies of the store come from.
+    /// Source of copies of the store.
     backups: Option<Arc<dyn BackupSource>>,
-    /// The cluster that the server is a node of.
+    /// Cluster of which the server is a node.
     cluster: Option<Arc<dyn Cluster>>,
-    /// Who calls and what they may do.
+    /// Accounts of the callers, and what they may do.
     access: Option<Access>,
 }
 
@@ -116,14 +116,14 @@ impl std::fmt::Debug for Bound {
     }
 }
 
-/// Takes the address, so that what is wrong with it is known before a store is opened for it. Who connects waits until
+/// Takes the address, so that an error of it is known before a store is opened. Clients that connect wait until
 /// [`Bound::serve`].
 ///
 /// # Errors
-/// [`StartError`] if the address is not allowed or cannot be listened on.
+/// [`StartError`] if the address is not allowed, the server cannot listen on it, or the files of TLS cannot be used.
 ///
 /// # Cancel safety
-/// Dropping the future takes nothing.
+/// If the future is dropped, the address is free.
 pub async fn bind(config: Config) -> Result<Bound, StartError> {
     let address = config.listen;
     let is_safe = config.requires_access && config.tls.is_some();
@@ -145,7 +145,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
 }
 
 impl Bound {
-    /// The address that is listened on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -165,16 +165,16 @@ impl Bound {
         self
     }
 
-    /// Lets the server ask who calls, and what they may do.
+    /// Makes the server ask who calls, and check what they may do.
     #[must_use]
     pub fn with_access(mut self, access: Access) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// Starts the server for `store`. Must be called within a tokio runtime.
+    /// Starts the server for `store`. It must be called within a tokio runtime.
     ///
-    /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
+    /// `registry` may hold metrics of the caller, which `/metrics` shows beside the metrics of the server.
     pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
         let groups = groups::start(&self.config, &store, self.cluster.clone());
         let handle = Handle {
@@ -206,13 +206,13 @@ impl Bound {
     }
 }
 
-/// [`bind`] and [`Bound::serve`].
+/// Starts a server with [`bind`] and [`Bound::serve`].
 ///
 /// # Errors
-/// As [`bind`].
+/// The errors of [`bind`].
 ///
 /// # Cancel safety
-/// Dropping the future starts nothing.
+/// If the future is dropped, no server is started.
 pub async fn start(
     config: Config,
     store: Arc<dyn EventStore>,
@@ -222,24 +222,24 @@ pub async fn start(
 }
 
 impl Handle {
-    /// The address that the server listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The consumer groups that the server runs.
+    /// Returns the consumer groups that the server runs.
     #[must_use]
     pub fn groups(&self) -> Groups {
         self.state.groups.clone()
     }
 
-    /// Stops: takes no new connections, ends subscriptions, and lets running requests finish, for
-    /// [`Config::shutdown_grace`] at most. A connection without a running request is closed after its next one, or when
-    /// half a second has brought none. The store stays open.
+    /// Stops the server: takes no new connections, ends subscriptions, and lets running requests finish, for
+    /// [`Config::shutdown_grace`] at most. A connection without a running request is closed after its next request, or
+    /// after half a second without one. The store stays open.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the server stopping, without an end to the time that it takes.
+    /// If the future is dropped, the server goes on to stop, without a limit to the time that it takes.
     pub async fn shutdown(&self) {
         self.state.stopping.cancel();
         self.connections.close();
@@ -303,7 +303,7 @@ async fn accept(listener: TcpListener, handle: Handle) {
     }
 }
 
-/// Serves a connection that was accepted, or says why not.
+/// Serves a connection that was accepted, or tells the client why not.
 fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioExecutor>>) {
     let (own, builder) = (handle.clone(), Arc::clone(builder));
     match handle.state.connections.enter() {
@@ -321,7 +321,7 @@ fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioEx
     }
 }
 
-/// True if only the connection that was to be accepted has failed.
+/// Returns true if only the connection that was to be accepted has failed.
 fn is_of_one_client(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(
@@ -349,7 +349,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Tells a client that there are too many connections, if its socket takes it at once.
+/// Tells a client that there are too many connections, if its socket takes that at once.
 fn turn_away(state: &State, socket: &TcpStream, problem: &Problem) {
     // Without a handshake, a client that speaks TLS understands nothing.
     if state.tls.is_some() {
@@ -367,13 +367,13 @@ fn turn_away(state: &State, socket: &TcpStream, problem: &Problem) {
     }
 }
 
-/// Unsent bytes above which the kernel takes no more for a socket.
+/// Number of unsent bytes from which on the kernel takes no more for a socket.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 32 * 1024;
 
-/// Keeps what waits for a client in its socket small, where the system can: megabytes of a client that does not read
-/// would be memory that no bound counts, and would hide that it does not. What is on the way to the client is not
-/// bounded.
+/// Keeps the bytes that wait for a client in its socket few, where the system can. Megabytes for a client that does not
+/// read would be memory that no bound counts, and would hide that the client does not read. The bytes that are being
+/// sent to the client are not bounded.
 fn hold_little_unsent(socket: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES) {
@@ -383,8 +383,8 @@ fn hold_little_unsent(socket: &TcpStream) {
     let _ = socket;
 }
 
-/// Serves a connection beyond the maximum for a short while: who looks after the server gets an answer, others are told
-/// that it is full.
+/// Serves a connection beyond the maximum for a short time: probes get an answer, other requests are told that the
+/// server is full.
 async fn serve_beyond(
     socket: TcpStream,
     handle: Handle,
@@ -403,8 +403,7 @@ async fn serve_beyond(
     }
 }
 
-/// Serves a connection; if it is one beyond the maximum, `full` says so to whoever wants more than to look after the
-/// server.
+/// Serves a connection. If the connection is beyond the maximum, `full` is the answer to all requests but probes.
 async fn serve(
     socket: TcpStream,
     handle: Handle,
@@ -432,7 +431,7 @@ async fn serve(
     }
 }
 
-/// Speaks TLS on a connection, unless it takes too long, or so many came after it that it gives way.
+/// Speaks TLS on a connection. Returns `None` if that fails, takes too long, or gives way to later handshakes.
 async fn shake_hands(
     tls: &Tls,
     state: &State,
@@ -460,7 +459,7 @@ async fn time_to_end(state: &State, activity: &Activity) {
     }
 }
 
-/// Answers a request. If the connection is ending, the answer says so, which HTTP/2 does by other means.
+/// Answers a request. If the connection is ending, the answer says so; HTTP/2 does that by other means.
 async fn answer(
     state: Arc<State>,
     activity: &Arc<Activity>,

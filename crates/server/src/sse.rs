@@ -1,12 +1,12 @@
 //! Subscriptions and consumers of groups as server-sent events (WHATWG HTML, section 9.2).
 //!
-//! Each message has `id:` (the checkpoint to resume after it, which browsers send back as `Last-Event-ID`), `event:`
+//! Each message has `id:` (the checkpoint after which to resume, which browsers send back as `Last-Event-ID`), `event:`
 //! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
-//! number, then deliveries as `event`, without `id:`, for where it is the group knows. Invariants: what waits is sent
-//! in one write, up to a bound; nothing is read from the subscription while the client does not read. So a subscriber
-//! holds what its connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is large; all
-//! of it counts against the bytes in flight. A subscriber for whom these bytes have no room is ended, and resumes later
-//! where it was.
+//! number, then deliveries as `event`, without `id:`, because the group knows where it is. Invariants: messages that
+//! wait are sent in one write, up to a bound; nothing is read from the subscription while the client does not read. So
+//! a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is
+//! large; all of it counts against the bytes in flight. A subscriber for whom these bytes have no room is ended, and
+//! resumes later where it was.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -32,27 +32,27 @@ use crate::fanout::EncodedEvents;
 use crate::problem::{self, Problem};
 use crate::state::State;
 
-/// Bytes after which messages that wait are sent without looking for more.
+/// Number of bytes after which messages that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 
-/// What a subscriber gets first: the head of the answer leaves at once, and browsers learn how long to wait before they
-/// reconnect.
+/// What a subscriber gets first. So the head of the answer is sent at once, and browsers learn how long to wait before
+/// they connect again.
 const BEGINNING: &[u8] = b"retry: 1000\n\n";
 
-/// Where events come from.
+/// Where the events of an answer come from.
 pub(crate) enum Feed {
-    /// A subscription, links as they are.
+    /// The events come from a subscription, with links as they are.
     Subscription(Subscription),
-    /// A subscription, with what links lead to.
+    /// The events come from a subscription, with the events to which links lead.
     Followed(BoxStream<'static, Result<ResolvedMessage>>),
-    /// A consumer of a group.
+    /// The events come from a consumer of a group.
     Consumer {
         id: ConsumerId,
         deliveries: BoxStream<'static, crate::problem::Result<Shown>>,
     },
 }
 
-/// What comes from there.
+/// A message of a feed. The event of a subscription may have the link that led to it.
 enum Message {
     Of(SubscriptionMessage, Option<SharedEvent>),
     Delivery(Shown),
@@ -83,11 +83,11 @@ impl Feed {
     }
 }
 
-/// The endless body of a subscription.
+/// The body of a subscription, which has no end.
 pub(crate) struct Events {
     state: Arc<State>,
     feed: Feed,
-    /// Parts that leave before `out`: a large event and what stands before it.
+    /// Parts that are sent before `out`: a large event and what stands before it.
     parts: VecDeque<Bytes>,
     out: Vec<u8>,
     buffered: Buffered,
@@ -118,7 +118,7 @@ impl Events {
         }
     }
 
-    /// Takes what the subscription has ready.
+    /// Takes the messages that the feed has ready.
     fn gather(&mut self, cx: &mut Context<'_>) {
         let mut events = 0;
         while !self.ended && self.parts.is_empty() && self.out.len() < WRITE_BYTES {
@@ -172,7 +172,7 @@ impl Events {
         self.out.extend_from_slice(b"\n\n");
     }
 
-    /// The field that tells of the link, and the end of the event.
+    /// Writes the field that tells about the link, and ends the event.
     fn link(&mut self, link: &RecordedEvent) {
         link_field(&mut self.out, link);
         self.out.push(b'}');
@@ -201,7 +201,7 @@ impl Events {
         }
     }
 
-    /// A line that is shared with others leaves as a part of its own.
+    /// Makes a line that is shared with others a part of its own.
     fn shared(&mut self, line: Bytes) {
         self.parts.push_back(std::mem::take(&mut self.out).into());
         self.parts.push_back(line);
@@ -260,7 +260,7 @@ impl Events {
         }
     }
 
-    /// The next bytes to hand out; empty if there are none.
+    /// Takes the next bytes to hand out; they are empty if there are none.
     fn part(&mut self) -> Bytes {
         let part = match self.parts.front_mut() {
             Some(first) if first.len() > PART_BYTES_MAX => first.split_to(PART_BYTES_MAX),
@@ -273,14 +273,14 @@ impl Events {
     }
 }
 
-/// What the connection of one subscriber buffers, counted against the bytes in flight.
+/// Bytes that the connection of one subscriber buffers, counted against the bytes in flight.
 struct Buffered {
     activity: Arc<Activity>,
-    /// Bytes that the socket had taken when the subscription began.
+    /// Number of bytes that the socket had taken when the subscription began.
     taken_before: usize,
-    /// Bytes handed to the connection since then; never less than those that the socket took.
+    /// Number of bytes handed to the connection since then. It is never less than the bytes that the socket took.
     handed: usize,
-    /// The part handed last: all that an HTTP/2 stream buffers.
+    /// Bytes of the part that was handed last. An HTTP/2 stream buffers no more than that part.
     last: usize,
     held: Reservation,
 }
@@ -301,7 +301,7 @@ impl Buffered {
         self.last = bytes;
     }
 
-    /// Counts what the socket has not taken yet, and `own` bytes that were not handed out.
+    /// Counts the bytes that the socket has not taken yet, and `own` bytes that were not handed out.
     fn hold(&mut self, own: usize) -> crate::problem::Result<()> {
         let taken = self.activity.written().wrapping_sub(self.taken_before);
         // The head of the answer and the frames of parts are taken too, but were not handed out.
@@ -315,7 +315,7 @@ impl Buffered {
     }
 }
 
-/// Why a subscription ends though nothing is wrong with it: nothing for the log.
+/// Makes the reason with which a subscription ends though nothing is wrong with it. It is not written to the log.
 fn ended(detail: &str) -> Problem {
     Problem::new(problem::UNAVAILABLE, detail)
 }

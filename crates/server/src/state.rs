@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -22,55 +22,55 @@ use crate::placement::{Cluster, host_and_port};
 use crate::readiness::Readiness;
 use crate::tls::Tls;
 
-/// Connections beyond the maximum at once.
+/// Most connections beyond the maximum at once.
 const RESERVE_CONNECTIONS: usize = 16;
 
 /// Makes copies of the store that is served.
 pub trait BackupSource: Send + Sync {
-    /// A consistent copy of the store in a file, which is gone once it is closed.
+    /// Makes a consistent copy of the store in a file, which is deleted once it is closed.
     ///
     /// # Errors
     /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made;
-    /// `Unavailable`.
+    /// `Unavailable` if the copy cannot be made.
     ///
     /// # Cancel safety
     /// Dropping the future ends the copy soon.
     fn copy(&self) -> BoxFuture<'_, gesta_core::Result<File>>;
 }
 
-/// What all requests share.
+/// The state that all requests share.
 ///
-/// It has more fields than most structs: each is a bound, a part or a service with a type of its own, and a request is
-/// handed all of them together.
+/// It has more fields than most structs: each is a bound, a part or a service with a type of its own, and a request
+/// gets all of them together.
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) connections: Gate,
-    /// Connections beyond the maximum, which are answered about health only.
+    /// Connections beyond the maximum. Only probes are answered on them.
     pub(crate) reserve: Gate,
-    /// TLS, if it is spoken.
+    /// TLS, if the server speaks it.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Connections whose handshake has not ended.
+    /// Connections whose TLS handshake has not ended.
     pub(crate) handshakes: Arc<Newcomers>,
     pub(crate) requests: Gate,
     pub(crate) subscriptions: Gate,
-    /// Pages that may be read at once. Waiting is bounded by `requests`.
+    /// Turns for reading pages. How many reads wait is bounded by `requests`.
     pub(crate) reads: Semaphore,
     pub(crate) budget: Budget,
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,
-    /// Makes copies of the store, if it can be copied.
+    /// Source of copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
-    /// The consumer groups that this server runs.
+    /// Consumer groups that this server runs.
     pub(crate) groups: Groups,
-    /// The cluster, if the server is a node of one.
+    /// Cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
-    /// Tells this process from others, for clients that ask which nodes there are.
+    /// Random id that tells this process from others, for clients that ask which nodes there are.
     pub(crate) instance: Uuid,
-    /// Who calls and what they may do; `None`: anybody may do everything.
+    /// Accounts of the callers and what they may do; `None` if anybody may do everything.
     pub(crate) access: Option<Access>,
-    /// Cancelled when the server stops: no new requests, no endless answers.
+    /// Cancelled when the server stops: then there are no new requests and no endless answers.
     pub(crate) stopping: CancellationToken,
 }
 
@@ -119,7 +119,7 @@ impl State {
         })
     }
 
-    /// Host and port at which clients reach a node of the cluster, if it has told.
+    /// Returns host and port at which clients reach a node of the cluster, if it has told them.
     pub(crate) fn client_address(&self, node: u32) -> Option<(String, u16)> {
         let placement = self.cluster.as_deref()?.placement();
         let found = placement.nodes.iter().find(|other| other.node == node)?;

@@ -14,10 +14,10 @@ use crate::sse::{Events, Feed};
 use crate::uri::Parameters;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
-/// Tells proxies of the nginx family to pass each message on at once.
+/// Header that tells proxies of the nginx family to pass each message on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// `GET /streams/{stream}/subscribe`
+/// Carries out `GET /streams/{stream}/subscribe`.
 pub(crate) async fn to_stream(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["after", "resolve_links"])?;
     let request = Subscribe {
@@ -27,7 +27,7 @@ pub(crate) async fn to_stream(call: &Call<'_>) -> Result<Answer> {
     begin(call, request, read::links(&parameters)?).await
 }
 
-/// `GET /all/subscribe`
+/// Carries out `GET /all/subscribe`.
 pub(crate) async fn to_all(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(with_filter!("after", "resolve_links"))?;
     let request = Subscribe {
@@ -43,7 +43,7 @@ enum Subject {
     All,
 }
 
-/// Where to begin: `Last-Event-ID`, which a browser sends when it reconnects, wins over `after`.
+/// Reads where to begin. `Last-Event-ID`, which a browser sends when it connects again, counts more than `after`.
 fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Result<SubscribeFrom> {
     let after = parameters.one("after")?;
     let last = match call.headers().get(LAST_EVENT_ID) {
@@ -88,7 +88,7 @@ async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answ
     Ok(endless(call, feed, ticket))
 }
 
-/// An answer without an end.
+/// Makes an answer without an end.
 pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
     let events = Events::new(call.state.clone(), feed, call.activity.clone());
     let mut answer = with_type(

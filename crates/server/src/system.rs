@@ -22,7 +22,7 @@ struct Welcome {
     info: &'static str,
 }
 
-/// `GET /`
+/// Carries out `GET /`.
 pub(crate) fn root(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     Ok(document(&Welcome {
@@ -34,7 +34,7 @@ pub(crate) fn root(call: &Call<'_>) -> Result<Answer> {
     }))
 }
 
-/// `GET /openapi.json`
+/// Carries out `GET /openapi.json`.
 pub(crate) fn openapi(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     Ok(json(StatusCode::OK, &include_bytes!("openapi.json")[..]))
@@ -67,7 +67,7 @@ struct Limits {
     request_body_bytes_max: usize,
 }
 
-/// `GET /info`
+/// Carries out `GET /info`.
 pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     let info = call.store().info().await?;
@@ -98,13 +98,13 @@ struct Health {
     status: &'static str,
 }
 
-/// `GET /health/live`: the process answers.
+/// Carries out `GET /health/live`. It succeeds if the process answers.
 pub(crate) fn live(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     Ok(document(&Health { status: "live" }))
 }
 
-/// `GET /health/ready`: appends can succeed, and the server is not stopping.
+/// Carries out `GET /health/ready`. It succeeds if appends can succeed, and the server is not stopping.
 pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     if call.state.stopping.is_cancelled() {
@@ -116,7 +116,7 @@ pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     Ok(document(&Health { status: "ready" }))
 }
 
-/// `GET /metrics`
+/// Carries out `GET /metrics`.
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     call.check(Operation::Observe).await?;

@@ -1,11 +1,12 @@
-//! TLS: the certificate that the server shows, read again when its files change, and the handshake.
+//! TLS: the certificate that the server shows, which is read again when its files change, and the handshake.
 //!
-//! Why contents are compared and not times of files: certificates are also replaced by links that are moved, and a
-//! file is small. Why polling: it needs no support of the file system, and a certificate is replaced weeks before it
-//! expires.
-//! Invariants: what cannot be read or does not fit together never takes the place of what works, and is told once; a
-//! handshake has a longest time, and only so many run at once; a connection keeps the certificate that it began with.
-//! Not here: who may do what (a client certificate lets somebody connect, it does not say who that is).
+//! Why contents are compared and not times of files: certificates are also replaced by links that are moved, and a file
+//! is small. Why the files are polled: that needs no support of the file system, and a certificate is replaced weeks
+//! before it expires.
+//! Invariants: a file that cannot be read, or does not fit the others, never takes the place of what works, and the log
+//! is told once; a handshake has a longest time, and only so many run at once; a connection keeps the certificate that
+//! it began with.
+//! Not here: who may do what (a client certificate lets a client connect, it does not say who the client is).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -25,24 +26,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::problem::{MALFORMED_REQUEST, Problem};
 
-/// What the first byte of every TLS connection is: the type of a record that holds a handshake.
+/// First byte of every TLS connection: the type of a record that holds a handshake.
 const HANDSHAKE_RECORD: u8 = 22;
 
 /// Files of TLS, in PEM form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate of the server, and those that lead from it to a trusted authority.
+    /// File with the certificate of the server, and those that lead from it to a trusted authority.
     pub certificate: PathBuf,
-    /// The private key of the certificate.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
-    /// The authorities of whose certificates every client must show one; `None`: clients show none.
+    /// File with the authorities one of which must have issued the certificate that every client shows; `None` if
+    /// clients show none.
     pub client_ca: Option<PathBuf>,
-    /// How often the files are looked at.
+    /// Time between two reads of the files.
     pub reread_every: Duration,
 }
 
 impl TlsFiles {
-    /// A certificate and its key, looked at every ten seconds; clients show none.
+    /// Makes the files of a certificate and its key. They are read every ten seconds, and clients show no certificate.
     #[must_use]
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
@@ -54,7 +56,7 @@ impl TlsFiles {
     }
 }
 
-/// Why TLS cannot be set up: a file, and what is wrong with it. Contents are never told.
+/// An error of TLS: a file, and what is wrong with it. Contents of files are never shown.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct TlsError {
@@ -69,7 +71,7 @@ fn wrong(path: &Path, why: impl std::fmt::Display) -> TlsError {
     }
 }
 
-/// What stands in the files.
+/// The contents of the files.
 struct Contents {
     certificate: Vec<u8>,
     key: Vec<u8>,
@@ -86,7 +88,7 @@ impl Contents {
         })
     }
 
-    /// A number that changes when the contents do.
+    /// Returns a number that changes when the contents do.
     fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.certificate, &self.key, &self.client_ca).hash(&mut hasher);
@@ -137,19 +139,19 @@ fn verifier(pem: &[u8], path: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsE
 /// TLS of a server.
 pub(crate) struct Tls {
     files: TlsFiles,
-    /// Of what the files held when the server was started.
+    /// Digest of what the files held when the server was started.
     digest: u64,
     config: RwLock<Arc<ServerConfig>>,
 }
 
-/// What was found when the files were looked at.
+/// What was found when the files were read again.
 enum Look {
     Same,
     Changed(u64, Result<ServerConfig, TlsError>),
     Unreadable(TlsError),
 }
 
-/// Looks at the files. `known` is what they held at the last look, if they could be read.
+/// Reads the files again. `known` is the digest of the last contents, if they could be read.
 fn look(files: &TlsFiles, known: Option<u64>) -> Look {
     let contents = match Contents::read(files) {
         Ok(contents) => contents,
@@ -173,7 +175,7 @@ impl Tls {
         })
     }
 
-    /// Looks at the files again and again, until `stopping`.
+    /// Reads the files again and again, until `stopping`.
     pub(crate) async fn follow(self: Arc<Self>, stopping: CancellationToken) {
         let mut known = Some(self.digest);
         loop {
@@ -215,7 +217,7 @@ impl Tls {
         Arc::clone(&config)
     }
 
-    /// Speaks TLS on a connection; `None` if the client does not.
+    /// Speaks TLS on a connection; returns `None` if the client does not.
     pub(crate) async fn accept(&self, mut socket: TcpStream) -> Option<TlsStream<TcpStream>> {
         let mut first = [0];
         match socket.peek(&mut first).await {
@@ -238,7 +240,7 @@ impl Tls {
     }
 }
 
-/// The answer to a client that sends HTTP where TLS is expected.
+/// Makes the answer to a client that sends HTTP where TLS is expected.
 fn plain_http_answer() -> Vec<u8> {
     let problem = Problem::new(
         MALFORMED_REQUEST,

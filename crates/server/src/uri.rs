@@ -1,4 +1,4 @@
-//! Strict reading of paths and query strings: what cannot be understood is refused and named, never guessed.
+//! Reads paths and query strings strictly: what cannot be understood is refused and named, never guessed.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use gesta_wire::{Expected, shortened, shown};
 
 use crate::problem::{Problem, Result};
 
-/// Decodes `%XX`.
+/// Decodes a percent-encoded text.
 pub(crate) fn percent_decode<'a>(field: &str, raw: &'a str, plus: Plus) -> Result<Cow<'a, str>> {
     percent::decode(raw, plus).map_err(|rule| Problem::invalid(field, rule))
 }
 
-/// The stream that a path segment names.
+/// Reads the stream that a path segment names.
 pub(crate) fn stream(segment: &str) -> Result<StreamId> {
     let name = percent_decode("stream", segment, Plus::Itself)?;
     stream_named("stream", &name)
 }
 
-/// A stream by its name; the metadata stream of the longest name is two bytes longer than other names.
+/// Reads the name of a stream. The metadata stream of the longest name is two bytes longer than other names.
 pub(crate) fn stream_named(field: &str, name: &str) -> Result<StreamId> {
     let found = match name.strip_prefix("$$") {
         Some(described) if name.len() > limits::STREAM_NAME_BYTES_MAX => {
@@ -30,7 +30,7 @@ pub(crate) fn stream_named(field: &str, name: &str) -> Result<StreamId> {
     found.map_err(|error| Problem::invalid_at(field, &error))
 }
 
-/// A beginning of stream names, or a category: as a name, but it may be empty.
+/// Reads a prefix of stream names, or a category. It must be the name of a stream or empty.
 pub(crate) fn name_part(field: &str, text: &str) -> Result<String> {
     if !text.is_empty() {
         stream_named(field, text)?;
@@ -56,7 +56,7 @@ pub(crate) fn number(field: &str, text: &str, max: u64) -> Result<u64> {
         })
 }
 
-/// The parameters of a query string. Each must be asked for: [`Parameters::end`] refuses the others.
+/// The parameters of a query string. Unknown parameters are refused.
 #[derive(Debug)]
 pub(crate) struct Parameters<'a> {
     pairs: Vec<(Cow<'a, str>, &'a str)>,
@@ -89,7 +89,7 @@ impl<'a> Parameters<'a> {
         Ok(Self { pairs, known })
     }
 
-    /// The value of a parameter that may stand once.
+    /// Returns the value of a parameter that may stand once.
     pub(crate) fn one(&self, name: &'static str) -> Result<Option<Cow<'a, str>>> {
         let mut values = self.raw(name);
         let Some(value) = values.next() else {
@@ -101,7 +101,7 @@ impl<'a> Parameters<'a> {
         percent_decode(name, value, Plus::Space).map(Some)
     }
 
-    /// The values of a parameter that may be repeated.
+    /// Returns the values of a parameter that may be repeated.
     pub(crate) fn many(&self, name: &'static str) -> Result<Vec<Cow<'a, str>>> {
         self.raw(name)
             .map(|value| percent_decode(name, value, Plus::Space))
@@ -116,7 +116,7 @@ impl<'a> Parameters<'a> {
             .map(|(_, value)| *value)
     }
 
-    /// `expected=`; `any` if absent.
+    /// Reads the parameter `expected`; the default is `any`.
     pub(crate) fn expected(&self) -> Result<ExpectedRevision> {
         let Some(text) = self.one("expected")? else {
             return Ok(ExpectedRevision::Any);

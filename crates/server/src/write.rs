@@ -19,7 +19,7 @@ use crate::problem::{self, Problem, Result};
 /// The header that names the owner of the log that a change went to.
 const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
-/// `POST /streams/{stream}`
+/// Carries out `POST /streams/{stream}`.
 pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let stream = call.stream()?;
@@ -38,7 +38,7 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
     Ok(answer)
 }
 
-/// `POST /append`
+/// Carries out `POST /append`.
 pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
@@ -55,7 +55,7 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
     Ok(answer)
 }
 
-/// Adds the owner of the log that a change went to, if that is another node.
+/// Adds a header that names the owner of the log to which a change went, if that is another node.
 fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
     let Some(cluster) = &call.state.cluster else {
         return;
@@ -77,7 +77,7 @@ async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended
     Ok(outcome?)
 }
 
-/// `DELETE /streams/{stream}`
+/// Carries out `DELETE /streams/{stream}`.
 pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["expected", "tombstone"])?;
     let stream = call.stream()?;
@@ -100,7 +100,7 @@ pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
     Ok(stored(call, deleted.log, &Stored::from(&deleted)))
 }
 
-/// `PUT /streams/{stream}/metadata`
+/// Carries out `PUT /streams/{stream}/metadata`.
 pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let parameters = call.parameters(&["expected"])?;
     let (stream, expected) = (call.stream()?, parameters.expected()?);
@@ -126,14 +126,14 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
     Ok(stored(call, set.log, &Stored::from(&set)))
 }
 
-/// The answer to a change that has no events of the caller, with the hint who owns its log.
+/// Makes the answer to a change that has no events of the caller, with the hint who owns its log.
 fn stored(call: &Call<'_>, log: LogId, stored: &Stored) -> Answer {
     let mut answer = json(StatusCode::OK, answer::write(stored));
     hint_owner(call, log, &mut answer);
     answer
 }
 
-/// Bodies must say that they are JSON. A page of another site cannot make a browser send that
+/// Refuses a body that does not say that it is JSON. A page of another site cannot make a browser send such a body
 /// without asking first, so it cannot write to a server on the user's own machine.
 pub(crate) fn check_media_type(call: &Call<'_>) -> Result<()> {
     check_content_encoding(call)?;
@@ -155,7 +155,7 @@ pub(crate) fn check_media_type(call: &Call<'_>) -> Result<()> {
     .field("Content-Type"))
 }
 
-/// Bodies must not be compressed: what cannot be undone must not be stored.
+/// Refuses a compressed body: what cannot be undone must not be stored.
 fn check_content_encoding(call: &Call<'_>) -> Result<()> {
     let codings = call.headers().get_all(CONTENT_ENCODING);
     let unknown = codings

@@ -1,13 +1,13 @@
-//! The choices of a schedule: drawn at random and recorded, or replayed.
+//! The choices of a schedule, which are drawn at random and recorded, or replayed.
 //!
 //! A schedule is nothing but the list of its choices. So it is replayed exactly by its seed, and it is shrunk by
-//! leaving choices out and making them smaller: 0 is always the tamest choice, and a list that has ended goes on with
-//! zeros.
+//! leaving choices out and making them smaller: 0 is always the choice with the fewest faults, and a list that has
+//! ended goes on with zeros.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Where choices come from.
+/// The source of the choices.
 #[derive(Debug)]
 pub struct Choices {
     random: Option<SmallRng>,
@@ -16,7 +16,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Choices drawn at random.
+    /// Makes choices that are drawn at random from a seed.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl Choices {
         }
     }
 
-    /// Choices made before.
+    /// Makes choices that repeat a list.
     #[must_use]
     pub fn replay(made: Vec<u32>) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Choices {
         }
     }
 
-    /// One of `count` things: 0 to `count - 1`.
+    /// Chooses one of `count` things, and returns its number: 0 to `count - 1`.
     pub fn pick(&mut self, count: u32) -> u32 {
         if let Some(random) = &mut self.random {
             let choice = random.random_range(0..count.max(1));
@@ -48,18 +48,18 @@ impl Choices {
         choice.min(count.max(1) - 1)
     }
 
-    /// The place of one of so many things.
+    /// Chooses one of `count` things, and returns its index.
     pub fn index(&mut self, count: usize) -> usize {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         usize::try_from(self.pick(count)).unwrap_or(usize::MAX)
     }
 
-    /// True in `part` of `of` cases.
+    /// Returns true in `part` of `of` cases.
     pub fn chance(&mut self, part: u32, of: u32) -> bool {
         self.pick(of) >= of - part
     }
 
-    /// The choices made so far.
+    /// Returns the choices made so far.
     #[must_use]
     pub fn into_made(self) -> Vec<u32> {
         self.made

@@ -1,11 +1,11 @@
-//! A database for schedules: the [tables of the tests](gesta_testkit::database), with what each stream was at any
+//! A database for schedules: the [tables of the tests](gesta_testkit::database), with the state of each stream at any
 //! moment, and fail-overs that lose commits.
 //!
-//! It is as strict as a real one, and stricter: an insert that would break the contract although its condition holds (a
+//! It is stricter than a real database: an insert that would break the contract although its condition holds (a
 //! revision used again, a row under the name of another stream) is reported as a violation.
 //!
-//! Why not the faulty store of the test kit: its connections are tasks, whose turns the runtime chooses. Here every
-//! answer is there at once, and the schedule chooses when it is made and when it arrives.
+//! Why the faulty store of the test kit is not used: its connections are tasks, whose turns the runtime chooses. Here
+//! every answer can be had at once, and the schedule chooses when it is made and when it arrives.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,34 +24,34 @@ use gesta_core::{
 };
 use gesta_testkit::database::{Log, Moment, Stored};
 
-/// The state of a stream that claims are judged by.
+/// The state of a stream by which claims are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamTruth {
-    /// The last revision that readers can see.
+    /// Last revision that readers can see.
     pub visible: Option<Revision>,
-    /// The last revision, deleted events included.
+    /// Last revision, with deleted events.
     pub last: Option<Revision>,
-    /// The id of the last event, scavenged or not.
+    /// Id of the last event, whether it was scavenged or not.
     pub last_id: Option<EventId>,
-    /// The last revision of the metadata stream.
+    /// Last revision of the metadata stream.
     pub meta: Option<Revision>,
-    /// The stream was closed for ever.
+    /// True if the stream was closed for ever.
     pub is_tombstoned: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     log: Log,
-    /// Grows with each loss of commits.
+    /// Number of the history. It grows with each loss of commits.
     history: u64,
-    /// Counts everything that changes what is stored.
+    /// Number of the moment. It grows with each change of what is stored.
     moment: u64,
-    /// What each stream was, and from which moment on.
+    /// States of each stream, each with the moment from which it was so.
     truths: HashMap<StreamId, Vec<(u64, StreamTruth)>>,
     violations: Vec<String>,
 }
 
-/// The database. Cheap to clone: all clones are one.
+/// The database. It is cheap to clone, and all clones are the same database.
 #[derive(Debug, Clone, Default)]
 pub struct Database {
     state: Arc<Mutex<State>>,
@@ -62,7 +62,8 @@ impl Database {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chained insert: stores the batch if the row that it follows is the last one.
+    /// Carries out the chained insert: stores the batch if the row that it follows is the last one. Returns true if the
+    /// batch is stored.
     pub fn insert(&self, batch: &Batch, writer: WriterEpoch) -> bool {
         let mut state = self.state();
         if !state.log.is_followed_by(batch) {
@@ -83,37 +84,37 @@ impl Database {
         true
     }
 
-    /// What was found to be wrong.
+    /// Returns the violations of the contract that were found.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    /// The number of the present history.
+    /// Returns the number of the present history.
     #[must_use]
     pub fn history(&self) -> u64 {
         self.state().history
     }
 
-    /// The present moment: it grows with every change.
+    /// Returns the present moment, which grows with every change.
     #[must_use]
     pub fn moment(&self) -> u64 {
         self.state().moment
     }
 
-    /// The end of the log.
+    /// Returns the end of the log.
     #[must_use]
     pub fn end(&self) -> LogEnd {
         self.state().log.end()
     }
 
-    /// What a stream is now.
+    /// Returns the state of a stream now.
     #[must_use]
     pub fn truth(&self, stream: &StreamId) -> StreamTruth {
         self.state().truth(stream)
     }
 
-    /// True if the stream was so at some moment from `since` on.
+    /// Returns true if `is_so` holds for the state of the stream at some moment from `since` on.
     #[must_use]
     pub fn was_ever(
         &self,
@@ -131,7 +132,7 @@ impl Database {
         is_so(&before) || truths[first..].iter().any(|(_, truth)| is_so(truth))
     }
 
-    /// The ids of the events of a stream, in their order.
+    /// Returns the ids of the events of a stream, in their order.
     #[must_use]
     pub fn ids_of(&self, stream: &StreamId) -> Vec<EventId> {
         let state = self.state();
@@ -140,13 +141,13 @@ impl Database {
         of_stream.map(|row| row.id).collect()
     }
 
-    /// All rows of the present history, removed ones included.
+    /// Returns all rows of the present history, with those that were removed.
     #[must_use]
     pub fn rows(&self) -> Vec<Stored> {
         self.state().log.rows().to_vec()
     }
 
-    /// A page of the log: the events after `after`, up to `to`, at most `limit`.
+    /// Returns a page of the log: the events after `after`, up to `to`, at most `limit`.
     #[must_use]
     pub fn page(&self, after: Position, to: Position, limit: usize) -> Rows {
         let slice = LogSlice {
@@ -170,7 +171,7 @@ impl Database {
         state.advance([stream.clone()]);
     }
 
-    /// A fail-over to a standby that has not got the newest rows.
+    /// Makes a fail-over to a standby that lacks the newest `count` rows.
     pub fn lose_newest(&self, count: usize) {
         let mut state = self.state();
         let lost = state.log.lose_newest(count);
@@ -215,8 +216,8 @@ fn not_simulated<T>() -> Result<T> {
     Err(Error::unavailable("not simulated"))
 }
 
-/// The reads that jobs do. Every answer is there at once: when a job is done, and when its answer arrives, the schedule
-/// says.
+/// The reads that jobs do. Every answer can be had at once; the schedule decides when a job is done, and when its
+/// answer arrives.
 #[async_trait]
 impl Backend for Database {
     fn info(&self) -> Arc<BackendInfo> {

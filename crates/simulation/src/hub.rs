@@ -1,4 +1,4 @@
-//! The tail hub of a process, as far as it is pure: the lane of the log, its reader, and one subscriber to all events.
+//! The pure part of the tail hub of a process: the lane of the log, its reader, and one subscriber to all events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,47 +11,49 @@ use tokio::sync::watch;
 
 use crate::database::Database;
 
-/// Events and bytes that the ring holds: few, so that positions of subscribers often lie before it.
+/// Most events that the ring holds. They are few, so that positions of subscribers often lie before it.
 const RING_EVENTS_MAX: usize = 6;
 const RING_BYTES_MAX: usize = usize::MAX;
-/// Events that a page holds.
+/// Most events that a page holds.
 const PAGE_EVENTS_MAX: usize = 3;
 
-/// A read for the hub.
+/// A read that the hub has begun.
 #[derive(Debug)]
 enum Read {
-    /// What the lane has asked for.
+    /// The read that the lane has asked for.
     Lane(Work),
-    /// The page after a position, up to where the ring begins, for the subscriber.
+    /// The read of a page for the subscriber: the events after the first position, up to the second, where the ring
+    /// begins.
     Page(Position, Position),
-    /// The end of the log, for a subscriber that begins.
+    /// The read of the end of the log, for a subscriber that begins.
     Begin,
 }
 
-/// What a read has given.
+/// What a read has found.
 #[derive(Debug)]
 enum Found {
     Rows(Rows),
     End(LogEnd),
 }
 
-/// A subscriber that has begun before the first event.
+/// A subscriber that began before the first event.
 #[derive(Debug)]
 struct Subscriber {
     _interest: Interest,
     generation: u64,
     position: Position,
-    /// What it was given.
+    /// Positions and ids of the events that the subscriber was given.
     events: Vec<(Position, EventId)>,
 }
 
-/// The hub.
+/// The tail hub of a process.
 pub struct Hub {
     lane: Arc<Lane>,
     subscriber: Option<Subscriber>,
-    /// Kept from before the end of the log is asked for until the subscriber has begun.
+    /// Interest of a subscriber that begins. It is kept from before the end of the log is asked for until the
+    /// subscriber has begun.
     interest: Option<Interest>,
-    /// Reads under way; those that are executed have an answer, and the history that it is of.
+    /// Reads under way. A read that is executed has an answer, with the number of its history.
     reads: VecDeque<(Read, Option<(Found, u64)>)>,
     is_lane_reading: bool,
 }
@@ -80,12 +82,12 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// The process knows of this history.
+    /// Tells the hub of a history that the process knows.
     pub fn keep_up(&self, history: u64) {
         self.lane.keep_up(history);
     }
 
-    /// The process has committed a batch.
+    /// Tells the hub of a batch that the process has committed.
     pub fn committed(&self, history: u64, batch: &Batch) {
         self.lane.committed(history, batch);
     }
@@ -95,23 +97,24 @@ impl Hub {
         self.lane.doubt();
     }
 
-    /// Another process has told of this position.
+    /// Tells the hub of a position that another process has announced.
     pub fn heard(&self, position: Position) {
         self.lane.heard(position);
     }
 
-    /// Something may have been missed, as once in a while.
+    /// Lets the hub look for rows that it may have missed, as it does once in a while.
     pub fn poll(&self) {
         self.lane.doubt();
     }
 
-    /// True if the hub waits for a read.
+    /// Returns true if the hub waits for a read.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// The oldest read goes on: it is executed, or its answer arrives. Returns the history that an answer is of.
+    /// Lets the oldest read go on: it is executed, or its answer arrives. Returns the history of an answer that has
+    /// arrived.
     pub fn go_on(&mut self, database: &Database) -> Option<u64> {
         let (read, answer) = self.reads.pop_front()?;
         let Some((found, history)) = answer else {
@@ -175,7 +178,7 @@ impl Hub {
         }
     }
 
-    /// The reader and the subscriber do what they can without waiting. True if something was done.
+    /// Lets the reader and the subscriber do what they can without waiting. Returns true if they have done something.
     pub fn work(&mut self, history: u64) -> bool {
         self.lane.keep_up(history);
         let mut has_worked = false;
@@ -233,10 +236,11 @@ impl Hub {
         }
     }
 
-    /// Checks what the subscriber was given against the log. `is_at_peace`: it must have all of it.
+    /// Checks what the subscriber was given against the log. If `is_at_peace`, the subscriber must have been given all
+    /// of it.
     ///
     /// # Errors
-    /// What is missing, doubled or of another history.
+    /// The event that is missing, doubled or of another history.
     pub fn check(&self, database: &Database, is_at_peace: bool) -> Result<(), String> {
         let Some(subscriber) = &self.subscriber else {
             return Ok(());

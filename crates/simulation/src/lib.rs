@@ -1,4 +1,4 @@
-//! Deterministic simulation of the append pipeline, and of nodes that forward to each other.
+//! A deterministic simulation of the append pipeline, and of nodes that forward to each other.
 //!
 //! Why: the faults that break promises are schedules (a batch that is lost *and* a process that sleeps *and* a stream
 //! that is scavenged), and nobody thinks of all of them. Here the pure core of the pipeline runs in several simulated
@@ -7,19 +7,20 @@
 //! commits, scavenging, restarts, retries. Every answer is checked against a model of the contract. A schedule that
 //! breaks a promise is replayed by its seed, and shrunk.
 //!
-//! A schedule has one of two forms. Either the processes know nothing of each other, or they are *nodes*: callers come
-//! to any of them, and calls travel on lanes, by the cores of `gesta-link` and `gesta-node`, to the node that is taken
-//! for the owner of the log. Then links break, fall silent in one direction and heal, nodes die, come back and shut
-//! down in order, deadlines pass, and calls that come back are appended directly.
+//! A schedule has one of two forms. In one form, the processes know nothing of each other. In the other they are
+//! *nodes*: callers come to any of them, and calls travel on lanes, by the cores of `gesta-link` and `gesta-node`, to
+//! the node that is taken for the owner of the log. Then links break, fall silent in one direction and heal, nodes die,
+//! come back and shut down in order, deadlines pass, and calls that come back are appended directly.
 //!
-//! Owners are not told by the membership of `gesta-cluster`, which has a simulation of its own, but by an adversary
-//! that tells any node anything at any time: two nodes own the log, or none; news is late, old or contradictory; the
-//! log moves while calls are in flight. For safety this is stronger than the real one, since a lease is never evidence.
+//! The membership of `gesta-cluster`, which has a simulation of its own, does not decide who owns the log. An adversary
+//! does, which tells any node anything at any time: two nodes own the log, or none; news is late, old or contradictory;
+//! the log moves while calls are in flight. For safety this is stronger than the real membership, since a lease is
+//! never evidence.
 //!
 //! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
 //!
 //! * `choices`: what a schedule is made of; `schedule`: what may happen, and what a schedule has more of than others;
-//!   `process`, `hub`, `nodes`, `database`: those to whom it happens;
+//!   `process`, `hub`, `nodes`, `database`: the parts to which it happens;
 //! * `model`: what was promised.
 
 pub mod choices;
@@ -38,22 +39,22 @@ use crate::schedule::{Form, Trace};
 /// A schedule that breaks a promise.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was broken.
+    /// Promise that the schedule of the seed breaks.
     pub what: String,
-    /// What the schedule is about.
+    /// Form of the schedule.
     pub form: Form,
-    /// The seed of the schedule.
+    /// Seed of the schedule.
     pub seed: u64,
-    /// Its choices, shrunk.
+    /// Choices of the schedule, shrunk.
     pub choices: Vec<u32>,
-    /// What the shrunk schedule breaks.
+    /// Promise that the shrunk schedule breaks.
     pub shrunk: String,
 }
 
 /// Runs the schedule of a seed.
 ///
 /// # Errors
-/// The promise that it breaks.
+/// The schedule, if it breaks a promise.
 pub fn check(form: Form, seed: u64) -> Result<(), Box<Finding>> {
     let (outcome, made) = run(form, Choices::from_seed(seed), Trace::Off);
     let Err(what) = outcome else {
@@ -74,9 +75,9 @@ pub fn check(form: Form, seed: u64) -> Result<(), Box<Finding>> {
     }))
 }
 
-/// Runs a schedule; a panic is a broken promise like any other.
+/// Runs a schedule. A panic is a broken promise like any other.
 ///
-/// Returns what it breaks, if anything, and its choices.
+/// Returns the promise that the schedule breaks, if any, and its choices.
 pub fn run(form: Form, choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
     let ran = catch_unwind(AssertUnwindSafe(|| schedule::run(form, choices, trace)));
     ran.unwrap_or_else(|panic| {

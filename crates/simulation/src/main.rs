@@ -1,4 +1,4 @@
-//! Runs many schedules and tells what they found.
+//! Runs many schedules and prints what they found.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

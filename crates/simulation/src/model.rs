@@ -1,4 +1,5 @@
-//! What callers were promised: every command with its answer, checked against what the database held and holds.
+//! What callers were promised: records every command with its answer, and checks it against what the database held and
+//! holds.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,45 +15,45 @@ use crate::database::{Database, StreamTruth};
 /// What a command asks of one stream.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// The stream that the claim is about.
+    /// Stream that the claim is about.
     pub stream: StreamId,
-    /// The stream that the events go to.
+    /// Stream to which the events go. For a delete or a change of metadata it is the metadata stream.
     pub target: StreamId,
-    /// The claim.
+    /// Claim about the stream.
     pub claim: StreamClaim,
-    /// Ids of the events, if they are known to the caller.
+    /// Ids of the events, if the caller knows them.
     pub ids: Vec<EventId>,
 }
 
 /// A claim about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamClaim {
-    /// About its last revision.
+    /// The claim is about the last revision of the stream.
     Expected(ExpectedRevision),
-    /// About its last event.
+    /// The claim is about the last event of the stream.
     After(After),
 }
 
-/// A command and what became of it.
+/// A command, and what became of it.
 #[derive(Debug)]
 pub struct Record {
-    /// What was asked.
+    /// What the command asks, by stream.
     pub asked: Vec<Asked>,
-    /// The moment before which nothing was asked.
+    /// Moment of the database at which the command was given.
     pub since: u64,
-    /// The command that this one repeats, or itself.
+    /// Number of the command that this one repeats, or of this one.
     pub original: usize,
-    /// The process that it was given to.
+    /// Number of the process to which the command was given.
     pub process: usize,
-    /// When it was given, since the start.
+    /// Time at which the command was given, since the start.
     pub given: Duration,
-    /// The answer, if there is one. A command whose process has died has none.
+    /// Answer, if there is one. A command whose process has died has none.
     pub answer: Option<Result<Appended>>,
-    /// Its process has died.
+    /// True if the process of the command has died.
     pub is_orphaned: bool,
-    /// How often it was handed to a sequencer.
+    /// How many times the command was handed to a sequencer.
     pub handed: u32,
-    /// Set if it was handed over in the order of its invocation.
+    /// Way of the command, if it was handed over in the order of its invocation.
     pub way: Option<Way>,
 }
 
@@ -60,24 +61,24 @@ pub struct Record {
 /// invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// To the sequencer of the process.
+    /// The command went to the sequencer of the process.
     Here,
-    /// On lanes, and no other attempt was made than the one that was answered.
+    /// The command went on lanes, and no attempt was made but the one that was answered.
     Lane,
 }
 
-/// All commands.
+/// The record of all commands.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// By ticket.
+    /// Commands, by ticket.
     pub records: Vec<Record>,
 }
 
 impl Model {
-    /// Takes an answer and checks it.
+    /// Records an answer and checks it.
     ///
     /// # Errors
-    /// The promise that it breaks.
+    /// The promise that the answer breaks.
     pub fn answered(
         &mut self,
         ticket: usize,
@@ -129,7 +130,8 @@ impl Model {
         Ok(())
     }
 
-    /// Where the events of an append without conditions are stored, if its place among others is certain.
+    /// Returns where the events of an append without conditions are stored, if the order among other appends is
+    /// certain.
     fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position)>> {
         let record = &self.records[ticket];
         let any = StreamClaim::Expected(ExpectedRevision::Any);
@@ -146,7 +148,7 @@ impl Model {
         })
     }
 
-    /// True if no other command asks for the same events.
+    /// Returns true if no other command asks for the same events.
     #[must_use]
     pub fn is_only_attempt(&self, ticket: usize) -> bool {
         let original = self.records[ticket].original;
@@ -154,10 +156,10 @@ impl Model {
         attempts.count() == 1
     }
 
-    /// Checks that a process that waits for the database alone has given up what is too old.
+    /// Checks that a process that waits for nothing but the database has given up commands that are too old.
     ///
     /// # Errors
-    /// The command that waits.
+    /// The command that still waits.
     pub fn check_ages(
         &self,
         process: usize,
@@ -217,8 +219,8 @@ impl Model {
         Ok(())
     }
 
-    /// A retry of an append whose events were scavenged, or whose stream was deleted in between, may be stored again:
-    /// its events are not there any more.
+    /// Returns true if a retry of an append may be stored again, because its events are not there any more: they were
+    /// scavenged, or their stream was deleted in between.
     fn may_be_stored_again(&self, original: usize, stored: &Archive) -> bool {
         let repeated = self.records.iter().filter(|one| one.original == original);
         let asked = &self.records[original].asked;
@@ -238,8 +240,8 @@ fn is_delete(asked: &Asked) -> bool {
     asked.target != asked.stream
 }
 
-/// What a caller knows an event by: the number in its data, which is its id if the caller has given one. A delete or a
-/// change of metadata has only its id.
+/// Returns what a caller knows an event by: the number in its data, which is its id if the caller has given one. A
+/// delete or a change of metadata has only its id.
 #[must_use]
 pub fn name(row: &Row) -> EventId {
     let text = std::str::from_utf8(&row.data).ok();
@@ -251,19 +253,19 @@ pub fn name(row: &Row) -> EventId {
 #[derive(Debug, Default)]
 pub struct Archive {
     rows: HashMap<EventId, Vec<Row>>,
-    /// How often each event was stored, by history.
+    /// How many times each event was stored, by history.
     times: HashMap<EventId, HashMap<u64, u32>>,
     /// Events that were scavenged.
     removed: HashSet<EventId>,
-    /// Rows of the present history that were seen.
+    /// Number of rows of the present history that were seen.
     seen: usize,
     history: u64,
-    /// When the database was looked at.
+    /// Moment at which the database was last read.
     moment: Option<u64>,
 }
 
 impl Archive {
-    /// Takes what is new in the database.
+    /// Reads what is new in the database.
     pub fn update(&mut self, database: &Database) {
         let moment = Some(database.moment());
         if std::mem::replace(&mut self.moment, moment) == moment {

@@ -1,9 +1,9 @@
-//! What makes a process one node of several: the calls that it forwards, those that it takes, and what it believes
+//! What makes a process one node of several: the calls that it forwards, the calls that it takes, and what it believes
 //! about the owner of the log.
 //!
 //! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer,
-//! a route or a hint of a placement (`gesta_node::cores`). The network between them is here: it delivers the frames of
-//! a lane in their order, late, or only the first ones, in each direction for itself.
+//! a route or a hint of a placement (`gesta_node::cores`). The network between them is simulated here: it delivers the
+//! frames of a lane in their order, late, or only the first ones, in each direction independently.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -17,64 +17,64 @@ use gesta_link::{Address, Hint, Route};
 use gesta_node::cores::{Change, Here, route};
 use tokio::time::Instant;
 
-/// Nodes of a cluster.
+/// Number of nodes of a cluster.
 pub const NODES: usize = 3;
-/// What an owner takes on a lane: little, so that calls often wait.
+/// Credit that an owner gives on a lane. It is small, so that calls often wait.
 pub const CREDIT: Credit = Credit {
     calls: 3,
     bytes: 400,
 };
-/// The log, and the only one.
+/// The log, which is the only one.
 pub const LOG: LogId = LogId(0);
-/// Calls come back after this time without an owner.
+/// Time without an owner after which calls come back.
 const RETURN_AFTER: Duration = Duration::from_secs(1);
 
-/// Whose command it is that a sequencer works on.
+/// The origin of a command on which a sequencer works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ticket {
-    /// Of a caller of this process: its number in the model.
+    /// The command is of a caller of this process. The number is its ticket in the model.
     Own(usize),
-    /// Of a caller of this process, after it had been forwarded and had come back.
+    /// The command is of a caller of this process. It had been forwarded and has come back.
     Returned(usize, Here),
-    /// Of another node.
+    /// The command is a call of another node.
     Taken(Taken),
 }
 
 /// A call of another node that was handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// The place of its lane among all lanes.
+    /// Index of its lane among all lanes.
     pub lane: usize,
-    /// Its number on the lane.
+    /// Number of the call on the lane.
     pub seq: u64,
-    /// Its size.
+    /// Size of the call, in bytes.
     pub bytes: usize,
-    /// What it is.
+    /// Kind of the call.
     pub what: What,
 }
 
-/// What a call is.
+/// The kind of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// An append.
+    /// The call is an append.
     Append,
-    /// A delete, or a change of metadata.
+    /// The call is a delete, or a change of metadata.
     Lifecycle,
-    /// The question whether the state in the owner's memory is up to date, as an entity asks before it answers.
+    /// The call asks whether the state in the owner's memory is up to date, as an entity asks before it answers.
     Question(After),
 }
 
 /// What a node forwards.
 #[derive(Debug, Clone)]
 pub enum Payload {
-    /// A change, and its form on the way, encoded once.
+    /// A change, and its form on the wire, which is encoded once.
     Change(Change, Bytes),
     /// A confirmed read of the state of this stream.
     Question(StreamId),
 }
 
 impl Payload {
-    /// The size of the call.
+    /// Returns the size of the call, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -87,41 +87,41 @@ impl Payload {
 /// A call on its way to the owner.
 #[derive(Debug)]
 pub struct Forth {
-    /// Its number on the lane.
+    /// Number of the call on the lane.
     pub seq: u64,
-    /// What is called.
+    /// What the call asks for.
     pub payload: Payload,
-    /// Whose call it is, in the model.
+    /// Ticket of the call in the model.
     pub record: usize,
-    /// The time that was left when it was written.
+    /// Time that was left for the call when it was written.
     pub remaining: Duration,
-    /// When it was written.
+    /// Time at which the call was written.
     pub written_at: Instant,
 }
 
 /// An answer of an owner.
 #[derive(Debug)]
 pub enum Reply {
-    /// To a change.
+    /// The answer to a change, encoded.
     Changed(Bytes),
-    /// To a question: the state in the owner's memory, and whether it was confirmed.
+    /// The answer to a question: the state in the owner's memory, and whether it was confirmed.
     Answered(After, Result<Appended>),
 }
 
-/// What is on its way back.
+/// A frame on its way back to the forwarder.
 #[derive(Debug)]
 pub enum Back {
-    /// The call was done, or refused for good.
+    /// The call with this number was done, or refused for good.
     Reply(u64, Reply),
-    /// The deadline of the call was over.
+    /// The deadline of the call with this number was over.
     DeadlineOver(u64),
-    /// Nothing from this call on is served; those from `untaken` on were not handed over.
+    /// No call from `from` on is served; those from `untaken` on were not handed over.
     NotHere {
-        /// The first call that is refused.
+        /// Number of the first call that is refused.
         from: u64,
-        /// The first call that was not handed over.
+        /// Number of the first call that was not handed over.
         untaken: u64,
-        /// Who owns the log.
+        /// What the node tells about the owner of the log.
         hint: Hint,
     },
 }
@@ -129,43 +129,43 @@ pub enum Back {
 /// A node in one of its lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Living {
-    /// Its number.
+    /// Number of the node.
     pub node: usize,
-    /// Counts the processes that this node has been.
+    /// Number of the life: how many processes this node has been before.
     pub life: u32,
 }
 
 /// A lane, and the network under it.
 #[derive(Debug)]
 pub struct Lane {
-    /// The number that the forwarder has given it.
+    /// Number that the forwarder has given the lane.
     pub number: u64,
-    /// The forwarder.
+    /// Node that forwards calls on the lane.
     pub edge: Living,
-    /// The node that takes its calls.
+    /// Node that takes the calls of the lane.
     pub owner: Living,
-    /// The owner's end.
+    /// Core of the owner's end of the lane.
     pub receiver: Receiver,
     /// Frames on their way to the owner.
     pub forth: VecDeque<Forth>,
     /// Frames on their way back.
     pub back: VecDeque<Back>,
-    /// Bytes to the owner get lost: nothing arrives until the link breaks.
+    /// True if bytes to the owner get lost: nothing arrives until the link breaks.
     pub is_mute_forth: bool,
-    /// The same for bytes from the owner.
+    /// True if bytes from the owner get lost.
     pub is_mute_back: bool,
-    /// The first frame has arrived.
+    /// True once the first frame has arrived.
     pub is_open: bool,
-    /// The forwarder has given it up. Frames may be under way for a while.
+    /// True if the forwarder has given the lane up. Frames may be under way for a while.
     pub is_ended: bool,
-    /// The owner has given it up.
+    /// True if the owner has given the lane up.
     pub is_reset: bool,
     /// Calls that the owner has not answered.
     pub taken: Vec<Taken>,
 }
 
 impl Lane {
-    /// A lane on which nothing was written.
+    /// Makes a lane on which nothing was written.
     #[must_use]
     pub fn new(number: u64, edge: Living, owner: Living) -> Self {
         Self {
@@ -188,28 +188,29 @@ impl Lane {
 /// What a node has beside its sequencer.
 #[derive(Debug)]
 pub struct Node {
-    /// Its number and life.
+    /// Number and life of the node.
     pub own: Living,
-    /// The forwarder's core. A ticket is the number of a call in the model.
+    /// Core of the forwarder. A ticket is the number of a call in the model.
     pub sender: Sender<usize>,
-    /// The open lane, by its place among all lanes.
+    /// Index of the open lane among all lanes, if there is one.
     pub lane: Option<usize>,
-    /// The calls that the forwarder has.
+    /// Calls that the forwarder has.
     pub calls: HashMap<usize, Payload>,
-    /// The calls that have come back and are to be done here, in any order.
+    /// Calls that have come back and are to be done here, in any order.
     pub returned: Vec<(usize, Payload, Here)>,
-    /// Who owns the log, as this node believes.
+    /// What this node believes about the owner of the log.
     pub placement: Placement,
-    /// The links to the other nodes.
+    /// State of the links to the other nodes.
     pub links: [LinkState; NODES],
-    /// The newest lane of each forwarder.
+    /// Newest lane of each forwarder.
     pub newest: HashMap<Living, Newest>,
-    /// It has given its logs away, takes no more calls, and ends when it has answered those that it has.
+    /// True once the node has given its logs away. Then it takes no more calls, and ends when it has answered those
+    /// that it has.
     pub is_leaving: bool,
 }
 
 impl Node {
-    /// A node that has just started.
+    /// Makes a node that has just started.
     #[must_use]
     pub fn start(own: Living, now: Instant) -> Self {
         let placement = placement(own.node, Believed::default());
@@ -227,13 +228,13 @@ impl Node {
         }
     }
 
-    /// True if the node believes that it owns the log.
+    /// Returns true if the node believes that it owns the log.
     #[must_use]
     pub fn is_mine(&self) -> bool {
         self.placement.is_mine(LOG)
     }
 
-    /// The route that follows from what the node believes.
+    /// Returns the route that follows from what the node believes.
     #[must_use]
     pub fn route(&self) -> Route {
         route(&self.placement, LOG, &address(self.own.node))
@@ -243,15 +244,15 @@ impl Node {
 /// What a node may be told about the owner of the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Believed {
-    /// The owner; `None` is nobody.
+    /// Number of the owner; `None` if the log has no owner.
     pub owner: Option<usize>,
-    /// The owner is giving the log away.
+    /// True if the owner is giving the log away.
     pub is_leaving: bool,
-    /// The number of the ownership.
+    /// Lease epoch of the ownership.
     pub epoch: u64,
 }
 
-/// What a node sees that believes this.
+/// Returns the placement that a node sees that believes this.
 #[must_use]
 pub fn placement(me: usize, believed: Believed) -> Placement {
     let id = |node: usize| NodeId(u32::try_from(node).unwrap_or(u32::MAX));
@@ -274,16 +275,16 @@ pub fn placement(me: usize, believed: Believed) -> Placement {
     }
 }
 
-/// Where the nodes are reached.
+/// Addresses of the nodes.
 const NAMES: [&str; NODES] = ["a:1", "b:1", "c:1"];
 
-/// Where a node is reached.
+/// Returns the address of a node.
 #[must_use]
 pub fn address(node: usize) -> Address {
     Address::new(NAMES[node])
 }
 
-/// The node that is reached there.
+/// Returns the number of the node that has this address.
 #[must_use]
 pub fn node_at(address: &Address) -> usize {
     let place = NAMES.iter().position(|name| *name == address.as_str());

@@ -16,32 +16,33 @@ use crate::database::Database;
 use crate::hub::Hub;
 use crate::nodes::Ticket;
 
-/// Type of events that the database refuses.
+/// Type of the events that the database refuses.
 pub const POISON: &str = "poison";
 
 /// A connection, as both ends see it.
 #[derive(Debug)]
 pub struct Connection {
     epoch: WriterEpoch,
-    /// Sent, and not yet executed.
+    /// Batches that are sent and not executed yet.
     sent: VecDeque<Arc<Batch>>,
-    /// Executed, and not yet received, with the history in which it was executed.
+    /// Outcomes of batches that are executed and not received yet, each with the number of the history in which it was
+    /// executed.
     answers: VecDeque<(BatchOutcome, u64)>,
-    /// The client is told *unknown* for so many of the oldest batches whatever their answers are: it gave up waiting
-    /// for them.
+    /// Number of the oldest batches for which the client gave up waiting. It is told *unknown* for them, whatever their
+    /// answers are.
     given_up: usize,
-    /// The client has lost it: every answer is *unknown*.
+    /// True if the client has lost the connection. Then every answer is *unknown*.
     is_cut: bool,
-    /// Answers that the client still awaits.
+    /// Number of answers that the client still awaits.
     awaited: usize,
 }
 
 /// A read under way.
 #[derive(Debug)]
 enum Read {
-    /// Not yet executed.
+    /// The read is not executed yet.
     Asked(JobId, Job),
-    /// Executed in this history, and not yet received.
+    /// The read was executed in the history with this number, and its answer is not received yet.
     Done(JobId, Answer, u64),
 }
 
@@ -52,20 +53,20 @@ pub struct Process {
     connection: Option<Connection>,
     is_connecting: bool,
     reads: Vec<Read>,
-    /// Number of the history that the sequencer knows of.
+    /// Number of the history that the sequencer knows.
     history: u64,
     /// Answers given since the last look.
     pub answers: Vec<(Ticket, Result<Appended>)>,
-    /// The tail hub.
+    /// Tail hub of the process.
     pub hub: Hub,
     /// Messages sent since the last look.
     pub signals: Vec<Signal>,
-    /// Statements of connections that the process has closed: the database may still execute them, in this order.
+    /// Statements of connections that the process has closed. The database may still execute them, in this order.
     pub left_behind: Vec<(Arc<Batch>, WriterEpoch)>,
     is_stopped: bool,
 }
 
-/// What is fixed about all processes.
+/// Returns the settings that are the same for all processes.
 #[must_use]
 pub fn setting() -> Setting {
     Setting {
@@ -88,7 +89,7 @@ pub fn setting() -> Setting {
 }
 
 impl Process {
-    /// A process that has just started.
+    /// Makes a process that has just started.
     #[must_use]
     pub fn start(database: &Database, now: Now) -> Self {
         Self {
@@ -105,13 +106,13 @@ impl Process {
         }
     }
 
-    /// Brings an input in, and does what comes out.
+    /// Gives the sequencer an input, and does what it asks for.
     pub fn input(&mut self, input: Input<Ticket>, now: Now) {
         self.sequencer.on(input, now);
         self.work(now);
     }
 
-    /// Lets the sequencer work.
+    /// Lets the sequencer work, and does what it asks for.
     pub fn work(&mut self, now: Now) {
         self.sequencer.work(now);
         for output in self.sequencer.take_outputs() {
@@ -142,32 +143,32 @@ impl Process {
         }
     }
 
-    /// When the sequencer wants to be woken.
+    /// Returns when the sequencer wants to be woken.
     #[must_use]
     pub fn wake_at(&self) -> Option<tokio::time::Instant> {
         self.sequencer.wake_at()
     }
 
-    /// True once everything is answered after [`Input::Close`].
+    /// Returns true once everything is answered after [`Input::Close`].
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    /// A read of the hub goes on.
+    /// Lets a read of the hub go on.
     pub fn go_on_with_hub(&mut self, database: &Database, now: Now) {
         if let Some(history) = self.hub.go_on(database) {
             self.see_history(history, now);
         }
     }
 
-    /// Why appends cannot succeed, if so.
+    /// Returns the reason why appends cannot succeed, if there is one.
     #[must_use]
     pub fn why_not_ready(&self, now: Now) -> Option<String> {
         self.sequencer.why_not_ready(now.instant)
     }
 
-    /// Tells of another history before anything that was learnt from it.
+    /// Tells the process of another history, before anything that was learnt from that history.
     pub fn see_history(&mut self, number: u64, now: Now) {
         if number > self.history {
             self.history = number;
@@ -177,7 +178,7 @@ impl Process {
         }
     }
 
-    /// The number of the history that the process knows of.
+    /// Returns the number of the history that the process knows.
     #[must_use]
     pub fn history(&self) -> u64 {
         self.history
@@ -185,13 +186,13 @@ impl Process {
 
     // ---- what the schedule can let happen ----
 
-    /// A connection is being opened.
+    /// Returns true if a connection is being opened.
     #[must_use]
     pub fn is_connecting(&self) -> bool {
         self.is_connecting
     }
 
-    /// The connection is open now.
+    /// Opens the connection.
     pub fn connected(&mut self, epoch: WriterEpoch, history: u64, now: Now) {
         self.is_connecting = false;
         self.connection = Some(Connection {
@@ -213,13 +214,13 @@ impl Process {
         }
     }
 
-    /// The connection could not be opened.
+    /// Lets the opening of the connection fail.
     pub fn not_connected(&mut self, error: Error, now: Now) {
         self.is_connecting = false;
         self.input(Input::Connected(Err(error)), now);
     }
 
-    /// A batch waits in the database.
+    /// Returns true if a batch waits in the database.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.connection
@@ -227,7 +228,7 @@ impl Process {
             .is_some_and(|connection| !connection.sent.is_empty())
     }
 
-    /// The database executes the next batch of the connection.
+    /// Lets the database execute the next batch of the connection. `fails` is the outcome, if it is given.
     pub fn execute(&mut self, database: &Database, fails: Option<BatchOutcome>) {
         let Some(connection) = &mut self.connection else {
             return;
@@ -238,7 +239,7 @@ impl Process {
         }
     }
 
-    /// The sequencer awaits an answer that has arrived, or will not.
+    /// Returns true if the sequencer awaits an answer that has arrived, or that will not arrive.
     #[must_use]
     pub fn has_answer(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| {
@@ -246,7 +247,7 @@ impl Process {
         })
     }
 
-    /// The next answer is received.
+    /// Lets the process receive the next answer.
     pub fn receive(&mut self, now: Now) {
         let Some(connection) = &mut self.connection else {
             return;
@@ -271,7 +272,7 @@ impl Process {
         }
     }
 
-    /// True if the deadline of the oldest batch can pass.
+    /// Returns true if the deadline of the oldest batch can pass.
     #[must_use]
     pub fn can_give_up(&self) -> bool {
         self.connection
@@ -279,15 +280,15 @@ impl Process {
             .is_some_and(|connection| connection.given_up < connection.awaited)
     }
 
-    /// The deadline of the oldest batch passes, though its answer may be here already: noticed late, as after a pause
-    /// of the process.
+    /// Lets the deadline of the oldest batch pass, though its answer may be here already. This is noticed late, as
+    /// after a pause of the process.
     pub fn give_up(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.given_up += 1;
         }
     }
 
-    /// A connection is open.
+    /// Returns true if a connection is open.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connection
@@ -295,7 +296,7 @@ impl Process {
             .is_some_and(|connection| !connection.is_cut)
     }
 
-    /// The connection is cut. Returns what may still be executed by the database, in this order.
+    /// Cuts the connection. Returns the statements that the database may still execute, in this order.
     pub fn cut(&mut self) -> Vec<(Arc<Batch>, WriterEpoch)> {
         let Some(connection) = &mut self.connection else {
             return Vec::new();
@@ -307,8 +308,8 @@ impl Process {
         sent.map(|batch| (batch, epoch)).collect()
     }
 
-    /// The sequencer recovers, and nothing is under way but the opening of a connection, or a pause before the next
-    /// try.
+    /// Returns true if the sequencer recovers, and nothing is under way but the opening of a connection, or a pause
+    /// before the next attempt.
     #[must_use]
     pub fn waits_for_connection(&self) -> bool {
         let awaits = |connection: &Connection| connection.awaited > 0;
@@ -317,13 +318,14 @@ impl Process {
             && !self.connection.as_ref().is_some_and(awaits)
     }
 
-    /// Reads under way.
+    /// Returns the number of reads under way.
     #[must_use]
     pub fn reads(&self) -> usize {
         self.reads.len()
     }
 
-    /// A read goes on: it is executed, or its answer is received.
+    /// Lets a read go on: it is executed, or its answer is received. `fails` is the error of the execution, if it is
+    /// given.
     pub fn go_on_reading(
         &mut self,
         which: usize,
@@ -350,7 +352,7 @@ impl Process {
     }
 }
 
-/// What the database says to a batch.
+/// Returns what the database answers to a batch.
 fn execute(database: &Database, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
     let is_poison = |row: &gesta_core::backend::Row| row.event_type.as_str() == POISON;
     if batch.rows.iter().any(is_poison) {

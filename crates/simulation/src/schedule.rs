@@ -29,11 +29,11 @@ use crate::model::{Archive, Asked, Model, Record, StreamClaim, Way, name};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{POISON, Process, setting};
 
-/// Processes that append to the log, if they are no nodes.
+/// Number of processes that append to the log, if they are no nodes.
 const PROCESSES: usize = 2;
-/// Steps before peace.
+/// Most steps before peace.
 const STEPS_MAX: u32 = 160;
-/// Steps in which everything must be answered once there is peace.
+/// Most steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 /// The faults in the table of [`World::step_of_processes`].
@@ -43,39 +43,39 @@ const FAULTS: Faults = Faults {
     failing_read: 91,
 };
 
-/// A message under way to a process.
+/// A message under way to the process with this number.
 type Message = (usize, Signal);
 
-/// All that one schedule acts on and looks at. It has more fields than most structs, for that is everything.
+/// Everything on which one schedule acts and at which it looks. So it has more fields than most structs.
 struct World {
     form: Form,
     choices: Choices,
     database: Database,
     processes: Vec<Process>,
-    /// What the processes are beside, if they are nodes.
+    /// The parts of the processes that make them nodes; empty if they are no nodes.
     nodes: Vec<Node>,
     /// All lanes that were ever opened.
     lanes: Vec<Lane>,
-    /// Number of the newest ownership that any node was told of.
+    /// Lease epoch of the newest ownership of which any node was told.
     epoch: u64,
     /// Answers to callers of nodes since the last look.
     settled: Vec<(usize, Result<Appended>)>,
-    /// What was found to be wrong about lanes.
+    /// Violation of the rules of a lane that was found.
     violation: Option<String>,
     is_at_peace: bool,
-    /// What has happened to calls between nodes, and how often.
+    /// How many times each thing has happened to calls between nodes.
     reached: BTreeMap<&'static str, u32>,
-    /// Statements of connections that were cut, which the database may still execute.
+    /// Statements of connections that were cut. The database may still execute them.
     limbo: VecDeque<(Arc<Batch>, WriterEpoch)>,
     messages: Vec<Message>,
     model: Model,
     archive: Archive,
     start: Instant,
-    /// Since the start.
+    /// Time since the start.
     time: Duration,
     epochs: i64,
     ids: u128,
-    /// Requests of commands, to be repeated.
+    /// Requests of commands that can be repeated, by ticket.
     requests: Vec<Option<Request>>,
     /// What this schedule has more of than others.
     emphasis: Emphasis,
@@ -92,9 +92,9 @@ enum Ids {
 /// What a schedule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Processes that know nothing of each other.
+    /// The processes know nothing of each other.
     Processes,
-    /// Nodes that forward calls to the one that they take for the owner of the log.
+    /// The processes are nodes, which forward calls to the node that they take for the owner of the log.
     Nodes,
 }
 
@@ -108,7 +108,7 @@ impl std::fmt::Display for Form {
 }
 
 impl Form {
-    /// Both forms in turn.
+    /// Returns the form of the schedule of a seed. The forms take turns.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         match seed.is_multiple_of(2) {
@@ -118,7 +118,7 @@ impl Form {
     }
 }
 
-/// What a caller can ask for again.
+/// A request that a caller can repeat.
 #[derive(Clone, Debug)]
 enum Request {
     Append(Append),
@@ -126,16 +126,16 @@ enum Request {
     Metadata(SetStreamMetadata, EventId),
 }
 
-/// Whether a schedule tells what happens in it.
+/// Tells whether a schedule prints what happens in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trace {
-    /// It runs silently.
+    /// The schedule prints nothing.
     Off,
-    /// It prints each step to standard error.
+    /// The schedule prints each step to standard error.
     On,
 }
 
-/// Runs a schedule.
+/// Runs a schedule, and returns its choices.
 ///
 /// # Errors
 /// The promise that was broken.
@@ -152,8 +152,8 @@ pub fn run(
     (outcome, world.choices.into_made())
 }
 
-/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach
-/// what they are about.
+/// Runs a schedule of nodes, and returns what has happened to calls between them, and how many times. Tests see by it
+/// that schedules reach what they are about.
 #[must_use]
 pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
     let mut world = World::new(Form::Nodes, choices, Trace::Off);
@@ -234,7 +234,7 @@ impl World {
         self.end_in_peace()
     }
 
-    /// Takes what has come out of the processes, and checks it.
+    /// Takes the outputs of the processes, and checks them.
     fn look(&mut self) -> std::result::Result<(), String> {
         self.archive.update(&self.database);
         if let Some(violation) = self.database.violations().into_iter().next() {
@@ -280,7 +280,8 @@ impl World {
         self.check_unstored(&refused)
     }
 
-    /// Checks the answers that callers were given. Returns who was told that nothing was stored.
+    /// Checks the answers that callers were given. Returns the commands whose callers were told that nothing was
+    /// stored.
     fn settle(&mut self) -> std::result::Result<Vec<usize>, String> {
         let mut refused = Vec::new();
         for (record, result) in std::mem::take(&mut self.settled) {
@@ -295,8 +296,9 @@ impl World {
         Ok(refused)
     }
 
-    /// Who was told that nothing was stored must not be proved wrong by a lost statement that the database may still
-    /// execute: as soon as this holds for one of them, the promise is broken, whether it then executes it or not.
+    /// Checks the commands whose callers were told that nothing was stored. No lost statement that the database may
+    /// still execute must prove that wrong. The promise is broken as soon as the database may execute one that does,
+    /// whether it then executes the statement or not.
     fn check_unstored(&self, refused: &[usize]) -> std::result::Result<(), String> {
         let mut end = self.database.end();
         for (batch, epoch) in &self.limbo {
@@ -354,14 +356,14 @@ impl World {
             .process(&mut self.choices, self.processes.len())
     }
 
-    /// One of the processes to which this can happen.
+    /// Chooses one of the processes to which this can happen.
     fn pick_process_that(&mut self, can: impl Fn(&Process) -> bool) -> Option<usize> {
         let possible = (0..self.processes.len()).filter(|number| can(&self.processes[*number]));
         let possible: Vec<usize> = possible.collect();
         (!possible.is_empty()).then(|| possible[self.choices.index(possible.len())])
     }
 
-    /// Something that is under way goes on: a connection, a batch, an answer, a read.
+    /// Lets something that is under way go on: a connection, a batch, an answer, a read.
     fn go_on(&mut self) {
         let number = self.pick_process();
         let now = self.now();

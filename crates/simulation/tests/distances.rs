@@ -31,18 +31,18 @@ use uuid::Uuid;
 
 const LOG: LogId = LogId(0);
 const MS: Duration = Duration::from_millis(1);
-/// The database works so long on a batch that it stores, and on one that misses.
+/// How long the database works on a batch that it stores. [`MISS`] is the time for a batch that misses.
 const COMMIT: Duration = Duration::from_millis(2);
 const MISS: Duration = Duration::from_micros(200);
-/// A read takes so long, and so much longer for each row.
+/// How long a read takes, without its rows. [`READ_ROW`] is the time for each row.
 const READ: Duration = Duration::from_micros(300);
 const READ_ROW: Duration = Duration::from_micros(3);
-/// A message waits so long in the database.
+/// How long a message waits in the database.
 const NOTIFY: Duration = Duration::from_millis(1);
-/// A caller that was answered comes back after this time.
+/// How long a caller that was answered waits before its next call.
 const CALLER: Duration = Duration::from_micros(100);
 
-/// What is to happen at some time.
+/// An event of the simulation.
 enum Event {
     Connected(usize),
     /// A batch reaches the database.
@@ -57,14 +57,14 @@ enum Event {
     Wakes(usize),
 }
 
-/// One process.
+/// One process, and its callers.
 struct Process {
     sequencer: Sequencer<usize>,
-    /// The way to the database, in one direction.
+    /// How long a message to or from the database takes.
     way: Duration,
-    /// Its callers come back after this time.
+    /// How long the callers wait before their next call.
     pause: Duration,
-    /// The end of the log at its last read.
+    /// End of the log at the last read of the process.
     seen: u64,
     answered: u32,
     /// Its batches that were stored, and their rows.
@@ -73,7 +73,7 @@ struct Process {
     misses: u32,
     signals: u32,
     last_answer: Duration,
-    /// The longest time without an answer.
+    /// Longest time without an answer.
     longest: Duration,
     wakes_at: Option<Instant>,
     is_dead: bool,
@@ -96,17 +96,17 @@ struct World {
     events: Vec<Option<Event>>,
     agenda: BinaryHeap<Reverse<(Duration, usize)>>,
     database: Database,
-    /// Batches that the database has received, in this order; it works on the first.
+    /// Batches that the database has received, in their order. It works on the first.
     queue: VecDeque<(usize, Arc<Batch>)>,
     processes: Vec<Process>,
-    /// So many of a hundred messages are lost.
+    /// Percentage of messages that are lost.
     lost: u64,
     random: Random,
-    /// This process dies when it asks for the first time.
+    /// Number of the process that dies when it asks for the first time, if one does.
     dies_when_it_asks: Option<usize>,
 }
 
-/// Numbers that look random.
+/// A generator of numbers that look random.
 struct Random(u64);
 
 impl Random {
@@ -117,7 +117,7 @@ impl Random {
     }
 }
 
-/// What became of a process.
+/// What one process got done, and how long it waited.
 #[derive(Debug)]
 struct Report {
     per_second: u32,
@@ -131,7 +131,7 @@ fn stream(process: usize, caller: usize) -> StreamId {
 }
 
 impl World {
-    /// Processes so far away (a round trip), with so many callers each.
+    /// Makes processes with these round trips to the database, each with `callers` callers.
     fn new(distances: &[Duration], callers: usize) -> Self {
         let times = Times {
             commit: COMMIT,
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// The database begins to work on the next batch.
+    /// Lets the database begin to work on the next batch.
     fn begin_batch(&mut self) {
         if let Some((_, batch)) = self.queue.front() {
             let end = self.database.end();
@@ -383,7 +383,7 @@ fn millis(distances: &[u64]) -> Vec<Duration> {
 const CALLERS: usize = 10;
 const SECONDS: u64 = 20;
 
-/// What processes so far away get done.
+/// Runs processes with these distances, in milliseconds of a round trip, and reports what each of them got done.
 fn run(distances: &[u64]) -> Vec<Report> {
     World::new(&millis(distances), CALLERS).run(SECONDS)
 }

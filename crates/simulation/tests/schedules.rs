@@ -1,5 +1,6 @@
-//! Random schedules for a short while, with a fresh seed each time. What they have found is told by scripted tests of
-//! the sequencer and by `plants`: a list of choices means something else as soon as a schedule is drawn in another way.
+//! Runs random schedules for a short while, with a new seed each time. Scripted tests of the sequencer and `plants`
+//! keep what such schedules have found: a list of choices means something else as soon as a schedule is drawn in
+//! another way.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,7 +1,8 @@
-//! Answers of consumers, and what happens when there is none.
+//! Takes the answers of consumers, and decides what happens when there is none.
 //!
-//! A delivery that fails is tried again, up to the number of times of the settings; then the event is parked. An event
-//! that the consumer never took from its queue did not fail: it is delivered again and nothing is counted.
+//! A delivery that fails is tried again, up to the number of times in the settings; then the event is parked. The
+//! delivery of an event that the consumer never took from its queue did not fail: the event is delivered again and
+//! nothing is counted.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -16,15 +17,15 @@ pub const REASON_CHARS_MAX: usize = 1_000;
 /// What a consumer asks for when it refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Let the group decide: it is delivered again.
+    /// The group decides; it delivers the event again.
     Unknown,
-    /// Park it.
+    /// The group parks the event.
     Park,
-    /// Deliver it again.
+    /// The group delivers the event again.
     Retry,
-    /// Take it as finished.
+    /// The group takes the event as finished.
     Skip,
-    /// As `Skip`; the name comes from clients that stop after it.
+    /// The group takes the event as finished, as with `Skip`. The name comes from clients that stop after it.
     Stop,
 }
 
@@ -42,18 +43,18 @@ pub enum FailedBy {
 /// An event that is to be stored as parked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParkOrder {
-    /// Its number in the group.
+    /// Number of the event in the group.
     pub token: Token,
     /// The event.
     pub event: SharedEvent,
-    /// Where it came from.
+    /// Where the event came from.
     pub origin: Origin,
-    /// Why it is parked.
+    /// Reason why the event is parked.
     pub reason: String,
 }
 
 impl Machine {
-    /// A consumer has finished these events. Returns for how many of them the answer came in time.
+    /// Finishes these events, which a consumer acknowledges. Returns for how many of them the answer came in time.
     pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Instant) -> usize {
         let mut known = 0;
         for event in events {
@@ -66,7 +67,7 @@ impl Machine {
         known
     }
 
-    /// A consumer refuses these events. Returns for how many of them the answer came in time.
+    /// Does with these events what `action` asks for. Returns for how many of them the answer came in time.
     pub fn nack(
         &mut self,
         consumer: ConsumerId,
@@ -116,8 +117,8 @@ impl Machine {
         }
     }
 
-    /// An event that its consumer has held for too long, taken back from it. The caller tells what becomes of it:
-    /// [`Machine::timed_out`] if the consumer had got it, else [`Machine::not_taken`].
+    /// Takes an event that its consumer has held for too long back from the consumer. The caller tells what becomes of
+    /// it: [`Machine::timed_out`] if the consumer had taken it from its queue, else [`Machine::not_taken`].
     pub fn expired(&mut self, now: Instant) -> Option<(ConsumerId, Token)> {
         let (at, token) = *self.deadlines.first()?;
         if at > now {
@@ -133,19 +134,19 @@ impl Machine {
         Some((consumer, token))
     }
 
-    /// The consumer had got this event and did not answer in time.
+    /// Counts a failed delivery of this event, which the consumer had taken and did not answer in time.
     pub fn timed_out(&mut self, token: Token) {
         self.failed(token, FailedBy::Time);
     }
 
-    /// The consumer had not even taken this event: it is delivered again, and nothing is counted.
+    /// Delivers this event, which the consumer had not even taken, again. Nothing is counted.
     pub fn not_taken(&mut self, token: Token) {
         if self.items.contains_key(&token) {
             self.again.push_back(token);
         }
     }
 
-    /// A consumer leaves; `not_taken` are those of its events that never reached it.
+    /// Removes a consumer. `not_taken` are those of its events that never reached it.
     pub fn leave(&mut self, consumer: ConsumerId, not_taken: &HashSet<Token>) {
         for token in self.consumers.leave(consumer) {
             self.forget_deadline(token);
@@ -182,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// An event to be stored as parked. It counts as unfinished until [`Machine::parked`].
+    /// Returns an event to be stored as parked. It counts as unfinished until [`Machine::parked`].
     pub fn next_park(&mut self) -> Option<ParkOrder> {
         let (token, reason) = self.to_park.pop_front()?;
         let item = self.items.get(&token)?;
@@ -194,7 +195,7 @@ impl Machine {
         })
     }
 
-    /// An event was stored as parked.
+    /// Finishes an event that was stored as parked.
     pub fn parked(&mut self, token: Token) {
         if self.items.contains_key(&token) {
             self.counts.parked += 1;

@@ -1,6 +1,6 @@
 //! The consumers of a group: how much each may still get, what it holds, and which of them gets an event.
 //!
-//! Invariants: a consumer never holds more events than it asked for; it never holds two events with one id, for it
+//! Invariants: a consumer never holds more events than it asked for. It never holds two events with one id, because it
 //! may answer by id, and ids are unique within a stream only.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,12 +14,12 @@ use super::{Refused, Token};
 use crate::settings::{CONSUMER_EVENTS_MAX, Strategy};
 use gesta_core::EventId;
 
-/// Classes of pinned events. Each belongs to one consumer.
+/// Number of classes of pinned events. Each class belongs to one consumer.
 pub(super) const PINS: u16 = 1_024;
-/// Latest times to answer that are kept of a consumer, if they are measured.
+/// How many of its latest times to answer are kept of a consumer, if they are measured.
 const LATENCIES_MAX: usize = 1_000;
 
-/// A consumer of a group, known by a random number.
+/// The random number by which a consumer of a group is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConsumerId(pub Uuid);
 
@@ -29,28 +29,28 @@ impl fmt::Display for ConsumerId {
     }
 }
 
-/// An event that a consumer answers for.
+/// How an answer names the event for which it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Which {
-    /// By its number in the group. This is exact.
+    /// The answer names the event by its number in the group. This is exact.
     Delivery(Token),
-    /// By its id, as some clients do. Events of two streams may have one id: an answer that comes after its time is
-    /// then taken for the other event, if the consumer holds that by now.
+    /// The answer names the event by its id, as some clients do. Events of two streams may have one id. If the consumer
+    /// holds the other event by then, an answer that comes too late is taken for that one.
     Event(EventId),
 }
 
 /// What one consumer has done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConsumerCounts {
-    /// The consumer.
+    /// Number of the consumer.
     pub consumer: ConsumerId,
-    /// Events that it may hold at once.
+    /// Most events that the consumer may hold at once.
     pub buffer: u32,
-    /// Events that it holds.
+    /// Number of events that the consumer holds.
     pub in_flight: usize,
-    /// Events that were delivered to it.
+    /// Number of events that were delivered to the consumer.
     pub delivered: u64,
-    /// Its latest times from delivery to answer, sorted; empty unless they are measured.
+    /// Latest times of the consumer from delivery to answer, sorted; empty unless they are measured.
     pub latencies: Vec<Duration>,
 }
 
@@ -76,13 +76,14 @@ impl Member {
 
 #[derive(Debug)]
 pub(super) struct Consumers {
-    /// In the order in which they came.
+    /// The consumers in the order in which they joined.
     members: Vec<Member>,
     strategy: Strategy,
     max: usize,
-    /// Whose turn it is.
+    /// Index of the consumer whose turn it is.
     turn: usize,
-    /// The consumer of each class of pinned events, as far as it was asked for since a consumer came or left.
+    /// Index of the consumer of each class of pinned events, as far as it was asked for since a consumer joined or
+    /// left.
     pinned: HashMap<u16, usize>,
     with_room: usize,
     measures: bool,
@@ -124,7 +125,7 @@ impl Consumers {
         Ok(())
     }
 
-    /// Takes a consumer out; what it held, oldest first.
+    /// Removes a consumer, and returns the events that it held, oldest first.
     pub(super) fn leave(&mut self, id: ConsumerId) -> Vec<Token> {
         let Some(at) = self.find(id) else {
             return Vec::new();
@@ -152,7 +153,7 @@ impl Consumers {
         self.with_room > 0
     }
 
-    /// Gives an event to a consumer that may have it, if there is one.
+    /// Gives an event to a consumer that may have it. Returns that consumer; `None` if there is none.
     pub(super) fn give(
         &mut self,
         token: Token,
@@ -183,8 +184,9 @@ impl Consumers {
         Some(at)
     }
 
-    /// The consumer of a class: the one with the greatest hash of the class, so that of two sets of consumers that
-    /// differ in one the fewest classes move (rendezvous hashing; Thaler and Ravishankar, 1998).
+    /// Returns the index of the consumer of a class. It is the consumer with the greatest hash of the class, so that of
+    /// two sets of consumers that differ in one the fewest classes move (rendezvous hashing; Thaler and Ravishankar,
+    /// 1998).
     fn pinned_to(&mut self, pin: u16) -> Option<usize> {
         if let Some(at) = self.pinned.get(&pin) {
             return Some(*at);
@@ -203,7 +205,7 @@ impl Consumers {
         Some(at)
     }
 
-    /// Takes an event back from a consumer that holds it.
+    /// Takes an event back from a consumer; returns `None` if the consumer does not hold it.
     pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Instant) -> Option<Token> {
         let at = self.find(id)?;
         let member = self.members.get_mut(at)?;

@@ -1,4 +1,4 @@
-//! What a group has done since it was started, and what it holds.
+//! Counts of what a group has done since it was started, and of what it holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,30 +7,31 @@ use super::{ConsumerCounts, Machine, State};
 /// What a group has done since it was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
-    /// Deliveries to consumers.
+    /// Number of deliveries to consumers.
     pub delivered: u64,
-    /// Of these, deliveries of an event that was delivered before without success.
+    /// Number of deliveries of an event of which an earlier delivery failed; `delivered` includes them.
     pub redelivered: u64,
-    /// Events that consumers acknowledged.
+    /// Number of events that consumers acknowledged.
     pub acknowledged: u64,
-    /// Events that consumers skipped.
+    /// Number of events that consumers skipped.
     pub skipped: u64,
-    /// Deliveries that consumers refused, asking for another one.
+    /// Number of deliveries that consumers refused, so that the event was delivered again or parked after too many of
+    /// them.
     pub refused: u64,
-    /// Deliveries that were not answered in time.
+    /// Number of deliveries that were not answered in time.
     pub timed_out: u64,
-    /// Deliveries to consumers that left without an answer.
+    /// Number of deliveries to consumers that left without an answer.
     pub left_behind: u64,
-    /// Events that were stored as parked.
+    /// Number of events that were stored as parked.
     pub parked: u64,
-    /// Parked events that were taken up again.
+    /// Number of parked events that were read again for a replay.
     pub replayed: u64,
-    /// Answers for events that the consumer did not hold, for example because its time was over.
+    /// Number of answers for events that the consumer did not hold, for example because its time was over.
     pub unknown_answers: u64,
 }
 
 impl Counts {
-    /// Adds what was done since `before`.
+    /// Adds what was done between `before` and `now`.
     pub fn add_since(&mut self, now: &Counts, before: &Counts) {
         let add = |sum: &mut u64, now: u64, before: u64| *sum += now.saturating_sub(before);
         add(&mut self.delivered, now.delivered, before.delivered);
@@ -55,62 +56,62 @@ impl Counts {
 }
 
 impl Machine {
-    /// What it has done.
+    /// Returns what the group has done.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What each consumer has done, in the order in which they came.
+    /// Returns what each consumer has done, in the order in which they joined.
     #[must_use]
     pub fn consumers(&self) -> Vec<ConsumerCounts> {
         self.consumers.counts()
     }
 
-    /// How many consumers there are.
+    /// Returns the number of consumers.
     #[must_use]
     pub fn consumers_count(&self) -> usize {
         self.consumers.len()
     }
 
-    /// Events that consumers hold.
+    /// Returns the number of events that consumers hold.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let sent = |item: &&super::Item| matches!(item.state, State::Sent { .. });
         self.items.values().filter(sent).count()
     }
 
-    /// Events that wait to be delivered for the first time.
+    /// Returns the number of events that wait to be delivered for the first time.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.fresh.len()
     }
 
-    /// Events that wait to be delivered again.
+    /// Returns the number of events that wait to be delivered again.
     #[must_use]
     pub fn waiting_again(&self) -> usize {
         self.again.len()
     }
 
-    /// Events of every kind that it holds.
+    /// Returns the number of all events that the group holds.
     #[must_use]
     pub fn held(&self) -> usize {
         self.items.len()
     }
 
-    /// Their bytes.
+    /// Returns the bytes of all events that the group holds.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// True once the source was read up to its end.
+    /// Returns true once the source was read up to its end.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.caught_up
     }
 
-    /// True while parked events are being delivered again.
+    /// Returns true while parked events are being delivered again.
     #[must_use]
     pub fn is_replaying(&self) -> bool {
         self.replay.is_some() || self.parked.low() < self.parked.next()

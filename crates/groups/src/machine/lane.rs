@@ -1,4 +1,4 @@
-//! How far a group has come in one ordered source: which places are open, and below which place all is finished.
+//! How far a group has come in one ordered source: which places are open, and below which place everything is finished.
 //!
 //! A place is a revision or a position. Only open places are kept, so the memory is bounded by the events that the
 //! group holds, however many were finished after the oldest open one.
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(super) struct Lane {
     open: BTreeSet<u64>,
-    /// Everything below was read.
+    /// Place below which everything was read.
     next: u64,
 }
 
@@ -20,7 +20,7 @@ impl Lane {
         }
     }
 
-    /// A place was read. False if it had been read before.
+    /// Notes that a place was read whose event is to be handled. Returns false if the place had been read before.
     pub(super) fn open(&mut self, place: u64) -> bool {
         let new = self.skip(place);
         if new {
@@ -29,7 +29,7 @@ impl Lane {
         new
     }
 
-    /// A place was read, and there is nothing to do for it. False if it had been read before.
+    /// Notes that a place was read for which there is nothing to do. Returns false if the place had been read before.
     pub(super) fn skip(&mut self, place: u64) -> bool {
         let new = place >= self.next;
         if new {
@@ -38,17 +38,17 @@ impl Lane {
         new
     }
 
-    /// What was open at this place is finished.
+    /// Notes that the event that was open at this place is finished.
     pub(super) fn finish(&mut self, place: u64) {
         self.open.remove(&place);
     }
 
-    /// Everything below this place is finished.
+    /// Returns the place below which everything is finished.
     pub(super) fn low(&self) -> u64 {
         self.open.first().copied().unwrap_or(self.next)
     }
 
-    /// Everything below this place was read.
+    /// Returns the place below which everything was read.
     pub(super) fn next(&self) -> u64 {
         self.next
     }

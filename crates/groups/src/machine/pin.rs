@@ -1,4 +1,4 @@
-//! The class of a pinned event: what decides which consumer gets it.
+//! The class of a pinned event, which decides which consumer gets the event.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,8 @@ struct Metadata<'a> {
     correlation: Cow<'a, str>,
 }
 
-/// The class of an event, by its stream or by the process that it belongs to.
+/// Returns the class of an event. It is made of the event's stream, or of the `$correlationId` in its metadata; it is 0
+/// if the strategy needs no class.
 pub(super) fn of(strategy: Strategy, event: &RecordedEvent) -> u16 {
     let key = match strategy {
         Strategy::RoundRobin | Strategy::DispatchToSingle => return 0,

@@ -1,6 +1,6 @@
-//! When progress is worth a write: after a count of finished events, or after a time if there are enough of them.
+//! When progress is worth a write: after a number of finished events, or after a time if there are enough of them.
 //!
-//! Invariant: one write at a time, and never of the place that was written last.
+//! Invariant: one write is under way at a time, and a place that was written last is not written again.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::settings::Settings;
 
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// What was written last.
+    /// Place that was written last.
     written: u64,
-    /// What is being written.
+    /// Place that is being written.
     writing: Option<u64>,
-    /// Events finished since the last write began.
+    /// Number of events that were finished since the last write began.
     finished: u32,
-    /// When the last write began, or the group.
+    /// Time at which the last write, or else the group, began.
     since: Instant,
     after: Duration,
     count_min: u32,
-    /// 0: no count is enough by itself.
+    /// Number of finished events that is enough for a write by itself. 0: no number is.
     count_max: u32,
 }
 
@@ -39,14 +39,15 @@ impl Progress {
         self.finished = self.finished.saturating_add(1);
     }
 
-    /// The place to write now, if it is time; it counts as being written from then on.
+    /// Returns the place to write now if it is time to write. The place counts as being written from then on.
     pub(super) fn begin(&mut self, place: u64, now: Instant) -> Option<u64> {
         let many = self.count_max > 0 && self.finished >= self.count_max;
         let due = many || self.due_at().is_some_and(|at| at <= now);
         due.then(|| self.begin_at_once(place, now)).flatten()
     }
 
-    /// The place to write, whether it is time or not; none if it was written, or if another write is under way.
+    /// Returns the place to write, whether it is time or not; `None` if it was written, or if another write is under
+    /// way.
     pub(super) fn begin_at_once(&mut self, place: u64, now: Instant) -> Option<u64> {
         if self.writing.is_some() || place <= self.written {
             return None;
@@ -57,7 +58,7 @@ impl Progress {
         Some(place)
     }
 
-    /// The write has succeeded.
+    /// Notes that the write has succeeded.
     pub(super) fn wrote(&mut self) {
         if let Some(place) = self.writing.take() {
             self.written = place;
@@ -68,7 +69,7 @@ impl Progress {
         self.written
     }
 
-    /// When time alone makes a write due.
+    /// Returns when time alone makes a write due.
     fn due_at(&self) -> Option<Instant> {
         let enough = self.writing.is_none() && self.finished >= self.count_min;
         enough
@@ -76,7 +77,7 @@ impl Progress {
             .flatten()
     }
 
-    /// When to look again, if the place may be written by then.
+    /// Returns when to ask again, if `place` may be written by then.
     pub(super) fn wake_at(&self, place: u64) -> Option<Instant> {
         self.due_at().filter(|_| place > self.written)
     }

@@ -1,4 +1,4 @@
-//! Stores of every backend, and groups on them.
+//! Makes stores of every backend, and groups on them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) async fn postgres() -> Option<Home> {
     Some(Home { store, _home })
 }
 
-/// One test of each case for each backend.
+/// Makes one test of each case for each backend.
 macro_rules! on_every_backend {
     ($($case:ident),* $(,)?) => {
         on_every_backend!(@ memory: $($case),*);
@@ -70,7 +70,7 @@ pub(crate) fn on_stream(stream: &str) -> GroupId {
     GroupId::new(Source::Stream(stream), "mail").expect("valid")
 }
 
-/// Settings that make a checkpoint of every event at once.
+/// Makes settings that write a checkpoint for every event at once.
 pub(crate) fn eager() -> Settings {
     Settings {
         checkpoint_after_ms: 0,
@@ -113,7 +113,7 @@ pub(crate) async fn next(consumer: &mut Consumer) -> Delivery {
         .expect("an event")
 }
 
-/// The revisions of the next events.
+/// Takes the next `count` events, and returns their revisions.
 pub(crate) async fn revisions(consumer: &mut Consumer, count: usize) -> Vec<u64> {
     let mut found = Vec::new();
     for _ in 0..count {
@@ -122,7 +122,7 @@ pub(crate) async fn revisions(consumer: &mut Consumer, count: usize) -> Vec<u64>
     found
 }
 
-/// Acknowledges the next events; their revisions.
+/// Acknowledges the next `count` events, and returns their revisions.
 pub(crate) async fn work_off(consumer: &mut Consumer, count: usize) -> Vec<u64> {
     let mut found = Vec::new();
     for _ in 0..count {
@@ -138,7 +138,7 @@ pub(crate) async fn ack(consumer: &Consumer, delivery: &Delivery) -> usize {
     acked.await.expect("answered")
 }
 
-/// Why the consumer is not in the group any more.
+/// Waits for the reason why the consumer is not in the group any more.
 pub(crate) async fn end(consumer: &mut Consumer) -> Error {
     loop {
         let next = within("the consumer is told", consumer.next()).await;

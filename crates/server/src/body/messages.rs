@@ -1,4 +1,4 @@
-//! Bodies of answers over gRPC: messages in their frames, and the trailers with the status after them.
+//! Bodies of answers over gRPC: messages in their frames, and after them the trailers with the status.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,18 +14,18 @@ use super::PART_BYTES_MAX;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// Where the messages of an answer come from; parts may hold several messages, or a piece of one.
+/// Where the messages of an answer come from. A part may hold several messages, or a piece of one.
 pub(crate) enum MessageSource {
-    /// All that there is.
+    /// All messages are here already.
     Framed(Bytes),
-    /// What is made on the way. Nothing follows an error.
+    /// The messages are made on the way. Nothing follows an error.
     Made(BoxStream<'static, Result<Bytes>>),
 }
 
 /// The messages of an answer, and the trailers after them.
 pub(crate) struct Messages {
     source: Option<MessageSource>,
-    /// A part that is handed out in pieces.
+    /// What is left of a part that is handed out in pieces.
     rest: Bytes,
     deadline: Option<Pin<Box<Sleep>>>,
     ended: bool,
@@ -41,7 +41,7 @@ impl Messages {
         }
     }
 
-    /// Whether the trailers were handed out.
+    /// Returns true if the trailers were handed out.
     pub(crate) fn is_end(&self) -> bool {
         self.ended
     }

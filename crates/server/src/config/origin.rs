@@ -1,4 +1,4 @@
-//! Origins of pages, as a configuration names those that may call the server from a browser.
+//! Origins of pages, by which a configuration names the pages that may call the server from a browser.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(HeaderValue);
 
-/// Why a text is no origin.
+/// The error of a text that is no origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be an origin such as https://app.example.org or http://localhost:3000, found {0:?}")]
 pub struct NoOrigin(String);

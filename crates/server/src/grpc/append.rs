@@ -34,7 +34,7 @@ pub(crate) async fn append(call: &mut GrpcCall) -> Result<Reply> {
     }))
 }
 
-/// All messages of the call.
+/// Reads all messages of the call.
 async fn request(call: &mut GrpcCall) -> Result<(StreamId, Expected, Vec<EventData>)> {
     let Some(AppendReq {
         content: Some(Content::Options(options)),
@@ -52,7 +52,7 @@ async fn request(call: &mut GrpcCall) -> Result<(StreamId, Expected, Vec<EventDa
     Ok((stream, expected, events))
 }
 
-/// The events that follow the options.
+/// Reads the events that follow the options.
 async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>> {
     let mut events = Vec::new();
     let mut bytes = 0;

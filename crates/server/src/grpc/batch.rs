@@ -1,4 +1,4 @@
-//! `BatchAppend`: batches on one long call, several at once, answered as they are stored.
+//! `BatchAppend`: batches on one long call, several at once, which are answered as they are stored.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,12 +18,12 @@ use super::{Result, refusal_of};
 use crate::body::Reservation;
 use crate::gate::Ticket;
 
-/// Batches of one call that are being stored at once; more are not read.
+/// Most batches of one call that are being stored at once. No more are read meanwhile.
 const IN_FLIGHT_MAX: usize = 256;
 
 type Storing = Pin<Box<dyn Future<Output = BatchAppendResp> + Send>>;
 
-/// One call, between its messages and its answers.
+/// The state of one call, between its messages and its answers.
 struct Session {
     on: Backing,
     requests: Requests,
@@ -32,7 +32,7 @@ struct Session {
     /// Answers that wait to be handed out.
     answers: VecDeque<BatchAppendResp>,
     stopping: CancellationToken,
-    /// The client sends no more.
+    /// True if the client sends no more.
     closed: bool,
     _ticket: Ticket,
 }
@@ -61,7 +61,7 @@ pub(crate) fn batch_append(call: GrpcCall) -> Result<Reply> {
 }
 
 impl Session {
-    /// The next answers; `None` once the client has closed and all is answered.
+    /// Returns the next answers; `None` once the client has closed and every batch is answered.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         while self.answers.is_empty() {
             if self.closed && self.storing.is_empty() {
@@ -122,7 +122,7 @@ impl Session {
     }
 }
 
-/// Stores a batch, unless its client has given up waiting.
+/// Stores a batch. If that takes longer than the client of the batch waits, the answer is that the deadline has passed.
 async fn store(on: Backing, batch: Batch, held: Reservation) -> BatchAppendResp {
     let asked = batch.asked.clone();
     let answer = match tokio::time::timeout(batch.deadline, attempt(&on, batch)).await {

@@ -1,4 +1,4 @@
-//! One call: what it was sent, and what it may hold.
+//! One call: its messages, and the memory that it may hold.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -21,20 +21,20 @@ use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
 
-/// Room for what stands in a message beside the largest append.
+/// Bytes of a message beside the largest append.
 const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// One call of gRPC.
 pub(crate) struct GrpcCall {
     pub(crate) state: Arc<State>,
-    /// Who calls, and the store that is theirs.
+    /// The caller, and the store as the caller may use it.
     pub(crate) admitted: Admitted,
     pub(crate) requests: Requests,
-    /// Where the call came from.
+    /// Address from which the call came.
     from: IpAddr,
-    /// The address that the client called, as it wrote it.
+    /// The server's address as the client wrote it.
     authority: String,
-    /// The name that the client gives its connection.
+    /// Name that the client gives its connection.
     connection_name: String,
     deadline: Option<Instant>,
 }
@@ -63,32 +63,32 @@ impl GrpcCall {
         }
     }
 
-    /// Where the call came from.
+    /// Returns the address from which the call came.
     pub(crate) fn from(&self) -> IpAddr {
         self.from
     }
 
-    /// The address that the client called, as it wrote it.
+    /// Returns the server's address as the client wrote it.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// The name that the client gives its connection; empty if it gives none.
+    /// Returns the name that the client gives its connection; it is empty if the client gives none.
     pub(crate) fn connection_name(&self) -> &str {
         &self.connection_name
     }
 
-    /// When the client does not wait any longer.
+    /// Returns the time after which the client does not wait any longer; `None` if the client named none.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The store as the caller may use it.
+    /// Returns the store as the caller may use it.
     pub(crate) fn store(&self) -> Arc<dyn EventStore> {
         Arc::clone(&self.admitted.store)
     }
 
-    /// What a call that writes works on.
+    /// Returns what a call that writes needs of the server.
     pub(crate) fn backing(&self) -> Backing {
         Backing {
             state: Arc::clone(&self.state),
@@ -102,7 +102,7 @@ impl GrpcCall {
         ticket.map_err(|problem| refusal_of(&problem))
     }
 
-    /// The one message of a call that has one.
+    /// Reads the message of a call that has exactly one.
     pub(crate) async fn message<M: Message + Default>(&mut self) -> Result<M> {
         let requests = &mut self.requests;
         in_read_time(&self.state, async {
@@ -117,7 +117,7 @@ impl GrpcCall {
         .await
     }
 
-    /// The next of several messages; `None` after the last one.
+    /// Reads the next of several messages; returns `None` after the last one.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
         self.requests.next().await
     }
@@ -142,22 +142,22 @@ pub(crate) async fn in_read_time<T>(
         })
 }
 
-/// The messages of a client.
+/// The messages that a client sends.
 pub(crate) struct Requests {
     incoming: Incoming,
-    /// What has arrived and is not taken apart yet.
+    /// Bytes that have arrived and are not read as messages yet.
     data: Bytes,
     frames: Frames,
-    /// Counts what has arrived since it was last given back.
+    /// Reservation of the bytes that have arrived since they were last given back.
     held: Reservation,
     /// Bytes of the last message.
     last_bytes: usize,
-    /// Bytes of `data` that there was no room for yet, and since when.
+    /// Number of bytes of `data` for which there was no room yet, and the time since which they wait.
     uncounted: usize,
     waiting_since: Option<Instant>,
 }
 
-/// How often is looked whether there is room.
+/// Time between two tries to get room.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Requests {
@@ -173,7 +173,7 @@ impl Requests {
         }
     }
 
-    /// The next message; `None` after the last one.
+    /// Reads the next message; returns `None` after the last one.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
         self.next_within(Duration::ZERO).await
     }
@@ -201,7 +201,7 @@ impl Requests {
         }
     }
 
-    /// Counts what has arrived.
+    /// Counts the bytes that have arrived.
     async fn count(&mut self, wait_max: Duration) -> Result<()> {
         while self.uncounted > 0 {
             let Err(problem) = self.held.grow(self.uncounted) else {
@@ -218,12 +218,12 @@ impl Requests {
         Ok(())
     }
 
-    /// Bytes of the last message.
+    /// Returns the bytes of the last message.
     pub(crate) fn last_bytes(&self) -> usize {
         self.last_bytes
     }
 
-    /// Holds so many bytes beside what waits here to be taken apart.
+    /// Holds this number of bytes beside those that wait here to be read as messages.
     pub(crate) fn hold(&mut self, bytes: usize) -> Result<()> {
         let waiting = self.frames.kept_bytes() + self.data.len();
         let held = self.held.set(bytes + waiting);

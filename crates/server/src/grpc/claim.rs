@@ -1,9 +1,9 @@
-//! What a stream is, and what the claims of these clients mean.
+//! What a stream is to these clients, and what their claims about it mean.
 //!
 //! Gesta knows a deleted stream as one that does not exist. These clients tell the two apart: they expect to find a
-//! deleted stream at its last revision, and to be told that it is deleted if they expect it to exist. Only when Gesta
-//! refuses a claim is the stream looked at, so that what is common costs nothing; and what is tried then carries a
-//! claim of its own, so that no look has to be true for longer than it takes.
+//! deleted stream at its last revision, and to be told that it is deleted if they expect it to exist. The stream is
+//! read only when Gesta refuses a claim, so the common case costs nothing. What is tried after such a read carries a
+//! claim of its own, so what was read need not stay true.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::api::Admitted;
 use crate::metrics::AppendSize;
 use crate::state::State;
 
-/// What a call that writes works on.
+/// What a call that writes needs: the server and the caller.
 #[derive(Clone)]
 pub(crate) struct Backing {
     pub(crate) state: Arc<State>,
@@ -36,12 +36,12 @@ impl Backing {
 /// What was found about a stream.
 pub(crate) struct Found {
     pub(crate) state: StreamState,
-    /// The position of the last event of its metadata stream, if it was looked at and has one.
+    /// Position of the last event of the metadata stream, if that was read and has one.
     pub(crate) described_at: Option<Position>,
 }
 
-/// Looks at a stream for a caller who may change it so. What is found decides the answer to that change, and is told as
-/// far as that answer tells it: a caller who may only append needs not be allowed to read.
+/// Reads the state of a stream for a caller who may make this change to it. The state decides the answer to the change,
+/// and is told only as far as that answer tells it. So a caller who may only append needs no right to read.
 pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId) -> Result<Found> {
     on.check(change).await?;
     let store = &*on.state.store;
@@ -62,7 +62,7 @@ pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId)
     }
 }
 
-/// Looks at what is noted about a stream that is not there.
+/// Reads what is noted about a stream that has no events.
 async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<Found> {
     let last = ReadStream::backwards(stream.metadata_stream()).limit(1);
     let event = match store.read_stream(last).await {
@@ -84,10 +84,10 @@ async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<F
     })
 }
 
-/// How an append ended.
+/// The outcome of an append.
 pub(crate) enum Outcome {
     Stored(Appended),
-    /// The claim was wrong; this is the last revision of the stream, if it exists.
+    /// The claim was wrong. The stream has this last revision, if it exists.
     Wrong(Option<Revision>),
 }
 
@@ -145,7 +145,7 @@ async fn attempt(on: &Backing, request: Append) -> Result<Outcome> {
     }
 }
 
-/// Whether a claim about a stream that Gesta does not have is right to these clients.
+/// Returns true if a claim about a stream that does not exist for Gesta is right for these clients.
 pub(crate) fn stands_for_no_stream(
     stream: &StreamId,
     expected: Expected,
@@ -162,7 +162,7 @@ pub(crate) fn stands_for_no_stream(
     }
 }
 
-/// Checks a claim without writing; the last revision of the stream if it is right.
+/// Checks a claim without writing. Returns the last revision of the stream, as an error if the claim is wrong.
 pub(crate) async fn check(
     on: &Backing,
     stream: &StreamId,

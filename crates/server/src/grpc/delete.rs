@@ -1,4 +1,4 @@
-//! `Delete` and `Tombstone`.
+//! The calls `Delete` and `Tombstone`.
 
 use gesta_access::Operation;
 use gesta_core::{DeleteKind, DeleteStream, ErrorKind, ExpectedRevision, Position, StreamId};
@@ -74,8 +74,8 @@ async fn attempt(
     }
 }
 
-/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again,
-/// and may get a tombstone at its last revision.
+/// Decides what these clients are told of a delete that Gesta refuses. A stream that is deleted already may be deleted
+/// again, and may get a tombstone at its last revision.
 async fn refused(
     on: &Backing,
     stream: &StreamId,

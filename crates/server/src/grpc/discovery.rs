@@ -1,4 +1,4 @@
-//! What clients ask before their first call: what the server can do, and which nodes there are.
+//! The calls that clients make before all others: what the server can do, and which nodes there are.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -18,7 +18,7 @@ use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::placement::{Cluster, ClusterPlacement, host_and_port};
 
-/// The port of a name without one.
+/// Port of a name that has none.
 const PORT: u16 = 2113;
 
 /// Carries out `GetSupportedMethods`.
@@ -27,9 +27,9 @@ pub(crate) async fn features(call: &mut GrpcCall) -> Result<Reply> {
     Ok(Reply::message(&features::supported()))
 }
 
-/// Carries out `Gossip/Read`: the nodes of the cluster that have told where clients reach them, or this server alone at
-/// the address that the client called. Every node serves every call; the one that is called leader owns the first log,
-/// so what is written there is not forwarded if the store has one log.
+/// Carries out `Gossip/Read`. It answers with the nodes of the cluster that have told where clients reach them, or with
+/// this server alone at the address that the client called. Every node serves every call. The node that is called
+/// leader owns the first log, so what is written there is not forwarded if the store has one log.
 pub(crate) async fn gossip(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     let members = match call.state.cluster.as_deref().map(Cluster::placement) {
@@ -43,7 +43,7 @@ pub(crate) async fn gossip(call: &mut GrpcCall) -> Result<Reply> {
     Ok(Reply::message(&ClusterInfo { members }))
 }
 
-/// This server, as if there were no other.
+/// Makes the entry of this server, as if there were no other.
 fn alone(call: &GrpcCall) -> Result<MemberInfo> {
     let authority: Authority = call
         .authority()
@@ -60,7 +60,7 @@ fn alone(call: &GrpcCall) -> Result<MemberInfo> {
     ))
 }
 
-/// The nodes that clients can be sent to; one of them is the leader.
+/// Makes the entries of the nodes to which clients can be sent. One of them is the leader.
 fn of_cluster(placement: &ClusterPlacement) -> Vec<MemberInfo> {
     let reached = placement.nodes.iter();
     let reached: Vec<_> = reached
@@ -80,7 +80,7 @@ fn of_cluster(placement: &ClusterPlacement) -> Vec<MemberInfo> {
     members.collect()
 }
 
-/// The number by which clients tell nodes apart: all nodes must tell the same of a node.
+/// Returns the id by which clients tell nodes apart. All nodes tell the same id of a node.
 fn id_of(host: &str, port: u16) -> Uuid {
     let mut hasher = DefaultHasher::new();
     (host, port).hash(&mut hasher);

@@ -1,6 +1,6 @@
-//! `PersistentSubscriptions`: consumer groups, as these clients know them.
+//! `PersistentSubscriptions`: consumer groups as these clients know them.
 //!
-//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers
+//! Not here: what groups do (`gesta_groups`), reading of requests (`asked`), writing of answers (`told`), consumers
 //! (`consume`).
 
 mod asked;
@@ -27,17 +27,18 @@ use crate::state::State;
 use asked::{Wanted, asks, wanted};
 pub(crate) use consume::consume;
 
-/// Groups that are listed at once.
+/// Number of groups that are listed at once.
 const PAGE: usize = 1_000;
-/// Groups that one list has at most.
+/// Most groups that one list has.
 const LIST_MAX: usize = 10_000;
 
-/// A refusal of what a group was to be or to do.
+/// Makes the refusal of a call that was to create or change a group.
 fn not_so(state: &State, group: &GroupId, error: Error) -> Refusal {
     told::of_settings(group, refused(state, error))
 }
 
-/// A refusal of a group. Who came to the wrong node is told the right one, if that has told where clients reach it.
+/// Makes the refusal of a call about a group. A caller who came to the wrong node is told the right one, if that node
+/// has told where clients reach it.
 fn refused(state: &State, error: Error) -> Refusal {
     if let Error::NotHere { elsewhere, .. } = &error
         && let Some((host, port)) = state.client_address(elsewhere.node)
@@ -51,14 +52,14 @@ fn no_options() -> Refusal {
     Refusal::invalid("the options must be given")
 }
 
-/// Lets a caller change groups: who looks after the store, if they may also read what the group would show.
+/// Refuses a caller who may not change groups. A caller who may must also be allowed to read what the group would show.
 async fn may_manage(call: &GrpcCall, source: &Source) -> Result<()> {
     let on = call.backing();
     on.check(Operation::ManageGroups).await?;
     may_read(call, source).await
 }
 
-/// Lets a caller see what a group shows.
+/// Refuses a caller who may not see what a group shows.
 async fn may_read(call: &GrpcCall, source: &Source) -> Result<()> {
     let operation = crate::groups::reading(source);
     Ok(call.admitted.check(&call.state, operation).await?)

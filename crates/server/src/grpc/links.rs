@@ -1,4 +1,4 @@
-//! Events as clients see them: translated, with the targets of links beside them if they asked for that.
+//! Writes events as clients see them: translated, with the targets of links beside them if the client asked for that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use gesta_grpc::stored;
 use super::Result;
 use crate::deliveries;
 
-/// How a client wants events.
+/// The form in which a client wants events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) form: UuidForm,
@@ -20,8 +20,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Appends events from the front as messages: all, or as many as the store follows links of at once. They are taken
-    /// out.
+    /// Appends events from the front as messages, and removes them from `events`: all of them, or as many as the store
+    /// follows links of at once.
     pub(crate) async fn write(
         self,
         store: &dyn EventStore,

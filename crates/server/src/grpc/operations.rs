@@ -1,7 +1,7 @@
-//! `Operations`: what operators have a server do, as far as it is Gesta's to do.
+//! `Operations`: what operators tell a server to do, as far as Gesta does it.
 //!
-//! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back, and what
-//! deletes hide is removed by `gesta scavenge`, which needs a role of the database that no server has.
+//! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back. Events
+//! that deletes hide are removed by `gesta scavenge`, which needs a role of the database that no server has.
 
 use gesta_access::Operation;
 use gesta_grpc::Refusal;
@@ -37,7 +37,7 @@ pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     }))
 }
 
-/// Carries out `StopScavenge`: every scavenge has ended.
+/// Carries out `StopScavenge`. It always refuses, because every scavenge has ended.
 pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     let request: StopScavengeReq = call.message().await?;
     call.backing().check(Operation::Operate).await?;
@@ -45,20 +45,21 @@ pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     Err(Refusal::no_scavenge(&id))
 }
 
-/// Carries out `MergeIndexes`: the database looks after its indexes.
+/// Carries out `MergeIndexes`. It does nothing, because the database manages its indexes.
 pub(crate) async fn merge_indexes(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::Operate).await?;
     Ok(Reply::message(&Empty {}))
 }
 
-/// Carries out `ResignNode`, which leaves a server alone that is no node.
+/// Carries out `ResignNode`. On a server that is no node of a cluster it does nothing; on a node it is refused.
 pub(crate) async fn resign(call: &mut GrpcCall, path: &str) -> Result<Reply> {
     call.message::<Empty>().await?;
     alone(call, path).await
 }
 
-/// Carries out `SetNodePriority`, by which nodes choose a leader: a server that is no node has nobody to choose with.
+/// Carries out `SetNodePriority`, by which nodes choose a leader. On a server that is no node of a cluster it does
+/// nothing; on a node it is refused.
 pub(crate) async fn set_priority(call: &mut GrpcCall, path: &str) -> Result<Reply> {
     call.message::<SetNodePriorityReq>().await?;
     alone(call, path).await

@@ -1,4 +1,4 @@
-//! `Read`: of a stream or of all events, to an end or without one.
+//! `Read`: reads a stream or all events, to an end or without one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::body::Reservation;
 use crate::pages::{PAGE_EVENTS, PageReader};
 use crate::state::State;
 
-/// Events that are filtered before others get the processor.
+/// Number of events that are filtered before other tasks get the processor.
 const FILTERED_AT_ONCE: usize = 256;
 
 /// Carries out `Read`.
@@ -129,7 +129,7 @@ async fn of_stream(
     }
 }
 
-/// Refuses what asks for the metadata of a stream that is closed for ever, whichever of them it asks for.
+/// Refuses a read of the metadata of a stream that is closed for ever, whichever events of it are read.
 pub(crate) async fn refuse_if_closed(store: &dyn EventStore, stream: &StreamId) -> Result<()> {
     if stream.described_stream().is_none() {
         return Ok(());
@@ -189,7 +189,7 @@ async fn of_all(
     Ok(pages.reply(first))
 }
 
-/// Where a read of all events begins.
+/// Returns where a read of all events begins.
 fn begin(order: &Order, option: AllOption) -> AllFrom {
     match option {
         AllOption::Start(_) => AllFrom::Start,
@@ -233,13 +233,13 @@ impl Order {
         }
     }
 
-    /// The place after this position.
+    /// Returns the checkpoint after this position.
     pub(crate) fn checkpoint(&self, position: Position) -> Checkpoint {
         Checkpoint::in_log(self.incarnation, 1, LogId(0), position)
     }
 }
 
-/// Why a page could not be read.
+/// The reason why a page could not be read.
 enum Failure {
     NoStream,
     Refused(Refusal),
@@ -260,7 +260,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// What is left of a read to an end.
+/// What is left of a read that has an end.
 struct Pages {
     state: Arc<State>,
     /// The store as the caller may use it.
@@ -270,14 +270,14 @@ struct Pages {
     view: View,
     /// Events of the last page that are not sent yet.
     pending: VecDeque<SharedEvent>,
-    /// Events that may still be read.
+    /// Number of events that may still be read.
     left: u64,
     end: bool,
 }
 
 /// A page as messages, and its share of the bytes in flight.
 type Page = (Bytes, Reservation);
-/// A page that is being read, and what comes after it.
+/// A page that is being read, with what is left of the read after it.
 type NextPage = AbortOnDropHandle<(Pages, std::result::Result<Option<Page>, Failure>)>;
 
 impl Pages {
@@ -300,7 +300,7 @@ impl Pages {
         }
     }
 
-    /// The first page, which tells whether there is anything to read; even if nothing is wanted.
+    /// Reads the first page, which tells whether there is anything to read, even if the client wants no event.
     async fn first(&mut self) -> std::result::Result<Option<Page>, Failure> {
         if self.left == 0 {
             self.page(1).await?;
@@ -309,7 +309,8 @@ impl Pages {
         self.next().await
     }
 
-    /// The next page as messages, or as much of it as links are followed of at once; `None` at the end.
+    /// Reads the next page as messages, or as much of it as the store follows links of at once; returns `None` at the
+    /// end.
     async fn next(&mut self) -> std::result::Result<Option<Page>, Failure> {
         while self.pending.is_empty() {
             if self.end || self.left == 0 {
@@ -326,7 +327,7 @@ impl Pages {
         Ok(Some((out.freeze(), held)))
     }
 
-    /// Reads a page.
+    /// Reads a page of events, and leaves out those that do not pass.
     async fn fill(&mut self) -> std::result::Result<(), Failure> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         // A filter drops events, so that more may have to be looked at than are wanted.
@@ -370,7 +371,7 @@ impl Pages {
         }
     }
 
-    /// Leaves out what the client's filter does not let pass.
+    /// Leaves out the events that the client's filter does not let pass.
     async fn pass(&self, events: &mut Vec<RecordedEvent>) -> Result<()> {
         let Some(filter) = &self.filter else {
             return Ok(());
@@ -396,7 +397,7 @@ impl Pages {
         }))
     }
 
-    /// The answer: while a page is being sent the next one is read, and no more.
+    /// Makes the answer. While a page is being sent the next one is read, and no more.
     fn reply(self, first: Option<Page>) -> Reply {
         let begun = first.map(|(page, held)| (Some(page), held, self.read_next()));
         let parts = stream::unfold(begun, |begun| async {

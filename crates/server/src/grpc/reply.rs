@@ -14,22 +14,22 @@ use crate::body::{AnswerBody, MessageSource, Messages};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
 
-/// What a call answers.
+/// The answer of a call.
 pub(crate) enum Reply {
-    /// Messages that come to an end by themselves; the call counts as a request until then.
+    /// Messages that come to an end by themselves. The call counts as a request until then.
     Finite(MessageSource),
-    /// Messages without an end; the call holds a place among the subscriptions.
+    /// Messages without an end. The call holds a place among the subscriptions.
     Endless(MessageSource),
 }
 
 impl Reply {
-    /// One message.
+    /// Makes an answer of one message.
     pub(crate) fn message(message: &impl Message) -> Self {
         Reply::Finite(MessageSource::Framed(frame::framed(message)))
     }
 }
 
-/// An answer whose head leaves at once.
+/// Makes an answer whose head is sent at once.
 pub(crate) fn answer(source: MessageSource, deadline: Option<Instant>) -> Answer {
     // What is whole already is in time.
     let deadline = match source {
@@ -41,7 +41,7 @@ pub(crate) fn answer(source: MessageSource, deadline: Option<Instant>) -> Answer
     answer
 }
 
-/// An answer that is a refusal alone: its trailers are the head.
+/// Makes an answer that is a refusal alone: its head holds the trailers.
 pub(crate) fn refuse(refusal: &Refusal) -> Answer {
     let mut answer = Response::new(AnswerBody::whole(Bytes::new()));
     *answer.headers_mut() = refusal.to_trailers();
@@ -49,7 +49,7 @@ pub(crate) fn refuse(refusal: &Refusal) -> Answer {
     answer
 }
 
-/// What `work` comes to, unless the deadline comes first.
+/// Waits for `work`, and refuses the call if the deadline comes first.
 pub(crate) async fn in_time<T>(
     deadline: Option<Instant>,
     work: impl Future<Output = Result<T>>,
@@ -62,7 +62,7 @@ pub(crate) async fn in_time<T>(
     }
 }
 
-/// An answer that is made on the way.
+/// Makes the source of messages that are made on the way.
 pub(crate) fn made(parts: impl Stream<Item = Result<Bytes>> + Send + 'static) -> MessageSource {
     MessageSource::Made(parts.boxed())
 }

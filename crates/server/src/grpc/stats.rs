@@ -1,4 +1,4 @@
-//! `Monitoring/Stats`: a few figures again and again. The whole of them is at `/metrics`.
+//! `Monitoring/Stats`: sends a few figures again and again. All figures are at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::call::GrpcCall;
 use super::reply::{self, Reply};
 use crate::state::State;
 
-/// More often nobody is told.
+/// Shortest time between two messages.
 const PERIOD_MIN: Duration = Duration::from_millis(100);
-/// More rarely is as good as never.
+/// Longest time between two messages.
 const PERIOD_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// Carries out `Stats`.

@@ -32,9 +32,9 @@ use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
 
-/// Bytes after which messages that wait are sent without looking for more.
+/// Number of bytes after which messages that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
-/// So often at least the store tells of its place while a filter of its own skips events: see the contract.
+/// Most events that a filter of the store skips before the store tells its place: see the contract.
 const STORE_TELLS_EVERY: u64 = 10_000;
 
 /// Subscribes to a stream.
@@ -97,13 +97,13 @@ pub(crate) async fn to_all(
     begin(call, request, pace, After::Position(after), view)
 }
 
-/// What the client has seen already, also if the store has not come so far: it is not delivered.
+/// The events that the client has seen already. They are not delivered, even if the store has not come so far yet.
 #[derive(Clone, Copy)]
 enum After {
     Nothing,
-    /// Of a stream, all up to this revision.
+    /// The client has seen all events of a stream up to this revision.
     Revision(Revision),
-    /// Of all events, those up to this position.
+    /// The client has seen all events up to this position.
     Position(Position),
 }
 
@@ -165,9 +165,9 @@ fn put(out: &mut BytesMut, content: Content) {
     frame::write(out, &message);
 }
 
-/// Where events come from.
+/// Where the events come from.
 enum EventSource {
-    /// The store has not been asked yet: the confirmation leaves first.
+    /// The store has not been asked yet, because the confirmation is sent first.
     Asked(Box<Subscribe>),
     Open(Subscription),
 }
@@ -182,7 +182,7 @@ struct Live {
     after: After,
     view: View,
     out: BytesMut,
-    /// Why it ends, once what stands in `out` is handed out.
+    /// Refusal with which the subscription ends once the bytes in `out` are handed out.
     ending: Option<Refusal>,
     held: Reservation,
     stopping: CancellationToken,
@@ -190,7 +190,7 @@ struct Live {
 }
 
 impl Live {
-    /// The next messages.
+    /// Returns the next messages.
     async fn next(&mut self) -> Result<Bytes> {
         // The part before has left; a silent subscriber keeps no buffer.
         self.held.shrink_to(0);
@@ -216,7 +216,7 @@ impl Live {
         Ok(part)
     }
 
-    /// The next message of the store; `None` if none is ready and others wait to be sent.
+    /// Takes the next message of the store; returns `None` if none is ready and others wait to be sent.
     async fn message(&mut self) -> Result<Option<Result<SubscriptionMessage>>> {
         let subscription = match &mut self.source {
             // The confirmation leaves before the store is asked.
@@ -315,7 +315,7 @@ async fn open(store: &dyn EventStore, request: &Subscribe) -> Result<Subscriptio
     Ok(store.subscribe(Subscribe { to, from }).await?)
 }
 
-/// The place of a checkpoint of all events of the one log.
+/// Returns the position of a checkpoint of all events, in the one log.
 fn position_of(checkpoint: &Checkpoint) -> Position {
     match &checkpoint.place {
         Place::Logs(positions) => positions.first().copied().unwrap_or_default(),
@@ -353,7 +353,7 @@ fn caught_up(checkpoint: &Checkpoint, after: After) -> Content {
     })
 }
 
-/// The time of this server, as these messages tell it.
+/// Returns the time of this server, as these messages show it.
 fn now() -> Timestamp {
     const MICROS: i64 = 1_000_000;
     let now = SystemClock.now().as_micros();
@@ -363,13 +363,13 @@ fn now() -> Timestamp {
     }
 }
 
-/// The filter of a client, and the checkpoints that go with one.
+/// The filter of a client, and the checkpoints that are sent with it.
 struct Pace {
     filter: ClientFilter,
     interval: u64,
-    /// Events since the last checkpoint.
+    /// Number of events since the last checkpoint.
     since: u64,
-    /// The last one that was looked at, and the last one that the client was told of.
+    /// Position of the last event that was read, and the position of which the client was told last.
     looked_at: Position,
     told: Position,
 }
@@ -394,7 +394,7 @@ impl Pace {
         }
     }
 
-    /// Whether an event passes. If it does not and a checkpoint is due, tells of it.
+    /// Returns true if an event passes. If it does not pass and a checkpoint is due, the checkpoint is written.
     fn looked_at(&mut self, event: &RecordedEvent, out: &mut BytesMut) -> Result<bool> {
         // A checkpoint is told before the event that makes it due if that one passes: it is not sent yet.
         if self.since >= self.interval {
@@ -409,7 +409,7 @@ impl Pace {
         Ok(passes)
     }
 
-    /// Everything up to here was looked at.
+    /// Notes that everything up to this position was read, and writes a checkpoint.
     fn passed(&mut self, position: Position, out: &mut BytesMut) {
         self.looked_at = self.looked_at.max(position);
         self.tell(out);

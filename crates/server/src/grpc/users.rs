@@ -1,7 +1,6 @@
-//! `Users`: making and changing accounts, for administrators, and for everybody the own password.
+//! `Users`: creates and changes accounts, for administrators, and lets every user change their own password.
 //!
-//! What an account is and who may change it is as for `gesta user`: each call works on the store as its caller may use
-//! it.
+//! The rules for accounts are those of `gesta user`: each call works on the store as its caller may use it.
 //! Not here: tokens, which this protocol does not know.
 
 use bytes::BytesMut;
@@ -20,7 +19,7 @@ use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::body::MessageSource;
 
-/// The accounts as the caller may use them.
+/// Returns the accounts as the caller may use them.
 fn accounts(call: &GrpcCall) -> Accounts {
     Accounts::of(call.store())
 }
@@ -35,7 +34,7 @@ fn of_user(code: Code, exception: &'static str, name: &str, text: String) -> Ref
         .trailer("login-name", name)
 }
 
-/// The user of this name, who must be there.
+/// Finds the user of this name, and refuses the call if there is none.
 async fn known(accounts: &Accounts, name: &str) -> Result<ShownUser> {
     let users = accounts.users().await?;
     let user = users.into_iter().find(|user| user.user == name);
@@ -70,7 +69,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     Ok(Reply::message(&CreateResp {}))
 }
 
-/// Carries out `Update`: the groups and the full name are replaced.
+/// Carries out `Update`. The groups and the full name are replaced.
 pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
@@ -111,7 +110,7 @@ pub(crate) async fn enable(call: &mut GrpcCall) -> Result<Reply> {
     Ok(Reply::message(&EnableResp {}))
 }
 
-/// Carries out `Details`: of one user, or of all.
+/// Carries out `Details`, for one user or for all.
 pub(crate) async fn details(call: &mut GrpcCall) -> Result<Reply> {
     let request: DetailsReq = call.message().await?;
     let name = request.options.unwrap_or_default().login_name;
@@ -148,7 +147,7 @@ pub(crate) async fn reset_password(call: &mut GrpcCall) -> Result<Reply> {
     Ok(Reply::message(&ResetPasswordResp {}))
 }
 
-/// Carries out `ChangePassword`, for everybody who knows the present one.
+/// Carries out `ChangePassword`, for every user who knows their present password.
 pub(crate) async fn change_password(call: &mut GrpcCall) -> Result<Reply> {
     let request: ChangePasswordReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;

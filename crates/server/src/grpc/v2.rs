@@ -20,7 +20,7 @@ use super::claim::{self, Backing};
 use super::reply::Reply;
 use crate::metrics::AppendSize;
 
-/// One stream of a session: its claim and its events.
+/// One stream of a session, its claim and its events.
 type OfStream = (StreamId, Expected, Vec<EventData>);
 
 /// Carries out `AppendSession`.
@@ -42,7 +42,7 @@ pub(crate) async fn append_session(call: &mut GrpcCall) -> Result<Reply> {
     }))
 }
 
-/// All messages of a session.
+/// Reads all messages of a session.
 async fn session(call: &mut GrpcCall) -> Result<Vec<OfStream>> {
     let mut appends: Vec<OfStream> = Vec::new();
     while let Some(request) = call.next::<AppendRequest>().await? {
@@ -102,8 +102,8 @@ async fn store_session(on: &Backing, appends: Vec<OfStream>) -> Result<Appended>
     }
 }
 
-/// The claim as the store takes it. A deleted stream at its last revision does not exist to the store; that it still is
-/// as it was seen is then the store's to check. `None` if no stream can be so.
+/// Returns the claim as the store takes it; `None` if no stream can be so. A deleted stream at its last revision does
+/// not exist for the store. The store then checks that the stream still does not exist.
 async fn in_store(
     on: &Backing,
     stream: &StreamId,
@@ -191,7 +191,7 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     }))
 }
 
-/// Reads the checks: of each stream one at most, and only of streams that are written to.
+/// Reads the checks. There is at most one for each stream, and only for streams that the call writes to.
 fn checks(
     checks: Vec<ConsistencyCheck>,
     written: &HashMap<StreamId, usize>,
@@ -254,7 +254,7 @@ async fn store_records(
     }
 }
 
-/// A check as the claim that the store checks; `None` if it fails already.
+/// Returns a check as a claim that the store checks; `None` if the check fails already.
 async fn check_in_store(
     on: &Backing,
     stream: &StreamId,
@@ -280,7 +280,7 @@ async fn check_in_store(
     })
 }
 
-/// All checks that fail, and all tombstones that are written to.
+/// Makes the refusal that lists all checks that fail, and all streams with a tombstone that the call writes to.
 async fn violated(
     on: &Backing,
     checks: &[(StreamId, i64)],

@@ -1,4 +1,4 @@
-//! Who may call what: every call of the API with every kind of caller, and what takes rights away.
+//! Tests who may call what: every call of the API with every kind of caller, and what takes rights away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Whatever waits or is held has a maximum; stopping lets what runs finish.
+//! Tests that everything that waits or is held has a maximum, and that stopping lets running requests finish.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -223,7 +223,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
     assert!(bytes < 20_000_000, "{bytes}");
 }
 
-/// The value of a metric.
+/// Returns the value of a metric.
 async fn metric(server: &Server, name: &str) -> usize {
     let shown = server.get("/metrics").await.body;
     let value = shown.lines().find_map(|line| line.strip_prefix(name));
@@ -232,7 +232,7 @@ async fn metric(server: &Server, name: &str) -> usize {
         .expect("shown")
 }
 
-/// The value of a metric once it has not changed for a hundred answers.
+/// Returns the value of a metric once it has not changed for a hundred answers.
 async fn settled(server: &Server, name: &str) -> usize {
     soon(async {
         let mut before = metric(server, name).await;

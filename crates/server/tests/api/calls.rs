@@ -1,4 +1,4 @@
-//! Each call and its answer.
+//! Tests each call and its answer.
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;

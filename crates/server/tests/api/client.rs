@@ -1,4 +1,4 @@
-//! A server for a test, and what tests say to it.
+//! Starts a server for a test, and makes the calls of tests.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Answer {
         value.map_or("", |value| value.to_str().expect("text"))
     }
 
-    /// The name of the problem and its field.
+    /// Returns the name of the problem, and its field.
     pub(crate) fn problem(&self) -> (String, Value) {
         let document = self.json();
         let name = document["type"]

@@ -1,4 +1,4 @@
-//! What consumers of groups are shown: what links lead to, and never what their callers may not read.
+//! Tests what consumers of groups are shown: the events to which links lead, and never what their callers may not read.
 
 use gesta_access::Scope;
 use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
@@ -44,7 +44,7 @@ async fn group_of(world: &World, source: &str, settings: Settings) {
     groups.create(create).await.expect("made");
 }
 
-/// A consumer as this caller, and its number, once it has joined.
+/// Joins a group as this caller. Returns the consumer and its number.
 async fn join(world: &World, source: &str, authorization: &str) -> (Raw, String) {
     let target = format!("/streams/{source}/groups/g/consume");
     let mut raw = world.say("GET", &target, authorization, "").await;
@@ -114,8 +114,8 @@ fn base64_of(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// What went wrong before: a consumer that may not read what a link leads to made its group take the event as finished,
-/// so that those who may read it never got it.
+/// What went wrong before: a consumer that may not read the event to which a link leads made its group take the link as
+/// finished, so that consumers who may read the event never got it.
 #[tokio::test]
 async fn who_may_not_read_what_a_link_leads_to_takes_it_from_nobody() {
     let world = World::new().await;

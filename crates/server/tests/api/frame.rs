@@ -1,4 +1,4 @@
-//! What a request must be before any call looks at it: its host, and the form of its body.
+//! Tests what a request must be before any call reads it: its host, and the form of its body.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use gesta_server::Config;
 
 use crate::client::{Server, config};
 
-/// Status and field of the answer to these bytes.
+/// Returns status and field of the answer to these bytes.
 async fn answer(server: &Server, request: &str) -> (u16, String) {
     let answer = server.raw(request).await.rest().await;
     let status = answer.get(9..12).unwrap_or("0").parse().expect("a status");
@@ -18,8 +18,8 @@ async fn answer(server: &Server, request: &str) -> (u16, String) {
     (status, field.to_owned())
 }
 
-/// Requests without a host, with two, or with what is none, were answered as if nothing was wrong (RFC 9112, section
-/// 3.2).
+/// What happened: requests without a host, with two, or with a text that is no host, were answered as if nothing was
+/// wrong (RFC 9112, section 3.2).
 #[tokio::test]
 async fn a_host_is_given_once_and_is_one() {
     for insecure in [false, true] {
@@ -55,7 +55,7 @@ async fn a_host_is_given_once_and_is_one() {
     }
 }
 
-/// A compressed body was taken for JSON that cannot be read, or stored as it was.
+/// What happened: a compressed body was taken for JSON that cannot be read, or was stored as it was.
 #[tokio::test]
 async fn codings_of_bodies_that_are_not_known_are_refused_as_such() {
     let server = Server::start().await;

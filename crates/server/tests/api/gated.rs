@@ -1,4 +1,4 @@
-//! A store whose answers wait until a test lets them go, and which counts what it is asked.
+//! A store whose answers wait until a test lets them go, and which counts its calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 
 pub(crate) struct GatedStore {
     pub(crate) inner: MemoryStore,
-    /// One permit lets one append go.
+    /// Permits for appends. Each permit lets one append go.
     pub(crate) appends: Semaphore,
-    /// Appends that wait or went.
+    /// Number of appends that wait or went.
     pub(crate) waiting: AtomicUsize,
-    /// Pages of streams that were read.
+    /// Number of pages of streams that were read.
     pub(crate) pages: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl GatedStore {
         }))
     }
 
-    /// Waits until so many appends have come.
+    /// Waits until `count` appends have come.
     pub(crate) async fn appends_have_come(&self, count: usize) {
         crate::client::soon(async {
             while self.waiting.load(Ordering::SeqCst) < count {

@@ -1,4 +1,4 @@
-//! Consumer groups.
+//! Tests consumer groups.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ async fn call(server: &Server, method: &str, target: &str, body: Value) -> Answe
     server.json(method, target, &body.to_string()).await
 }
 
-/// A consumer, and its number.
+/// Makes a consumer, and returns it with its number.
 pub(crate) async fn consume(server: &Server, target: &str) -> (Raw, String) {
     let mut raw = server
         .raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
@@ -25,7 +25,7 @@ pub(crate) async fn consume(server: &Server, target: &str) -> (Raw, String) {
     (raw, number)
 }
 
-/// The body so far, without the marks of its chunks.
+/// Returns the body so far, without the marks of its chunks.
 fn without_chunks(received: &str) -> String {
     let mut rest = received.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let mut body = String::new();
@@ -38,7 +38,7 @@ fn without_chunks(received: &str) -> String {
     body
 }
 
-/// The data of all messages of this name.
+/// Returns the data of all messages of this name.
 pub(crate) fn data(raw: &Raw, name: &str) -> Vec<Value> {
     let event = format!("event: {name}");
     let messages = without_chunks(&raw.received);
@@ -54,7 +54,7 @@ pub(crate) fn data(raw: &Raw, name: &str) -> Vec<Value> {
     found
 }
 
-/// The deliveries, once there are so many.
+/// Waits for `count` deliveries, and returns them.
 pub(crate) async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
     soon(async {
         while data(raw, "event").len() < count {
@@ -154,13 +154,13 @@ async fn a_deleted_group_is_gone() {
     }
 }
 
-/// The revisions of the events that were delivered.
+/// Returns the revisions of the events that were delivered.
 fn revisions(deliveries: &[Value]) -> Vec<u64> {
     let revisions = deliveries.iter().map(|one| &one["event"]["revision"]);
     revisions.filter_map(Value::as_u64).collect()
 }
 
-/// A group that moves its checkpoint with every event.
+/// Starts a server with a group that moves its checkpoint with every event.
 async fn server_with_exact_group() -> Server {
     let server = Server::start().await;
     let settings = json!({"settings": {
@@ -257,7 +257,7 @@ async fn consumers_answer_for_events_or_leave_them_to_others() {
     );
 }
 
-/// Makes calls with a method, a target and a body, and expects that the field is named that is wrong.
+/// Makes calls with a method, a target and a body, and checks that the problem names the field that is wrong.
 async fn assert_field_is_named(server: &Server, cases: &[(&str, &str, Value, &str)]) {
     for (method, target, body, field) in cases {
         let answer = call(server, method, target, body.clone()).await;

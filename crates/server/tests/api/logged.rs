@@ -1,16 +1,16 @@
-//! What the server logs while a test runs on one thread.
+//! Collects what the server logs while a test runs on one thread.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The lines logged so far.
+/// The lines that were logged so far.
 #[derive(Clone, Default)]
 pub(crate) struct Logged(Arc<Mutex<Vec<u8>>>);
 
 impl Logged {
-    /// Collects from now on, until the guard is dropped. Tasks of other threads are not seen.
+    /// Collects from now on, until the guard is dropped. Lines of tasks on other threads are not seen.
     pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
         // With this subscriber alone, a line that another thread is the first to log would be off for all threads.
         static ELSEWHERE: Once = Once::new();
@@ -27,7 +27,7 @@ impl Logged {
         (logged, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The lines that contain this text.
+    /// Returns the lines that contain this text.
     pub(crate) fn with(&self, text: &str) -> Vec<String> {
         let bytes = self.0.lock().unwrap().clone();
         let lines = String::from_utf8(bytes).unwrap();

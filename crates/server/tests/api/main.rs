@@ -1,4 +1,4 @@
-//! The HTTP API over a store in memory: calls, subscriptions, bounds, and stopping.
+//! Tests the HTTP API over a store in memory: calls, subscriptions, bounds, and stopping.
 
 #![allow(
     clippy::expect_used,

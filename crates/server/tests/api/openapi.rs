@@ -1,4 +1,4 @@
-//! The OpenAPI document and the server agree, where a property-based tester found that they did not.
+//! Tests that the OpenAPI document and the server agree, where a property-based tester found that they did not.
 
 use serde_json::{Value, json};
 
@@ -8,14 +8,14 @@ async fn document(server: &Server) -> Value {
     server.get("/openapi.json").await.json()
 }
 
-/// The member of the document at this place.
+/// Returns the member of the document at this place.
 fn at<'a>(document: &'a Value, pointer: &str) -> &'a Value {
     let found = document.pointer(pointer);
     found.unwrap_or_else(|| panic!("{pointer} is missing"))
 }
 
-/// The document knew no shortest name, no control characters, and no largest revision; the server refuses what breaks
-/// them.
+/// What happened: the document knew no shortest name, no control characters, and no largest revision; the server
+/// refuses what breaks these rules.
 #[tokio::test]
 async fn names_and_revisions_have_the_bounds_that_the_document_says() {
     let server = Server::start().await;
@@ -59,8 +59,8 @@ async fn names_and_revisions_have_the_bounds_that_the_document_says() {
     }
 }
 
-/// The document let `data` stand beside `data_base64` and with a content type that it cannot have; the server took a
-/// `null` that the document did not know.
+/// What happened: the document let `data` stand beside `data_base64` and with a content type that it cannot have; the
+/// server took a `null` that the document did not know.
 #[tokio::test]
 async fn events_are_what_the_document_says() {
     let server = Server::start().await;
@@ -111,7 +111,8 @@ async fn events_are_what_the_document_says() {
     }
 }
 
-/// The document refused `null` in stream metadata, which the server takes, and allowed metadata of metadata streams.
+/// What happened: the document refused `null` in stream metadata, which the server takes, and allowed metadata of
+/// metadata streams.
 #[tokio::test]
 async fn metadata_are_what_the_document_says() {
     let server = Server::start().await;
@@ -165,7 +166,7 @@ async fn metadata_are_what_the_document_says() {
     }
 }
 
-/// An address that is too long is answered 414, which no call documented.
+/// What happened: an address that is too long is answered with 414, which no call documented.
 #[tokio::test]
 async fn every_call_with_parameters_may_be_too_long() {
     let server = Server::start().await;
@@ -182,7 +183,8 @@ async fn every_call_with_parameters_may_be_too_long() {
     }
 }
 
-/// A page with an event that is nested deeper than clients read could not be read by them: it comes in base64.
+/// What happened: clients could not read a page with an event that is nested too deep. Such an event now comes in
+/// base64.
 #[tokio::test]
 async fn deep_json_comes_back_in_base64() {
     let server = Server::start().await;
@@ -204,7 +206,7 @@ async fn deep_json_comes_back_in_base64() {
     assert_eq!(page["events"][0]["data_base64"], text);
 }
 
-/// A checkpoint of one stream was taken by every other, which then silently began at the wrong event.
+/// What happened: every stream took a checkpoint of another stream, and silently began at the wrong event.
 #[tokio::test]
 async fn a_checkpoint_of_another_stream_is_refused() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! What a server that is a node tells about its cluster.
+//! Tests what a server that is a node tells about its cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, config};
 
-/// Two nodes, of which the second answers; its log may be its own, or the first one's.
+/// A cluster of two nodes, of which the second one answers. Its log is its own, or that of the first node.
 #[derive(Default)]
 struct Two {
     address: &'static str,
     is_mine: AtomicBool,
-    /// The log becomes the first node's when it has been asked so often who owns it.
+    /// How many times the owner of the log must be asked for until the first node owns it.
     given_away_after: AtomicUsize,
 }
 
@@ -101,7 +101,7 @@ async fn info_shows_the_placement_of_a_node() {
     assert_eq!(alone.get("cluster"), None);
 }
 
-/// The members of an object are those that its schema requires and describes.
+/// Checks that an object has exactly the members that its schema requires and describes.
 fn has_exactly(schema: &Value, object: &Value) {
     let mut required: Vec<&str> = schema["required"]
         .as_array()

@@ -1,6 +1,6 @@
-//! A connection to which a test says bytes.
+//! A connection on which a test sends bytes.
 //!
-//! Other crates' tests include this file: it names nothing of the tests of this one.
+//! Tests of other crates include this file. It names nothing of the tests of this crate.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest wait for anything.
+/// Longest time that a test waits for anything.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Waits with a deadline.
+/// Waits for `what`, with a deadline.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("in time")
 }
 
-/// A connection to which a test says bytes.
+/// A connection on which a test sends bytes.
 pub(crate) struct Raw {
     socket: TcpStream,
     pub(crate) received: String,
 }
 
 impl Raw {
-    /// Connects, and says this.
+    /// Connects, and sends these bytes.
     pub(crate) async fn to(address: SocketAddr, bytes: &str) -> Self {
         let socket = TcpStream::connect(address).await.expect("a connection");
         let mut raw = Self {
@@ -55,7 +55,7 @@ impl Raw {
         raw
     }
 
-    /// The status of the answer, whose head was read.
+    /// Returns the status of the answer, whose head was read.
     pub(crate) fn status(&self) -> u16 {
         self.received[9..12].parse().expect("a status")
     }
@@ -67,7 +67,7 @@ impl Raw {
             .expect("written");
     }
 
-    /// Reads on; false at the end.
+    /// Reads more bytes; returns false at the end.
     pub(crate) async fn more(&mut self) -> bool {
         let mut buffer = vec![0; 64 * 1024];
         match soon(self.socket.read(&mut buffer)).await {

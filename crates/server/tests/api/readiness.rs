@@ -1,4 +1,5 @@
-//! Readiness tells whether appends can succeed, `/info` and the metrics what a commit waits for.
+//! Tests that readiness tells whether appends can succeed, and that `/info` and the metrics tell what a commit waits
+//! for.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,7 @@ use crate::logged::Logged;
 struct Stuck {
     inner: MemoryStore,
     why: Mutex<Option<&'static str>>,
-    /// What its commits wait for, if not that of the store inside.
+    /// Durability that the store tells, if it is not that of the store inside.
     durability: Mutex<Option<Durability>>,
 }
 
@@ -41,9 +42,9 @@ impl Around for Stuck {
     }
 }
 
-/// Readiness asked for the last position only, which a store answers whose appends all fail (its file is read-only, its
-/// pipeline has ended), and each failed probe left an error in the log. Now the store is asked whether appends can
-/// succeed, the answer says why not, and the log tells the change and not the probes.
+/// What happened: readiness asked for the last position only, which a store answers whose appends all fail (its file is
+/// read-only, its pipeline has ended), and each failed probe left an error in the log. What holds now: the store is
+/// asked whether appends can succeed, the answer says why not, and the log tells the change and not the probes.
 #[tokio::test]
 async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
     let (logged, _guard) = Logged::begin();
@@ -74,8 +75,8 @@ async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
     assert!(logged.with("ERROR").is_empty(), "{:?}", logged.with(""));
 }
 
-/// What happened: the metric said `full` with a synchronous standby and without one. What holds now: it names the
-/// settings, and both it and `/info` show those of now.
+/// What happened: the metric said `full` with a synchronous standby and without one. What holds now: the metric names
+/// the settings, and the metric and `/info` show the present ones.
 #[tokio::test]
 async fn the_durability_shown_is_that_of_now() {
     let store = Arc::new(Outer(Stuck::default()));

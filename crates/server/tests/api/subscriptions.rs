@@ -1,4 +1,4 @@
-//! Server-sent events.
+//! Tests server-sent events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ async fn subscribe(server: &Server, target: &str, header: &str) -> Raw {
         .await
 }
 
-/// The lines of this field, in order.
+/// Returns the values of all lines of this field, in order.
 fn values<'a>(received: &'a str, field: &str) -> Vec<&'a str> {
     received
         .lines()

@@ -1,4 +1,4 @@
-//! TLS: real connections, files that change, clients that must show a certificate, and hostile handshakes.
+//! Tests TLS: real connections, files that change, clients that must show a certificate, and hostile handshakes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Authority {
         }
     }
 
-    /// A client that believes this authority, and shows this certificate if one is given.
+    /// Makes a client that trusts this authority, and shows this certificate if one is given.
     fn client(&self, identity: Option<&Identity>, protocols: &[&str]) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("an authority");
@@ -113,7 +113,8 @@ async fn connect(server: &Server, client: &TlsConnector) -> std::io::Result<TlsS
     soon(client.connect(name, tcp(server).await)).await
 }
 
-/// The whole answer to `GET /info` on a connection of HTTP/1.1; empty if the server closes before it answers.
+/// Returns the whole answer to `GET /info` on a connection of HTTP/1.1. It is empty if the server closes before it
+/// answers.
 async fn info(server: &Server, client: &TlsConnector) -> String {
     let Ok(mut stream) = connect(server, client).await else {
         return String::new();

@@ -1,10 +1,10 @@
-//! Virtual streams and links over HTTP.
+//! Tests virtual streams and links over HTTP.
 
 use serde_json::{Value, json};
 
 use crate::client::Server;
 
-/// What each event of a page is: the stream and revision of its link, or null, and of itself.
+/// Returns for each event of a page the stream and revision of its link, or null, and those of the event itself.
 fn places(events: &Value) -> Vec<Value> {
     let events = events.as_array().expect("a list").iter();
     let place = |event: &Value| {
@@ -17,7 +17,7 @@ fn places(events: &Value) -> Vec<Value> {
     events.map(place).collect()
 }
 
-/// The body of an answer that comes in chunks, as far as it has come.
+/// Returns the body of an answer that comes in chunks, as far as it has come.
 fn body_of(received: &str) -> String {
     let (_, mut rest) = received.split_once("\r\n\r\n").expect("a head");
     let mut body = String::new();

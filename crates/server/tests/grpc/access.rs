@@ -1,4 +1,4 @@
-//! Who may make which call, and what takes rights away.
+//! Tests who may make which call, and what takes rights away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -36,7 +36,7 @@ pub(crate) fn basic(name: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
 
-/// The time of the system, some microseconds later.
+/// A clock that shows the time of the system plus some microseconds.
 #[derive(Clone, Default)]
 struct Later(Arc<AtomicI64>);
 
@@ -117,7 +117,7 @@ impl World {
         .await
     }
 
-    /// Makes a token; the header of those who hold it.
+    /// Makes a token, and returns the header of callers who hold it.
     async fn authorized_by(&self, token: NewToken) -> String {
         let text = self.accounts.create_token(token).await.expect("made");
         let header = format!("Bearer {text}");
@@ -127,7 +127,7 @@ impl World {
         header
     }
 
-    /// The status of a call, and how many messages came.
+    /// Makes a call, and returns its status and the number of its messages.
     pub(crate) async fn call(&self, path: &str, authorization: &str, bytes: Bytes) -> (i32, usize) {
         // What has no end is ended by its deadline.
         let mut headers = vec![("grpc-timeout", "500m")];

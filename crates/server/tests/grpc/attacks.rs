@@ -1,6 +1,6 @@
-//! Bad calls: what is sent, and what may be answered.
+//! Bad calls: what is sent, and which answers are allowed.
 //!
-//! Other crates' tests include this file: of the tests of this one it names the requests and the connection alone.
+//! Tests of other crates include this file. Of the tests of this crate it names only the requests and the connection.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gesta_grpc::frame;
@@ -55,7 +55,7 @@ const PATHS: [&str; 34] = [
     "/event_store.client.projections.Projections/Statistics",
 ];
 
-/// One call; its status, which must be a precise one, or one of `also`.
+/// Makes one bad call, and returns its status, which must be a precise one, or one of `also`.
 pub(crate) async fn attack(client: &Connection, rng: &mut StdRng, also: &[i32]) -> i32 {
     let path = *PATHS.choose(rng).expect("some");
     let (bytes, must_fail) = match rng.random_range(0..6) {
@@ -107,7 +107,7 @@ fn random_bytes(rng: &mut StdRng, len_max: usize) -> Vec<u8> {
     bytes
 }
 
-/// A good frame around random bytes.
+/// Makes a good frame around random bytes.
 fn random_frame(rng: &mut StdRng) -> Bytes {
     let message = random_bytes(rng, 80);
     let mut out = BytesMut::new();
@@ -117,7 +117,7 @@ fn random_frame(rng: &mut StdRng) -> Bytes {
     out.freeze()
 }
 
-/// A frame that promises more than comes.
+/// Makes a frame that announces more bytes than come.
 fn cut(rng: &mut StdRng) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(0);
@@ -126,7 +126,7 @@ fn cut(rng: &mut StdRng) -> Bytes {
     out.freeze()
 }
 
-/// A read whose parts do not go together, or are not all there.
+/// Makes a read whose parts do not fit each other, or are not complete.
 fn illegal_read(rng: &mut StdRng) -> Bytes {
     let mut options = read_of("cart-1");
     let all = AllOptions {
@@ -173,7 +173,7 @@ fn illegal_read(rng: &mut StdRng) -> Bytes {
     frame::framed(&reading(options)[0])
 }
 
-/// Good messages of this call, with a few bytes changed, left out or repeated.
+/// Makes good messages of this call, with a few bytes changed, left out or repeated.
 fn mutated(rng: &mut StdRng, path: &str) -> Bytes {
     let mut out = BytesMut::new();
     let stream = *["cart-1", "$all", "$$cart-1", "$$$$x", "$ce-x", "a"]
@@ -218,7 +218,7 @@ fn mutated(rng: &mut StdRng, path: &str) -> Bytes {
     bytes.into()
 }
 
-/// Good messages of a call that is not about streams alone.
+/// Writes good messages of a call that is not about streams alone.
 fn others(rng: &mut StdRng, path: &str, stream: &str, out: &mut BytesMut) {
     if let Some(method) = path.strip_prefix("/event_store.client.users.Users/") {
         return user(rng, method, out);
@@ -240,7 +240,8 @@ fn others(rng: &mut StdRng, path: &str, stream: &str, out: &mut BytesMut) {
     }
 }
 
-/// Accounts that are not there, and such as break a rule: a password that is long enough would be hashed.
+/// Writes messages about accounts that do not exist, or that break a rule. A password that is long enough would be
+/// hashed.
 fn user(rng: &mut StdRng, method: &str, out: &mut BytesMut) {
     use gesta_grpc::messages::users::*;
     let names = ["", "nobody", "$all", "a b", "admin"];
@@ -399,7 +400,7 @@ fn list(rng: &mut StdRng, stream: &str) -> groups::ListReq {
     }
 }
 
-/// Records with checks, some of which name a stream twice, or one that is not written to.
+/// Makes records with checks. Some checks name a stream twice, or a stream to which the records are not written.
 fn records(rng: &mut StdRng, stream: &str) -> v2::AppendRecordsRequest {
     use v2::consistency_check::{StreamStateCheck, Type};
     let mut records = session(rng, stream).records;
@@ -448,7 +449,7 @@ fn delete(rng: &mut StdRng, stream: &str) -> streams::DeleteReq {
     }
 }
 
-/// What a group is to be, mostly with numbers that it cannot have.
+/// Makes a request to create a group, mostly with numbers that a group cannot have.
 fn group(rng: &mut StdRng, stream: &str) -> groups::CreateReq {
     use groups::create_req::options::StreamOption;
     use groups::create_req::stream_options::RevisionOption;
@@ -488,7 +489,7 @@ fn group(rng: &mut StdRng, stream: &str) -> groups::CreateReq {
     }
 }
 
-/// A consumer that answers for what it never got.
+/// Makes the messages of a consumer that answers for events that it never got.
 fn consumer(rng: &mut StdRng, stream: &str) -> [groups::ReadReq; 2] {
     use groups::read_req::options::{StreamOption, UuidOption, uuid_option};
     use groups::read_req::{Content, Nack, Options};

@@ -1,4 +1,4 @@
-//! What calls may hold, and what happens beyond.
+//! Tests what calls may hold, and what happens beyond that.
 
 use std::sync::Arc;
 

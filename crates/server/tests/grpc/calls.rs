@@ -1,4 +1,4 @@
-//! What the calls answer, message by message.
+//! Tests the answers of the calls, message by message.
 
 use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
 use gesta_grpc::ids::{self, UuidForm};

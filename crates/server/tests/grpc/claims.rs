@@ -1,4 +1,4 @@
-//! What calls that write are told of a stream that is not as they claim, and what they cannot write.
+//! Tests what calls that write are told of a stream that is not as they claim, and what they cannot write.
 
 use bytes::Bytes;
 use gesta_grpc::ids::{self, UuidForm};
@@ -49,7 +49,7 @@ fn deleting(stream: &str, claim: options::ExpectedStreamRevision) -> [DeleteReq;
     }]
 }
 
-/// An event of so many bytes.
+/// Makes an event of `bytes` bytes.
 pub(crate) fn proposed(bytes: usize) -> ProposedMessage {
     ProposedMessage {
         id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Text)),
@@ -61,7 +61,7 @@ pub(crate) fn proposed(bytes: usize) -> ProposedMessage {
     }
 }
 
-/// A whole batch.
+/// Makes a whole batch.
 pub(crate) fn batch(
     stream: &str,
     claim: ExpectedStreamPosition,
@@ -79,7 +79,7 @@ pub(crate) fn batch(
     }
 }
 
-/// The error of a batch, and the message that stands in its detail.
+/// Returns the error of a batch, and the message in its detail.
 fn error_of<M: Message + Default>(answer: BatchAppendResp, name: &str) -> (Status, M) {
     let Some(BatchResult::Error(status)) = answer.result else {
         panic!("{answer:?}");
@@ -93,7 +93,7 @@ fn error_of<M: Message + Default>(answer: BatchAppendResp, name: &str) -> (Statu
     (status, message)
 }
 
-/// The number that an append is told of the stream that is not as it claims.
+/// Returns the revision that an append is told of a stream that is not as the append claims.
 async fn told_by_append(client: &Client, messages: &[AppendReq]) -> u64 {
     let ended = client.call(APPEND, messages).await;
     let answer = ended.read::<AppendResp>().remove(0);
@@ -211,7 +211,7 @@ fn session(stream: &str, expected_revision: Option<i64>) -> v2::AppendRequest {
     }
 }
 
-/// The detail of its own of an error of the second version.
+/// Returns the last detail of an error of the second version, which is its own.
 pub(crate) fn last_detail<M: Message + Default>(ended: &crate::connection::Ended) -> M {
     use base64::Engine as _;
     let text = ended.trailers["grpc-status-details-bin"].as_bytes();

@@ -1,4 +1,4 @@
-//! A server over a store in memory, and a connection to it.
+//! Starts a server over a store in memory, and connects to it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Deref for Client {
 }
 
 impl Client {
-    /// A client of a new server over an empty store.
+    /// Starts a new server over an empty store, and connects to it.
     pub(crate) async fn start() -> Self {
         Self::with(Config::default(), Arc::new(MemoryStore::new())).await
     }
@@ -40,7 +40,7 @@ impl Client {
         Self::to(server).await
     }
 
-    /// One more connection to a server.
+    /// Makes one more connection to a server.
     pub(crate) async fn to(server: Handle) -> Self {
         let connection = Connection::to(server.local_addr()).await;
         Self { server, connection }

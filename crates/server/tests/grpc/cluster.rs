@@ -1,4 +1,5 @@
-//! A server that is one of several nodes: what it tells of the others, and where it sends the consumers of groups.
+//! Tests a server that is one of several nodes: what it tells about the others, and where it sends the consumers of
+//! groups.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::requests::{GROUPS, consuming, identifier};
 
 const GOSSIP: &str = "/event_store.client.gossip.Gossip/Read";
 
-/// This server is node 2; node 3 owns the only log, and node 1 has not told where clients reach it.
+/// A cluster in which this server is node 2. Node 3 owns the only log, and node 1 has not told where clients reach it.
 struct Three {
     apis: [Option<&'static str>; 3],
     owner: Option<u32>,
@@ -69,7 +70,7 @@ async fn client_of(cluster: Three, store: Arc<dyn EventStore>) -> Client {
     Client::to(bound.serve(store, Registry::default())).await
 }
 
-/// The members that a client is told of: host, port, and whether it is the leader.
+/// Returns the members of which a client is told: host, port, and whether the member is the leader.
 async fn told(client: &Client) -> Vec<(String, u32, bool)> {
     let told = client.call(GOSSIP, &[Empty {}]).await.read::<ClusterInfo>();
     let members = told.into_iter().flat_map(|told| told.members);

@@ -1,8 +1,8 @@
-//! The conformance suite through gRPC.
+//! Runs the conformance suite through gRPC.
 //!
-//! Each call of a case is made twice: over gRPC, and on the store behind the server, and both must say the same. What
-//! changes the store goes over gRPC first; the store then recognises it as a retry, and its answer is what gRPC must
-//! have said. What gRPC refuses, the store must refuse too; its error, which says more, is what the case gets. What
+//! Each call of a case is made twice: over gRPC, and on the store behind the server. Both must give the same answer. A
+//! change of the store goes over gRPC first; the store then recognises it as a retry, and its answer is what gRPC must
+//! have said. What gRPC refuses, the store must refuse too; the case gets the error of the store, which says more. What
 //! this protocol cannot say (tags, filters, lists, the metadata of streams) is asked of the store alone.
 
 use std::sync::Arc;
@@ -36,11 +36,11 @@ use crate::requests::{APPEND, READ, read_of, reading};
 
 const SESSION: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession";
 const DELETES: &str = "/event_store.client.streams.Streams";
-/// Larger requests are for tests of bounds, which both sides name in their own way.
+/// Largest request that goes over gRPC. Larger requests are for tests of bounds, which the two sides name differently.
 const SPOKEN_BYTES_MAX: usize = 1_000_000;
 const SPOKEN_EVENTS_MAX: usize = 1_000;
 
-/// A store, and a way to it over gRPC.
+/// A store, and a connection to it over gRPC.
 struct Compared {
     client: Client,
     store: Arc<dyn EventStore>,
@@ -50,7 +50,7 @@ fn identifier(stream: &StreamId) -> gesta_grpc::messages::shared::StreamIdentifi
     ids::identifier(stream)
 }
 
-/// Whether the protocol can say this append.
+/// Returns true if the protocol can say this append.
 fn is_spoken(request: &Append) -> bool {
     let events = || request.streams.iter().flat_map(|part| &part.events);
     let mut names: Vec<_> = request.streams.iter().map(|part| &part.stream).collect();
@@ -114,7 +114,7 @@ fn to_one(part: &StreamAppend) -> Vec<AppendReq> {
         .collect()
 }
 
-/// A part of an append to several streams. Their events have no bytes of metadata of their own.
+/// Makes a part of an append to several streams. Its events have no bytes of metadata of their own.
 fn to_several(part: &StreamAppend) -> v2::AppendRequest {
     let record = |event: &EventData| v2::AppendRecord {
         record_id: event.id.map(|id| id.0.to_string()),
@@ -138,11 +138,12 @@ fn to_several(part: &StreamAppend) -> v2::AppendRequest {
     }
 }
 
-/// What gRPC said of an append: the last revision of each stream and the position, or nothing if it was refused.
+/// The answer of gRPC to an append: the last revision of each stream and the position; `None` if it was refused.
 type Said = Option<(Vec<u64>, u64)>;
 
 impl Compared {
-    /// Whether one of the streams must exist, and has metadata: to this protocol it then exists without events, too.
+    /// Returns true if one of the streams must exist, and has metadata: to this protocol it then exists without events,
+    /// too.
     async fn is_taken_to_exist(&self, request: &Append) -> Result<bool> {
         for part in &request.streams {
             if part.expected == ExpectedRevision::StreamExists {
@@ -194,7 +195,7 @@ impl Compared {
         )
     }
 
-    /// Compares a page, which the store has read, with what gRPC reads from its first event on.
+    /// Compares a page that the store has read with what gRPC reads from the first event of the page on.
     async fn compare(
         &self,
         options: read_req::Options,
@@ -234,7 +235,7 @@ fn refusal(ended: &Ended) -> String {
     format!("{} {}", ended.code, ended.message())
 }
 
-/// An event as gRPC shows it is the one that the store has.
+/// Checks that an event as gRPC shows it is the event that the store has.
 fn same(found: &ReadEvent, event: &RecordedEvent) {
     let shown = found.event.as_ref().expect("an event");
     assert_eq!(shown.commit_position, event.position.0);
@@ -288,7 +289,7 @@ fn at(position: u64) -> all_options::AllOption {
     })
 }
 
-/// The same subscription over gRPC; `None` if it cannot be said.
+/// Makes the same subscription over gRPC; returns `None` if the protocol cannot say it.
 fn followed(request: &Subscribe, logs: usize) -> Option<read_req::Options> {
     let options = match &request.to {
         SubscribeTo::Stream(stream) if stream.described_stream().is_none() => {
@@ -320,7 +321,7 @@ fn followed(request: &Subscribe, logs: usize) -> Option<read_req::Options> {
     })
 }
 
-/// The next event of a subscription over gRPC.
+/// Waits for the next event of a subscription over gRPC.
 async fn next_event(open: &mut Open) -> ReadEvent {
     loop {
         let message = open.next().await.expect("the subscription goes on");
@@ -431,7 +432,8 @@ impl EventStore for Compared {
         self.store.list_streams(request).await
     }
 
-    /// A stream that is gone may be deleted again over gRPC, and not in Gesta: that is asked of the store alone.
+    /// Deletes a stream. A stream that is gone may be deleted again over gRPC, and not in Gesta, so that goes to the
+    /// store alone.
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         let last = ReadStream::backwards(request.stream.clone()).limit(1);
         if self.store.read_stream(last).await.is_err() {
@@ -514,7 +516,7 @@ impl EventStore for Compared {
     }
 }
 
-/// Puts a server before the stores of another factory.
+/// A factory that puts a server before the stores of another factory.
 struct Grpc<F>(F);
 
 async fn compared(store: TestStore) -> TestStore {

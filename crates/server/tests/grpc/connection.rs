@@ -1,6 +1,6 @@
-//! A connection that sends the bytes that it is told to, and takes everything that comes.
+//! A connection that sends the bytes that a test gives it, and takes everything that comes.
 //!
-//! Other crates' tests include this file: it names nothing of the tests of this one.
+//! Tests of other crates include this file. It names nothing of the tests of this crate.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// No answer takes this long.
+/// Longest time that an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -29,8 +29,8 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
         .expect("an answer")
 }
 
-/// What a call is sent, as it comes. The channel of `http_body_util` asks for frames first and then whether the sender
-/// has gone: a frame that was sent between the two, on another thread, was lost.
+/// The bytes that a call is sent, as they come. The channel of `http_body_util` asks for frames first and then whether
+/// the sender has gone: a frame that was sent between the two, on another thread, was lost.
 struct Sent(mpsc::Receiver<Bytes>);
 
 impl Body for Sent {
@@ -67,7 +67,7 @@ impl Ended {
         percent_decode(text)
     }
 
-    /// The messages, read as what they are.
+    /// Reads the messages of the answer as messages of type `M`.
     pub(crate) fn read<M: Message + Default>(&self) -> Vec<M> {
         assert_eq!(self.code, 0, "{}", self.message());
         let messages = self.messages.iter().cloned();
@@ -100,7 +100,7 @@ pub(crate) struct Open {
     answer: Option<Incoming>,
     frames: Frames,
     data: Bytes,
-    /// What the status stands in, once it has come.
+    /// Headers or trailers in which the status stands, once it has come.
     trailers: HeaderMap,
 }
 
@@ -117,12 +117,12 @@ impl Open {
         let _ = sender.send(bytes).await;
     }
 
-    /// Says that nothing more is sent.
+    /// Tells the server that nothing more is sent.
     pub(crate) fn close(&mut self) {
         self.sender = None;
     }
 
-    /// The next message; `None` once the call has ended.
+    /// Waits for the next message; returns `None` once the call has ended.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if let Some(answering) = self.answering.take() {
             let answer = soon(answering).await.expect("no panic").expect("an answer");
@@ -147,7 +147,7 @@ impl Open {
         }
     }
 
-    /// Takes everything to the end of the call.
+    /// Takes everything up to the end of the call.
     pub(crate) async fn end(mut self) -> Ended {
         let mut messages = Vec::new();
         while let Some(message) = self.next().await {
@@ -168,7 +168,7 @@ impl Connection {
         Self { address, sender }
     }
 
-    /// Begins a call with these headers more.
+    /// Begins a call with these additional headers.
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Open {
         let (sender, body) = mpsc::channel(16);
         let authority = self.address;
@@ -191,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// A call with all that it is sent, to its end.
+    /// Makes a call that sends these bytes, and waits for its end.
     pub(crate) async fn call_bytes(
         &self,
         path: &str,
@@ -204,7 +204,7 @@ impl Connection {
         open.end().await
     }
 
-    /// A call with these messages, to its end.
+    /// Makes a call that sends these messages, and waits for its end.
     pub(crate) async fn call<M: Message>(&self, path: &str, messages: &[M]) -> Ended {
         let mut bytes = BytesMut::new();
         for message in messages {

@@ -74,7 +74,7 @@ impl World {
         open
     }
 
-    /// What a read to an end shows.
+    /// Returns what a read that has an end shows.
     async fn read(&self, options: Options) -> Vec<Seen> {
         let found = self.client.call(READ, &reading(options)).await;
         let contents = found.read::<ReadResp>().into_iter();
@@ -102,7 +102,8 @@ async fn content(open: &mut Open) -> Content {
     content.expect("a content")
 }
 
-/// All events up to the message that the subscription has caught up, the positions of checkpoints, and that message.
+/// Returns all events up to the message that the subscription has caught up, the positions of checkpoints, and that
+/// message.
 async fn to_caught_up(open: &mut Open) -> (Vec<Seen>, Vec<u64>, CaughtUp) {
     let (mut events, mut checkpoints) = (Vec::new(), Vec::new());
     loop {
@@ -138,7 +139,7 @@ fn of_all(options: Options, filter: Option<FilterOptions>) -> Options {
     }
 }
 
-/// A filter with a checkpoint after so many events.
+/// Makes a filter with a checkpoint after `interval` events.
 fn filter(filter: Filter, interval: u32) -> FilterOptions {
     FilterOptions {
         filter: Some(filter),
@@ -161,8 +162,8 @@ fn prefix(text: &str) -> Expression {
     }
 }
 
-/// A subscription that began after a revision that the stream did not have was refused as an invalid argument, where
-/// these clients wait. Goal: it waits, and delivers what comes beyond that revision.
+/// What happened: a subscription that began after a revision that the stream did not have was refused as an invalid
+/// argument, where these clients wait. Goal: it waits, and delivers the events after that revision.
 #[tokio::test]
 async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
     let world = World::new().await;

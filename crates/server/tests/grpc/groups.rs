@@ -1,4 +1,4 @@
-//! Groups: what they are told that cannot be as they are asked to be, and what they deliver of all events.
+//! Tests the refusals of groups that cannot be as a caller wants them, and the deliveries of groups on all events.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn create(options: Options) -> Bytes {
 /// A call that cannot be carried out: the method, what the group is on, what is sent, and what the reason must name.
 type Case = (&'static str, &'static str, Bytes, &'static str);
 
-/// Settings that break a rule, each in a way of its own.
+/// Makes requests with settings that break a rule, each in another way.
 fn wrong_settings() -> Vec<Case> {
     let small = Settings {
         history_buffer_size: 20,
@@ -102,7 +102,7 @@ fn wrong_settings() -> Vec<Case> {
     cases.collect()
 }
 
-/// Beginnings, filters and ends that cannot be.
+/// Makes requests with beginnings, filters and ends that cannot be.
 fn wrong_places() -> Vec<Case> {
     let stop_at = ReplayParkedReq {
         options: Some(replay_parked_req::Options {
@@ -169,7 +169,7 @@ async fn what_a_group_cannot_be_is_a_failure_of_the_group() {
     }
 }
 
-/// A consumer of the group `mail`, which has been told that it is one.
+/// Makes a consumer of the group `mail`, and waits until it is told that it has joined.
 async fn consume(client: &Client, source: read_req::options::StreamOption) -> Open {
     let mut open = client.open(&format!("{GROUPS}/Read"), &[]).await;
     let options = read_req::Options {

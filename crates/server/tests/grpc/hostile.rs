@@ -1,4 +1,4 @@
-//! Bad calls of every sort: nothing panics, every answer has a precise status, and the server works as before.
+//! Makes bad calls of every kind: nothing panics, every answer has a precise status, and the server works as before.
 //!
 //! `GESTA_SEED` repeats a run; the deep form makes 200,000 calls.
 

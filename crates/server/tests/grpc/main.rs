@@ -1,7 +1,7 @@
-//! The gRPC calls over a store in memory, by a client that says exactly what a test wants.
+//! Tests the gRPC calls over a store in memory, by a client that sends exactly what a test wants.
 //!
-//! The published clients are tried by `gesta-cli`; here stands what they never send, and what one of them that cannot
-//! be tried here relies on.
+//! `gesta-cli` tests the published clients. The tests here send what those never send, and check what one of them that
+//! cannot be tested here relies on.
 
 #![allow(
     clippy::expect_used,

@@ -1,6 +1,6 @@
-//! What callers say.
+//! Requests of callers.
 //!
-//! Other crates' tests include this file: it names nothing of the tests of this one.
+//! Tests of other crates include this file. It names nothing of the tests of this crate.
 
 use bytes::{Bytes, BytesMut};
 use gesta_core::StreamId;
@@ -25,12 +25,12 @@ pub(crate) const APPEND: &str = "/event_store.client.streams.Streams/Append";
 pub(crate) const GROUPS: &str =
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions";
 
-/// A stream, as calls name it.
+/// Makes the name of a stream as calls give it.
 pub(crate) fn identifier(stream: &str) -> StreamIdentifier {
     ids::identifier(&StreamId::new(stream).unwrap())
 }
 
-/// A read of a whole stream.
+/// Makes the options of a read of a whole stream.
 pub(crate) fn read_of(stream: &str) -> read_req::Options {
     read_req::Options {
         stream_option: Some(StreamOption::Stream(StreamOptions {
@@ -52,7 +52,7 @@ pub(crate) fn reading(options: read_req::Options) -> [ReadReq; 1] {
     }]
 }
 
-/// A subscription to a stream.
+/// Makes the options of a subscription to a stream.
 pub(crate) fn following(stream: &str) -> read_req::Options {
     read_req::Options {
         count_option: Some(CountOption::Subscription(SubscriptionOptions {})),
@@ -60,7 +60,7 @@ pub(crate) fn following(stream: &str) -> read_req::Options {
     }
 }
 
-/// An append of one event of so many bytes to a stream.
+/// Makes an append of one event of `bytes` bytes to a stream.
 pub(crate) fn appending(stream: &str, bytes: usize) -> [AppendReq; 2] {
     let options = Options {
         stream_identifier: Some(identifier(stream)),
@@ -84,7 +84,7 @@ pub(crate) fn appending(stream: &str, bytes: usize) -> [AppendReq; 2] {
     ]
 }
 
-/// Messages, one after the other.
+/// Writes messages one after the other.
 pub(crate) fn bytes_of<M: Message>(messages: &[M]) -> Bytes {
     let mut out = BytesMut::new();
     for message in messages {
@@ -93,7 +93,7 @@ pub(crate) fn bytes_of<M: Message>(messages: &[M]) -> Bytes {
     out.freeze()
 }
 
-/// A consumer of the group `g` of a stream.
+/// Makes the request of a consumer of the group `g` of a stream.
 pub(crate) fn consuming(stream: &str) -> Bytes {
     use groups::read_req::options::uuid_option::Content as Form;
     use groups::read_req::options::{StreamOption, UuidOption};

@@ -1,4 +1,4 @@
-//! Accounts, changed over gRPC.
+//! Tests accounts that are changed over gRPC.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! What may be answered to a request.
+//! Checks the answers to requests.
 //!
 //! Tests of other crates include the files of this folder, each under its name at the root of the crate.
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::generate::{Attempt, Expect};
 use crate::wire::Answer;
 
-/// The problem that an answer tells, and its kind, if it is well formed.
+/// Returns the problem document of an answer, and its kind, after a check that it is well formed.
 fn problem(answer: &Answer, shown: &dyn Fn() -> String) -> (Value, String) {
     let problem: Value =
         serde_json::from_slice(&answer.body).unwrap_or_else(|_| panic!("no JSON: {}", shown()));
@@ -28,8 +28,8 @@ fn problem(answer: &Answer, shown: &dyn Fn() -> String) -> (Value, String) {
     (problem, kind)
 }
 
-/// Checks an answer against what such a request may get. `failures` are the kinds of problems that a server which works
-/// may answer with a status of 500 and above.
+/// Checks an answer against those that such a request may get. `failures` are the kinds of problems that a server which
+/// works may answer with a status of 500 and above.
 pub(crate) fn check(attempt: &Attempt, answer: Option<&Answer>, failures: &[&str]) {
     let Some(answer) = answer else {
         assert!(attempt.expect == Expect::Garbage, "no answer to {attempt}");

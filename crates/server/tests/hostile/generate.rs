@@ -1,4 +1,4 @@
-//! Generated requests: some good, so that there is something to meet, most of them bad in one way or several.
+//! Generates requests: some good, so that the store has data, most of them bad in one way or several.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use rand::rngs::StdRng;
 use crate::parameters::{wrong_metadata, wrong_parameter};
 use crate::protocol;
 
-/// What a request may get.
+/// The answers that a request may get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Any answer that is not a failure of the server.
+    /// The request may get any answer that is not a failure of the server.
     Anything,
-    /// This status.
+    /// The request must get this status.
     Refused(u16),
-    /// 400, naming this field.
+    /// The request must get a 400 that names this field.
     Field(String),
-    /// Hardly a request: an answer, or none.
+    /// The bytes are hardly a request. They may get an answer, or none.
     Garbage,
 }
 
-/// A request as bytes, and what it may get.
+/// A request as bytes, and the answers that it may get.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) bytes: Vec<u8>,
@@ -83,7 +83,7 @@ impl Attempt {
     }
 }
 
-/// One of `items`.
+/// Returns one of `items`.
 pub(crate) fn pick<T: Copy>(rng: &mut StdRng, items: &[T]) -> T {
     items[rng.random_range(0..items.len())]
 }
@@ -187,7 +187,7 @@ const VALUES_OF_DATA: &[&str] = &[
     "\"\\ud800\"",
 ];
 
-/// Values of every JSON type, most of them wrong wherever they stand.
+/// Values of every JSON type. Most of them are wrong wherever they stand.
 const VALUES: &[&str] = &[
     "null",
     "true",
@@ -209,7 +209,7 @@ const VALUES: &[&str] = &[
     "\"none\"",
 ];
 
-/// What an event needs.
+/// The members that an event needs.
 const EVENT: &str = r#""type":"T","data":1"#;
 
 /// A body, and the field that is wrong in it.
@@ -253,7 +253,7 @@ fn append_with_wrong_field(rng: &mut StdRng) -> WrongField {
     }
 }
 
-/// An event without a type or data, or with a member that is wrong, unknown or there twice.
+/// Makes an event without a type or data, or with a member that is wrong, unknown or repeated.
 fn event_with_wrong_field(rng: &mut StdRng) -> WrongField {
     let value = pick(rng, VALUES);
     let base64 = pick(rng, &["\"*\"", "\"A\"", "\"AA=\"", "\"ü\"", "7", "[]"]);
@@ -288,7 +288,7 @@ fn event_with_wrong_field(rng: &mut StdRng) -> WrongField {
     (format!(r#"{{"events":[{{{event}}}]}}"#), field)
 }
 
-/// An event whose type, id or tags are wrong.
+/// Makes an event whose type, id or tags are wrong.
 fn event_with_wrong_name(rng: &mut StdRng) -> WrongField {
     let long = format!("\"{}\"", "x".repeat(rng.random_range(1_025..3_000)));
     let types = &[
@@ -335,7 +335,7 @@ fn event_with_wrong_name(rng: &mut StdRng) -> WrongField {
     (format!(r#"{{"events":[{{{event}}}]}}"#), field)
 }
 
-/// A body that is JSON and wrong in one field, which must be named.
+/// Makes a body that is JSON and wrong in one field, which the answer must name.
 fn wrong_field(rng: &mut StdRng) -> Attempt {
     let (body, field) = match rng.random_range(0..18) {
         0..6 => append_with_wrong_field(rng),
@@ -359,7 +359,7 @@ fn wrong_field(rng: &mut StdRng) -> Attempt {
     attempt.field(format!("appends[1].{field}"))
 }
 
-/// A good body with bytes changed, cut, doubled or replaced.
+/// Makes a good body with bytes changed, cut, doubled or replaced.
 fn broken_json(rng: &mut StdRng) -> Attempt {
     let mut body = pick(rng, &[
         r#"{"expected":"any","events":[{"id":"0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00","type":"T","data":{"a":[1,"x"]},"metadata":{"b":null},"tags":["x","y"]}]}"#,
@@ -399,7 +399,7 @@ fn broken_json(rng: &mut StdRng) -> Attempt {
     Attempt::json("POST", target, body)
 }
 
-/// A stream name that no stream can have, or a revision that none is.
+/// Makes a request with a stream name or a revision that cannot be.
 fn wrong_name(rng: &mut StdRng) -> Attempt {
     let name = match rng.random_range(0..8) {
         0 => String::new(),

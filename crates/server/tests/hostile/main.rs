@@ -1,6 +1,6 @@
-//! Bad input of every sort, tens of thousands of requests of it over keep-alive connections: nothing
-//! panics, nothing answers 5xx but a declared overload, every refusal is a problem document that
-//! names the field where there is one, and the server works as before afterwards.
+//! Sends bad input of every kind, tens of thousands of requests over keep-alive connections. Nothing panics, nothing
+//! answers 5xx but a declared overload, every refusal is a problem document that names the field where there is one,
+//! and the server works as before afterwards.
 //!
 //! `GESTA_SEED` repeats a run; the deep form makes 200,000 requests.
 
@@ -32,11 +32,11 @@ use check::check;
 use generate::Attempt;
 use wire::Connection;
 
-/// Requests of the quick form, and of the deep one.
+/// Number of requests of the quick form, and of the deep form.
 const REQUESTS: (usize, usize) = (25_000, 200_000);
 const CONNECTIONS: usize = 8;
 
-/// So that oversized bodies need not be huge.
+/// Largest body of the server. It is small, so that bodies that are too large need not be huge.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn attack(address: SocketAddr, mut rng: StdRng, requests: usize) -> BTreeM
     statuses
 }
 
-/// The server takes and gives events, and holds nothing of all those requests.
+/// Checks that the server takes and gives events, and holds nothing of all those requests.
 async fn works_as_before(address: SocketAddr) {
     let mut connection = Connection::open(address).await;
     let append = Attempt::json(

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 
 use crate::generate::{Attempt, Expect, pick};
 
-/// Numbers that are none.
+/// Texts that are no numbers.
 const NUMBERS: &[&str] = &[
     "-1",
     "x",
@@ -21,7 +21,7 @@ const NUMBERS: &[&str] = &[
     "1%200",
 ];
 
-/// Positions, revisions and checkpoints that are none.
+/// Texts that are no positions, revisions or checkpoints.
 const POSITIONS: &[&str] = &[
     "-1",
     "x%20",
@@ -35,7 +35,7 @@ const POSITIONS: &[&str] = &[
     "AQECXB0eRPdBXoAi",
 ];
 
-/// Names that are none.
+/// Texts that are no names.
 const TEXTS: &[&str] = &["%00", "a%0Ab", "%C2%85", "%ff", "%"];
 
 /// Filters, and the field that is wrong in each.
@@ -64,7 +64,7 @@ const DELETES: &[(&str, &str)] = &[
     ("/streams/a-1?expected=%ff", "expected"),
 ];
 
-/// A wrong limit or direction, or a parameter that is unknown or repeated.
+/// Makes a wrong limit or direction, or a parameter that is unknown or repeated.
 fn wrong_page(rng: &mut StdRng) -> (String, &'static str) {
     let number = pick(rng, NUMBERS);
     match rng.random_range(0..7) {
@@ -93,7 +93,7 @@ fn wrong_page(rng: &mut StdRng) -> (String, &'static str) {
     }
 }
 
-/// A wrong place to begin at.
+/// Makes a wrong place to begin at.
 fn wrong_place(rng: &mut StdRng) -> (String, &'static str) {
     let position = pick(rng, POSITIONS);
     match rng.random_range(0..5) {
@@ -109,7 +109,7 @@ fn wrong_place(rng: &mut StdRng) -> (String, &'static str) {
     }
 }
 
-/// A wrong condition on what is wanted.
+/// Makes a wrong condition on what is wanted.
 fn wrong_condition(rng: &mut StdRng) -> (String, &'static str) {
     let text = pick(rng, TEXTS);
     let text_or_none = pick(rng, &["", text]);
@@ -130,7 +130,7 @@ fn wrong_condition(rng: &mut StdRng) -> (String, &'static str) {
     }
 }
 
-/// A parameter that is unknown, repeated, or has a wrong value.
+/// Makes a request with a parameter that is unknown, repeated, or has a wrong value.
 pub(crate) fn wrong_parameter(rng: &mut StdRng) -> Attempt {
     let (target, field) = match rng.random_range(0..20) {
         0..7 => wrong_page(rng),

@@ -8,7 +8,7 @@ use crate::generate::{Attempt, Expect, pick, random_bytes};
 /// The body of an append.
 const APPEND: &[u8] = br#"{"events":[{"type":"T","data":1}]}"#;
 
-/// An address, method, media type or header that does not fit.
+/// Makes a request whose address, method, media type or header does not fit.
 pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
     match rng.random_range(0..7) {
         0 => unknown_address(rng),
@@ -97,7 +97,7 @@ fn wrong_host(rng: &mut StdRng) -> Attempt {
     }
 }
 
-/// `Accept` may say what it likes.
+/// Makes a request with a random `Accept`, which may say anything.
 fn odd_accept(rng: &mut StdRng) -> Attempt {
     let accepts = &[
         "",
@@ -139,7 +139,7 @@ pub(crate) fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
     }
 }
 
-/// Bytes that are hardly HTTP.
+/// Makes bytes that are hardly HTTP.
 pub(crate) fn garbage(rng: &mut StdRng) -> Attempt {
     let bytes = match rng.random_range(0..14) {
         0 => random_bytes(rng, 2_000),

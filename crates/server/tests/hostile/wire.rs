@@ -1,4 +1,4 @@
-//! A client that can say anything: raw bytes out, just enough HTTP/1.1 in.
+//! A client that can send anything: raw bytes out, just enough HTTP/1.1 in.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::generate::{Attempt, Expect};
 
-/// No answer takes this long.
+/// Longest time that an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// How long a client waits before it gives up a request that was never whole.
@@ -30,7 +30,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// A keep-alive connection, until either side closes it.
+/// A connection for several requests, until either side closes it.
 pub(crate) struct Connection {
     socket: TcpStream,
     received: Vec<u8>,
@@ -52,7 +52,7 @@ impl Connection {
         self.closed
     }
 
-    /// Sends a request and takes its answer; `None` if the server closed without one.
+    /// Sends a request and takes its answer; returns `None` if the server closed without one.
     pub(crate) async fn exchange(&mut self, attempt: &Attempt) -> Option<Answer> {
         let answer = tokio::time::timeout(ANSWER_MAX, self.send_and_take(attempt)).await;
         answer.unwrap_or_else(|_| panic!("no answer to {attempt}"))
@@ -96,8 +96,8 @@ impl Connection {
         }
     }
 
-    /// Garbage may look like the beginning of a request whose rest the server waits for: then the
-    /// client ends it, as a program that breaks does.
+    /// Waits for the end of the head of an answer. Garbage may look like the beginning of a request whose rest the
+    /// server waits for: then the client ends it, as a program that breaks does.
     async fn head_end_or_give_up(&mut self) -> Option<usize> {
         if let Ok(end) = tokio::time::timeout(PATIENCE, self.head_end()).await {
             return end;

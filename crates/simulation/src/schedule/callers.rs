@@ -123,8 +123,8 @@ impl World {
         self.give(number, ticket, Request::Append(request), ids);
     }
 
-    /// A caller tries again with the same event ids, perhaps through another process, perhaps with the streams in
-    /// another order.
+    /// Repeats a request with the same event ids, perhaps through another process, perhaps with the streams in another
+    /// order.
     pub(super) fn repeat(&mut self, number: usize) {
         if self.requests.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl World {
         self.give(number, ticket, request, Ids::OfTheCaller);
     }
 
-    /// A process is given a request: for its own sequencer, unless another node owns the log.
+    /// Gives a process a request. It goes to the process's own sequencer, unless another node owns the log.
     pub(super) fn give(&mut self, number: usize, record: usize, request: Request, ids: Ids) {
         if self.nodes.get(number).is_some_and(|node| !node.is_mine()) {
             return self.forward_request(number, record, request, ids);
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// A sequencer gets a command.
+    /// Hands a command to a sequencer.
     pub(super) fn hand_over(&mut self, number: usize, record: usize, command: Command<Ticket>) {
         self.model.records[record].handed += 1;
         let now = self.now();
@@ -254,7 +254,7 @@ impl World {
         self.change_life(number, asked, |id| Request::Delete(request, id));
     }
 
-    /// A change of a stream's life, whose caller may know the id of its event and try again.
+    /// Changes the life of a stream. The caller may know the id of the event and try again.
     fn change_life(
         &mut self,
         number: usize,

@@ -9,13 +9,14 @@ use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
 use super::*;
 use crate::nodes::{Back, Forth, LOG, Payload, Reply, Taken, What, node_at};
 
-/// A frame that was under way for longer is lost: the link is dead after a few seconds without an answer.
+/// Longest time that a frame is under way. A frame that takes longer is lost: the link is dead after a few seconds
+/// without an answer.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(60);
 
 impl World {
     // ---- the edge ----
 
-    /// Forwards what a caller asks for. Events without ids get them now, before the first attempt.
+    /// Forwards what a caller asks for. Events without ids get ids now, before the first attempt.
     pub(super) fn forward_request(
         &mut self,
         number: usize,
@@ -148,7 +149,7 @@ impl World {
         }
     }
 
-    /// The forwarder has closed a lane. Of what it has written, only the first frames may arrive.
+    /// Ends a lane that the forwarder has closed. Only the first of the frames that it has written may arrive.
     fn end_lane(&mut self, number: usize, lane: u64) {
         let own = self.nodes[number].own;
         let open = &mut self.nodes[number].lane;
@@ -167,7 +168,7 @@ impl World {
         self.lanes[place].forth.truncate(keep);
     }
 
-    /// A call has ended for the forwarder.
+    /// Ends a call for the forwarder.
     fn end_call(
         &mut self,
         number: usize,
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// A call that has come back is done by this node.
+    /// Lets this node do a call that has come back.
     pub(super) fn do_returned(&mut self, number: usize, which: usize) {
         let node = &mut self.nodes[number];
         let (record, payload, here) = node.returned.swap_remove(which);
@@ -238,7 +239,7 @@ impl World {
 
     // ---- the owner ----
 
-    /// The next frame of a lane arrives at the owner. True if something was under way.
+    /// Delivers the next frame of a lane to the owner. Returns true if a frame was under way.
     pub(super) fn deliver_forth(&mut self, place: usize) -> bool {
         let now = self.now().instant;
         let lane = &mut self.lanes[place];
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// A sequencer has answered a call of another node.
+    /// Sends the answer of a sequencer to a call of another node.
     pub(super) fn answer_call(&mut self, taken: Taken, result: Result<Appended>) {
         let lane = &mut self.lanes[taken.lane];
         let Some(place) = lane.taken.iter().position(|open| open.seq == taken.seq) else {
@@ -350,7 +351,7 @@ impl World {
         lane.back.push_back(Back::Reply(taken.seq, reply));
     }
 
-    /// The owner has a question that it no longer answers, because its entities have gone with the log.
+    /// Lets an owner refuse a question that it answers no longer, because its entities have gone with the log.
     pub(super) fn disown(&mut self) {
         let is_question = |taken: &Taken| matches!(taken.what, What::Question(_));
         let found = self.lanes.iter().enumerate().find_map(|(place, lane)| {
@@ -383,7 +384,7 @@ impl World {
         }
     }
 
-    /// The next answer of a lane arrives at the edge. True if something was under way.
+    /// Delivers the next answer of a lane to the edge. Returns true if an answer was under way.
     pub(super) fn deliver_back(&mut self, place: usize) -> bool {
         let now = self.now().instant;
         let lane = &mut self.lanes[place];
@@ -420,7 +421,7 @@ impl World {
         true
     }
 
-    /// All of these nodes run the same code: none of them breaks the rules of a lane.
+    /// Notes a violation of the rules of a lane. There must be none, because all of these nodes run the same code.
     fn broken(&mut self, place: usize, violation: &Violation) {
         let lane = &self.lanes[place];
         self.violation = Some(format!(
@@ -428,7 +429,7 @@ impl World {
         ));
     }
 
-    /// The state of a stream as the memory of an owner may have it: of now, or of some time ago.
+    /// Returns the state of a stream as the memory of an owner may have it: that of now, or of some time ago.
     pub(super) fn remembered(&mut self, stream: &StreamId) -> After {
         if !self.choices.chance(1, 2) {
             return self.after(stream);
@@ -441,7 +442,7 @@ impl World {
     }
 }
 
-/// How a call has ended for the forwarder.
+/// Returns the name of the way in which a call has ended for the forwarder.
 fn name_of(outcome: &std::result::Result<(Reply, bool), ForwardError>) -> &'static str {
     match outcome {
         Ok((Reply::Answered(..), _)) => "read",
@@ -467,7 +468,7 @@ fn name_of(outcome: &std::result::Result<(Reply, bool), ForwardError>) -> &'stat
     }
 }
 
-/// The command of a change.
+/// Makes the command of a change.
 fn command(ticket: Ticket, change: Change, arrived: Instant) -> Result<Command<Ticket>> {
     match change {
         Change::Append(request) => Command::append(ticket, request, arrived),

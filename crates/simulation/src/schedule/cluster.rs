@@ -1,7 +1,7 @@
 //! What happens to nodes and between them.
 //!
-//! Who owns the log, says an adversary, not a membership: it tells each node anything at any time. So two nodes own the
-//! log at once, or nobody does, news is late or contradicts itself, and the log moves while calls are in flight. This
+//! An adversary decides who owns the log, not a membership. It tells each node anything at any time. So two nodes own
+//! the log at once, or none does, news is late or contradicts itself, and the log moves while calls are in flight. This
 //! is stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
 //! advice, never evidence, so no promise to a caller may rest on it.
 
@@ -18,9 +18,9 @@ pub(super) const FAULTS: Faults = Faults {
     scavenging: 82,
     failing_read: 79,
 };
-/// Steps before peace: more than of processes, for there are more of them, and what is between them.
+/// Most steps before peace. There are more than for processes, because there are more nodes, and links between them.
 pub(super) const STEPS_MAX: u32 = 300;
-/// Lanes that something happens to are among so many of the newest.
+/// Number of newest lanes among which the next lane is chosen.
 const LANES_MAX: usize = 5;
 
 impl World {
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// At first all nodes know that the first one owns the log.
+    /// Tells all nodes that the first one owns the log.
     pub(super) fn begin_with_an_owner(&mut self) {
         self.epoch = 1;
         for number in 0..self.nodes.len() {
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A node is told something; its forwarder may learn of it later.
+    /// Tells a node something about the owner. Its forwarder may learn of it later.
     fn tell_one(&mut self) {
         let number = self.pick_process();
         let believed = self.believed();
@@ -114,7 +114,7 @@ impl World {
         self.believe(number, believed, is_late);
     }
 
-    /// All nodes are told the same.
+    /// Tells all nodes the same about the owner.
     fn tell_all(&mut self) {
         let believed = self.believed();
         for number in 0..NODES {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// The forwarder of a node learns what its node believes.
+    /// Tells the forwarder of a node what its node believes.
     fn follow(&mut self) {
         let number = self.pick_process();
         self.set_route(number);
@@ -149,7 +149,7 @@ impl World {
 
     // ---- links ----
 
-    /// The link under a lane breaks, and the edge notices. What was written may arrive for a while.
+    /// Breaks the link under a lane, which the edge notices. Frames that were written may arrive for a while.
     fn break_lane(&mut self) {
         if let Some(place) = self.pick_lane() {
             self.note(|| format!("lane {place} breaks"));
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Bytes get lost in one direction, and nobody notices until the link breaks.
+    /// Lets bytes get lost in one direction. No node notices that until the link breaks.
     fn silence_lane(&mut self) {
         if let Some(place) = self.pick_lane() {
             let is_forth = self.choices.chance(1, 2);
@@ -207,7 +207,7 @@ impl World {
 
     // ---- the life of a node ----
 
-    /// A node shuts down in order: it owns nothing more, its forwarder closes, and it answers what it has.
+    /// Shuts a node down in order: it owns nothing more, its forwarder closes, and it answers the calls that it has.
     fn leave(&mut self) {
         let number = self.pick_process();
         if self.nodes[number].is_leaving {
@@ -254,7 +254,7 @@ impl World {
 
     // ---- peace ----
 
-    /// All links are up, and all nodes believe the same.
+    /// Makes all links work, and lets all nodes believe the same.
     pub(super) fn make_peace_between_nodes(&mut self) {
         if self.nodes.is_empty() {
             return;
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// New processes take the places of those that have left.
+    /// Starts new processes in place of those that have left.
     pub(super) fn replace_nodes_that_have_left(&mut self) {
         for number in 0..self.nodes.len() {
             if self.nodes[number].is_leaving {
@@ -288,7 +288,7 @@ impl World {
         self.make_peace_between_nodes();
     }
 
-    /// Everything between nodes goes on. True if something was under way.
+    /// Lets everything between nodes go on. Returns true if something was under way.
     pub(super) fn carry_calls_in_peace(&mut self) -> bool {
         self.pump();
         let mut went_on = false;

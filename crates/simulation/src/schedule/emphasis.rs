@@ -1,59 +1,60 @@
 //! What a schedule has more of than others.
 //!
-//! Why: a broken promise often needs the same few things in one order, and then that nothing else comes between them.
-//! That is rare while everything is equally likely in every schedule. So each schedule differs from the average in its
-//! own way, as in *swarm testing* (Groce and others, 2012): it has favourite faults, and each of a few leanings is
-//! there or not. Most schedules have one to three leanings, so each three of them come together soon.
+//! Why: a broken promise often needs the same few things in one order, and nothing else between them. That is rare
+//! while everything is equally likely in every schedule. So each schedule differs from the average in its own way, as
+//! in *swarm testing* (Groce and others, 2012): it has favourite faults, and each of a few leanings is present or not.
+//! Most schedules have one to three leanings, so any three of them come together soon.
 
 use super::*;
 
-/// The kinds of steps in the tables of [`World::step_of_processes`] and [`World::step_of_nodes`].
+/// Number of kinds of steps in the tables of [`World::step_of_processes`] and [`World::step_of_nodes`].
 const KINDS: u32 = 100;
-/// Favourite faults of a schedule, beside those of its leanings.
+/// Number of favourite faults of a schedule, beside those of its leanings.
 const FAVOURITES: usize = 2;
-/// So many steps beside each hundred are a favourite fault: usually, and in a schedule that is full of them.
+/// Number of steps beside each hundred that are a favourite fault: usually, and in a schedule that is full of faults.
 const FAVOURED: [u32; 2] = [15, 60];
-/// Of so many leanings one is there, on the mean.
+/// A leaning is present in one of this number of schedules.
 const LEANING: u32 = 4;
-/// Of so many events one is such that the database refuses it: usually, and with the leaning.
+/// One of this number of events is such that the database refuses it: usually, and with the leaning.
 const POISON_OF: [u32; 2] = [12, 3];
-/// Of so many faults one is a lasting one: usually, and with the leaning.
+/// One of this number of faults is a lasting one: usually, and with the leaning.
 const LASTING_OF: [u32; 2] = [4, 2];
-/// Streams that callers append to: usually, and with the leaning.
+/// Number of streams to which callers append: usually, and with the leaning.
 const STREAMS_USED: [usize; 2] = [STREAMS.len(), 2];
 
-/// The faults of a table of steps, by their numbers there.
+/// The faults of a table of steps, by their numbers in the table.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// One number of each kind of fault.
     pub(super) all: &'static [u32],
-    /// The number of scavenging.
+    /// Number of scavenging.
     pub(super) scavenging: u32,
-    /// The number of a read that fails.
+    /// Number of a read that fails.
     pub(super) failing_read: u32,
 }
 
 /// What a schedule has more of than others.
 #[derive(Debug)]
 pub(super) struct Emphasis {
-    /// The faults that are frequent.
+    /// Numbers of the faults that are frequent.
     favourites: Vec<u32>,
-    /// How many steps beside each hundred are such a fault.
+    /// Number of steps beside each hundred that are such a fault.
     favoured: u32,
-    /// The process that most steps are about. What it does comes further, because others do less meanwhile.
+    /// Number of the process that most steps are about. It gets further than others, because they do less meanwhile.
     focus: Option<usize>,
-    /// Half of the steps that would bring a new command go on with what is under way. So recoveries come to their end.
+    /// True if half of the steps that would bring a new command let something under way go on. So recoveries come to
+    /// their end.
     has_few_commands: bool,
-    /// One of so many appends has events that the database refuses.
+    /// One of this number of appends has events that the database refuses.
     pub(super) poison_of: u32,
-    /// One of so many faults is a lasting one, which refuses everything.
+    /// One of this number of faults is a lasting one, which refuses everything.
     pub(super) lasting_of: u32,
-    /// Streams that callers append to.
+    /// Number of streams to which callers append.
     pub(super) streams: usize,
 }
 
 impl Emphasis {
-    /// Draws it: which faults are frequent, and which leanings there are.
+    /// Draws which faults are frequent, and which leanings are present.
     pub(super) fn draw(choices: &mut Choices, faults: &Faults, processes: usize) -> Self {
         let favourites = (0..FAVOURITES).map(|_| faults.all[choices.index(faults.all.len())]);
         let mut favourites: Vec<u32> = favourites.collect();
@@ -74,7 +75,7 @@ impl Emphasis {
         }
     }
 
-    /// The number of the next step in the table.
+    /// Returns the number of the next step in the table.
     pub(super) fn step(&self, choices: &mut Choices) -> u32 {
         match choices.pick(KINDS + self.favoured) {
             KINDS.. => self.favourites[choices.index(self.favourites.len())],
@@ -82,7 +83,7 @@ impl Emphasis {
         }
     }
 
-    /// The process that a step is about.
+    /// Returns the process that a step is about.
     pub(super) fn process(&self, choices: &mut Choices, processes: usize) -> usize {
         match self.focus {
             Some(focus) if !choices.chance(1, 4) => focus,
@@ -90,7 +91,7 @@ impl Emphasis {
         }
     }
 
-    /// True if a step brings no command, although it is one that usually does.
+    /// Returns true if a step brings no command, although it is one that usually does.
     pub(super) fn goes_on_instead(&self, choices: &mut Choices) -> bool {
         self.has_few_commands && choices.chance(1, 2)
     }

@@ -1,9 +1,9 @@
-//! What may go wrong.
+//! The faults of a schedule.
 
 use super::*;
 
 impl World {
-    /// The database executes a statement whose connection was lost, or never sees it.
+    /// Lets the database execute a statement whose connection was lost, or never see it.
     pub(super) fn execute_lost(&mut self) {
         if let Some((batch, epoch)) = self.limbo.pop_front()
             && !self.choices.chance(1, 4)
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// A process dies, and another one is started in its place.
+    /// Lets a process die, and starts another one in its place.
     pub(super) fn restart(&mut self) {
         let number = self.pick_process();
         self.start_again(number);
@@ -104,7 +104,7 @@ impl World {
         self.processes[number] = Process::start(&self.database, self.now());
     }
 
-    /// A fail-over: the newest rows are lost, and all connections; statements under way die with the old server.
+    /// Makes a fail-over: the newest rows are lost, and all connections; statements under way die with the old server.
     pub(super) fn lose_commits(&mut self) {
         let count = self.choices.index(6);
         for process in &mut self.processes {

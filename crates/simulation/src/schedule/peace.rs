@@ -1,13 +1,13 @@
-//! The end: no more faults, everything is answered, and everything is checked.
+//! The end of a schedule: there are no more faults, everything is answered, and everything is checked.
 
 use super::*;
 
-/// A node that nobody waits for is in order again after this time: a lasting error of the database, as of a full disk,
-/// is told that long if nothing is appended meanwhile.
+/// Time after which a node that no caller waits for must be ready again. The node tells a lasting error of the
+/// database, such as a full disk, that long if nothing is appended meanwhile.
 const UNATTENDED_MAX: Duration = Duration::from_secs(120);
 
 impl World {
-    /// No more faults: everything must be answered soon, and appends must succeed again.
+    /// Ends the faults. Then everything must be answered soon, and appends must succeed again.
     pub(super) fn end_in_peace(&mut self) -> std::result::Result<(), String> {
         self.note(|| "peace".to_owned());
         self.is_at_peace = true;
@@ -89,8 +89,9 @@ impl World {
         }
     }
 
-    /// Lets time pass until all nodes are so. What they wait for may concern no caller any more: a node that owns
-    /// nothing finds out by itself that the database is back, and one that stops has calls of nodes that have died.
+    /// Lets time pass until `is_so` holds for all nodes. What they wait for may concern no caller any more: a node that
+    /// owns nothing finds out by itself that the database is back, and a node that stops has calls of nodes that have
+    /// died.
     fn wait_until(
         &mut self,
         is_so: impl Fn(&Process, Now) -> bool,
@@ -140,7 +141,7 @@ impl World {
         ))
     }
 
-    /// True if something was under way.
+    /// Lets one process go on in peace. Returns true if something was under way.
     pub(super) fn go_on_in_peace(&mut self, number: usize) -> bool {
         let now = self.now();
         let process = &mut self.processes[number];

@@ -1,4 +1,4 @@
-//! What the messages about groups ask for, in Gesta's words.
+//! Reads messages about groups as requests of `gesta_groups`.
 
 use gesta_groups::{GroupId, Settings, Source, Start, Strategy};
 use gesta_grpc::messages::groups::create_req::all_options::filter_options::{
@@ -20,7 +20,7 @@ use gesta_pattern::{Of, PatternText};
 use super::super::Result;
 use super::told;
 
-/// Ticks of the protocol, a tenth of a microsecond each, in a millisecond.
+/// Number of ticks of the protocol, a tenth of a microsecond each, in a millisecond.
 const TICKS_PER_MILLISECOND: i64 = 10_000;
 
 /// A group that is to be created or changed.
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     pub(super) pattern: Option<PatternText>,
 }
 
-/// Reads what a group is to be.
+/// Reads which group is to be created or changed, and its settings.
 pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
     let options = options.ok_or_else(|| Refusal::invalid("the options must be given"))?;
     let source = match &options.stream_option {
@@ -52,7 +52,7 @@ pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
     }
 }
 
-/// What the group is to be.
+/// Reads the settings and the pattern of a group.
 fn to_be(options: Options) -> Result<(Settings, Option<PatternText>)> {
     let asked = options
         .settings
@@ -162,7 +162,7 @@ const STRATEGIES: [(&str, Strategy); 4] = [
     ("PinnedByCorrelation", Strategy::PinnedByCorrelation),
 ];
 
-/// The name of a strategy in this protocol.
+/// Returns the name of a strategy in this protocol.
 pub(super) fn strategy_name(strategy: Strategy) -> &'static str {
     let named = STRATEGIES.iter().find(|(_, known)| *known == strategy);
     named.map_or("", |(name, _)| name)
@@ -191,7 +191,7 @@ fn strategy(asked: &Asked) -> Result<Strategy> {
     })
 }
 
-/// What is read by a group, or by the groups that are asked about.
+/// What a group, or the groups of a list, are on.
 pub(super) enum Asks {
     Stream(Option<StreamIdentifier>),
     All,
@@ -210,7 +210,7 @@ impl Asks {
     }
 }
 
-/// Makes [`Asks`] of a choice between a stream and all events, which each message has as a type of its own.
+/// Makes [`Asks`] of a choice between a stream and all events. Each message has that choice as a type of its own.
 macro_rules! asks {
     ($choice:expr, $kind:path, $stream:ident) => {{
         use $kind as Choice;

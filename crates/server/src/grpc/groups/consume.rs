@@ -1,4 +1,4 @@
-//! `Read` of a group: a consumer, its events, and its answers for them, on one call.
+//! `Read` of a group: a consumer, its deliveries, and its answers for them, on one call.
 
 use std::sync::Arc;
 
@@ -30,27 +30,27 @@ use crate::deliveries::Deliveries;
 use crate::gate::Ticket;
 use crate::state::State;
 
-/// Bytes after which deliveries that wait are sent without looking for more.
+/// Number of bytes after which deliveries that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 
 /// The deliveries of a consumer.
 struct Consuming {
     state: Arc<State>,
-    /// What the caller sees of the group.
+    /// What the caller may see of the group.
     deliveries: Deliveries,
-    /// Ends when the caller may not read any more.
+    /// Ends with an error when the caller may not read any more.
     forbidden: BoxFuture<'static, gesta_core::Error>,
-    /// Shared with whoever takes the client's answers: the consumer leaves when both have ended.
+    /// The consumer, shared with the task that takes the client's answers. It leaves its group when both have ended.
     consumer: Arc<Mutex<Consumer>>,
     group: GroupId,
-    /// How the client's answers ended.
+    /// Tells how the client's answers ended.
     answered: oneshot::Receiver<Result<()>>,
     form: UuidForm,
     out: BytesMut,
-    /// Why it ends, once what stands in `out` is handed out.
+    /// Refusal with which the deliveries end once the bytes in `out` are handed out.
     ending: Option<Refusal>,
     held: Reservation,
-    /// The client has said that it answers for nothing more.
+    /// True if the client has said that it sends no more answers.
     closed: bool,
     _ended: DropGuard,
     _ticket: Ticket,
@@ -58,9 +58,8 @@ struct Consuming {
 
 /// The answers of a client for what was delivered to it.
 ///
-/// They are taken by a task of their own. A client that leaves cancels its call, and with it the answer to the call is
-/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer
-/// leaves after it.
+/// A task of its own takes them. A client that leaves cancels its call. Then the answer to the call is dropped, but not
+/// what the client has sent before: an acknowledgement that has arrived counts, and the consumer leaves after it.
 struct Answers {
     state: Arc<State>,
     requests: Requests,
@@ -131,7 +130,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     Ok(Reply::Endless(reply::made(consuming.parts())))
 }
 
-/// The first message of the call.
+/// Reads the first message of the call.
 async fn options(call: &mut GrpcCall) -> Result<read_req::Options> {
     let state = call.state.clone();
     match in_read_time(&state, call.next::<ReadReq>()).await? {
@@ -143,7 +142,7 @@ async fn options(call: &mut GrpcCall) -> Result<read_req::Options> {
 }
 
 impl Answers {
-    /// Takes the answers until the client sends no more, or until the deliveries have ended and nothing more is there.
+    /// Takes the answers until the client sends no more, or until the deliveries have ended and no answer is left.
     async fn take_all(mut self, ended: CancellationToken, tell: oneshot::Sender<Result<()>>) {
         let outcome = loop {
             tokio::select! {
@@ -166,7 +165,7 @@ impl Answers {
         ended.cancelled().await;
     }
 
-    /// Takes an answer. What the consumer does not hold any more is passed over.
+    /// Takes an answer. Events that the consumer does not hold any more are passed over.
     async fn take(&mut self, request: ReadReq) -> Result<()> {
         let groups = &self.state.groups;
         match request.content {
@@ -209,7 +208,7 @@ fn confirm(out: &mut BytesMut, consumer: &Consumer) {
 }
 
 impl Consuming {
-    /// All deliveries, until the client closes or a refusal ends them.
+    /// Returns all deliveries, until the client closes or a refusal ends them.
     fn parts(self) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         stream::unfold(Some(self), |consuming| async {
             let mut consuming = consuming?;
@@ -221,7 +220,7 @@ impl Consuming {
         })
     }
 
-    /// The next deliveries; `None` once the client has closed.
+    /// Returns the next deliveries; `None` once the client has closed.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         // The part before has left.
         self.held.shrink_to(0);
@@ -293,7 +292,7 @@ impl Consuming {
     }
 }
 
-/// A consumer that has left its group hears why with its deliveries.
+/// Takes the outcome of an answer. That the consumer has left its group is no error here: the deliveries tell it.
 fn heard(state: &State, answered: gesta_groups::Result<usize>) -> Result<()> {
     match answered {
         Ok(_) | Err(Error::NoConsumer { .. }) => Ok(()),

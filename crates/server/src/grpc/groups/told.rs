@@ -1,4 +1,4 @@
-//! What is told of a group, and how its errors look to these clients.
+//! Writes what clients are told about a group, and the errors of groups as these clients know them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use gesta_grpc::{Code, Refusal};
 
 use super::asked::strategy_name;
 
-/// Shares of the answers that are measured, by the names that clients show.
+/// Percentages of the sorted times at which a time is shown, by the names that clients show.
 const SHARES: [(&str, f64); 13] = [
     ("Median", 50.0),
     ("Fastest", 0.0),
@@ -26,7 +26,7 @@ const SHARES: [(&str, f64); 13] = [
     ("Highest", 100.0),
 ];
 
-/// A group as these clients are told of it.
+/// Describes a group as these clients know it.
 pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
     let source = info.group.source();
     let settings = &info.settings;
@@ -79,7 +79,7 @@ pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
     }
 }
 
-/// A place as text: clients take it apart.
+/// Writes a place as text, which clients read.
 fn shown(source: &Source, at: u64) -> String {
     match source {
         Source::Stream(_) => at.to_string(),
@@ -115,7 +115,7 @@ fn connection(info: &ConsumerInfo, seconds: u64) -> ConnectionInfo {
     }
 }
 
-/// Times to answer in milliseconds; `sorted` is in order.
+/// Returns times to answer, in milliseconds, from a list in order.
 fn measured(sorted: &[Duration]) -> Vec<Measurement> {
     let Some(last) = sorted.len().checked_sub(1) else {
         return Vec::new();
@@ -159,7 +159,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// An error of a group as these clients know it.
+/// Makes the refusal of an error of a group as these clients know it.
 pub(super) fn refusal(error: &Error) -> Refusal {
     let text = error.to_string();
     match error {
@@ -187,7 +187,7 @@ pub(super) fn refusal(error: &Error) -> Refusal {
     }
 }
 
-/// A setting that breaks a rule is a failure of the group to these clients.
+/// Makes the refusal of a setting that breaks a rule: to these clients it is a failure of the group.
 pub(super) fn of_settings(group: &GroupId, refusal: Refusal) -> Refusal {
     if refusal.code != Code::InvalidArgument || refusal.exception_name().is_some() {
         return refusal;
@@ -195,7 +195,7 @@ pub(super) fn of_settings(group: &GroupId, refusal: Refusal) -> Refusal {
     failed(refusal.code, refusal.message, group)
 }
 
-/// There is no such group.
+/// Makes the refusal of a call for a group that does not exist.
 pub(super) fn missing(group: &GroupId, text: String) -> Refusal {
     of_group(Code::NotFound, text, group).exception("persistent-subscription-does-not-exist")
 }

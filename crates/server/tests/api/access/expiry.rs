@@ -1,4 +1,4 @@
-//! Tokens that expire while calls with them run.
+//! Tests tokens that expire while calls with them run.
 
 use std::sync::Arc;
 use std::time::Duration;

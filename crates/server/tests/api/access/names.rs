@@ -1,4 +1,4 @@
-//! Names that are nearly those of somebody else.
+//! Tests names that are nearly those of another user, role or stream.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

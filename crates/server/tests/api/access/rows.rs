@@ -1,23 +1,23 @@
-//! Every call, and what each kind of caller is answered.
+//! Every call, and the status that each kind of caller gets.
 //!
-//! Other crates' tests include this file: it names nothing of the tests of this one.
+//! Tests of other crates include this file. It names nothing of the tests of this crate.
 
 /// A body with one event.
 pub(crate) const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 const HASH: &str = r#"{"events":[{"type":"$user","data":{"kind":"disabled","id":"00000000-0000-0000-0000-000000000000"}}]}"#;
 const ACK: &str = r#"{"consumer":"00000000-0000-0000-0000-000000000001","deliveries":[1]}"#;
-/// The rights of the stream `team`.
+/// Metadata with the rights of the stream `team`.
 pub(crate) const OF_TEAM: &str =
     r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
 
-/// Rows of the table: method, target (`{n}` is a number of the caller), body, and the status for each caller: nobody, a
-/// wrong password, a user, one of the group `team`, an operator, an administrator; tokens to read, to append, of an
+/// A row of the table: method, target (`{n}` is a number of the caller), body, and the status for each caller: nobody,
+/// a wrong password, a user, one of the group `team`, an operator, an administrator; tokens to read, to append, of an
 /// administrator, and of the streams `open-`, `several` and `other` alone.
 pub(crate) type Row = (&'static str, &'static str, &'static str, [u16; 10]);
 
-/// Everybody, also those who prove nothing or the wrong thing.
+/// The call is allowed to every caller, also to one who proves nothing or the wrong thing.
 const ANY: [u16; 10] = [200; 10];
-/// Those who prove who they are.
+/// The call is allowed to callers who prove who they are.
 const KNOWN: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 200, 200, 200];
 const READERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 403, 200, 200];
 const TEAM: [u16; 10] = [401, 401, 403, 200, 403, 200, 403, 403, 200, 403];
@@ -26,12 +26,13 @@ const WRITERS: [u16; 10] = [401, 401, 201, 201, 201, 201, 403, 201, 201, 201];
 const CHANGERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 403, 403, 200, 403];
 const OPERATORS: [u16; 10] = [401, 401, 403, 403, 200, 200, 403, 403, 200, 403];
 
-/// The same row with another status for those who may.
+/// Makes the same row with another status for callers who may make the call.
 fn with(status: u16, row: [u16; 10]) -> [u16; 10] {
     row.map(|found| if found == 200 { status } else { found })
 }
 
-/// All calls: about the streams `open-{n}`, `team` and `$x`, and groups `g` of `open-1`, of `team` and of all events.
+/// Returns all calls: about the streams `open-{n}`, `team` and `$x`, and groups `g` of `open-1`, of `team` and of all
+/// events.
 pub(crate) fn rows() -> Vec<Row> {
     [
         calls_of_the_server(),
@@ -43,7 +44,7 @@ pub(crate) fn rows() -> Vec<Row> {
     .concat()
 }
 
-/// What is about the server, the store, or all events.
+/// Returns calls about the server, the store, or all events.
 fn calls_of_the_server() -> Vec<Row> {
     vec![
         ("GET", "/", "", ANY),
@@ -62,7 +63,7 @@ fn calls_of_the_server() -> Vec<Row> {
     ]
 }
 
-/// Streams that everybody may use.
+/// Returns calls about streams that everybody may use.
 fn calls_of_open_streams() -> Vec<Row> {
     vec![
         ("POST", "/streams/open-{n}", EVENT, WRITERS),
@@ -88,7 +89,7 @@ fn calls_of_open_streams() -> Vec<Row> {
     ]
 }
 
-/// The stream `team`, which one group of users may use.
+/// Returns calls about the stream `team`, which one group of users may use.
 fn calls_of_a_stream_of_a_team() -> Vec<Row> {
     vec![
         (
@@ -111,7 +112,7 @@ fn calls_of_a_stream_of_a_team() -> Vec<Row> {
     ]
 }
 
-/// Streams whose name begins with `$`, accounts among them.
+/// Returns calls about streams whose names begin with `$`, accounts among them.
 fn calls_of_streams_of_the_system() -> Vec<Row> {
     vec![
         (
@@ -152,7 +153,8 @@ fn calls_of_streams_of_the_system() -> Vec<Row> {
     ]
 }
 
-/// Groups show events: who may read them may consume, who also looks after the store may change groups.
+/// Returns calls about groups. Groups show events: a caller who may read these may consume; a caller who may also
+/// manage groups may change groups.
 fn calls_of_groups() -> Vec<Row> {
     vec![
         ("GET", "/groups", "", OPERATORS),

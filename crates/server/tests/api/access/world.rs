@@ -1,4 +1,4 @@
-//! A server over a store with accounts.
+//! Starts a server over a store with accounts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -74,12 +74,12 @@ pub(crate) async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
 }
 
 impl World {
-    /// A server over a store with an administrator, an operator, a user, and one of the group team.
+    /// Starts a server over a store with an administrator, an operator, a user, and one of the group team.
     pub(crate) async fn new() -> Self {
         Self::new_with(AccessConfig::default()).await
     }
 
-    /// The same with other bounds.
+    /// Starts the same server with other bounds.
     pub(crate) async fn new_with(of: AccessConfig) -> Self {
         let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
         let accounts = Accounts::of(Arc::clone(&store));
@@ -124,7 +124,7 @@ impl World {
         .await
     }
 
-    /// Makes a token; the header of those who hold it.
+    /// Makes a token, and returns the header of callers who hold it.
     pub(crate) async fn authorized_by(&self, token: NewToken) -> String {
         let text = self.accounts.create_token(token).await.expect("made");
         let header = format!("Bearer {text}");
@@ -160,7 +160,7 @@ impl World {
         raw.await.status()
     }
 
-    /// Waits until a read has this status, for news of rights take a moment.
+    /// Waits until a read has this status, because news of rights take a moment.
     pub(crate) async fn until(&self, target: &str, authorization: &str, status: u16) {
         soon(async {
             while self.status("GET", target, authorization, "").await != status {

@@ -1,6 +1,6 @@
-//! Every kind of call, and what each kind of caller is answered.
+//! Every kind of call, and the status that each kind of caller gets.
 //!
-//! Other crates' tests include this file: of the tests of this one it names the requests and the connection alone.
+//! Tests of other crates include this file. Of the tests of this crate it names only the requests and the connection.
 
 use bytes::Bytes;
 use gesta_grpc::ids;
@@ -23,28 +23,29 @@ use crate::requests::{
 
 const STREAMS: &str = "/event_store.client.streams.Streams";
 const SESSIONS: &str = "/kurrentdb.protocol.v2.streams.StreamsService";
-/// The rights of the stream `team`.
+/// Metadata with the rights of the stream `team`.
 pub(crate) const OF_TEAM: &str =
     r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
 
 /// The status for each caller: nobody, a wrong password, a user, one of the group `team`, an operator, an
-/// administrator; tokens to read, to append, of an administrator, and of the stream `open` alone. 16: who are you; 7:
-/// you may not; 9: the delete is not as expected, so it would have been allowed; 4: it went on until its deadline.
+/// administrator; tokens to read, to append, of an administrator, and of the stream `open` alone. 16: the caller has
+/// not proved who they are; 7: the caller may not do this; 9: the delete is not as expected, so it would have been
+/// allowed; 4: the call went on until its deadline.
 pub(crate) type Codes = [i32; 10];
 
 const ANY: Codes = [0; 10];
 const READERS: Codes = [16, 16, 0, 0, 0, 0, 0, 7, 0, 0];
 const WRITERS: Codes = [16, 16, 0, 0, 0, 0, 7, 0, 0, 0];
-/// Who may delete, and change the metadata of, a stream that says nothing of its rights.
+/// Callers who may delete, and change the metadata of, a stream that says nothing of its rights.
 const CHANGERS: Codes = [16, 16, 0, 0, 0, 0, 7, 7, 0, 7];
 const TEAM: Codes = [16, 16, 7, 0, 7, 0, 7, 7, 0, 7];
 const OPERATORS: Codes = [16, 16, 7, 7, 0, 0, 7, 7, 0, 7];
 const ADMINS: Codes = [16, 16, 7, 7, 7, 0, 7, 7, 0, 7];
 
-/// What not even administrators may do.
+/// Calls that not even administrators may make.
 const NOBODY: Codes = [16, 16, 7, 7, 7, 7, 7, 7, 7, 7];
 
-/// The same with another status for those who may.
+/// Makes the same row with another status for callers who may make the call.
 fn with(code: i32, row: Codes) -> Codes {
     row.map(|found| if found == 0 { code } else { found })
 }
@@ -53,7 +54,7 @@ pub(crate) fn append(stream: &str) -> Bytes {
     bytes_of(&appending(stream, 5))
 }
 
-/// A change of the metadata of a stream, as an append.
+/// Makes a change of the metadata of a stream, as an append.
 fn describe(stream: &str, metadata: &'static str) -> Bytes {
     let [options, event] = appending(&format!("$${stream}"), 0);
     let Some(append_req::Content::ProposedMessage(mut event)) = event.content else {
@@ -125,7 +126,7 @@ fn follow(stream: &str) -> Bytes {
     bytes_of(&reading(following(stream)))
 }
 
-/// A read of all events.
+/// Makes a read of all events.
 pub(crate) fn all(options: read_req::Options) -> Bytes {
     bytes_of(&reading(read_req::Options {
         stream_option: Some(StreamOption::All(AllOptions {
@@ -135,7 +136,7 @@ pub(crate) fn all(options: read_req::Options) -> Bytes {
     }))
 }
 
-/// A delete that is never as expected, so nothing is deleted.
+/// Makes a delete that is never as expected, so that nothing is deleted.
 fn delete(stream: &str) -> Bytes {
     use gesta_grpc::messages::streams::delete_req::Options;
     use gesta_grpc::messages::streams::delete_req::options::ExpectedStreamRevision;
@@ -147,7 +148,7 @@ fn delete(stream: &str) -> Bytes {
     }])
 }
 
-/// A group to be created or changed; `None` is one on all events.
+/// Makes a request to create or change a group; `None` stands for a group on all events.
 fn group(stream: Option<&str>, name: &str) -> Bytes {
     use groups::create_req::options::StreamOption;
     use groups::create_req::settings::{CheckpointAfter, MessageTimeout};
@@ -219,7 +220,7 @@ fn replay(stream: &str) -> Bytes {
     }])
 }
 
-/// A list of the groups of a stream, or of all.
+/// Makes a request for the groups of a stream, or for all groups.
 fn list(stream: Option<&str>) -> Bytes {
     use groups::list_req::options::ListOption;
     use groups::list_req::stream_option;
@@ -235,7 +236,7 @@ fn list(stream: Option<&str>) -> Bytes {
     }])
 }
 
-/// What a caller sends, which may be another thing for each of them.
+/// Makes what a caller sends, which may differ from caller to caller.
 pub(crate) type Sent = Box<dyn Fn(usize) -> Bytes>;
 
 /// A path, what is sent, and the status for each caller.
@@ -245,12 +246,12 @@ fn streams(method: &str) -> String {
     format!("{STREAMS}/{method}")
 }
 
-/// The same bytes, whoever sends them.
+/// Sends the same bytes for each caller.
 fn same(bytes: Bytes) -> Sent {
     Box::new(move |_| bytes.clone())
 }
 
-/// Bytes that name something new for each caller.
+/// Sends bytes that name something new for each caller.
 fn named(make: fn(&str) -> Bytes) -> Sent {
     Box::new(move |n| make(&format!("new-{n}")))
 }
@@ -259,7 +260,7 @@ fn nothing() -> Sent {
     same(bytes_of(&[Empty {}]))
 }
 
-/// All calls: about the streams `open`, `team` and `$x`, of which the first two have a group `g`.
+/// Returns all calls: about the streams `open`, `team` and `$x`, of which the first two have a group `g`.
 pub(crate) fn rows() -> Vec<Row> {
     let rows = [
         appends(),
@@ -271,7 +272,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.into_iter().flatten().collect()
 }
 
-/// Appends, and changes of the metadata of streams.
+/// Returns appends, and changes of the metadata of streams.
 fn appends() -> Vec<Row> {
     let sessions = |method: &str| format!("{SESSIONS}/{method}");
     vec![
@@ -309,7 +310,7 @@ fn appends() -> Vec<Row> {
     ]
 }
 
-/// Reads and subscriptions.
+/// Returns reads and subscriptions.
 fn reads() -> Vec<Row> {
     vec![
         (streams("Read"), same(read("open")), READERS),
@@ -329,7 +330,7 @@ fn reads() -> Vec<Row> {
     ]
 }
 
-/// Deletes and tombstones.
+/// Returns deletes and tombstones.
 fn deletes() -> Vec<Row> {
     vec![
         (streams("Delete"), same(delete("open")), with(9, CHANGERS)),
@@ -345,7 +346,8 @@ fn deletes() -> Vec<Row> {
     ]
 }
 
-/// Groups show events: who may read them may consume, who also looks after the store may change groups.
+/// Returns calls about groups. Groups show events: a caller who may read these may consume; a caller who may also
+/// manage groups may change groups.
 fn calls_of_groups() -> Vec<Row> {
     let of_groups = |method: &str| format!("{GROUPS}/{method}");
     vec![
@@ -384,7 +386,7 @@ fn calls_of_groups() -> Vec<Row> {
     ]
 }
 
-/// What is about the server or the store.
+/// Returns calls about the server or the store.
 fn calls_of_the_server() -> Vec<Row> {
     let stats = StatsReq {
         use_metadata: false,
@@ -418,7 +420,7 @@ fn calls_of_the_server() -> Vec<Row> {
     ]
 }
 
-/// The status of a call that may take so long. A batch tells its own in its answer.
+/// Returns the status of a call that may take `timeout` at most. The answer to a batch has a status of its own.
 pub(crate) async fn status(
     connection: &Connection,
     path: &str,

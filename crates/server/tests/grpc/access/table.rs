@@ -1,11 +1,11 @@
-//! Every kind of call with every kind of caller, and names that are nearly those of somebody else.
+//! Tests every kind of call with every kind of caller, and names that are nearly those of another user or stream.
 
 use gesta_grpc::messages::shared::StreamIdentifier;
 use gesta_grpc::messages::streams::append_req;
 
 use super::*;
 
-/// What has no end is ended by it.
+/// Deadline that ends calls without an end.
 const TIMEOUT: &str = "500m";
 
 /// Goal: each kind of caller, each kind of call.
