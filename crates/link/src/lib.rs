@@ -59,7 +59,7 @@
 //! let config = LinkConfig { address: Address::new("node-b:7071"), ..config };
 //! let forwarder = Forwarder::start(config, Arc::new(|_log, _hint| {}))?;
 //! let epoch = Epoch { incarnation: Incarnation::random(), number: 1 };
-//! let route = Route { owner: Owner::Node(owner.local_address().into()), epoch };
+//! let route = Route { owner: RouteOwner::Node(owner.local_address().into()), epoch };
 //! forwarder.set_route(LogId(0), route).await;
 //!
 //! let deadline = Instant::now() + Duration::from_secs(10);
