@@ -1,6 +1,6 @@
 //! How far the database is, and how long it works on a batch (`gesta_core::pace`, which says what is measured and why),
-//! with *probes*: empty batches that are sent after connecting while nothing else is under way, so that the distance is
-//! measured where nothing queues.
+//! with *probes*: empty batches that are sent after connecting while nothing else is under way, one in any case before
+//! the first batch, so that the distance is measured where nothing queues.
 
 use std::time::Duration;
 
