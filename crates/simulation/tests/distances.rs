@@ -388,9 +388,18 @@ fn run(distances: &[u64]) -> Vec<Report> {
     World::new(&millis(distances), CALLERS).run(SECONDS)
 }
 
+/// When callers come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// Some time after the connection is there: until then the distance is measured.
+    Idle,
+    /// All of them while it is being made, as after a fail-over.
+    Busy,
+}
+
 /// What a lone process gets done: mean rows of a batch, and events a second as a share of what they would be if all
 /// callers went together in one batch, one after the other.
-fn alone(distance: Duration, callers: u32, late: Duration) -> (u32, f64) {
+fn alone(begin: Begin, distance: Duration, callers: u32, late: Duration) -> (u32, f64) {
     let times = Times {
         commit: MS / 2,
         row: Duration::from_micros(4),
@@ -402,8 +411,9 @@ fn alone(distance: Duration, callers: u32, late: Duration) -> (u32, f64) {
     // The first turns are not measured; with few callers a turn says little.
     let turns = (1_000 / callers).clamp(4, 100);
     let mut world = World::with(&[way], 0, times);
-    // While nobody calls yet, the distance is measured.
-    world.run_until(way * 8 + MS * 20);
+    if begin == Begin::Idle {
+        world.run_until(way * 8 + MS * 20);
+    }
     for caller in 0..callers as usize {
         world.after(CALLER, Event::Calls(0, caller));
     }
@@ -430,19 +440,31 @@ fn a_lone_process_sends_large_batches_near_and_holds_nobody_back_far() {
     for late in [Duration::ZERO, MS] {
         for tenths in [0, 3, 10, 50, 500] {
             for callers in [1, 10, 1_000] {
-                check_alone(MS / 10 * tenths, callers, late);
+                check_alone(Begin::Idle, MS / 10 * tenths, callers, late);
             }
         }
         for tenths in [0, 50] {
-            check_alone(MS / 10 * tenths, 4_000, late);
+            check_alone(Begin::Idle, MS / 10 * tenths, 4_000, late);
         }
     }
 }
 
-fn check_alone(distance: Duration, callers: u32, late: Duration) {
-    let (rows, share) = alone(distance, callers, late);
+/// What happened: the first batch of a connection held a thousand rows, and the time that the database worked on them
+/// was taken for the distance. What holds now: it does not matter whether callers wait already when the connection is
+/// made.
+#[test]
+fn a_connection_that_is_made_under_load_learns_the_distance_too() {
+    for late in [Duration::ZERO, MS] {
+        for tenths in [0, 3, 50] {
+            check_alone(Begin::Busy, MS / 10 * tenths, 1_000, late);
+        }
+    }
+}
+
+fn check_alone(begin: Begin, distance: Duration, callers: u32, late: Duration) {
+    let (rows, share) = alone(begin, distance, callers, late);
     let told = format!(
-        "{distance:?}, {callers} callers, {late:?} late: {rows} rows, {share:.2} of a turn"
+        "{begin:?}, {distance:?}, {callers} callers, {late:?} late: {rows} rows, {share:.2} of a turn"
     );
     // Few who come one after the other beside the database wait for each other's commits; far away that is nothing.
     let least = match callers {

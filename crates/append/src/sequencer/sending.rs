@@ -6,7 +6,7 @@ use gesta_core::backend::{BatchOutcome, StoredId};
 use gesta_core::{Appended, Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use super::forming::{DependentAnswer, InFlight, appended};
+use super::forming::{DependentAnswer, Forming, InFlight, appended};
 use super::{Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
@@ -26,12 +26,24 @@ impl<T> Sequencer<T> {
                 return;
             }
             let is_due = !self.forming.is_empty() && self.is_worth_sending(now.instant);
-            if !is_due && !self.is_probe_due() {
+            if self.is_probe_due() || is_due && self.is_distance_unknown() {
+                self.send(Forming::default(), now);
+            }
+            if is_due {
+                let forming = std::mem::take(&mut self.forming);
+                self.send(forming, now);
+                self.decide_inbox(now);
+            } else {
                 return;
             }
-            self.send(now);
-            self.decide_inbox(now);
         }
+    }
+
+    /// Returns true if the first batch of a connection is about to leave. Under a load that never rests, no batch is ever
+    /// under way alone. So an empty batch goes before the first one, and its answer is late by the distance alone.
+    fn is_distance_unknown(&self) -> bool {
+        let measures = self.setting.in_flight_max > 1;
+        measures && self.in_flight.is_empty() && self.pace.round_trip().is_none()
     }
 
     /// Returns whether an empty batch should be sent: to measure the distance of the database, or to see whether it
@@ -78,13 +90,12 @@ impl<T> Sequencer<T> {
                 .is_some_and(|next| self.is_full_for(next))
     }
 
-    fn send(&mut self, now: Now) {
+    fn send(&mut self, forming: Forming<T>, now: Now) {
         let after = self.tip();
         let Some(writer) = self.writer else {
             return;
         };
         let queue = self.in_flight.len() + 1;
-        let forming = std::mem::take(&mut self.forming);
         let batch = forming.close(self.setting.log, after, writer, queue, now.instant);
         if !batch.is_probe() {
             self.stats.batches.add(1);
