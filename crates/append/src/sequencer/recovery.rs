@@ -453,8 +453,8 @@ impl<T> Sequencer<T> {
 
     /// Forgets everything, because history has changed. What is in flight stays in doubt for good.
     pub(super) fn on_history_changed(&mut self, incarnation: Incarnation) {
-        self.setting.incarnation = incarnation;
         self.knowledge.history_changed();
+        self.setting.incarnation = incarnation;
         if self.is_stopped() {
             return;
         }
