@@ -1,6 +1,6 @@
 //! How far the database is, and how long it works on a batch (`gesta_core::pace` says what is measured and why).
-//! *Probes* are empty batches that are sent after connecting while nothing else is under way, one in any case before the
-//! first batch, so that the distance is measured where nothing queues.
+//! *Probes* are empty batches that are sent after connecting while nothing else is under way, one in any case before
+//! the first batch, so that the distance is measured where nothing queues.
 
 use std::time::Duration;
 
