@@ -14,6 +14,8 @@ use crate::support::{self, Server};
 /// A node, and how to start it again; none of it runs after it was killed.
 pub(crate) struct Node {
     pub(crate) address: String,
+    /// Where the other nodes reach it.
+    link: String,
     arguments: Vec<String>,
     server: Option<Server>,
 }
@@ -22,51 +24,16 @@ pub(crate) struct Node {
 pub(crate) struct Nodes {
     pub(crate) all: Vec<Node>,
     store: String,
-    _postgres: Postgres,
-    _folder: tempfile::TempDir,
+    postgres: Postgres,
+    folder: tempfile::TempDir,
 }
 
 impl Nodes {
     /// Three nodes on a database of so many logs, all of which know where clients reach the others; `None`, said aloud,
     /// where PostgreSQL is not installed.
     pub(crate) fn start(logs: &str) -> Option<Self> {
-        let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
-        let store = postgres.url();
-        support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
-        if logs == "1" {
-            support::succeed(&["virtual-streams", "on", "--store", &store]);
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let secret = folder.path().join("secret");
-        std::fs::write(&secret, "a secret of the tests\n").unwrap();
-        let node = |_| {
-            let link = gesta_pgtest::free_address().unwrap().to_string();
-            let address = address_for_clients();
-            let secret = secret.to_str().unwrap();
-            let arguments = [
-                "--node",
-                &link,
-                "--listen",
-                &address,
-                "--cluster-secret-file",
-                secret,
-            ];
-            let arguments = arguments.map(str::to_owned).to_vec();
-            Node {
-                address,
-                arguments,
-                server: None,
-            }
-        };
-        let mut nodes = Self {
-            all: (0..3).map(node).collect(),
-            store,
-            _postgres: postgres,
-            _folder: folder,
-        };
-        for number in 0..3 {
-            nodes.launch(number);
-        }
+        let mut nodes = Self::created(logs, &[])?;
+        nodes.launch_all();
         support::wait_until("every node knows where clients reach the others", || {
             nodes.all.iter().all(|node| {
                 let cluster = cluster_of(&node.address);
@@ -76,6 +43,75 @@ impl Nodes {
             })
         });
         Some(nodes)
+    }
+
+    /// The same with TLS and one user, an administrator; gives the file of the authority that clients trust too.
+    pub(crate) fn start_with_user(
+        logs: &str,
+        user: &str,
+        password: &str,
+    ) -> Option<(Self, OsString)> {
+        let mut nodes = Self::created(logs, &["--tls-self-signed", "tls"])?;
+        let file = nodes.folder.path().join("password");
+        std::fs::write(&file, format!("{password}\n")).unwrap();
+        let file = file.to_str().unwrap();
+        let add = ["user", "add", user, "--admin", "--password-file", file];
+        support::succeed(&[&add[..], &["--store", &nodes.store]].concat());
+        nodes.launch_all();
+        let authority = nodes.folder.path().join("tls").join("ca.pem");
+        Some((nodes, authority.into()))
+    }
+
+    /// A store, and nodes that do not run yet. A file among their options lies in the folder of the test.
+    fn created(logs: &str, options: &[&str]) -> Option<Self> {
+        let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
+        let store = postgres.url();
+        support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
+        if logs == "1" {
+            support::succeed(&["virtual-streams", "on", "--store", &store]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "a secret of the tests\n").unwrap();
+        let options: Vec<String> = options
+            .iter()
+            .map(|option| match option.strip_prefix("--") {
+                Some(_) => (*option).to_owned(),
+                None => folder.path().join(option).to_str().unwrap().to_owned(),
+            })
+            .collect();
+        let node = |_| {
+            let link = gesta_pgtest::free_address().unwrap().to_string();
+            let address = address_for_clients();
+            let secret = secret.to_str().unwrap();
+            let own = [
+                "--node",
+                &link,
+                "--listen",
+                &address,
+                "--cluster-secret-file",
+                secret,
+            ];
+            let own = own.map(str::to_owned).into_iter();
+            Node {
+                arguments: own.chain(options.clone()).collect(),
+                address,
+                link,
+                server: None,
+            }
+        };
+        Some(Self {
+            all: (0..3).map(node).collect(),
+            store,
+            postgres,
+            folder,
+        })
+    }
+
+    fn launch_all(&mut self) {
+        for number in 0..self.all.len() {
+            self.launch(number);
+        }
     }
 
     /// Starts a node that does not run.
@@ -108,15 +144,15 @@ impl Nodes {
     pub(crate) fn leader(&self) -> usize {
         let mut leader = None;
         support::wait_until("a node that runs owns the first log", || {
-            let running = self.all.iter().find(|node| node.server.is_some()).unwrap();
-            let cluster = cluster_of(&running.address);
-            let mut nodes = cluster["nodes"].as_array().unwrap().iter();
-            let owner = nodes.find(|node| node["node"] == cluster["logs"][0]["node"]);
-            let address = owner.and_then(|owner| owner["api"].as_str());
+            let owner = self.postgres.query(
+                "SELECT n.address FROM gesta.leases AS l JOIN gesta.nodes AS n \
+                 ON n.id = l.owner AND n.generation = l.generation WHERE l.log = 0",
+            );
+            let owner = owner.unwrap();
             leader = self
                 .all
                 .iter()
-                .position(|node| Some(node.address.as_str()) == address);
+                .position(|node| Some(&node.link) == owner.as_ref());
             leader.is_some_and(|leader| self.all[leader].server.is_some())
         });
         leader.unwrap()
@@ -147,22 +183,36 @@ fn cluster_of(address: &str) -> serde_json::Value {
 /// than the one that its consumers have chosen: they are sent there.
 pub(crate) fn goes_on(client: &Client, program: &[OsString]) {
     for logs in ["1", "4"] {
-        let Some(mut nodes) = Nodes::start(logs) else {
+        let Some(nodes) = Nodes::start(logs) else {
             return;
         };
-        let mut command = Command::new(&program[0]);
-        command
-            .args(&program[1..])
-            .arg(nodes.addresses())
-            .current_dir(&client.folder)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdout(Stdio::piped());
-        let mut running = command.spawn().unwrap();
-        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().expect("half is written").unwrap(), "half");
-        nodes.kill(nodes.leader());
-        assert_eq!(lines.next().expect("it goes on").unwrap(), "done");
-        assert!(running.wait().unwrap().success());
-        nodes.stop();
+        loses_nothing(client, program, &[], nodes);
     }
+}
+
+/// Goal: the same over TLS as a user.
+pub(crate) fn goes_on_as_a_user(client: &Client, program: &[OsString]) {
+    if let Some((nodes, authority)) = Nodes::start_with_user("1", "root", "password-of-root") {
+        let login = ["root:password-of-root".into(), authority];
+        loses_nothing(client, program, &login, nodes);
+    }
+}
+
+/// Runs the program, which says when it has written half; kills the leader then.
+fn loses_nothing(client: &Client, program: &[OsString], login: &[OsString], mut nodes: Nodes) {
+    let mut command = Command::new(&program[0]);
+    command
+        .args(&program[1..])
+        .arg(nodes.addresses())
+        .args(login)
+        .current_dir(&client.folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdout(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().expect("half is written").unwrap(), "half");
+    nodes.kill(nodes.leader());
+    assert_eq!(lines.next().expect("it goes on").unwrap(), "done");
+    assert!(running.wait().unwrap().success());
+    nodes.stop();
 }

@@ -262,6 +262,14 @@ fn the_python_client_goes_on_when_its_node_is_killed() {
 }
 
 #[test]
+fn the_python_client_goes_on_over_tls_as_a_user() {
+    if let Some(client) = fetched::python() {
+        let python = client.check.as_ref().unwrap()[0].clone();
+        cluster::goes_on_as_a_user(client, &[python, programs().join("cluster.py").into()]);
+    }
+}
+
+#[test]
 fn the_node_client_goes_on_when_its_node_is_killed() {
     if let Some(client) = fetched::node() {
         cluster::goes_on(client, &["node".into(), "cluster.mjs".into()]);

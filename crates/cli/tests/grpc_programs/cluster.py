@@ -1,8 +1,8 @@
 """What a team does with the published Python client on a cluster, one node of which dies.
 
-The argument is the list of addresses. The program says when it has written half of its events; whoever runs it kills the
-leader then. It goes on by itself, and fails if an event is lost or doubled, or if the
-consumers of a group do not get all of them.
+The arguments are the list of addresses and, over TLS, user and password as user:password and the file of the authority
+that is trusted. The program says when it has written half of its events; whoever runs it kills the leader then. It goes
+on by itself, and fails if an event is lost or doubled, or if the consumers of a group do not get all of them.
 """
 
 import sys
@@ -13,13 +13,14 @@ import uuid
 from kurrentdbclient import KurrentDBClient, NewEvent, StreamState
 from kurrentdbclient import exceptions
 
-ADDRESSES = sys.argv[1]
+ADDRESSES, LOGIN = sys.argv[1], sys.argv[2:]
+WAY = f"{LOGIN[0]}@{ADDRESSES}?tlsCaFile={LOGIN[1]}" if LOGIN else f"{ADDRESSES}?Tls=false"
 EVENTS = 200
 PATIENCE = 60
 
 
 def connect():
-    return KurrentDBClient(uri=f"kdb://{ADDRESSES}?Tls=false&GossipTimeout=2&MaxDiscoverAttempts=50")
+    return KurrentDBClient(uri=f"kdb://{WAY}&GossipTimeout=2&MaxDiscoverAttempts=50")
 
 
 class Connection:
