@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use gesta_pgtest::procfs::{self, ticks};
 use serde::{Deserialize, Serialize};
 
+use crate::endpoint;
+
 /// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -58,6 +60,21 @@ pub fn commit() -> String {
         Some(changes) if changes.is_empty() => commit,
         _ => format!("{commit}-dirty"),
     }
+}
+
+/// A command as it is typed, without passwords and without the folder of the program.
+pub(crate) fn command(arguments: impl Iterator<Item = String>) -> String {
+    let typed = arguments.enumerate().map(|(number, argument)| {
+        let shown = match number {
+            0 => argument.rsplit('/').next().unwrap_or_default().to_owned(),
+            _ => endpoint::redacted(&argument),
+        };
+        match shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c)) {
+            true => format!("'{}'", shown.replace('\'', r"'\''")),
+            false => shown,
+        }
+    });
+    typed.collect::<Vec<_>>().join(" ")
 }
 
 /// Version of Gesta and its lab.
@@ -154,4 +171,25 @@ fn field(text: &str, name: &str) -> Option<String> {
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| key.trim() == name)
         .map(|(_, value)| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_as_it_is_typed_and_without_passwords() {
+        let typed = [
+            "/opt/lab/gesta-lab",
+            "append",
+            "--store",
+            "postgres://u:secret@h/x?a=b&password=other",
+            "--store=postgres://u:secret@h/x",
+            "it's",
+        ];
+        assert_eq!(
+            command(typed.map(str::to_owned).into_iter()),
+            r"gesta-lab append --store 'postgres://u:***@h/x?a=b&password=***' '--store=postgres://u:***@h/x' 'it'\''s'"
+        );
+    }
 }
