@@ -27,13 +27,15 @@ use std::time::Duration;
 
 use gesta_core::AllFrom;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::child::{Program, Server};
 use crate::failure::{Failure, Result, fail};
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
-use crate::store;
+use crate::store::{self, NEW_SERVER};
 
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};
@@ -57,12 +59,43 @@ struct Measured {
     verdict: Verdict,
 }
 
+/// A cinema that was started for this run, on a store that nobody else uses.
+struct Own {
+    cinema: Server,
+    #[expect(dead_code, reason = "lives as long as the cinema")]
+    database: Option<gesta_pgtest::Server>,
+    #[expect(dead_code, reason = "live as long as the cinema")]
+    files: TempDir,
+}
+
+impl Own {
+    /// Starts it, and says in the arguments where it is.
+    async fn start(args: &mut ReservationArgs) -> Result<Option<Self>> {
+        let Some(program) = &args.cinema else {
+            return Ok(None);
+        };
+        let (files, mut database) = (tempfile::tempdir()?, None);
+        let url = args.store.as_deref().unwrap_or(NEW_SERVER);
+        let url = store::resolve(url, &mut database)?;
+        let log = files.path().join("log");
+        let cinema = Server::start_program(Program::cinema(program), &url, &log).await?;
+        (args.urls, args.store) = (vec![cinema.url()], Some(url));
+        Ok(Some(Self {
+            cinema,
+            database,
+            files,
+        }))
+    }
+}
+
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
-    let opened = match &args.store {
-        Some(url) => Some(store::open_url(url, Duration::ZERO, 1).await?),
-        None => None,
+    let mut args = args.clone();
+    let mut own = Own::start(&mut args).await?;
+    let mut opened = match &args.store {
+        Some(url) if own.is_none() => Some(store::open_url(url, Duration::ZERO, 1).await?),
+        _ => None,
     };
     let shows = Shows {
         run: Run::random().number(),
@@ -74,6 +107,11 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     };
     let (own_args, trees, own_stop) = (args.clone(), args.trees()?, stop.clone());
     let mut measured = alone(move || measure(own_args, shows, trees, own_stop)).await?;
+    if let (Some(own), Some(url)) = (&mut own, &args.store) {
+        // A SQLite file belongs to one process at a time.
+        own.cinema.stop().await;
+        opened = Some(store::open_url(url, Duration::ZERO, 1).await?);
+    }
     if let Some(opened) = &opened {
         let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
         verdict.add_events(&opened.store, from, ledger).await?;
@@ -81,7 +119,7 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     }
     report.store = opened.map(|opened| opened.facts.clone());
     report.workload = json!(args);
-    tell(&mut report, args, &measured);
+    tell(&mut report, &args, &measured);
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     report.finish(&args.report, complete)
