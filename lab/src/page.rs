@@ -55,8 +55,8 @@ pub(crate) struct PageArgs {
         conflicts_with = "markdown"
     )]
     output: PathBuf,
-    /// Instead: Markdown, into this file, or into this folder a page for each kind of run. A file that was not generated
-    /// is not written over.
+    /// Instead: Markdown, into this file, or into this folder a page for each kind of run. A file that was not
+    /// generated is not written over.
     #[arg(long, value_name = "FILE_OR_DIR")]
     markdown: Option<PathBuf>,
 }
@@ -104,7 +104,8 @@ pub fn write(files: &[PathBuf], output: &Path) -> Result<Written> {
 /// Reads the files of JSON lines and writes Markdown, into a file or into a folder. Returns the files that it wrote.
 ///
 /// # Errors
-/// A file cannot be read, no line of them is a run, a page would replace a file that was not generated, or cannot be written.
+/// A file cannot be read, no line of them is a run, a page would replace a file that was not generated, or cannot be
+/// written.
 pub fn write_markdown(files: &[PathBuf], to: &Path) -> Result<Vec<PathBuf>> {
     markdown::write(&lines::read(files)?.all, to)
 }

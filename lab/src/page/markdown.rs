@@ -1,8 +1,9 @@
 //! `report --markdown`: pages of Markdown, with the same sections as the page of HTML.
 //!
-//! A page says in its first line that it is generated. Each section has the finding, what is wrong with it, the figures and
-//! tables, and the run: its command, commit, machine and database. What a line says is text: what Markdown would take
-//! for its own is escaped. Not here: charts, whose figures stand in the tables, and figures of older runs of a setting.
+//! A page says in its first line that it is generated. Each section has the finding, what is wrong with it, the figures
+//! and tables, and the run: its command, commit, machine and database. What a line says is text: what Markdown would
+//! take for its own is escaped. Not here: charts, whose figures stand in the tables, and figures of older runs of a
+//! setting.
 
 use std::path::{Path, PathBuf};
 

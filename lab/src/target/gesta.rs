@@ -354,7 +354,7 @@ impl Target for GestaTarget {
             }
         };
         let read = ask::read_all(&*self.store().await?, AllFrom::Start, PATIENCE, own).await;
-        read.context("read-back")
+        read.context("read-back").map(drop)
     }
 
     async fn disk_bytes(&self) -> Result<Option<u64>> {
