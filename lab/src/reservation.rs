@@ -22,7 +22,6 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
@@ -32,7 +31,7 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{Program, Server};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result};
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
 use crate::store::{self, NEW_SERVER};
@@ -47,7 +46,6 @@ pub(crate) use processes::Tree;
 pub(crate) use script::{Scenario, Script};
 pub(crate) use verdict::{Verdict, Wrong};
 
-use model::{Call, Op};
 use step::Step;
 
 /// Connections of the open loop.
@@ -157,11 +155,9 @@ async fn measure(
         Scenario::Concurrent => args.shows,
     };
     let script = Script::new(args.scenario, shows, existing, args.seed);
-    let generator = Generator::new(&args.targets()?, args.seed, shows, script);
     let (name, drive) = args.drive();
     let connections = args.connections_for(drive, CONNECTIONS);
-    generator.connect(connections).await?;
-    create(&generator, existing).await?;
+    let generator = Generator::begin(&args.targets()?, connections, args.seed, script).await?;
     let steps = match args.overload {
         Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
         None => {
@@ -176,17 +172,6 @@ async fn measure(
         steps,
         verdict,
     })
-}
-
-/// Creates the first shows.
-pub(crate) async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
-    let creations = (0..count).map(|show| Op::of_show(Call::Create, show));
-    generator.batch(creations.collect(), 0).await;
-    let created = generator.with_ledger(|ledger| ledger.created().count());
-    match (count as usize).saturating_sub(created) {
-        0 => Ok(()),
-        missing => fail(format!("{missing} of {count} shows could not be created")),
-    }
 }
 
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {

@@ -176,9 +176,15 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// A generator without connections.
-    pub(crate) fn new(targets: &[SocketAddr], seed: u64, shows: Shows, script: Script) -> Rc<Self> {
-        Rc::new(Self {
+    /// A generator with so many connections, on the shows of a script that are there already, which it has created.
+    pub(crate) async fn begin(
+        targets: &[SocketAddr],
+        connections: usize,
+        seed: u64,
+        script: Script,
+    ) -> Result<Rc<Self>> {
+        let (shows, existing) = (script.shows, script.next_show);
+        let generator = Rc::new(Self {
             shows,
             pools: targets.iter().map(|address| Pool::to(*address)).collect(),
             state: RefCell::new(State {
@@ -189,7 +195,17 @@ impl Generator {
                 recent: VecDeque::new(),
                 phases: Vec::new(),
             }),
-        })
+        });
+        generator.connect(connections).await?;
+        let creations = (0..existing).map(|show| Op::of_show(Call::Create, show));
+        generator.batch(creations.collect(), 0).await;
+        let created = generator.with_ledger(|ledger| ledger.created().count());
+        match (existing as usize).saturating_sub(created) {
+            0 => Ok(generator),
+            missing => fail(format!(
+                "{missing} of {existing} shows could not be created"
+            )),
+        }
     }
 
     /// Works on the ledger.
