@@ -105,8 +105,8 @@ async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
         }
     };
     let mut nodes = Nodes::start(&program, &args.size, Conditions::default()).await?;
-    for database in nodes.databases() {
-        println!("database  {}", database.url());
+    for database in nodes.urls() {
+        println!("database  {database}");
     }
     for node in &nodes.all {
         println!("{}    {}", node.name, node.server.url());

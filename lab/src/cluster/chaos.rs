@@ -357,8 +357,7 @@ impl Chaos {
             Err(failure) => self.outcome.problems.push(failure.to_string()),
         }
         self.nodes.stop().await;
-        let urls = self.nodes.databases().map(gesta_pgtest::Server::url);
-        if let Err(complaint) = child::verify(program, urls) {
+        if let Err(complaint) = child::verify(program, self.nodes.urls()) {
             self.outcome.problems.push(complaint.to_string());
         }
     }

@@ -90,6 +90,7 @@ impl NodeFault {
         Conditions {
             paths: of.iter().any(needs_paths),
             clocks: of.contains(&Self::ClockStep),
+            far: None,
         }
     }
 
@@ -250,7 +251,7 @@ impl Field<'_> {
         chosen: usize,
         random: &mut Random,
     ) -> Result<Vec<usize>> {
-        let count = self.nodes.databases().count();
+        let count = self.nodes.databases.len();
         let at = random.below(count);
         match fault {
             NodeFault::DatabaseRestart => self.database(at, gesta_pgtest::Server::restart)?,
@@ -391,7 +392,7 @@ impl Field<'_> {
         at: usize,
         what: impl FnOnce(&mut gesta_pgtest::Server) -> gesta_pgtest::Result<()>,
     ) -> Result<()> {
-        blocking(|| what(self.nodes.database_mut(at)))
+        blocking(|| what(&mut self.nodes.databases[at]))
     }
 }
 

@@ -20,7 +20,7 @@ use super::nodes::{Conditions, Nodes};
 use crate::cells;
 use crate::child::{Program, ProgramArgs};
 use crate::failure::{Failure, Result, fail};
-use crate::histogram::median;
+use crate::histogram::{median, noise};
 use crate::host::busy_of;
 use crate::postgres;
 use crate::report::{Cell, Report, ReportArgs, Table, Unit};
@@ -175,19 +175,13 @@ impl Case {
         self.middle(rate)
     }
 
-    /// Half of the range of the rounds, as a share of their median.
-    fn noise(&self) -> Option<f64> {
-        let rates = || self.rounds.iter().map(rate);
-        let range = rates().fold(0.0, f64::max) - rates().fold(f64::INFINITY, f64::min);
-        (self.rounds.len() > 1).then(|| range / 2.0 / self.rate())
-    }
-
     fn cells(&self, first: f64) -> Vec<Cell> {
         cells![
             &self.name,
             (self.rate > 0).then_some(self.rate),
             self.rate(),
-            self.noise(),
+            (self.rounds.len() > 1)
+                .then(|| noise(&self.rounds.iter().map(rate).collect::<Vec<_>>())),
             (self.rate == 0).then(|| self.rate() / first),
             self.largest(|one| one.phase.latency_ms.p50),
             self.largest(|one| one.phase.latency_ms.p99),
@@ -262,7 +256,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(nodes: &'a Nodes, args: &'a LoadArgs, stop: &'a CancellationToken) -> Self {
-        let databases = nodes.databases();
+        let databases = nodes.databases.iter();
         let trees = databases.filter_map(|one| Tree::listening_on("database", one.addr()));
         Self {
             nodes,
@@ -391,7 +385,11 @@ pub(super) async fn share(args: &ShareArgs, stop: &CancellationToken) -> Result<
     let mut alone = Nodes::start(&program, &one, Conditions::default()).await?;
     let two = SizeArgs::of(2, 1);
     // The first one to start owns the log: the one that is near the database.
-    let mut both = Nodes::start_apart(&program, &two, args.far).await?;
+    let apart = Conditions {
+        far: Some(args.far),
+        ..Conditions::default()
+    };
+    let mut both = Nodes::start(&program, &two, apart).await?;
     let mut cases = [
         Case::of("one alone", 0, vec![0]),
         Case::of("both", 1, vec![0, 1]),
@@ -477,7 +475,7 @@ pub(super) async fn databases(args: &DatabasesArgs, stop: &CancellationToken) ->
 
 /// Which node owns the only log.
 async fn owner_of_the_log(nodes: &Nodes) -> Result<usize> {
-    let client = postgres::connect(&nodes.postgres.url()).await?;
+    let client = postgres::connect(&nodes.url()).await?;
     let sql = "SELECT n.address FROM gesta.leases AS l \
          JOIN gesta.nodes AS n ON n.id = l.owner AND n.generation = l.generation";
     let address: String = client.query_one(sql, &[]).await?.get(0);
