@@ -62,19 +62,25 @@ pub fn commit() -> String {
     }
 }
 
-/// A command as it is typed, without passwords and without the folder of the program.
+/// A command as it is typed, without passwords, without the folder of the program, and without where results go.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> String {
-    let typed = arguments.enumerate().map(|(number, argument)| {
-        let shown = match number {
-            0 => argument.rsplit('/').next().unwrap_or_default().to_owned(),
-            _ => endpoint::redacted(&argument),
+    let (mut typed, mut is_results) = (Vec::new(), false);
+    for argument in arguments {
+        let is_left_out = std::mem::replace(&mut is_results, argument == "--results");
+        if is_left_out || is_results {
+            continue;
+        }
+        let shown = match typed.is_empty() {
+            true => argument.rsplit('/').next().unwrap_or_default().to_owned(),
+            false => endpoint::redacted(&argument),
         };
-        match shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c)) {
+        let is_odd = shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c));
+        typed.push(match is_odd {
             true => format!("'{}'", shown.replace('\'', r"'\''")),
             false => shown,
-        }
-    });
-    typed.collect::<Vec<_>>().join(" ")
+        });
+    }
+    typed.join(" ")
 }
 
 /// Version of Gesta and its lab.
@@ -185,6 +191,8 @@ mod tests {
             "--store",
             "postgres://u:secret@h/x?a=b&password=other",
             "--store=postgres://u:secret@h/x",
+            "--results",
+            "here.jsonl",
             "it's",
         ];
         assert_eq!(

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::child::{Program, Server};
 use crate::failure::{Failure, Result};
+use crate::faults::name_of;
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
 use crate::store::{self, NEW_SERVER};
@@ -176,6 +177,7 @@ async fn measure(
 
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let steps = &measured.steps;
+    report.setting = format!("{}, {}", name_of(args.scenario), args.drive().0);
     let last = steps.last();
     let accepted = last.map_or(0.0, |step| step.result.accepted_per_second());
     report.finding = format!("{accepted:.0} requests/s were accepted.");

@@ -59,29 +59,35 @@ fn page(sections: &[&Section<'_>]) -> String {
         .map(|section| section.newest().kind.as_str())
         .collect();
     kinds.dedup();
-    let title = match kinds.len() {
-        1 => sections[0].title(),
-        _ => "What the measurements say",
-    };
-    let from: Vec<String> = kinds
+    let kinds: Vec<String> = kinds
         .iter()
         .map(|kind| file_name(kind).replace("--", "-"))
         .collect();
-    let from = from.join(", ");
+    let kinds = kinds.join(", ");
+    let title = sections[0].title();
+    let title = match sections.iter().all(|section| section.title() == title) {
+        true => title.to_owned(),
+        false => format!("Runs of {kinds}"),
+    };
     let mut text = format!(
-        "{GENERATED} from runs of {from}; not to be changed by hand. -->\n# {}\n",
-        plain(title)
+        "{GENERATED} from runs of {kinds}; not to be changed by hand. -->\n# {}\n",
+        plain(&title)
     );
+    let mut known = Table::default();
     for section in sections {
         let run = section.newest();
         if sections.len() > 1 {
-            let setting = Some(&run.setting).filter(|setting| !setting.is_empty());
-            let head = setting.map_or(section.title().to_owned(), |setting| {
-                format!("{}: {setting}", section.title())
-            });
-            text.push_str(&format!("\n## {}\n", plain(&head)));
+            let head = [section.title(), &run.setting].join(": ");
+            text.push_str(&format!("\n## {}\n", plain(head.trim_end_matches(": "))));
+        } else if !run.setting.is_empty() {
+            add_prose(&mut text, &plain(&run.setting));
         }
         add_section(&mut text, section);
+        let circumstances = circumstances(run);
+        if circumstances != known {
+            add_table(&mut text, &circumstances);
+            known = circumstances;
+        }
     }
     printable(&text.replace('\u{a0}', " "))
 }
@@ -118,10 +124,7 @@ fn add_section(text: &mut String, section: &Section<'_>) {
                 add_prose(text, &format!("{}:", plain(&table.title)));
                 add_table(text, table);
             }
-            Part::Chart(chart) => chart
-                .note
-                .iter()
-                .for_each(|note| add_prose(text, &plain(note))),
+            Part::Chart(_) => {}
         }
     }
     let checks = checks(run);
@@ -129,13 +132,15 @@ fn add_section(text: &mut String, section: &Section<'_>) {
         add_prose(text, &format!("{}:", checks.title));
         add_table(text, &checks);
     }
+    if !run.started.is_empty() {
+        add_prose(text, &format!("{} UTC:", plain(&moment(&run.started))));
+    }
     if !run.command.is_empty() {
         text.push_str(&format!(
             "\n```text\n{}\n```\n",
             run.command.replace('\n', " ").replace('`', "'")
         ));
     }
-    add_table(text, &circumstances(run));
 }
 
 fn fact_table(facts: &[Fact]) -> Table {
@@ -151,7 +156,7 @@ fn fact_table(facts: &[Fact]) -> Table {
     table
 }
 
-/// What the figures depend on.
+/// What the figures depend on; said once where runs that follow each other share it.
 fn circumstances(run: &Report) -> Table {
     let (host, store) = (&run.host, run.store.clone().unwrap_or_default());
     let memory = Unit::Bytes.told(host.memory_bytes as f64);
@@ -171,7 +176,6 @@ fn circumstances(run: &Report) -> Table {
     let mut table = Table::new("", ["run", ""].map(|name| (name, Unit::Words)));
     for (name, value) in [
         ("commit", format!("{}, {} build", run.commit, run.build)),
-        ("begun", format!("{} UTC", moment(&run.started))),
         ("machine", machine),
         ("database", store.engine),
         ("durability", durability),

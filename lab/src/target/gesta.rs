@@ -56,6 +56,18 @@ pub(crate) enum Protocol {
     GrpcBatch,
 }
 
+impl Protocol {
+    /// What a person calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Protocol::Library => "through the client library",
+            Protocol::Bare => "by bare HTTP",
+            Protocol::Grpc => "by gRPC",
+            Protocol::GrpcBatch => "by batches of gRPC",
+        }
+    }
+}
+
 /// What events have, beside their data.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
