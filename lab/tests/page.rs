@@ -299,10 +299,9 @@ fn a_page_of_markdown_has_no_markup_of_its_lines() {
     for tag in ["<script", "<img"] {
         assert!(!text.contains(tag), "{text}");
     }
-    assert!(
-        text.contains("3 lost; first: revision 3 of &lt;/script>"),
-        "{text}"
-    );
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lost = "of 792000 acknowledged events 3 lost; first: revision 3 of &lt;/script>";
+    assert!(said.contains(lost), "{text}");
     let bars = |line: &str| line.replace("\\|", "").matches('|').count();
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines

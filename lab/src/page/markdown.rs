@@ -54,16 +54,10 @@ fn file_name(kind: &str) -> String {
 
 /// The text of a page.
 fn page(sections: &[&Section<'_>]) -> String {
-    let mut kinds: Vec<&str> = sections
-        .iter()
-        .map(|section| section.newest().kind.as_str())
-        .collect();
+    let kinds = sections.iter().map(|section| &section.newest().kind);
+    let mut kinds: Vec<String> = kinds.map(|kind| file_name(kind)).collect();
     kinds.dedup();
-    let kinds: Vec<String> = kinds
-        .iter()
-        .map(|kind| file_name(kind).replace("--", "-"))
-        .collect();
-    let kinds = kinds.join(", ");
+    let kinds = kinds.join(", ").replace("--", "-");
     let title = sections[0].title();
     let title = match sections.iter().all(|section| section.title() == title) {
         true => title.to_owned(),
@@ -94,12 +88,9 @@ fn page(sections: &[&Section<'_>]) -> String {
 
 fn add_section(text: &mut String, section: &Section<'_>) {
     let run = section.newest();
-    let older = section.older().iter().filter(|older| !older.is_valid());
-    let older = older.flat_map(|older| {
-        older
-            .objections()
-            .into_iter()
-            .map(|why| format!("{}: {why}", name(older)))
+    let older = section.older().iter().flat_map(|older| {
+        let of_older = older.objections().into_iter();
+        of_older.map(|why| format!("{}: {why}", name(older)))
     });
     for why in run.objections().into_iter().chain(older) {
         add_prose(text, &format!("**No result**: {}", plain(&why)));
@@ -168,9 +159,8 @@ fn circumstances(run: &Report) -> Table {
         "" => store.durability,
         detail => format!("{} ({detail})", store.durability),
     };
-    let settings: Vec<String> = store
-        .settings
-        .iter()
+    let settings = store.settings.iter();
+    let settings: Vec<String> = settings
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let mut table = Table::new("", ["run", ""].map(|name| (name, Unit::Words)));
@@ -195,22 +185,18 @@ fn add_table(text: &mut String, table: &Table) {
         text.push_str(&format!("| {} |\n", cells.join(" | ")))
     };
     text.push('\n');
-    add_row(
-        text,
-        columns
-            .iter()
-            .map(|at| plain(&table.columns[*at].name))
-            .collect(),
-    );
+    let heads = columns.iter().map(|at| plain(&table.columns[*at].name));
+    add_row(text, heads.collect());
     let line = |at: &usize| if table.is_figures(*at) { "---:" } else { "---" };
     add_row(text, columns.iter().map(|at| line(at).to_owned()).collect());
     for row in &table.rows {
-        let cell = |at: &usize| {
-            row.cells
-                .get(*at)
-                .map_or(String::new(), |cell| cell.told(table.columns[*at].unit))
+        let told = |at: &usize| {
+            let cell = row.cells.get(*at);
+            cell.map_or(String::new(), |cell| {
+                plain(&cell.told(table.columns[*at].unit))
+            })
         };
-        add_row(text, columns.iter().map(|at| plain(&cell(at))).collect());
+        add_row(text, columns.iter().map(told).collect());
     }
 }
 
@@ -224,7 +210,11 @@ fn add_prose(text: &mut String, paragraph: &str) {
             left -= length + 1;
         } else {
             text.push('\n');
-            left = WIDTH.saturating_sub(length);
+            left = WIDTH.saturating_sub(length + 1);
+            // At the beginning of a line these make a list, a heading or a quotation.
+            if word.starts_with(['-', '+', '#', '>', '=']) {
+                text.push('\\');
+            }
         }
         text.push_str(word);
     }
@@ -244,4 +234,16 @@ fn plain(text: &str) -> String {
         }
     }
     plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_prose_are_short_and_begin_no_list() {
+        let (mut text, long) = (String::new(), "x".repeat(WIDTH - 1));
+        add_prose(&mut text, &format!("{long} - 5 is less"));
+        assert_eq!(text, format!("\n{long}\n\\- 5 is less\n"));
+    }
 }
