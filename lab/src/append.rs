@@ -157,7 +157,11 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
         _ if args.servers > 1 => lab.servers().await?,
         _ => lab.plain().await?,
     }
-    report.setting = args.setting();
+    let backend = report
+        .store
+        .as_ref()
+        .map_or("", |store| store.backend.as_str());
+    report.setting = args.setting(backend);
     report.workload = json!(args);
     lab.tell(&mut report);
     if let Some(server) = served.as_ref().filter(|_| args.read_all) {
@@ -203,19 +207,23 @@ impl AppendArgs {
     }
 
     /// What must be the same in runs that are compared, in words.
-    fn setting(&self) -> String {
+    fn setting(&self, backend: &str) -> String {
         let waiters: Vec<String> = self.waiters.iter().map(u32::to_string).collect();
-        let (waiters, bytes) = (list(&waiters), self.payload);
-        let rtt = self.store.rtt.as_secs_f64() * 1_000.0;
-        let away = match self.store.rtt.is_zero() {
-            true => String::new(),
-            false => format!(", {} away", millis(rtt)),
-        };
-        format!(
-            "{}: {waiters} waiters × {} events of {bytes} bytes{away}",
-            self.title(),
-            self.events
-        )
+        let (waiters, bytes, events) = (list(&waiters), self.payload, self.events);
+        let mut setting =
+            format!("{backend}, {waiters} waiters × {events} events of {bytes} bytes");
+        let more = [
+            (self.store.logs > 1, format!("{} logs", self.store.logs)),
+            (self.serve, format!("by a server, {}", self.protocol.name())),
+            (
+                !self.store.rtt.is_zero(),
+                format!("{} away", millis(self.store.rtt.as_secs_f64() * 1_000.0)),
+            ),
+        ];
+        for (_, what) in more.iter().filter(|(is_so, _)| *is_so) {
+            setting.push_str(&format!(", {what}"));
+        }
+        setting
     }
 }
 

@@ -196,14 +196,15 @@ impl Server {
     }
 }
 
-/// Has `gesta verify` look at a store that nobody uses.
+/// Has `gesta verify` look at a store that nobody uses, whose databases have these URLs.
 ///
 /// # Errors
 /// What it complains about.
-pub(crate) fn verify(program: &Path, store: &str) -> Result<()> {
+pub(crate) fn verify(program: &Path, urls: impl Iterator<Item = String>) -> Result<()> {
     let verified = tokio::task::block_in_place(|| {
         let mut command = std::process::Command::new(program);
-        command.args(["verify", "--store", store]).output()
+        let stores = urls.flat_map(|url| ["--store".to_owned(), url]);
+        command.arg("verify").args(stores).output()
     })?;
     if verified.status.success() {
         return Ok(());

@@ -5,7 +5,6 @@
 
 mod chaos;
 mod clocks;
-mod databases;
 mod fault;
 pub(crate) mod load;
 mod nodes;
@@ -39,7 +38,7 @@ pub(crate) enum ClusterCommand {
     /// Appends through one server alone and through two nodes, by turns.
     Share(rates::ShareArgs),
     /// Appends to stores of one, two and more databases, by turns: the rate, and the processor time of each event.
-    Databases(databases::DatabasesArgs),
+    Databases(rates::DatabasesArgs),
     /// Restarts the nodes one after the other under load: how many logs move, and for how long each is interrupted.
     Roll(roll::RollArgs),
 }
@@ -88,7 +87,7 @@ pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> R
         ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
         ClusterCommand::Hop(args) => rates::hop(args, stop).await,
         ClusterCommand::Share(args) => rates::share(args, stop).await,
-        ClusterCommand::Databases(args) => databases::run(args, stop).await,
+        ClusterCommand::Databases(args) => rates::databases(args, stop).await,
         ClusterCommand::Roll(args) => roll::run(args, stop).await,
     }
 }
@@ -106,8 +105,8 @@ async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
         }
     };
     let mut nodes = Nodes::start(&program, &args.size, Conditions::default()).await?;
-    for database in nodes.databases() {
-        println!("database  {}", database.url());
+    for database in nodes.urls() {
+        println!("database  {database}");
     }
     for node in &nodes.all {
         println!("{}    {}", node.name, node.server.url());

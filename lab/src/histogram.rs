@@ -111,6 +111,22 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// How far rounds of the same differ: half of their range, as a share of their median; 0 of fewer than two.
+pub(crate) fn noise(rounds: &[f64]) -> f64 {
+    let (least, most) = ends(rounds);
+    let middle = median(rounds);
+    if rounds.len() < 2 || middle <= 0.0 {
+        return 0.0;
+    }
+    (most - least) / 2.0 / middle
+}
+
+/// The least and the most.
+pub(crate) fn ends(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (least, values.iter().copied().fold(0.0, f64::max))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +161,14 @@ mod tests {
         let text = serde_json::to_string(&latencies).unwrap();
         let again: Latencies = serde_json::from_str(&text).unwrap();
         assert_eq!(again.percentiles(), latencies.percentiles());
+    }
+
+    #[test]
+    fn noise_is_half_the_range_over_the_median() {
+        assert_eq!(noise(&[]), 0.0);
+        assert_eq!(noise(&[100.0]), 0.0);
+        assert_eq!(noise(&[90.0, 110.0]), 0.1);
+        assert_eq!(noise(&[0.0, 0.0]), 0.0);
+        assert_eq!(noise(&[80.0, 100.0, 100.0]), 0.1);
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use gesta_pgtest::procfs::{self, ticks};
 use serde::{Deserialize, Serialize};
 
+use crate::endpoint;
+
 /// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -58,6 +60,27 @@ pub fn commit() -> String {
         Some(changes) if changes.is_empty() => commit,
         _ => format!("{commit}-dirty"),
     }
+}
+
+/// A command as it is typed, without passwords, without the folder of the program, and without where results go.
+pub(crate) fn command(arguments: impl Iterator<Item = String>) -> String {
+    let (mut typed, mut is_results) = (Vec::new(), false);
+    for argument in arguments {
+        let is_left_out = std::mem::replace(&mut is_results, argument == "--results");
+        if is_left_out || is_results {
+            continue;
+        }
+        let shown = match typed.is_empty() {
+            true => argument.rsplit('/').next().unwrap_or_default().to_owned(),
+            false => endpoint::redacted(&argument),
+        };
+        let is_odd = shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c));
+        typed.push(match is_odd {
+            true => format!("'{}'", shown.replace('\'', r"'\''")),
+            false => shown,
+        });
+    }
+    typed.join(" ")
 }
 
 /// Version of Gesta and its lab.
@@ -154,4 +177,27 @@ fn field(text: &str, name: &str) -> Option<String> {
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| key.trim() == name)
         .map(|(_, value)| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_as_it_is_typed_and_without_passwords() {
+        let typed = [
+            "/opt/lab/gesta-lab",
+            "append",
+            "--store",
+            "postgres://u:secret@h/x?a=b&password=other",
+            "--store=postgres://u:secret@h/x",
+            "--results",
+            "here.jsonl",
+            "it's",
+        ];
+        assert_eq!(
+            command(typed.map(str::to_owned).into_iter()),
+            r"gesta-lab append --store 'postgres://u:***@h/x?a=b&password=***' '--store=postgres://u:***@h/x' 'it'\''s'"
+        );
+    }
 }

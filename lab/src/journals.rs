@@ -36,6 +36,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::target::Target;
 
+pub(crate) use database::Database;
 use journal::{Design, Journal};
 
 /// All journals that can be ranked, by name.

@@ -9,6 +9,7 @@
 
 mod chart;
 mod lines;
+mod markdown;
 mod section;
 
 use std::path::{Path, PathBuf};
@@ -47,12 +48,27 @@ pub(crate) struct PageArgs {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The page.
-    #[arg(short, long, default_value = "gesta-lab.html")]
+    #[arg(
+        short,
+        long,
+        default_value = "gesta-lab.html",
+        conflicts_with = "markdown"
+    )]
     output: PathBuf,
+    /// Instead: Markdown, into this file, or into this folder a page for each kind of run. A file that was not
+    /// generated is not written over.
+    #[arg(long, value_name = "FILE_OR_DIR")]
+    markdown: Option<PathBuf>,
 }
 
 /// The command. True once the page is written, whatever it says.
 pub(crate) fn run(args: &PageArgs) -> Result<bool> {
+    if let Some(to) = &args.markdown {
+        for file in write_markdown(&args.files, to)? {
+            println!("{}", file.display());
+        }
+        return Ok(true);
+    }
     let written = write(&args.files, &args.output)?;
     println!(
         "the report of {} runs: {}",
@@ -77,15 +93,21 @@ pub struct Written {
 /// A file cannot be read, no line of them is a run, or the page cannot be written.
 pub fn write(files: &[PathBuf], output: &Path) -> Result<Written> {
     let lines = lines::read(files)?;
-    for note in &lines.notes {
-        eprintln!("{note}");
-    }
     std::fs::write(output, page(&lines, &SystemClock.now().to_string()))
         .context(output.display())?;
     Ok(Written {
         runs: lines.all.len(),
         notes: lines.notes,
     })
+}
+
+/// Reads the files of JSON lines and writes Markdown, into a file or into a folder. Returns the files that it wrote.
+///
+/// # Errors
+/// A file cannot be read, no line of them is a run, a page would replace a file that was not generated, or cannot be
+/// written.
+pub fn write_markdown(files: &[PathBuf], to: &Path) -> Result<Vec<PathBuf>> {
+    markdown::write(&lines::read(files)?.all, to)
 }
 
 /// The document.
@@ -166,36 +188,37 @@ fn no_result(reports: &[Report]) -> Vec<String> {
 
 /// What to be careful with, run by run.
 fn careful(reports: &[Report]) -> Vec<String> {
-    let mut reasons = Vec::new();
-    for report in reports {
-        let durability = report
-            .store
-            .as_ref()
-            .map_or("", |store| store.durability.as_str());
-        let build = report.build.as_str();
-        let mut told = report.cautions.clone();
-        for (is_so, what) in [
-            (
-                !report.complete,
-                "Interrupted, so these are the figures of what there was.",
-            ),
-            (
-                !["", "release"].contains(&build),
-                "Debug build: figures say little.",
-            ),
-            (
-                !["", "full"].contains(&durability),
-                "An acknowledgement did not mean that the event was safe on disk.",
-            ),
-        ] {
-            told.extend(is_so.then(|| what.to_owned()));
-        }
-        reasons.extend(
-            told.iter()
-                .map(|reason| format!("{}: {reason}", name(report))),
-        );
+    let told = |report| {
+        let reasons = cautions(report).into_iter();
+        reasons.map(move |reason| format!("{}: {reason}", name(report)))
+    };
+    reports.iter().flat_map(told).collect()
+}
+
+/// What to be careful with in a run.
+fn cautions(report: &Report) -> Vec<String> {
+    let durability = report
+        .store
+        .as_ref()
+        .map_or("", |store| store.durability.as_str());
+    let mut told = report.cautions.clone();
+    for (is_so, what) in [
+        (
+            !report.complete,
+            "Interrupted, so these are the figures of what there was.",
+        ),
+        (
+            !["", "release"].contains(&report.build.as_str()),
+            "Debug build: figures say little.",
+        ),
+        (
+            !["", "full"].contains(&durability),
+            "An acknowledgement did not mean that the event was safe on disk.",
+        ),
+    ] {
+        told.extend(is_so.then(|| what.to_owned()));
     }
-    reasons
+    told
 }
 
 /// Something that is folded away at first.

@@ -104,7 +104,9 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     // On PostgreSQL in the same schema, which is made anew for the store afterwards.
     quick.measured.bare_commits_per_second = quick.bare(stop).await?;
     gesta.prepare().await?;
-    report.store = Some(gesta.opened().await?.facts.clone());
+    let facts = gesta.opened().await?.facts.clone();
+    report.setting = format!("{}, {}", facts.backend, sizes.name);
+    report.store = Some(facts);
     quick.all(&gesta, stop).await?;
     let read_back = target::check(gesta.as_ref(), &quick.events, &quick.claims).await?;
     gesta.remove().await?;

@@ -112,6 +112,9 @@ pub struct Report {
     /// What was read back after the load.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+    /// The command as it was called, without passwords.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub command: String,
     /// When it began.
     pub started: String,
     /// What was measured.
@@ -135,6 +138,7 @@ impl Report {
             format: FORMAT,
             kind: kind.into(),
             title: title.into(),
+            command: host::command(std::env::args()),
             started: SystemClock.now().to_string(),
             commit: host::commit(),
             build: host::BUILD.into(),

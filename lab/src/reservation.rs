@@ -22,18 +22,20 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Failure, Result, fail};
+use crate::child::{Program, Server};
+use crate::failure::{Failure, Result};
+use crate::faults::name_of;
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
-use crate::store;
+use crate::store::{self, NEW_SERVER};
 
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};
@@ -45,7 +47,6 @@ pub(crate) use processes::Tree;
 pub(crate) use script::{Scenario, Script};
 pub(crate) use verdict::{Verdict, Wrong};
 
-use model::{Call, Op};
 use step::Step;
 
 /// Connections of the open loop.
@@ -57,12 +58,43 @@ struct Measured {
     verdict: Verdict,
 }
 
+/// A cinema that was started for this run, on a store that nobody else uses.
+struct Own {
+    cinema: Server,
+    #[expect(dead_code, reason = "lives as long as the cinema")]
+    database: Option<gesta_pgtest::Server>,
+    #[expect(dead_code, reason = "live as long as the cinema")]
+    files: TempDir,
+}
+
+impl Own {
+    /// Starts it, and says in the arguments where it is.
+    async fn start(args: &mut ReservationArgs) -> Result<Option<Self>> {
+        let Some(program) = &args.cinema else {
+            return Ok(None);
+        };
+        let (files, mut database) = (tempfile::tempdir()?, None);
+        let url = args.store.as_deref().unwrap_or(NEW_SERVER);
+        let url = store::resolve(url, &mut database)?;
+        let log = files.path().join("log");
+        let cinema = Server::start_program(Program::cinema(program), &url, &log).await?;
+        (args.urls, args.store) = (vec![cinema.url()], Some(url));
+        Ok(Some(Self {
+            cinema,
+            database,
+            files,
+        }))
+    }
+}
+
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
-    let opened = match &args.store {
-        Some(url) => Some(store::open_url(url, Duration::ZERO, 1).await?),
-        None => None,
+    let mut args = args.clone();
+    let mut own = Own::start(&mut args).await?;
+    let mut opened = match &args.store {
+        Some(url) if own.is_none() => Some(store::open_url(url, Duration::ZERO, 1).await?),
+        _ => None,
     };
     let shows = Shows {
         run: Run::random().number(),
@@ -74,6 +106,11 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     };
     let (own_args, trees, own_stop) = (args.clone(), args.trees()?, stop.clone());
     let mut measured = alone(move || measure(own_args, shows, trees, own_stop)).await?;
+    if let (Some(own), Some(url)) = (&mut own, &args.store) {
+        // A SQLite file belongs to one process at a time.
+        own.cinema.stop().await;
+        opened = Some(store::open_url(url, Duration::ZERO, 1).await?);
+    }
     if let Some(opened) = &opened {
         let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
         verdict.add_events(&opened.store, from, ledger).await?;
@@ -81,7 +118,7 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     }
     report.store = opened.map(|opened| opened.facts.clone());
     report.workload = json!(args);
-    tell(&mut report, args, &measured);
+    tell(&mut report, &args, &measured);
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     report.finish(&args.report, complete)
@@ -119,11 +156,9 @@ async fn measure(
         Scenario::Concurrent => args.shows,
     };
     let script = Script::new(args.scenario, shows, existing, args.seed);
-    let generator = Generator::new(&args.targets()?, args.seed, shows, script);
     let (name, drive) = args.drive();
     let connections = args.connections_for(drive, CONNECTIONS);
-    generator.connect(connections).await?;
-    create(&generator, existing).await?;
+    let generator = Generator::begin(&args.targets()?, connections, args.seed, script).await?;
     let steps = match args.overload {
         Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
         None => {
@@ -140,19 +175,9 @@ async fn measure(
     })
 }
 
-/// Creates the first shows.
-pub(crate) async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
-    let creations = (0..count).map(|show| Op::of_show(Call::Create, show));
-    generator.batch(creations.collect(), 0).await;
-    let created = generator.with_ledger(|ledger| ledger.created().count());
-    match (count as usize).saturating_sub(created) {
-        0 => Ok(()),
-        missing => fail(format!("{missing} of {count} shows could not be created")),
-    }
-}
-
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let steps = &measured.steps;
+    report.setting = format!("{}, {}", name_of(args.scenario), args.drive().0);
     let last = steps.last();
     let accepted = last.map_or(0.0, |step| step.result.accepted_per_second());
     report.finding = format!("{accepted:.0} requests/s were accepted.");

@@ -244,11 +244,6 @@ async fn settle(client: &Client, schema: &str) -> Result<()> {
     Ok(())
 }
 
-async fn drop_schema(client: &Client, form: Form) -> Result<()> {
-    let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", form.schema());
-    client.batch_execute(&sql).await.context(sql)
-}
-
 /// What came of one form.
 #[derive(Debug, Clone)]
 struct FormResult {

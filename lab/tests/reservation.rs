@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use gesta_lab::report::{Cell, Report};
 
@@ -21,45 +20,26 @@ fn cinema() -> PathBuf {
     cinema
 }
 
-/// A running cinema. Killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts a cinema on an embedded store in memory; returns its URL too.
-fn start() -> (Running, String) {
-    let mut command = Command::new(cinema());
-    command.args(["--store", "sqlite::memory:", "--listen", "127.0.0.1:0"]);
-    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    let mut told = lines.by_ref().map_while(Result::ok);
-    let url = told.find_map(|line| {
-        let (_, address) = line.split_once("listening on ")?;
-        Some(address.to_owned())
-    });
-    // Goes on reading, so that the process never waits for its log.
-    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-    (running, url.unwrap())
-}
-
 /// What happened: the cinema numbered its seats from 1, but the published load draws them from 0 to below `maxSeats`;
 /// so one request of fifty was refused. Now the cinema and this load count from 0, and nothing is refused: in the
 /// serial scenario nobody meets anybody, and in the concurrent one a seat comes again only after all others.
 #[test]
 fn the_published_load_has_no_refused_request() {
-    let (_running, url) = start();
     let directory = tempfile::tempdir().unwrap();
     for scenario in ["serial", "concurrent"] {
         let results = directory.path().join(format!("{scenario}.jsonl"));
         let mut run = Command::new(LAB);
         run.args(["reservation", "--scenario", scenario, "--shows", "200"]);
         run.args(["--closed", "16", "--warm-up", "0", "--duration", "1s"]);
-        run.args(["--reads", "0.1", "--url", &url, "--results"]);
+        let store = directory.path().join(format!("{scenario}.db"));
+        run.args([
+            "--reads",
+            "0.1",
+            "--store",
+            &format!("sqlite:{}", store.display()),
+            "--cinema",
+        ]);
+        run.arg(cinema()).arg("--results");
         let output = run.arg(&results).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let failed = String::from_utf8_lossy(&output.stderr);

@@ -8,29 +8,30 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use gesta_core::Checkpoint;
-use gesta_testkit::history::{self, Violation};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 use super::fault::{Field, LoadKind, NodeFault};
-use super::load::{Load, Longest, Prober, read_on};
+use super::load::{Load, Prober, client};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moves, Owners};
 use super::seats::Seats;
-use crate::cells;
-use crate::child::{Program, ProgramArgs};
-use crate::failure::{Failure, Result, fail};
-use crate::histogram::Latencies;
+use crate::child::{self, Program, ProgramArgs};
+use crate::failure::{Result, fail};
+use crate::faults::per_fault::{PerFault, lost_and_doubled};
+use crate::faults::promises;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
 use crate::reservation::Wrong;
 
+/// Pause of a writer between two appends.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Logs of a node that died or hangs have other owners within this time.
 const OWNED_WITHIN: Duration = Duration::from_secs(15);
 /// The logs of a node that was killed are without an owner for no longer.
@@ -70,35 +71,38 @@ pub(crate) struct ChaosArgs {
     report: ReportArgs,
 }
 
-/// What one kind of fault has shown.
-#[derive(Debug, Default)]
-struct PerFault {
-    acknowledged: u64,
-    lost: u64,
-    doubled: u64,
-    stale: u64,
-    unknown: u64,
-    /// The longest append of each round that was asked of nodes only that were not hurt, and of any.
-    longest_elsewhere: Latencies,
-    longest: Latencies,
-    /// The longest time of each round that some log was without an owner that lives.
-    without_owner: Latencies,
-    /// From the end of each fault until every writer went on.
-    back_after: Latencies,
-    moves: Moves,
-}
-
 /// What happened in a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outcome {
     rounds: u32,
-    per_fault: BTreeMap<NodeFault, PerFault>,
+    per_fault: PerFault<NodeFault>,
+    moves: BTreeMap<NodeFault, Moves>,
     problems: Vec<String>,
-    acknowledged: usize,
-    events: usize,
+    events: u64,
     attempts: usize,
     balanced_after: Option<Duration>,
 }
+
+/// What a round has shown; each fault has its sums.
+struct Shown {
+    /// In the order of [`COUNTS`].
+    counts: [u64; 5],
+    /// The longest append that was asked of nodes only that were not hurt, and of any.
+    longest: [Option<Duration>; 2],
+    back_after: Duration,
+    events: u64,
+    problems: Vec<String>,
+    /// In words.
+    told: String,
+}
+
+const COUNTS: [&str; 5] = ["acknowledged", "lost", "doubled", "stale", "unknown"];
+const TIMES: [&str; 4] = [
+    "longest append elsewhere",
+    "longest through any node",
+    "a log without owner",
+    "all go on after",
+];
 
 /// What a fault has done, before its round is over.
 struct Inflicted {
@@ -124,19 +128,8 @@ pub(super) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
     report.workload = json!(args);
     report.workload["conditions"] = json!(chaos.conditions);
     report.workload["cinema"] = json!(args.cinema.is_some());
-    let outcome = &chaos.outcome;
+    let outcome = chaos.outcome;
     outcome.tell(&mut report);
-    report.finding = format!(
-        "{} rounds, {} appends acknowledged, {} events stored, seed {}: {}.",
-        outcome.rounds,
-        outcome.acknowledged,
-        outcome.events,
-        args.seed,
-        match report.problems.is_empty() {
-            true => "every promise was kept",
-            false => "PROMISES WERE BROKEN",
-        }
-    );
     report.finish(&args.report, outcome.rounds >= args.rounds)
 }
 
@@ -177,11 +170,7 @@ impl Chaos {
             self.outcome.rounds += 1;
             let number = self.outcome.rounds;
             let found = self.outcome.problems.len();
-            let ended = match &args.cinema {
-                None => self.round(args, fault).await,
-                Some(_) => self.round_of_seats(args, fault).await,
-            };
-            if let Err(failure) = ended {
+            if let Err(failure) = self.round(args, fault).await {
                 let text = format!("round {number} ({}): {failure}", fault.name());
                 self.outcome.problems.push(text);
             }
@@ -192,11 +181,30 @@ impl Chaos {
         }
     }
 
-    /// A round with appends.
+    /// A round, and what it has shown.
     async fn round(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
+        let (inflicted, shown) = match &args.cinema {
+            None => self.appends(args, fault).await?,
+            Some(_) => self.seats(args, fault).await?,
+        };
+        let name = &inflicted.name;
+        let problems = shown.problems.iter();
+        let problems = problems.map(|problem| format!("{name}: {problem}"));
+        self.outcome.problems.extend(problems);
+        self.outcome.events += shown.events;
+        let told = self.settle(&inflicted, &shown).await?;
+        eprintln!(
+            "{name}: {}; {told}, back after {:.1?}",
+            shown.told, shown.back_after
+        );
+        Ok(())
+    }
+
+    /// A round with appends.
+    async fn appends(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<(Inflicted, Shown)> {
         let ways = self.nodes.ways();
         let (writers, seed) = (usize::from(args.writers), self.seed(args));
-        let mut load = Load::start(&ways, &ways, writers, seed, self.at.as_ref())?;
+        let mut load = Load::start(&ways, writers, seed, self.at.as_ref(), PAUSE)?;
         self.owners.complete(BALANCED_WITHIN).await?;
         load.goes_on().await?;
         let prober = Prober::new(&load, &ways, args.size.logs)?;
@@ -204,33 +212,34 @@ impl Chaos {
         let back_after = load.goes_on().await?;
         self.quiet().await?;
         load.end_writers().await?;
-        let longest = load.longest();
-        let errors = load.errors();
-        let stored = read_on(&ways[0], &mut self.at).await?;
-        let record = load.record.clone();
-        let report = load.judge(&stored).await?;
-        let name = &inflicted.name;
-        let (violations, _) = record.violations();
-        self.outcome
-            .problems
-            .extend(violations.iter().map(|text| format!("{name}: {text}")));
-        let per = self.outcome.take(fault, name, &report);
+        let (longest, errors) = (load.longest(), load.errors());
+        let (verdict, problems) = load.load.verdict(&*client(&ways[0])?, &mut self.at).await?;
+        self.outcome.attempts += verdict.attempts;
+        let [lost, doubled] = lost_and_doubled(&verdict);
         let unknown = errors
             .iter()
             .filter(|(told, _)| told.contains("outcome unknown"));
-        per.unknown += unknown.map(|(_, count)| count).sum::<u64>();
-        per.back_after.record(back_after);
-        self.account_for_pauses(&inflicted, &longest);
-        let told = self.settle(&inflicted).await?;
-        eprintln!(
-            "{}: {report}; {told}, back after {back_after:.1?}",
-            inflicted.name
-        );
-        Ok(())
+        let unknown = unknown.map(|(_, count)| count).sum();
+        let is_hurt = |node: &usize| inflicted.hurt.contains(node);
+        let elsewhere = longest
+            .iter()
+            .filter(|(asked, _)| !asked.iter().any(is_hurt));
+        let shown = Shown {
+            counts: [verdict.acknowledged as u64, lost, doubled, 0, unknown],
+            longest: [
+                elsewhere.map(|(_, longest)| *longest).max(),
+                longest.values().copied().max(),
+            ],
+            back_after,
+            events: verdict.events_stored as u64,
+            problems,
+            told: verdict.to_string(),
+        };
+        Ok((inflicted, shown))
     }
 
     /// A round with reservations at cinemas.
-    async fn round_of_seats(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
+    async fn seats(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<(Inflicted, Shown)> {
         let targets = self.nodes.all.iter().map(|node| node.server.address());
         let url = self.nodes.url();
         let seats = Seats::start(targets.collect(), args.writers, self.seed(args), &url).await?;
@@ -240,36 +249,31 @@ impl Chaos {
         let back_after = seats.goes_on().await?;
         self.quiet().await?;
         let verdict = seats.judge().await?;
-        let name = &inflicted.name;
-        let problems = verdict.wrongs.told().into_iter();
-        self.outcome
-            .problems
-            .extend(problems.map(|problem| format!("{name}: {problem}")));
-        self.outcome.acknowledged += usize::try_from(verdict.acknowledged)?;
-        self.outcome.events += usize::try_from(verdict.events.unwrap_or_default())?;
         let count = |kinds: &[Wrong]| -> u64 {
             let counts = kinds.iter().map(|kind| verdict.wrongs.count(*kind));
             counts.sum()
         };
-        let per = self.outcome.per_fault.entry(fault).or_default();
-        per.acknowledged += verdict.acknowledged;
-        per.lost += count(&[Wrong::Lost, Wrong::NotStored]);
-        per.doubled += count(&[
+        let doubled = [
             Wrong::HeldTwice,
             Wrong::CancelledTwice,
             Wrong::StoredTwice,
             Wrong::Uninvited,
-        ]);
-        per.stale += count(&[Wrong::Stale]);
-        per.unknown += verdict.unknown;
-        per.back_after.record(back_after);
-        let told = self.settle(&inflicted).await?;
-        eprintln!(
-            "{}: {} {told}, back after {back_after:.1?}",
-            inflicted.name,
-            verdict.sentence()
-        );
-        Ok(())
+        ];
+        let shown = Shown {
+            counts: [
+                verdict.acknowledged,
+                count(&[Wrong::Lost, Wrong::NotStored]),
+                count(&doubled),
+                count(&[Wrong::Stale]),
+                verdict.unknown,
+            ],
+            longest: [None; 2],
+            back_after,
+            events: verdict.events.unwrap_or_default(),
+            problems: verdict.wrongs.told(),
+            told: verdict.sentence(),
+        };
+        Ok((inflicted, shown))
     }
 
     fn seed(&self, args: &ChaosArgs) -> u64 {
@@ -305,53 +309,43 @@ impl Chaos {
         Ok(())
     }
 
-    /// Takes down the longest appends.
-    fn account_for_pauses(&mut self, inflicted: &Inflicted, longest: &Longest) {
-        let Inflicted { fault, name, .. } = inflicted;
-        let is_hurt = |node: &usize| inflicted.hurt.contains(node);
-        let elsewhere = longest
-            .iter()
-            .filter(|(asked, _)| !asked.iter().any(is_hurt));
-        let elsewhere = elsewhere.map(|(_, longest)| *longest).max();
-        let anywhere = longest.values().copied().max().unwrap_or_default();
-        let per = self.outcome.per_fault.entry(*fault).or_default();
-        per.longest.record(anywhere);
-        if let Some(elsewhere) = elsewhere {
-            per.longest_elsewhere.record(elsewhere);
-        }
-        eprintln!(
-            "{name}: longest append {anywhere:.1?}, elsewhere {:.1?}",
-            elsewhere.unwrap_or_default()
-        );
-        if let Some(pause) = elsewhere.filter(|pause| fault.leaves_others() && *pause > PAUSE_MAX) {
-            let text = format!("{name}: an append through a node that lives took {pause:.1?}");
-            self.outcome.problems.push(text);
-        }
-    }
-
-    /// Takes down what has become of the logs; gives it in words.
-    async fn settle(&mut self, inflicted: &Inflicted) -> Result<String> {
+    /// Adds up what a round has shown, and what has become of the logs; gives that in words.
+    async fn settle(&mut self, inflicted: &Inflicted, shown: &Shown) -> Result<String> {
         let Inflicted { fault, name, .. } = inflicted;
         let without_owner = self.owners.longest();
         let moves = self.owners.moves_since(&inflicted.moved).await?;
-        let per = self.outcome.per_fault.entry(*fault).or_default();
-        per.without_owner.record(without_owner);
+        let [elsewhere, anywhere] = shown.longest;
+        let times = [
+            elsewhere,
+            anywhere,
+            Some(without_owner),
+            Some(shown.back_after),
+        ];
+        self.outcome.per_fault.add(*fault, &shown.counts, &times);
+        let all = self.outcome.moves.entry(*fault).or_default();
         for (reason, count) in &moves {
-            *per.moves.entry(reason.clone()).or_default() += count;
+            *all.entry(reason.clone()).or_default() += count;
+        }
+        let mut wrong = |text: String| self.outcome.problems.push(format!("{name}: {text}"));
+        if let Some(pause) = elsewhere.filter(|pause| fault.leaves_others() && *pause > PAUSE_MAX) {
+            wrong(format!(
+                "an append through a node that lives took {pause:.1?}"
+            ));
         }
         // For balance logs may move at any time.
         let needed = moves.iter().filter(|(reason, _)| *reason != "balance");
         let needed: u64 = needed.map(|(_, count)| count).sum();
         if needed > fault.moves_max(inflicted.owned) {
-            let text = format!("{name}: logs moved without need: {moves:?}");
-            self.outcome.problems.push(text);
+            wrong(format!("logs moved without need: {moves:?}"));
         }
         if fault.kills() && without_owner > WITHOUT_OWNER_MAX {
-            let text = format!("{name}: a log was without an owner for {without_owner:.1?}");
-            self.outcome.problems.push(text);
+            wrong(format!(
+                "a log was without an owner for {without_owner:.1?}"
+            ));
         }
+        let [elsewhere, anywhere] = shown.longest.map(Option::unwrap_or_default);
         Ok(format!(
-            "without owner {without_owner:.1?}, moved {moves:?}"
+            "longest append {anywhere:.1?}, elsewhere {elsewhere:.1?}, without owner {without_owner:.1?}, moved {moves:?}"
         ))
     }
 
@@ -363,19 +357,8 @@ impl Chaos {
             Err(failure) => self.outcome.problems.push(failure.to_string()),
         }
         self.nodes.stop().await;
-        let urls = self.nodes.databases().map(gesta_pgtest::Server::url);
-        let stores = urls.flat_map(|url| ["--store".to_owned(), url]);
-        let verified = tokio::task::block_in_place(|| {
-            let mut command = Command::new(program);
-            command.arg("verify").args(stores).output()
-        });
-        match verified {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout);
-                self.outcome.problems.push(format!("gesta verify: {said}"));
-            }
-            Err(error) => self.outcome.problems.push(Failure::from(error).to_string()),
+        if let Err(complaint) = child::verify(program, self.nodes.urls()) {
+            self.outcome.problems.push(complaint.to_string());
         }
     }
 }
@@ -392,7 +375,7 @@ impl ChaosArgs {
         };
         let fits = |fault: NodeFault| fault.fits(&self.size, load);
         if self.faults.is_empty() {
-            let all = NodeFault::ALL.iter().copied();
+            let all = NodeFault::value_variants().iter().copied();
             return Ok(all.filter(|fault| fits(*fault)).collect());
         }
         let one_away = NodeFault::OneDatabaseAway;
@@ -403,84 +386,42 @@ impl ChaosArgs {
     }
 }
 
-impl Outcome {
-    /// Counts what a check has found.
-    fn take(
-        &mut self,
-        fault: NodeFault,
-        name: &str,
-        report: &history::HistoryReport,
-    ) -> &mut PerFault {
-        self.acknowledged += report.acknowledged;
-        self.events += report.events_stored;
-        self.attempts += report.attempts;
-        for violation in &report.violations {
-            self.problems.push(format!("{name}: {violation}"));
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            rounds: 0,
+            per_fault: PerFault::new(&COUNTS, &TIMES),
+            moves: BTreeMap::new(),
+            problems: Vec::new(),
+            events: 0,
+            attempts: 0,
+            balanced_after: None,
         }
-        if report.events_foreign > 0 {
-            let foreign = report.events_foreign;
-            self.problems
-                .push(format!("{name}: {foreign} events that nobody appended"));
-        }
-        let per = self.per_fault.entry(fault).or_default();
-        per.acknowledged += report.acknowledged as u64;
-        for violation in &report.violations {
-            match violation {
-                Violation::AcknowledgedLost { .. } => per.lost += 1,
-                Violation::StoredTwice { .. } => per.doubled += 1,
-                _ => {}
-            }
-        }
-        per
     }
+}
 
-    /// A table of the faults, and every promise that was broken.
+impl Outcome {
+    /// Tables of the faults, and every promise that was broken.
     fn tell(&self, report: &mut Report) {
-        let columns = [
-            ("fault", Unit::Words),
-            ("rounds", Unit::Count),
-            ("acknowledged", Unit::Count),
-            ("lost", Unit::Count),
-            ("doubled", Unit::Count),
-            ("stale", Unit::Count),
-            ("unknown", Unit::Count),
-            ("longest append elsewhere (median)", Unit::Millis),
-            ("longest", Unit::Millis),
-            ("through any node", Unit::Millis),
-            ("a log without owner (median)", Unit::Millis),
-            ("at most", Unit::Millis),
-            ("all go on after", Unit::Millis),
-            ("moves", Unit::Words),
-        ];
-        let mut table = Table::new("Faults", columns);
-        for (fault, per) in &self.per_fault {
-            let elsewhere = per.longest_elsewhere.percentiles();
-            let without = per.without_owner.percentiles();
-            let known = |value: f64| (elsewhere.count > 0).then_some(value);
-            table.row(cells![
-                fault.name(),
-                without.count,
-                per.acknowledged,
-                per.lost,
-                per.doubled,
-                per.stale,
-                per.unknown,
-                known(elsewhere.p50),
-                known(elsewhere.max),
-                per.longest.percentiles().max,
-                without.p50,
-                without.max,
-                per.back_after.percentiles().max,
-                causes(&per.moves),
-            ]);
-        }
-        report.table(table);
+        report.table(self.per_fault.table("Faults"));
+        let moves: Vec<_> = self
+            .moves
+            .iter()
+            .filter(|(_, moves)| !moves.is_empty())
+            .collect();
+        let moved = Table::of("Logs that moved, by the reason", &moves)
+            .column("fault", Unit::Words, |(fault, _)| fault.name())
+            .column("moves", Unit::Words, |(_, moves)| causes(*moves));
+        report.table(moved.table());
         report.fact("attempts", Unit::Count, self.attempts, "of all appends");
         let balanced = self.balanced_after.map(|after| after.as_secs_f64());
         report.fact("equal shares after", Unit::Seconds, balanced, "of quiet");
-        for problem in &self.problems {
-            report.problem(problem.clone());
-        }
+        report.problems.clone_from(&self.problems);
+        let (rounds, events) = (self.rounds, self.events);
+        let acknowledged = self.per_fault.sum("acknowledged");
+        let found =
+            format!("{rounds} rounds, {acknowledged} appends acknowledged, {events} events stored");
+        promises(report, found);
     }
 }
 

@@ -11,7 +11,8 @@ use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
 use super::{SizeArgs, clocks};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, blocking, fail};
+use crate::faults::name_of;
 use crate::random::Random;
 
 /// How long a link that flaps is there, and how long it is not.
@@ -80,30 +81,6 @@ pub(crate) enum NodeFault {
 }
 
 impl NodeFault {
-    /// All of them.
-    pub(crate) const ALL: &[NodeFault] = &[
-        NodeFault::NodeKill,
-        NodeFault::NodeKillQuick,
-        NodeFault::NodesKill,
-        NodeFault::NodeHang,
-        NodeFault::NodesHang,
-        NodeFault::NodeRestart,
-        NodeFault::NodesRestart,
-        NodeFault::LinksCut,
-        NodeFault::LinksSilent,
-        NodeFault::LinksDeaf,
-        NodeFault::LinksFlap,
-        NodeFault::LinkOneWay,
-        NodeFault::NodeWithoutPeers,
-        NodeFault::NodeWithoutDatabase,
-        NodeFault::ClockStep,
-        NodeFault::DatabaseRestart,
-        NodeFault::DatabaseKill,
-        NodeFault::DatabaseHang,
-        NodeFault::DatabaseAwayNodeKill,
-        NodeFault::OneDatabaseAway,
-    ];
-
     /// What must be there for these faults.
     pub(crate) fn conditions(of: &[NodeFault]) -> Conditions {
         let needs_paths = |fault: &NodeFault| {
@@ -113,6 +90,7 @@ impl NodeFault {
         Conditions {
             paths: of.iter().any(needs_paths),
             clocks: of.contains(&Self::ClockStep),
+            far: None,
         }
     }
 
@@ -170,8 +148,7 @@ impl NodeFault {
 
     /// Its name in tables.
     pub(crate) fn name(self) -> String {
-        let value = serde_json::to_value(self).unwrap_or_default();
-        value.as_str().unwrap_or_default().to_owned()
+        name_of(self)
     }
 }
 
@@ -211,7 +188,8 @@ impl Field<'_> {
             }
             NodeFault::NodeHang => self.hang(&hurt, time(random, 15), random).await?,
             NodeFault::NodesHang => {
-                hurt = shuffled((0..count).collect(), random);
+                hurt = (0..count).collect();
+                random.shuffle(&mut hurt);
                 self.hang(&hurt, SLEEP, random).await?;
             }
             NodeFault::NodeRestart => self.restart(&hurt).await?,
@@ -273,7 +251,7 @@ impl Field<'_> {
         chosen: usize,
         random: &mut Random,
     ) -> Result<Vec<usize>> {
-        let count = self.nodes.databases().count();
+        let count = self.nodes.databases.len();
         let at = random.below(count);
         match fault {
             NodeFault::DatabaseRestart => self.database(at, gesta_pgtest::Server::restart)?,
@@ -414,21 +392,13 @@ impl Field<'_> {
         at: usize,
         what: impl FnOnce(&mut gesta_pgtest::Server) -> gesta_pgtest::Result<()>,
     ) -> Result<()> {
-        let done = tokio::task::block_in_place(|| what(self.nodes.database_mut(at)));
-        done.map_err(|error| Failure(error.to_string()))
+        blocking(|| what(&mut self.nodes.databases[at]))
     }
 }
 
 /// From one second to so many.
 fn time(random: &mut Random, seconds: u64) -> Duration {
     Duration::from_millis(1_000 + random.next() % (seconds * 1_000 - 1_000))
-}
-
-fn shuffled(mut all: Vec<usize>, random: &mut Random) -> Vec<usize> {
-    for end in (2..=all.len()).rev() {
-        all.swap(end - 1, random.below(end));
-    }
-    all
 }
 
 /// Cuts and refuses connections, or lets nothing through that is sent on them, for a time.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use gesta_client::{Config, HttpStore};
 use gesta_core::{
-    AllFrom, Append, Appended, Checkpoint, EventData, EventId, EventStore, EventType,
-    ExpectedRevision, LogId, ReadAll, RecordedEvent, StreamId, log_of,
+    Append, Appended, Checkpoint, EventData, EventId, EventStore, EventType, ExpectedRevision,
+    LogId, StreamId, log_of,
 };
 use gesta_testkit::{Around, Outer};
 
@@ -20,13 +20,8 @@ use crate::faults::writers::Claims;
 use crate::faults::{CurrentStore, load};
 use crate::run::Run;
 
-/// Pause of a writer between two appends.
-const PAUSE: Duration = Duration::from_millis(10);
-
 /// What the client says when it could not connect.
 const NOT_CONNECTED: &str = "cannot connect to the server";
-/// Events per page of the check.
-const PAGE: usize = 5_000;
 
 /// A server that serves the store.
 #[derive(Debug, Clone)]
@@ -112,7 +107,7 @@ impl Around for Turning {
 
 /// Writers and tails of one round.
 pub(crate) struct Load {
-    load: load::Load,
+    pub(crate) load: load::Load,
     seen: Arc<Seen>,
 }
 
@@ -124,39 +119,32 @@ impl std::ops::Deref for Load {
     }
 }
 
-impl Load {
-    /// Starts writers, shared equally among the servers that are written to, and a tail at each server that is
-    /// followed, from a place in the log.
-    pub(crate) fn start(
-        written: &[Way],
-        followed: &[Way],
-        writers: usize,
-        seed: u64,
-        from: Option<&Checkpoint>,
-    ) -> Result<Self> {
-        Self::paced(written, followed, writers, seed, from, PAUSE)
+impl std::ops::DerefMut for Load {
+    fn deref_mut(&mut self) -> &mut load::Load {
+        &mut self.load
     }
+}
 
-    /// The same, with this pause of a writer between two appends.
-    pub(crate) fn paced(
-        written: &[Way],
-        followed: &[Way],
+impl Load {
+    /// Starts writers, shared equally among the servers, with this pause between two appends, and a tail at each
+    /// server, from a place in the log.
+    pub(crate) fn start(
+        ways: &[Way],
         writers: usize,
         seed: u64,
         from: Option<&Checkpoint>,
         pause: Duration,
     ) -> Result<Self> {
         let mut load = load::Load::new(seed);
-        for way in followed {
-            let store = CurrentStore::new(Arc::new(connect(way)?), None);
+        for way in ways {
             let name = format!("subscriber of {}", way.name);
-            load.follow(name, Manner::Subscribe, store, from.cloned());
+            load.follow(name, Manner::Subscribe, client(way)?, from.cloned());
         }
         let seen: Arc<Seen> = Arc::default();
         for number in 0..writers {
             let turning = Turning {
-                stores: written.iter().map(connect).collect::<Result<_>>()?,
-                at: AtomicUsize::new(number % written.len()),
+                stores: ways.iter().map(connect).collect::<Result<_>>()?,
+                at: AtomicUsize::new(number % ways.len()),
                 begun: Mutex::default(),
                 seen: Arc::clone(&seen),
             };
@@ -180,19 +168,6 @@ impl Load {
     /// The longest append, by the servers that were asked for it.
     pub(crate) fn longest(&self) -> Longest {
         self.seen.longest.lock().unwrap().clone()
-    }
-
-    /// Ends the writers, each after the answer to its last append.
-    pub(crate) async fn end_writers(&mut self) -> Result<()> {
-        self.load.end_writers().await
-    }
-
-    /// Ends the tails when they have seen all of these events, and checks everything.
-    pub(crate) async fn judge(
-        self,
-        stored: &[RecordedEvent],
-    ) -> Result<gesta_testkit::history::HistoryReport> {
-        self.load.judge(stored).await
     }
 }
 
@@ -255,18 +230,7 @@ pub(crate) fn connect(way: &Way) -> Result<HttpStore> {
     Ok(HttpStore::with_config(&way.url, config)?)
 }
 
-/// What is stored after a place in the log, which moves to the end.
-pub(crate) async fn read_on(way: &Way, at: &mut Option<Checkpoint>) -> Result<Vec<RecordedEvent>> {
-    let (store, mut events) = (connect(way)?, Vec::new());
-    loop {
-        let from = at.clone().map_or(AllFrom::Start, AllFrom::Checkpoint);
-        let page = store
-            .read_all(ReadAll::forwards().from(from).limit(PAGE))
-            .await?;
-        events.extend(page.events);
-        *at = Some(page.next);
-        if page.end {
-            return Ok(events);
-        }
-    }
+/// A client of a server, for writers and tails.
+pub(crate) fn client(way: &Way) -> Result<Arc<CurrentStore>> {
+    Ok(CurrentStore::new(Arc::new(connect(way)?), None))
 }

@@ -20,7 +20,7 @@ use crate::store;
 /// What all nodes share.
 const SECRET: &str = "a secret that all nodes of the lab share";
 
-/// What can be hurt beside the processes.
+/// What is between nodes, and what can be hurt beside the processes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Conditions {
     /// The paths between nodes and to databases, which have proxies then. Who calls a dead node is accepted and cut
@@ -28,6 +28,9 @@ pub(crate) struct Conditions {
     pub(crate) paths: bool,
     /// The nodes' clocks.
     pub(crate) clocks: bool,
+    /// Nodes start one after the other, and between the last one and its only database is this extra round trip.
+    #[serde(skip)]
+    pub(crate) far: Option<Duration>,
 }
 
 /// A node.
@@ -42,109 +45,57 @@ pub(crate) struct Node {
     pub(crate) paths: Option<Paths>,
     /// Its clock, if it can be set.
     pub(crate) clock: Option<Clock>,
+    #[expect(dead_code, reason = "lives as long as the node")]
+    distance: Option<FaultProxy>,
 }
 
 /// All of it. Fields are dropped in this order: nodes, databases, files.
 pub(crate) struct Nodes {
     /// The nodes.
     pub(crate) all: Vec<Node>,
-    /// Between nodes and the database, where there is a distance.
-    distances: Vec<FaultProxy>,
-    /// Their database, the first one of several.
-    pub(crate) postgres: gesta_pgtest::Server,
-    /// The other ones.
-    more: Vec<gesta_pgtest::Server>,
+    /// Their databases, in the order in which they hold the logs in turn.
+    pub(crate) databases: Vec<gesta_pgtest::Server>,
     files: TempDir,
 }
 
 impl Nodes {
-    /// Starts the databases and the nodes, all at once.
+    /// Starts the databases and the nodes, all at once unless one is far.
     pub(crate) async fn start(
         program: &Program,
         size: &SizeArgs,
         conditions: Conditions,
     ) -> Result<Self> {
-        let mut nodes = Self::databases_only(size).await?;
-        let addresses = (0..size.nodes).map(|_| free_address());
-        let addresses: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
-        let started =
-            (0..addresses.len()).map(|at| nodes.enter(program, at, &addresses, conditions));
-        nodes.all = try_join_all(started).await?;
-        Ok(nodes)
-    }
-
-    /// Starts a database and the nodes one after the other, the last one at a distance from the database.
-    pub(crate) async fn start_apart(
-        program: &Program,
-        size: &SizeArgs,
-        far: Duration,
-    ) -> Result<Self> {
-        let mut nodes = Self::databases_only(size).await?;
-        let url = nodes.postgres.url();
-        for number in 0..size.nodes {
-            let is_far = number + 1 == size.nodes && !far.is_zero();
-            let round_trip = if is_far { far } else { Duration::ZERO };
-            let (url, distance) = store::delayed(&url, round_trip)?;
-            let own = free_address()?;
-            let options = nodes.options(own);
-            let address = own.to_string();
-            let node = nodes.launch(program.clone(), number.into(), options, &url);
-            let (name, server) = node.await?;
-            nodes.all.push(Node {
-                name,
-                server,
-                address,
-                paths: None,
-                clock: None,
-            });
-            nodes.distances.extend(distance);
-        }
-        Ok(nodes)
-    }
-
-    /// The databases with the store, without nodes.
-    async fn databases_only(size: &SizeArgs) -> Result<Self> {
-        let nodes = Self {
+        let databases = (0..size.databases).map(|_| store::new_server());
+        let mut nodes = Self {
             all: Vec::new(),
-            distances: Vec::new(),
-            postgres: store::new_server()?,
-            more: (1..size.databases)
-                .map(|_| store::new_server())
-                .collect::<Result<_>>()?,
+            databases: databases.collect::<Result<_>>()?,
             files: TempDir::new()?,
         };
         gesta::schema::create(&nodes.url(), size.logs).await?;
         std::fs::write(nodes.files.path().join("secret"), SECRET)?;
+        let addresses = (0..size.nodes).map(|_| free_address());
+        let addresses: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
+        if conditions.far.is_none() {
+            let numbers = 0..addresses.len();
+            let started = numbers.map(|at| nodes.enter(program, at, &addresses, conditions));
+            nodes.all = try_join_all(started).await?;
+            return Ok(nodes);
+        }
+        for at in 0..addresses.len() {
+            let node = nodes.enter(program, at, &addresses, conditions).await?;
+            nodes.all.push(node);
+        }
         Ok(nodes)
     }
 
     /// The URL of the store, which has the URLs of all databases.
     pub(crate) fn url(&self) -> String {
-        let urls = self.databases().map(gesta_pgtest::Server::url);
-        urls.collect::<Vec<_>>().join(" ")
+        self.urls().collect::<Vec<_>>().join(" ")
     }
 
-    /// The databases, in the order in which they hold the logs in turn.
-    pub(crate) fn databases(&self) -> impl Iterator<Item = &gesta_pgtest::Server> {
-        std::iter::once(&self.postgres).chain(&self.more)
-    }
-
-    /// One of the databases.
-    pub(crate) fn database_mut(&mut self, at: usize) -> &mut gesta_pgtest::Server {
-        match at {
-            0 => &mut self.postgres,
-            _ => &mut self.more[at - 1],
-        }
-    }
-
-    fn options(&self, own: SocketAddr) -> Vec<String> {
-        let secret = self.files.path().join("secret").display().to_string();
-        vec![
-            "--node".to_owned(),
-            own.to_string(),
-            "--cluster-secret-file".to_owned(),
-            secret,
-        ]
+    /// The URL of each database.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
+        self.databases.iter().map(gesta_pgtest::Server::url)
     }
 
     /// Starts the node of this number; all listen for each other at these addresses.
@@ -156,45 +107,44 @@ impl Nodes {
         conditions: Conditions,
     ) -> Result<Node> {
         let own = addresses[number];
-        let (mut options, mut address, mut url) = (self.options(own), own, self.url());
-        let mut paths = None;
+        let secret = self.files.path().join("secret").display().to_string();
+        let own_text = own.to_string();
+        let options = ["--node", &own_text, "--cluster-secret-file", &secret];
+        let mut program = program.clone();
+        program.arguments.extend(options.map(str::to_owned));
+        let (mut address, mut paths) = (own, None);
+        let far = conditions.far.filter(|_| number + 1 == addresses.len());
+        let (mut url, distance) = store::delayed(&self.url(), far.unwrap_or_default())?;
         if conditions.paths {
-            let databases: Vec<_> = self.databases().map(gesta_pgtest::Server::addr).collect();
+            let databases: Vec<_> = self
+                .databases
+                .iter()
+                .map(gesta_pgtest::Server::addr)
+                .collect();
             let of_node = Paths::start(own, addresses, &databases).await?;
             address = of_node.address;
-            options.extend(["--advertise".to_owned(), address.to_string()]);
-            let proxied = self.databases().zip(&of_node.databases);
-            let urls = proxied.map(|(database, proxy)| proxy.url(&database.url()));
+            let options = ["--advertise".to_owned(), address.to_string()];
+            program.arguments.extend(options);
+            let proxied = self.urls().zip(&of_node.databases);
+            let urls = proxied.map(|(database, proxy)| proxy.url(&database));
             url = urls.collect::<Vec<_>>().join(" ");
             paths = Some(of_node);
         }
-        let (mut program, mut clock) = (program.clone(), None);
-        if conditions.clocks {
-            let folder: &Path = self.files.path();
-            clock = Some(Clock::give(&mut program, folder, &number.to_string())?);
-        }
-        let (name, server) = self.launch(program, number, options, &url).await?;
+        let folder: &Path = self.files.path();
+        let clock = match conditions.clocks {
+            true => Some(Clock::give(&mut program, folder, &number.to_string())?),
+            false => None,
+        };
+        let name = format!("node {number}");
+        let log = folder.join(format!("{name}.log"));
         Ok(Node {
+            server: Server::start_program(program, &url, &log).await?,
             name,
-            server,
             address: address.to_string(),
             paths,
             clock,
+            distance,
         })
-    }
-
-    async fn launch(
-        &self,
-        mut program: Program,
-        number: usize,
-        options: Vec<String>,
-        store: &str,
-    ) -> Result<(String, Server)> {
-        program.arguments.extend(options);
-        let name = format!("node {number}");
-        let log = self.files.path().join(format!("{name}.log"));
-        let server = Server::start_program(program, store, &log).await?;
-        Ok((name, server))
     }
 
     /// How clients reach the nodes.

@@ -63,7 +63,7 @@ pub(crate) struct Owners {
 impl Owners {
     /// Begins to watch.
     pub(crate) fn watch(nodes: &Nodes) -> Self {
-        let urls: Vec<String> = nodes.databases().map(gesta_pgtest::Server::url).collect();
+        let urls: Vec<String> = nodes.urls().collect();
         let count = urls.len();
         let numbered = urls.into_iter().enumerate();
         let databases = numbered.map(|(at, url)| Database {

@@ -1,9 +1,10 @@
-//! `cluster hop` and `cluster share`: what it costs to ask a node that does not own the log, and what several nodes of
-//! one database carry together.
+//! `cluster hop`, `cluster share` and `cluster databases`: what it costs to ask a node that does not own the log, what
+//! several nodes of one database carry together, and what stores on one, two and more PostgreSQL servers carry.
 //!
-//! The store has one log, so which node owns it is all that there is to placement. Everything that was acknowledged is
-//! read back.
-//! Not here: what happens when nodes die (`chaos`).
+//! Each command names its cases, which are measured by turns; a table has the medians of the rounds. Of `hop` and
+//! `share` the store has one log, so which node owns it is all that there is to placement. Everything that was
+//! acknowledged is read back.
+//! Not here: what happens when nodes or databases die (`chaos`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,12 +19,11 @@ use super::SizeArgs;
 use super::nodes::{Conditions, Nodes};
 use crate::cells;
 use crate::child::{Program, ProgramArgs};
-use crate::failure::{Failure, Result};
-use crate::histogram::median;
-use crate::host::{CpuUse, busy_of};
+use crate::failure::{Failure, Result, fail};
+use crate::histogram::{median, noise};
+use crate::host::busy_of;
 use crate::postgres;
-use crate::read_back::ReadBack;
-use crate::report::{Report, ReportArgs, Table, Unit};
+use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::reservation::Tree;
 use crate::sizes::Sizes;
 use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, Target};
@@ -37,6 +37,8 @@ const STREAM_EVENTS_MAX: u64 = 4_000;
 const PAYLOAD: usize = 50;
 /// The longest load before the one that counts.
 const WARM_UP: Duration = Duration::from_secs(2);
+/// Cores of the machine that the cost of an event is put into terms of.
+const CORES: f64 = 16.0;
 
 /// What all loads on nodes have.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -50,16 +52,16 @@ pub(crate) struct LoadArgs {
     duration: Duration,
     /// How often everything is measured, by turns; medians count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) rounds: u32,
+    rounds: u32,
     /// Seed of names and contents.
     #[arg(long, default_value_t = 7)]
-    pub(super) seed: u64,
+    seed: u64,
     #[command(flatten)]
     #[serde(skip)]
-    pub(super) program: ProgramArgs,
+    program: ProgramArgs,
     #[command(flatten)]
     #[serde(skip)]
-    pub(super) report: ReportArgs,
+    report: ReportArgs,
 }
 
 /// Appends through the owner of the log, through another node, and by the owner's hints, by turns.
@@ -83,52 +85,194 @@ pub(crate) struct ShareArgs {
     load: LoadArgs,
 }
 
-/// A load that was measured.
-pub(super) struct Measured {
-    way: &'static str,
-    /// Appends per second that were wanted.
-    wanted: u32,
-    pub(super) phase: Phase,
-    /// Processor time per append: of the nodes, of the databases, and of all but nodes and generator.
-    pub(super) nodes_micros: f64,
-    pub(super) databases_micros: f64,
+/// Appends of one event to stores of several databases, by turns.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub(crate) struct DatabasesArgs {
+    /// Databases of each store, each on a PostgreSQL server of its own.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3", value_parser = clap::value_parser!(u16).range(1..=16))]
+    databases: Vec<u16>,
+    /// Logs of each store.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    logs: u16,
+    /// Servers in front of each store; the load is shared equally among them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=20))]
+    nodes: u16,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// A load that is measured again and again.
+struct Case {
+    name: String,
+    /// Which of the benches.
+    bench: usize,
+    /// The nodes that are asked; connections are shared equally among them.
+    nodes: Vec<usize>,
+    /// Where clients reach the node of each address in hints; none if connections stay where they are.
+    hints: Vec<(String, SocketAddr)>,
+    /// Appends per second; 0 is as many as there can be.
+    rate: u32,
+    /// What was measured.
+    rounds: Vec<Round>,
+}
+
+/// What was measured of one node in one round.
+#[derive(Clone)]
+struct Measured {
+    phase: Phase,
+    /// Processor time per append, of all nodes together: of the nodes, of the databases, and of all but nodes and
+    /// generator.
+    nodes_micros: f64,
+    databases_micros: f64,
     rest_micros: f64,
 }
 
+/// One for each node that was asked.
+type Round = Vec<Measured>;
+
+/// What is told of a case.
+const COLUMNS: [(&str, Unit); 13] = [
+    ("appends", Unit::Words),
+    ("appends/s wanted", Unit::Count),
+    ("appends/s", Unit::Count),
+    ("±", Unit::Share),
+    ("of the first", Unit::Share),
+    ("p50", Unit::Millis),
+    ("p99", Unit::Millis),
+    ("p99.9", Unit::Millis),
+    ("nodes, µs per event", Unit::Count),
+    ("databases, µs per event", Unit::Count),
+    ("all but nodes, µs per event", Unit::Count),
+    ("cores busy", Unit::Cores),
+    ("generator late (p99)", Unit::Millis),
+];
+
+impl Case {
+    /// As many appends as there can be, at these nodes.
+    fn of(name: impl Into<String>, bench: usize, nodes: Vec<usize>) -> Self {
+        Self {
+            name: name.into(),
+            bench,
+            nodes,
+            hints: Vec::new(),
+            rate: 0,
+            rounds: Vec::new(),
+        }
+    }
+
+    /// The median of the rounds.
+    fn middle(&self, value: impl Fn(&Round) -> f64) -> f64 {
+        median(&self.rounds.iter().map(value).collect::<Vec<_>>())
+    }
+
+    /// The median of the largest value of each round.
+    fn largest(&self, value: fn(&Measured) -> f64) -> f64 {
+        self.middle(|round| round.iter().map(value).fold(f64::NAN, f64::max))
+    }
+
+    /// Appends per second, of all nodes together.
+    fn rate(&self) -> f64 {
+        self.middle(rate)
+    }
+
+    fn cells(&self, first: f64) -> Vec<Cell> {
+        cells![
+            &self.name,
+            (self.rate > 0).then_some(self.rate),
+            self.rate(),
+            (self.rounds.len() > 1)
+                .then(|| noise(&self.rounds.iter().map(rate).collect::<Vec<_>>())),
+            (self.rate == 0).then(|| self.rate() / first),
+            self.largest(|one| one.phase.latency_ms.p50),
+            self.largest(|one| one.phase.latency_ms.p99),
+            self.largest(|one| one.phase.latency_ms.p999),
+            self.largest(|one| one.nodes_micros),
+            self.largest(|one| one.databases_micros),
+            self.largest(|one| one.rest_micros),
+            self.largest(|one| one.phase.cpu.machine_cores),
+            self.largest(|one| one.phase.lag_ms.p99),
+        ]
+    }
+
+    /// Each of several nodes as a case of its own.
+    fn each_node(&self) -> impl Iterator<Item = Case> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes
+            .filter(|_| self.nodes.len() > 1)
+            .map(|(at, node)| Case {
+                rounds: self
+                    .rounds
+                    .iter()
+                    .map(|round| vec![round[at].clone()])
+                    .collect(),
+                ..Case::of(
+                    format!("{}: node {node}", self.name),
+                    self.bench,
+                    vec![*node],
+                )
+            })
+    }
+}
+
+fn rate(round: &Round) -> f64 {
+    let rates = round.iter().map(|one| one.phase.appends_per_second);
+    rates.sum()
+}
+
+/// Measures the cases by turns, and adds a table with the medians.
+async fn measure(
+    benches: &mut [Bench<'_>],
+    cases: &mut [Case],
+    report: &mut Report,
+    stop: &CancellationToken,
+) -> Result<()> {
+    for _ in 0..benches[0].args.rounds {
+        for case in &mut *cases {
+            if !stop.is_cancelled() {
+                let round = benches[case.bench].load(case, report).await?;
+                case.rounds.push(round);
+            }
+        }
+    }
+    let mut table = Table::new("Medians of the rounds", COLUMNS);
+    for case in &*cases {
+        table.row(case.cells(cases[0].rate()));
+        case.each_node()
+            .for_each(|node| table.row(node.cells(cases[0].rate())));
+    }
+    report.table(table);
+    Ok(())
+}
+
 /// Nodes under measurement.
-pub(super) struct Bench<'a> {
+struct Bench<'a> {
     nodes: &'a Nodes,
     databases: Vec<Tree>,
     args: &'a LoadArgs,
     stop: &'a CancellationToken,
     /// Loads so far; each has streams of its own.
     loads: u64,
-    pub(super) checks: Vec<(String, ReadBack)>,
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn new(
-        nodes: &'a Nodes,
-        args: &'a LoadArgs,
-        stop: &'a CancellationToken,
-    ) -> Result<Self> {
-        let databases = nodes.databases();
+    fn new(nodes: &'a Nodes, args: &'a LoadArgs, stop: &'a CancellationToken) -> Self {
+        let databases = nodes.databases.iter();
         let trees = databases.filter_map(|one| Tree::listening_on("database", one.addr()));
-        Ok(Self {
+        Self {
             nodes,
             databases: trees.collect(),
             args,
             stop,
             loads: 0,
-            checks: Vec::new(),
-        })
+        }
     }
 
-    pub(super) fn target(&self, node: usize) -> GestaTarget {
+    fn target(&self, node: usize, hints: &[(String, SocketAddr)]) -> GestaTarget {
         let target = GestaTarget::new(&self.nodes.all[node].server.url(), Duration::ZERO, None);
         target
             .appending(Expected::Any, Bytes::new())
             .by(Protocol::Bare)
+            .following(hints.to_vec())
     }
 
     /// Events that no load had before.
@@ -138,17 +282,11 @@ impl<'a> Bench<'a> {
         Ok(Arc::new(Events::new(Sizes::exactly(PAYLOAD)?, 1, seed)))
     }
 
-    /// Appends through these targets, whose connections are equally many; one measurement for each target.
-    pub(super) async fn load(
-        &mut self,
-        way: &'static str,
-        targets: Vec<GestaTarget>,
-        rate: u32,
-    ) -> Result<Vec<Measured>> {
-        let targets: Vec<Arc<dyn Target>> = targets
-            .into_iter()
-            .map(|target| Arc::new(target) as Arc<dyn Target>)
-            .collect();
+    /// One measurement of a case, for each of its nodes.
+    async fn load(&mut self, case: &Case, report: &mut Report) -> Result<Round> {
+        let target = |node: &usize| Arc::new(self.target(*node, &case.hints)) as Arc<dyn Target>;
+        let targets: Vec<Arc<dyn Target>> = case.nodes.iter().map(target).collect();
+        let rate = case.rate;
         let mut load = Load {
             first_worker: 0,
             workers: self.args.connections,
@@ -167,27 +305,21 @@ impl<'a> Bench<'a> {
         let nodes = self.nodes_busy().saturating_sub(before[0]);
         let databases = self.databases_busy().saturating_sub(before[1]);
         let read_back = target::check(targets[0].as_ref(), &events, &claims).await?;
-        self.checks.push((way.to_owned(), read_back));
+        report.check(case.name.clone(), &read_back);
         let appends: u64 = runs.iter().map(|run| run.appends).sum();
         let share = load.workers / u32::try_from(targets.len())?;
         let measured = runs.iter().map(|run| {
             let phase = run.figures(share, false);
-            let rest = rest(phase.cpu, run.seconds) - nodes.as_secs_f64();
+            let others = phase.cpu.machine_cores - phase.cpu.own_cores;
+            let rest = others * run.seconds - nodes.as_secs_f64();
             let per_append = |seconds: f64| seconds * 1e6 / (appends.max(1) as f64);
-            let measured = Measured {
-                way,
-                wanted: rate,
+            eprintln!("{}, {rate}/s: {}", case.name, phase.told());
+            Measured {
                 nodes_micros: per_append(nodes.as_secs_f64()),
                 databases_micros: per_append(databases.as_secs_f64()),
                 rest_micros: per_append(rest),
                 phase,
-            };
-            eprintln!(
-                "{way}, {rate}/s: {}, {:.0} µs of the nodes",
-                measured.phase.told(),
-                measured.nodes_micros
-            );
-            measured
+            }
         });
         Ok(measured.collect())
     }
@@ -204,11 +336,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Seconds of processor time of the machine without this process.
-fn rest(cpu: CpuUse, seconds: f64) -> f64 {
-    (cpu.machine_cores - cpu.own_cores) * seconds
-}
-
 /// `cluster hop`. True if it is a result.
 pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool> {
     let title = "Appends through the owner of a log and through another node";
@@ -217,83 +344,36 @@ pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool
     let program = Program::gesta(&args.load.program.find()?);
     let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
     let owner = owner_of_the_log(&nodes).await?;
-    let mut bench = Bench::new(&nodes, &args.load, stop)?;
-    let mut all = Vec::new();
-    for _ in 0..args.load.rounds {
-        for rate in &args.rates {
-            for way in ["direct", "forwarded", "hints"] {
-                let target = match way {
-                    "direct" => bench.target(owner),
-                    "forwarded" => bench.target(1 - owner),
-                    _ => bench.target(1 - owner).following(addresses(&nodes)?),
-                };
-                if stop.is_cancelled() {
-                    break;
-                }
-                all.extend(bench.load(way, vec![target], *rate).await?);
+    let mut cases = Vec::new();
+    for rate in &args.rates {
+        for (way, node) in [
+            ("direct", owner),
+            ("forwarded", 1 - owner),
+            ("hints", 1 - owner),
+        ] {
+            let mut case = Case::of(way, 0, vec![node]);
+            case.rate = *rate;
+            if way == "hints" {
+                case.hints = addresses(&nodes);
             }
+            cases.push(case);
         }
     }
-    for (what, read_back) in &bench.checks {
-        report.check(what.clone(), read_back);
-    }
+    let mut benches = [Bench::new(&nodes, &args.load, stop)];
+    measure(&mut benches, &mut cases, &mut report, stop).await?;
+    let told = cases.chunks(3).map(|ways| {
+        let p99 = |case: &Case| case.largest(|one| one.phase.latency_ms.p99);
+        let micros = |case: &Case| case.largest(|one| one.nodes_micros).max(f64::MIN_POSITIVE);
+        let (rate, times) = (ways[0].rate, micros(&ways[1]) / micros(&ways[0]));
+        let [direct, forwarded, hints] = [0, 1, 2].map(|way| p99(&ways[way]));
+        format!(
+            "{rate}/s: p99 {direct:.1} ms direct, {forwarded:.1} forwarded, {hints:.1} by hints, nodes' processor time {times:.2} times"
+        )
+    });
+    report.finding = format!("{}.", told.collect::<Vec<_>>().join("; "));
     report.workload = json!(args);
-    report.finding = tell_hop(&mut report, args, &all);
     nodes.stop().await;
     report.finish(&args.load.report, !stop.is_cancelled())
-}
-
-/// A table with a row per rate and way; gives the finding.
-fn tell_hop(report: &mut Report, args: &HopArgs, all: &[Measured]) -> String {
-    let columns = [
-        ("appends/s wanted", Unit::Count),
-        ("way", Unit::Words),
-        ("appends/s", Unit::Count),
-        ("p50", Unit::Millis),
-        ("p99", Unit::Millis),
-        ("p99.9", Unit::Millis),
-        ("nodes, µs per append", Unit::Count),
-        ("database and system, µs per append", Unit::Count),
-        ("cores busy", Unit::Cores),
-        ("generator late (p99)", Unit::Millis),
-    ];
-    let mut table = Table::new("Medians of the rounds", columns);
-    let mut told = Vec::new();
-    for rate in &args.rates {
-        let mut p99 = Vec::new();
-        let mut micros = Vec::new();
-        for way in ["direct", "forwarded", "hints"] {
-            let of: Vec<&Measured> = (all.iter())
-                .filter(|one| one.way == way && one.wanted == *rate)
-                .collect();
-            let middle = |value: fn(&Measured) -> f64| {
-                median(&of.iter().map(|one| value(one)).collect::<Vec<_>>())
-            };
-            table.row(cells![
-                *rate,
-                way,
-                middle(|one| one.phase.appends_per_second),
-                middle(|one| one.phase.latency_ms.p50),
-                middle(|one| one.phase.latency_ms.p99),
-                middle(|one| one.phase.latency_ms.p999),
-                middle(|one| one.nodes_micros),
-                middle(|one| one.rest_micros),
-                middle(|one| one.phase.cpu.machine_cores),
-                middle(|one| one.phase.lag_ms.p99),
-            ]);
-            p99.push(middle(|one| one.phase.latency_ms.p99));
-            micros.push(middle(|one| one.nodes_micros));
-        }
-        told.push(format!(
-            "{rate}/s: p99 {:.1} ms direct, {:.1} forwarded, {:.1} by hints, nodes' processor time {:.2} times",
-            p99[0],
-            p99[1],
-            p99[2],
-            micros[1] / micros[0].max(f64::MIN_POSITIVE)
-        ));
-    }
-    report.table(table);
-    format!("{}.", told.join("; "))
 }
 
 /// `cluster share`. True if it is a result.
@@ -305,82 +385,97 @@ pub(super) async fn share(args: &ShareArgs, stop: &CancellationToken) -> Result<
     let mut alone = Nodes::start(&program, &one, Conditions::default()).await?;
     let two = SizeArgs::of(2, 1);
     // The first one to start owns the log: the one that is near the database.
-    let mut both = Nodes::start_apart(&program, &two, args.far).await?;
-    let mut single = Bench::new(&alone, &args.load, stop)?;
-    let mut pair = Bench::new(&both, &args.load, stop)?;
-    let mut all: Vec<Vec<Measured>> = Vec::new();
-    for _ in 0..args.load.rounds {
-        if stop.is_cancelled() {
-            break;
-        }
-        let target = single.target(0);
-        all.push(single.load("one alone", vec![target], 0).await?);
-        let targets = vec![pair.target(0), pair.target(1)];
-        all.push(pair.load("both", targets, 0).await?);
-        let target = pair.target(0);
-        all.push(pair.load("the first of two", vec![target], 0).await?);
-        let target = pair.target(1);
-        all.push(pair.load("the second of two", vec![target], 0).await?);
-    }
-    for (what, read_back) in single.checks.iter().chain(&pair.checks) {
-        report.check(what.clone(), read_back);
-    }
+    let apart = Conditions {
+        far: Some(args.far),
+        ..Conditions::default()
+    };
+    let mut both = Nodes::start(&program, &two, apart).await?;
+    let mut cases = [
+        Case::of("one alone", 0, vec![0]),
+        Case::of("both", 1, vec![0, 1]),
+        Case::of("the first of two", 1, vec![0]),
+        Case::of("the second of two", 1, vec![1]),
+    ];
+    let mut benches = [&alone, &both].map(|nodes| Bench::new(nodes, &args.load, stop));
+    measure(&mut benches, &mut cases, &mut report, stop).await?;
+    let told = cases.iter().map(|case| {
+        let (name, rate) = (&case.name, case.rate());
+        format!("{name} {rate:.0} ({:.0} %)", rate / cases[0].rate() * 100.0)
+    });
+    let told: Vec<String> = told.collect();
+    report.finding = format!("Appends per second: {}.", told.join(", "));
     report.workload = json!(args);
     report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
-    report.finding = tell_share(&mut report, &all);
     alone.stop().await;
     both.stop().await;
     report.finish(&args.load.report, !stop.is_cancelled())
 }
 
-/// A table with a row per way, and one per node where both are asked; gives the finding.
-fn tell_share(report: &mut Report, all: &[Vec<Measured>]) -> String {
-    let columns = [
-        ("asked", Unit::Words),
-        ("appends/s", Unit::Count),
-        ("of one alone", Unit::Share),
-        ("p50", Unit::Millis),
-        ("p99", Unit::Millis),
-        ("nodes, µs per append", Unit::Count),
-        ("cores busy", Unit::Cores),
-    ];
-    let mut table = Table::new("Medians of the rounds", columns);
-    let (mut told, mut alone) = (Vec::new(), f64::NAN);
-    for way in ["one alone", "both", "the first of two", "the second of two"] {
-        let of: Vec<&Vec<Measured>> = (all.iter()).filter(|one| one[0].way == way).collect();
-        let middle = |value: &dyn Fn(&[Measured]) -> f64| {
-            median(&of.iter().map(|one| value(one)).collect::<Vec<_>>())
+/// `cluster databases`. True if it is a result.
+pub(super) async fn databases(args: &DatabasesArgs, stop: &CancellationToken) -> Result<bool> {
+    if args
+        .databases
+        .iter()
+        .any(|databases| *databases > args.logs)
+    {
+        return fail("every database needs a log: choose more --logs");
+    }
+    let title = "Stores on several databases";
+    let mut report = Report::begin("cluster-databases", title, args.load.seed);
+    let program = Program::gesta(&args.load.program.find()?);
+    let (mut stores, mut cases) = (Vec::new(), Vec::new());
+    for (number, databases) in args.databases.iter().enumerate() {
+        let size = SizeArgs {
+            nodes: args.nodes,
+            logs: args.logs,
+            databases: *databases,
         };
-        let total = middle(&|one| one.iter().map(|node| node.phase.appends_per_second).sum());
-        if way == "one alone" {
-            alone = total;
-        }
-        let nodes = of.first().map_or(0, |one| one.len());
-        for node in 0..nodes {
-            let name = match nodes {
-                1 => way.to_owned(),
-                _ => format!("{way}: node {node}"),
-            };
-            let rate = middle(&|one| one[node].phase.appends_per_second);
-            table.row(cells![
-                name,
-                rate,
-                rate / alone,
-                middle(&|one| one[node].phase.latency_ms.p50),
-                middle(&|one| one[node].phase.latency_ms.p99),
-                middle(&|one| one[node].nodes_micros),
-                middle(&|one| one[node].phase.cpu.machine_cores),
-            ]);
-        }
-        told.push(format!("{way} {total:.0} ({:.0} %)", total / alone * 100.0));
+        stores.push(Nodes::start(&program, &size, Conditions::default()).await?);
+        let name = format!("databases: {databases}");
+        cases.push(Case::of(name, number, (0..args.nodes.into()).collect()));
+    }
+    let benches = stores
+        .iter()
+        .map(|nodes| Bench::new(nodes, &args.load, stop));
+    let mut benches: Vec<Bench<'_>> = benches.collect();
+    measure(&mut benches, &mut cases, &mut report, stop).await?;
+    let columns = [
+        ("databases", Unit::Count),
+        ("events/s by 16 cores of each database", Unit::Count),
+        ("events/s by 16 cores of nodes", Unit::Count),
+    ];
+    let (mut table, mut told) = (Table::new("By processor time alone", columns), Vec::new());
+    for (databases, case) in args.databases.iter().zip(&cases) {
+        let nodes = case.largest(|one| one.nodes_micros);
+        let database = case.largest(|one| one.databases_micros);
+        let carried = |cores: f64, micros: f64| cores * 1e6 / micros;
+        let (rate, cores) = (case.rate(), CORES * f64::from(*databases));
+        table.row(cells![
+            *databases,
+            carried(cores, database),
+            carried(CORES, nodes)
+        ]);
+        told.push(format!(
+            "{databases}: {rate:.0} ({:.0} %, {nodes:.0} + {database:.0} µs per event)",
+            rate / cases[0].rate() * 100.0
+        ));
     }
     report.table(table);
-    format!("Appends per second: {}.", told.join(", "))
+    report.finding = format!(
+        "Appends per second by the number of databases (share of the first; processor time of nodes + databases): {}.",
+        told.join(", ")
+    );
+    report.workload = json!(args);
+    drop(benches);
+    for nodes in &mut stores {
+        nodes.stop().await;
+    }
+    report.finish(&args.load.report, !stop.is_cancelled())
 }
 
 /// Which node owns the only log.
 async fn owner_of_the_log(nodes: &Nodes) -> Result<usize> {
-    let client = postgres::connect(&nodes.postgres.url()).await?;
+    let client = postgres::connect(&nodes.url()).await?;
     let sql = "SELECT n.address FROM gesta.leases AS l \
          JOIN gesta.nodes AS n ON n.id = l.owner AND n.generation = l.generation";
     let address: String = client.query_one(sql, &[]).await?.get(0);
@@ -389,9 +484,8 @@ async fn owner_of_the_log(nodes: &Nodes) -> Result<usize> {
 }
 
 /// Where clients reach the node of each address that nodes use among each other.
-fn addresses(nodes: &Nodes) -> Result<Vec<(String, SocketAddr)>> {
+fn addresses(nodes: &Nodes) -> Vec<(String, SocketAddr)> {
     let all = nodes.all.iter();
-    Ok(all
-        .map(|node| (node.address.clone(), node.server.address()))
-        .collect())
+    all.map(|node| (node.address.clone(), node.server.address()))
+        .collect()
 }

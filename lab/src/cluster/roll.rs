@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
-use super::load::{Answered, Load, read_on};
+use super::load::{Answered, Load, client};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moved, Owners};
 use crate::cells;
@@ -82,14 +82,11 @@ pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<boo
         owners.balanced(&args.size, BALANCED_WITHIN).await?;
         let ways = nodes.ways();
         let (writers, seed) = (usize::from(args.writers), args.seed + rolls.len() as u64);
-        let load = Load::paced(&ways, &ways, writers, seed, at.as_ref(), PAUSE)?;
+        let load = Load::start(&ways, writers, seed, at.as_ref(), PAUSE)?;
         let (mut roll, load) = one(args, &mut nodes, &owners, load).await?;
-        let stored = read_on(&ways[0], &mut at).await?;
-        let violations = load.record.violations().0;
-        let judged = load.judge(&stored).await?;
+        let (judged, problems) = load.load.verdict(&*client(&ways[0])?, &mut at).await?;
         roll.acknowledged = judged.acknowledged;
-        let found = judged.violations.iter().map(ToString::to_string);
-        roll.problems.extend(violations.into_iter().chain(found));
+        roll.problems.extend(problems);
         eprintln!(
             "{judged}; {} moves in {:.1?}, interrupted {:.0?} ms at most, appends {:.0?} at most",
             roll.moves.len(),

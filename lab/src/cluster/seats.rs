@@ -107,9 +107,7 @@ async fn run_users(
         seats: SEATS,
     };
     let script = Script::new(Scenario::Concurrent, shows, SHOWS, seed);
-    let generator = Generator::new(&targets, seed, shows, script);
-    generator.connect(users.into()).await?;
-    reservation::create(&generator, SHOWS).await?;
+    let generator = Generator::begin(&targets, users.into(), seed, script).await?;
     let phase = Phase {
         drive: Drive::Closed(users.into()),
         reads: READS,

@@ -3,18 +3,18 @@
 use std::time::{Duration, Instant};
 
 use gesta_core::{Checkpoint, Incarnation};
-use gesta_testkit::history::{self, Violation};
+use gesta_testkit::history;
 
 use super::fault::FailoverFault;
 use super::probe::Probe;
 use super::times::Times;
-use super::world::{World, client};
+use super::world::World;
 use super::{FailoverArgs, Found};
 use crate::cells;
-use crate::cluster::load::{Way, read_on};
+use crate::cluster::load::{Way, client};
 use crate::failure::Result;
 use crate::faults::load::Load;
-use crate::faults::per_fault::PerFault;
+use crate::faults::per_fault::{PerFault, lost_and_doubled};
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;
 use crate::report::{Report, Table, Unit};
@@ -85,9 +85,7 @@ impl<'a> Kept<'a> {
         let appends = record.acknowledged();
         let appends: Vec<Instant> = appends.iter().map(|append| append.answered).collect();
         let times = Times::of(hurt, &probe.end(), &appends)?;
-        let stored = read_on(&ways[0], &mut self.at).await?;
-        let verdict = load.judge(&stored).await?;
-        let mut wrong = record.problems(&verdict);
+        let (verdict, mut wrong) = load.verdict(&*client(&ways[0])?, &mut self.at).await?;
         for way in &ways {
             let (found, name) = (World::incarnation(way).await?, &way.name);
             if *self.incarnation.get_or_insert(found) != found {
@@ -127,13 +125,8 @@ impl<'a> Kept<'a> {
         verdict: &history::HistoryReport,
         resumed: u64,
     ) {
-        let count = |counts: fn(&Violation) -> bool| {
-            let violations = verdict.violations.iter();
-            violations.filter(|one| counts(one)).count() as u64
-        };
         let acknowledged = verdict.acknowledged as u64;
-        let lost = count(|one| matches!(one, Violation::AcknowledgedLost { .. }));
-        let doubled = count(|one| matches!(one, Violation::StoredTwice { .. }));
+        let [lost, doubled] = lost_and_doubled(verdict);
         self.per_fault.add(
             fault,
             &[acknowledged, lost, doubled, resumed],

@@ -1,7 +1,6 @@
 //! Everything that takes part: PostgreSQL with Patroni and etcd, and two servers of Gesta.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{EventStore, Incarnation};
@@ -12,7 +11,6 @@ use super::probe::Probe;
 use crate::child::{self, Server};
 use crate::cluster::load::{Way, connect};
 use crate::failure::{Result, blocking, fail};
-use crate::faults::CurrentStore;
 use crate::faults::ask::until;
 use crate::store::{self, StoreFacts};
 
@@ -118,11 +116,6 @@ impl World {
                 return fail("a server did not end when it was told to");
             }
         }
-        child::verify(program, &self.url())
+        child::verify(program, std::iter::once(self.url()))
     }
-}
-
-/// A client of a server.
-pub(super) fn client(way: &Way) -> Result<Arc<CurrentStore>> {
-    Ok(CurrentStore::new(Arc::new(connect(way)?), None))
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, Append, Appended, Error, ReadAll, RecordedEvent};
+use gesta_core::{AllFrom, Append, Appended, Checkpoint, Error, ReadAll, RecordedEvent};
 use tokio_util::sync::CancellationToken;
 
 use super::CurrentStore;
@@ -67,13 +67,13 @@ pub(crate) async fn ask(
     }
 }
 
-/// Shows the whole log from a place on. The store may be unavailable for so long.
+/// Shows the whole log from a place on, and gives its end. The store may be unavailable for so long.
 pub(crate) async fn read_all(
     store: &CurrentStore,
     from: AllFrom,
     patience: Duration,
     mut see: impl FnMut(RecordedEvent),
-) -> Result<()> {
+) -> Result<Checkpoint> {
     let mut request = ReadAll::forwards().from(from).limit(PAGE);
     let mut deadline = Instant::now() + patience;
     loop {
@@ -81,7 +81,7 @@ pub(crate) async fn read_all(
             Ok(page) => {
                 page.events.into_iter().for_each(&mut see);
                 if page.end {
-                    return Ok(());
+                    return Ok(page.next);
                 }
                 request.from = AllFrom::Checkpoint(page.next);
                 deadline = Instant::now() + patience;

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta_core::{Checkpoint, Filter, LogId, Position, RecordedEvent};
+use gesta_core::{AllFrom, Checkpoint, Filter, LogId, Position, RecordedEvent};
 use gesta_testkit::history::{self, TailerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::CurrentStore;
 use super::record::{Record, Tailed};
 use super::tails::{Manner, Sink, Tail};
 use super::writers::{Claims, Writer};
+use super::{CurrentStore, ask};
 use crate::failure::{Result, fail};
 use crate::random::Random;
 use crate::run::Run;
@@ -154,6 +154,19 @@ impl Load {
         Ok(())
     }
 
+    /// Reads what is stored after a place in the log, which moves to the end, and judges everything; the writers have
+    /// ended. Gives the verdict, and every promise that was broken.
+    pub(crate) async fn verdict(
+        self,
+        store: &CurrentStore,
+        at: &mut Option<Checkpoint>,
+    ) -> Result<(history::HistoryReport, Vec<String>)> {
+        let record = Arc::clone(&self.record);
+        let verdict = self.judge(&read_on(store, at).await?).await?;
+        let problems = record.problems(&verdict);
+        Ok((verdict, problems))
+    }
+
     /// Ends the tails when they have seen all of these events, and checks everything.
     pub(crate) async fn judge(
         mut self,
@@ -176,4 +189,18 @@ impl Load {
         self.end_tails().await?;
         Ok(self.record.history.check_against(stored))
     }
+}
+
+/// What is stored after a place in the log (none: its beginning), which moves to the end.
+pub(crate) async fn read_on(
+    store: &CurrentStore,
+    at: &mut Option<Checkpoint>,
+) -> Result<Vec<RecordedEvent>> {
+    let (from, mut events) = (
+        at.take().map_or(AllFrom::Start, AllFrom::Checkpoint),
+        Vec::new(),
+    );
+    let see = |event| events.push(event);
+    *at = Some(ask::read_all(store, from, Duration::ZERO, see).await?);
+    Ok(events)
 }

@@ -3,11 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gesta_testkit::history::{self, Violation};
 use serde::Serialize;
 
 use super::name_of;
 use crate::histogram::Latencies;
 use crate::report::{Cell, Table, Unit};
+
+/// How many events were lost, and how many were doubled.
+pub(crate) fn lost_and_doubled(verdict: &history::HistoryReport) -> [u64; 2] {
+    let count = |counts: fn(&Violation) -> bool| {
+        let violations = verdict.violations.iter();
+        violations.filter(|one| counts(one)).count() as u64
+    };
+    [
+        count(|one| matches!(one, Violation::AcknowledgedLost { .. })),
+        count(|one| matches!(one, Violation::StoredTwice { .. })),
+    ]
+}
 
 /// Counts and times per kind of fault.
 #[derive(Debug)]

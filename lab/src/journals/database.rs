@@ -15,7 +15,7 @@ use crate::store;
 const PIECES: i64 = 100;
 
 /// Where a journal lives.
-pub(super) struct Database {
+pub(crate) struct Database {
     url: String,
     schema: String,
     round_trip: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Database {
 
 impl Database {
     /// The schema of this name.
-    pub(super) fn new(url: &str, schema: String, round_trip: Duration) -> Self {
+    pub(crate) fn new(url: &str, schema: String, round_trip: Duration) -> Self {
         Self {
             url: url.to_owned(),
             schema,
@@ -35,22 +35,22 @@ impl Database {
     }
 
     /// Its URL, not delayed.
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// Name of the schema.
-    pub(super) fn schema(&self) -> &str {
+    pub(crate) fn schema(&self) -> &str {
         &self.schema
     }
 
     /// A connection that is not delayed.
-    pub(super) async fn direct(&self) -> Result<Client> {
+    pub(crate) async fn direct(&self) -> Result<Client> {
         self.search(postgres::connect(&self.url).await?).await
     }
 
     /// A connection for a worker.
-    pub(super) async fn worker(&self) -> Result<Client> {
+    pub(crate) async fn worker(&self) -> Result<Client> {
         let mut way = self.way.lock().await;
         let (url, _) = match &mut *way {
             Some(way) => way,
@@ -68,7 +68,7 @@ impl Database {
     }
 
     /// Makes the schema anew and empty, with what these statements make. They find an extension's names too.
-    pub(super) async fn make(&self, extension: Option<&str>, tables: &str) -> Result<Client> {
+    pub(crate) async fn make(&self, extension: Option<&str>, tables: &str) -> Result<Client> {
         self.drop_all().await?;
         let client = postgres::connect(&self.url).await?;
         let mut path = self.schema.clone();
@@ -83,7 +83,7 @@ impl Database {
     }
 
     /// Drops the schema, its partitions piece by piece: all at once would take more locks than a server has.
-    pub(super) async fn drop_all(&self) -> Result<()> {
+    pub(crate) async fn drop_all(&self) -> Result<()> {
         let client = postgres::connect(&self.url).await?;
         let select = client.prepare(sql!("select_pieces")).await?;
         loop {
@@ -99,7 +99,7 @@ impl Database {
     }
 
     /// Ends the delay; the connections through it break.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.way.lock().await.take();
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Lines> {
         lines.add(file, &bytes);
     }
     lines.fold_pieces();
+    lines.notes.iter().for_each(|note| eprintln!("{note}"));
     if lines.all.is_empty() {
         let notes = lines.notes.join("; ");
         return fail(format!("no run in {files:?}; {notes}"));

@@ -46,7 +46,7 @@ impl<'a> Section<'a> {
     pub(super) fn all(reports: &'a [Report]) -> Vec<Self> {
         let mut groups: Vec<Vec<&Report>> = Vec::new();
         for report in reports {
-            let key = |report: &Report| (report.kind.clone(), report.setting.clone());
+            let key = |report: &'a Report| (&report.kind, &report.title, &report.setting);
             match groups.iter_mut().find(|group| key(group[0]) == key(report)) {
                 Some(group) => group.push(report),
                 None => groups.push(vec![report]),
@@ -64,6 +64,16 @@ impl<'a> Section<'a> {
             Self { id, runs }
         });
         sections.collect()
+    }
+
+    /// The newest result, or the newest run if there is none.
+    pub(super) fn newest(&self) -> &'a Report {
+        self.runs[0]
+    }
+
+    /// The other runs.
+    pub(super) fn older(&self) -> &[&'a Report] {
+        &self.runs[1..]
     }
 
     pub(super) fn title(&self) -> &str {
@@ -88,7 +98,7 @@ impl<'a> Section<'a> {
                 (finding(newest))
                 @if !newest.setting.is_empty() { p.setting { (newest.setting) } }
                 (body(newest))
-                @for older in &self.runs[1..] {
+                @for older in self.older() {
                     @let what = format!("{}{}", name(older), if older.is_valid() { "" } else { ", which is no result" });
                     (details(&what, &html! { (finding(older)) (body(older)) }))
                 }
@@ -136,15 +146,11 @@ fn cards(facts: &[Fact]) -> Markup {
 /// A table: the first cell of a row names it, numbers stand on the right, a wide table scrolls in its own box.
 pub(super) fn table(table: &Table) -> Markup {
     let columns = table.known();
-    let is_figures = |column: usize| {
-        let mut rows = table.rows.iter();
-        column > 0 && rows.any(|row| matches!(row.cells.get(column), Some(Cell::Number(_))))
-    };
     html! { @if !table.rows.is_empty() && !table.columns.is_empty() {
         div.scroll role="region" tabindex="0" aria-label=(table.title) { table {
             caption { (table.title) }
             thead { tr { @for column in &columns {
-                th.figure[is_figures(*column)] scope="col" { (table.columns[*column].name) }
+                th.figure[table.is_figures(*column)] scope="col" { (table.columns[*column].name) }
             } } }
             tbody { @for (number, row) in table.rows.iter().enumerate() {
                 tr.ours[row.whose == Whose::Ours].bad[row.whose == Whose::Bad] {
@@ -167,7 +173,7 @@ fn cell(table: &Table, row: usize, column: usize) -> Markup {
 }
 
 /// What was read back, and what was found.
-fn checks(report: &Report) -> Table {
+pub(super) fn checks(report: &Report) -> Table {
     let heads = [
         "acknowledged",
         "found",
@@ -212,7 +218,8 @@ fn checks(report: &Report) -> Table {
 fn parameters(report: &Report) -> Table {
     let mut all = BTreeMap::new();
     let facts = serde_json::json!({
-        "commit": report.commit, "build": report.build, "seed": report.seed, "host": report.host, "store": report.store,
+        "command": report.command, "commit": report.commit, "build": report.build, "seed": report.seed, "host": report.host,
+        "store": report.store,
     });
     flatten(&report.workload, "", &mut all);
     flatten(&facts, "", &mut all);

@@ -214,6 +214,12 @@ impl Table {
         self.columns.iter().position(|column| column.name == name)
     }
 
+    /// True for a column of figures, which stand on the right; the first one names the rows.
+    pub(crate) fn is_figures(&self, column: usize) -> bool {
+        let mut rows = self.rows.iter();
+        column > 0 && rows.any(|row| matches!(row.cells.get(column), Some(Cell::Number(_))))
+    }
+
     /// Columns of which something is known, and the first.
     pub(crate) fn known(&self) -> Vec<usize> {
         let is_known = |column: &usize| {

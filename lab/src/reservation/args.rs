@@ -1,6 +1,7 @@
 //! The parameters of `reservation`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,8 +22,13 @@ const USER_PAUSE: f64 = 0.25;
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct ReservationArgs {
     /// The server, http://host:port; several servers on one database are driven on the same shows.
-    #[arg(long = "url", required = true, num_args = 1)]
+    #[arg(long = "url", required_unless_present = "cinema", num_args = 1)]
     pub(crate) urls: Vec<String>,
+    /// Instead: starts this program as `cinema --store URL --listen ADDRESS`, on --store, which nobody else may use, or
+    /// on a PostgreSQL server that is started for this run.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "urls")]
+    #[serde(skip)]
+    pub(crate) cinema: Option<PathBuf>,
     /// Who meets whom.
     #[arg(long, value_enum, default_value_t = Scenario::Serial)]
     pub(crate) scenario: Scenario,

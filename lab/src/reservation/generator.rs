@@ -98,10 +98,11 @@ pub(crate) fn windows(phases: &[Phase], begin: Instant) -> Vec<Window> {
 }
 
 impl Window {
-    /// The start of this number in a strict schedule, whatever has become of the earlier ones; none after the end.
+    /// The start of this number in a strict schedule, whatever has become of the earlier ones; none after the end, and
+    /// none of a rate of 0.
     fn start(&self, number: u64, rate: f64) -> Option<Instant> {
-        let after = number as f64 / rate;
-        Some(self.begin + Duration::from_secs_f64(after)).filter(|start| *start < self.end)
+        let after = Duration::try_from_secs_f64(number as f64 / rate).ok()?;
+        Some(self.begin + after).filter(|start| *start < self.end)
     }
 }
 
@@ -176,9 +177,15 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// A generator without connections.
-    pub(crate) fn new(targets: &[SocketAddr], seed: u64, shows: Shows, script: Script) -> Rc<Self> {
-        Rc::new(Self {
+    /// A generator with so many connections, on the shows of a script that are there already, which it has created.
+    pub(crate) async fn begin(
+        targets: &[SocketAddr],
+        connections: usize,
+        seed: u64,
+        script: Script,
+    ) -> Result<Rc<Self>> {
+        let (shows, existing) = (script.shows, script.next_show);
+        let generator = Rc::new(Self {
             shows,
             pools: targets.iter().map(|address| Pool::to(*address)).collect(),
             state: RefCell::new(State {
@@ -189,7 +196,17 @@ impl Generator {
                 recent: VecDeque::new(),
                 phases: Vec::new(),
             }),
-        })
+        });
+        generator.connect(connections).await?;
+        let creations = (0..existing).map(|show| Op::of_show(Call::Create, show));
+        generator.batch(creations.collect(), 0).await;
+        let created = generator.with_ledger(|ledger| ledger.created().count());
+        match (existing as usize).saturating_sub(created) {
+            0 => Ok(generator),
+            missing => fail(format!(
+                "{missing} of {existing} shows could not be created"
+            )),
+        }
     }
 
     /// Works on the ledger.
@@ -275,7 +292,9 @@ impl Generator {
             () = stop.cancelled() => {}
         }
         let now = Instant::now();
-        while tasks.join_next().await.is_some() {}
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("no user panics");
+        }
         let phases = std::mem::take(&mut self.state.borrow_mut().phases);
         let results = phases.into_iter().map(|(window, mut result)| {
             let end = window.end.min(now);
@@ -333,7 +352,7 @@ impl Generator {
     async fn scheduled_reads(self: Rc<Self>, window: Window, rate: f64, stop: CancellationToken) {
         let mut reads = JoinSet::new();
         let starts = (0..).map_while(|number| window.start(number, rate));
-        for intended in starts.take_while(|_| rate > 0.0) {
+        for intended in starts {
             tokio::select! {
                 () = sleep_until(intended) => {}
                 () = stop.cancelled() => break,

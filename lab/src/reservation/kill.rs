@@ -155,9 +155,8 @@ async fn kill_all(
         seats: args.seats,
     };
     let script = Script::new(Scenario::Concurrent, shows, args.shows, args.seed);
-    let generator = Generator::new(&[server.address()], args.seed, shows, script);
-    generator.connect(args.closed as usize).await?;
-    super::create(&generator, args.shows).await?;
+    let targets = [server.address()];
+    let generator = Generator::begin(&targets, args.closed as usize, args.seed, script).await?;
     let mut random = Random::fork(args.seed, 5);
     let mut restarts = Latencies::default();
     let (mut kills, mut verdict) = (0, Verdict::default());

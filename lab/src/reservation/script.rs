@@ -48,10 +48,10 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Script {
     scenario: Scenario,
-    shows: Shows,
+    pub(super) shows: Shows,
     random: Random,
-    /// Serial: the next show to be created.
-    next_show: u32,
+    /// Serial: the next show to be created; those before it are there already.
+    pub(super) next_show: u32,
     /// Concurrent: every seat once, shuffled as it is dealt.
     deck: Vec<u32>,
     dealt: usize,

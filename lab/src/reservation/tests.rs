@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fake::{Fake, Faults};
 use super::ledger::Ledger;
-use super::model::{Answer, Fact, Outcome};
+use super::model::{Answer, Call, Fact, Op, Outcome};
 use super::verdict::{Wrong, Wrongs};
 use super::*;
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
-use crate::histogram::median;
+use crate::histogram::{ends, median, noise};
 use crate::report::numbers::{bytes, count, millis, percent, times};
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose, causes};
 use crate::sizes::Sizes;
@@ -18,21 +18,6 @@ pub(super) struct Ranking {
     /// How far rounds of the same differ, at most.
     noise: f64,
     controls: Vec<f64>,
-}
-
-/// How far rounds of the same differ: half of their range, as a share of their median; 0 of fewer than two.
-fn noise(rounds: &[f64]) -> f64 {
-    let (least, most) = ends(rounds);
-    let middle = median(rounds);
-    if rounds.len() < 2 || middle <= 0.0 {
-        return 0.0;
-    }
-    (most - least) / 2.0 / middle
-}
-
-fn ends(values: &[f64]) -> (f64, f64) {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    (least, values.iter().copied().fold(0.0, f64::max))
 }
 
 /// The phase with the highest rate whose 99th percentile is within the limit.
@@ -319,19 +304,5 @@ impl Ranking {
             .whose(|(row, ..)| row.whose())
             .table()
             .folded()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn noise_is_half_the_range_over_the_median() {
-        assert_eq!(noise(&[]), 0.0);
-        assert_eq!(noise(&[100.0]), 0.0);
-        assert_eq!(noise(&[90.0, 110.0]), 0.1);
-        assert_eq!(noise(&[0.0, 0.0]), 0.0);
-        assert_eq!(noise(&[80.0, 100.0, 100.0]), 0.1);
     }
 }

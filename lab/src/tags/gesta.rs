@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{ReaderState, Readers};
-use super::{Form, PAYLOAD, Settings, Subject, drop_schema, settle};
+use super::{Form, PAYLOAD, Settings, Subject, settle};
 use crate::endpoint;
 use crate::failure::{Context, Failure, Result, fail};
-use crate::postgres;
+use crate::journals::Database;
 use crate::random::Random;
 use crate::run::Run;
 use crate::store::{self, Opened};
@@ -33,6 +33,7 @@ const CLOSING: Duration = Duration::from_secs(10);
 /// Gesta in a schema of its own. An event's id tells its number.
 pub(super) struct Gesta {
     url: String,
+    database: Database,
     plan: Plan,
     settings: Settings,
     run: Run,
@@ -44,6 +45,7 @@ impl Gesta {
     pub(super) fn new(url: &str, plan: Plan, settings: &Settings) -> Self {
         Self {
             url: endpoint::with_parameter(url, "schema", &Form::Gesta.schema()),
+            database: Database::new(url, Form::Gesta.schema(), Duration::ZERO),
             plan,
             settings: settings.clone(),
             run: Run::random(),
@@ -107,13 +109,12 @@ fn event(plan: &Plan, run: Run, number: u64) -> Result<EventData> {
 #[async_trait]
 impl Subject for Gesta {
     async fn prepare(&mut self, stop: &CancellationToken) -> Result<()> {
-        let client = postgres::connect(&self.url).await?;
-        drop_schema(&client, Form::Gesta).await?;
+        self.database.drop_all().await?;
         self.opened = Some(store::open_url(&self.url, Duration::ZERO, 1).await?);
         let (others, tagged) = (OTHERS..OTHERS + self.plan.others(), 0..self.plan.tagged);
         self.fill(others, LARGE_APPEND, FILLERS, stop).await?;
         self.fill(tagged, LARGE_APPEND, FILLERS, stop).await?;
-        settle(&client, &Form::Gesta.schema()).await
+        settle(&self.database.direct().await?, self.database.schema()).await
     }
 
     async fn readers(&mut self, from: From, written: Option<u64>) -> Result<Readers> {
@@ -139,7 +140,7 @@ impl Subject for Gesta {
             // What has not closed by then loses its tables.
             let _ = tokio::time::timeout(CLOSING, opened.store.shutdown()).await;
         }
-        drop_schema(&postgres::connect(&self.url).await?, Form::Gesta).await
+        self.database.drop_all().await
     }
 }
 

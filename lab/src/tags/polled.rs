@@ -21,7 +21,7 @@ use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
 use crate::endpoint;
 use crate::failure::{Context, Failure, Result, fail};
-use crate::postgres;
+use crate::journals::Database;
 use crate::random::Random;
 
 /// Bytes of the number at the beginning of a message.
@@ -172,7 +172,7 @@ pub(super) struct Polled {
     form: Form,
     statements: Statements,
     read: &'static str,
-    url: String,
+    database: Database,
     /// Name of this run's connections.
     name: String,
     plan: Plan,
@@ -192,11 +192,12 @@ impl Polled {
         let mut random = Random::fork(settings.seed, 3);
         let noise = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten();
         let (statements, read) = form.statements()?;
+        let url = endpoint::with_parameter(url, "application_name", &name);
         Some(Self {
             form,
             statements,
             read,
-            url: endpoint::with_parameter(url, "application_name", &name),
+            database: Database::new(&url, form.schema(), Duration::ZERO),
             name,
             plan,
             settings: settings.clone(),
@@ -210,12 +211,10 @@ impl Polled {
     async fn prepared(&self, count: u64, sql: &str) -> Result<Vec<Prepared>> {
         let mut all = Vec::new();
         for _ in 0..count {
-            let client = postgres::connect(&self.url).await?;
+            let client = self.database.direct().await?;
             // Planned with the values, as drivers that do not prepare get it.
-            let schema = self.form.schema();
-            let setting =
-                format!("SET search_path TO {schema}; SET plan_cache_mode TO force_custom_plan");
-            client.batch_execute(&setting).await.context("settings")?;
+            let setting = "SET plan_cache_mode TO force_custom_plan";
+            client.batch_execute(setting).await.context("settings")?;
             let statement = client.prepare(sql).await.context(self.form.title())?;
             all.push(Prepared(client, statement));
         }
@@ -262,23 +261,18 @@ impl Polled {
         columns
     }
 
-    async fn drop_schema(&self) -> Result<Client> {
-        let client = postgres::connect(&self.url).await?;
+    async fn end_connections(&self) -> Result<()> {
+        let client = self.database.direct().await?;
         let ended = client.execute(sql!("end_connections"), &[&self.name]).await;
-        ended.context("ending connections")?;
-        super::drop_schema(&client, self.form).await?;
-        Ok(client)
+        ended.context("ending connections").map(drop)
     }
 }
 
 #[async_trait]
 impl Subject for Polled {
     async fn prepare(&mut self, _: &CancellationToken) -> Result<()> {
-        let client = self.drop_schema().await?;
-        let (schema, create) = (self.form.schema(), self.statements.create);
-        let sql = format!("CREATE SCHEMA {schema}; SET search_path TO {schema}; {create}");
-        let created = client.batch_execute(&sql).await;
-        created.context(self.form.title())?;
+        self.end_connections().await?;
+        let client = self.database.make(None, self.statements.create).await?;
         if self.plan.older > 0 {
             let plan = &self.plan;
             let [others, tagged, readers] = [plan.others(), plan.tagged, plan.readers].map(signed);
@@ -288,7 +282,7 @@ impl Subject for Polled {
         }
         let indexed = client.batch_execute(self.statements.index).await;
         indexed.context("making indexes")?;
-        settle(&client, &schema).await?;
+        settle(&client, self.database.schema()).await?;
         let readers = CONNECTIONS.min(self.plan.readers);
         self.pool = Some(Arc::new(Pool {
             connections: self.prepared(readers, self.read).await?,
@@ -355,7 +349,8 @@ impl Subject for Polled {
     async fn remove(&mut self) -> Result<()> {
         (self.tracking, self.pool) = (None, None);
         self.writers.clear();
-        self.drop_schema().await.map(drop)
+        self.end_connections().await?;
+        self.database.drop_all().await
     }
 }
 

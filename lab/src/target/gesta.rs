@@ -56,6 +56,18 @@ pub(crate) enum Protocol {
     GrpcBatch,
 }
 
+impl Protocol {
+    /// What a person calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Protocol::Library => "through the client library",
+            Protocol::Bare => "by bare HTTP",
+            Protocol::Grpc => "by gRPC",
+            Protocol::GrpcBatch => "by batches of gRPC",
+        }
+    }
+}
+
 /// What events have, beside their data.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
@@ -354,7 +366,7 @@ impl Target for GestaTarget {
             }
         };
         let read = ask::read_all(&*self.store().await?, AllFrom::Start, PATIENCE, own).await;
-        read.context("read-back")
+        read.context("read-back").map(drop)
     }
 
     async fn disk_bytes(&self) -> Result<Option<u64>> {

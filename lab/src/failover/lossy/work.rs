@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::check::{self, Histories, Seen};
-use crate::cluster::load::{Way, connect, read_on};
+use crate::cluster::load::{Way, client, connect};
 use crate::entities::tally::{AnswersGiven, Command, Tally};
 use crate::failover::FailoverArgs;
-use crate::failover::world::{World, client};
+use crate::failover::world::World;
 use crate::failure::{Result, fail};
 use crate::faults::ask::until;
-use crate::faults::load::Load;
+use crate::faults::load::{Load, read_on};
 use crate::faults::tails::{Manner, Sink};
 use crate::faults::writers::Claims;
 use crate::store::Opened;
@@ -125,7 +125,7 @@ impl Work {
         let (ways, mut begin) = (world.ways(), None);
         let mut load = Load::new(args.seed ^ (u64::from(round) << 32));
         let mut consumers = BTreeMap::new();
-        read_on(&ways[0], &mut begin).await?;
+        read_on(&*client(&ways[0])?, &mut begin).await?;
         for way in &ways {
             for manner in [Manner::Subscribe, Manner::Poll] {
                 let name = format!("{manner:?} of {}", way.name);
@@ -247,8 +247,8 @@ impl Work {
         while let Some(ended) = self.callers.join_next().await {
             ended?;
         }
-        let stored = read_on(&self.ways[0], &mut None).await?;
-        if stored != read_on(&self.ways[1], &mut None).await? {
+        let stored = read_on(&*client(&self.ways[0])?, &mut None).await?;
+        if stored != read_on(&*client(&self.ways[1])?, &mut None).await? {
             record.violation("the servers read different events".into());
         }
         let verdict = self.load.judge(&stored).await?;
