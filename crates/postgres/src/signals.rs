@@ -26,8 +26,6 @@ const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
 /// The shortest time between two statements that notify.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often a connection in use is asked whether it is alive.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does
 /// not know.
@@ -227,7 +225,8 @@ async fn receive(
     "the connection was lost".to_owned()
 }
 
-/// Sends the messages that wait, and now and then an empty statement, until one is not answered. Returns the reason.
+/// Sends the messages that wait, until one is not answered. Returns the reason. That the connection is alive is shown by
+/// [`look_at_settings`].
 async fn send(
     client: &Client,
     statement: &Statement,
@@ -235,14 +234,11 @@ async fn send(
     shared: &SharedSignals,
 ) -> String {
     loop {
-        let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())
-            .await
-            .is_err();
+        shared.wake.notified().await;
         let payloads = shared.take_payloads();
-        if payloads.is_empty() && !silent {
+        if payloads.is_empty() {
             continue;
         }
-        // Without payloads this only shows that the connection is alive.
         if let Err(cause) = answered(client.execute(statement, &[&channel, &payloads])).await {
             return cause;
         }
