@@ -445,17 +445,8 @@ fn a_node_tells_who_owns_which_log() {
         !append(&first, "cart-1").contains("gesta-log-owner"),
         "it is the owner itself"
     );
-    let hinted = append(&second, "cart-1");
     let address = owner["address"].as_str().unwrap();
-    let log = hinted
-        .lines()
-        .find_map(|line| line.strip_prefix("gesta-log-owner: "))
-        .unwrap_or_else(|| panic!("{hinted}"));
-    let (named, rest) = log.split_once("; log=").unwrap();
-    assert_eq!(named, address);
-    let (log, epoch) = rest.split_once("; epoch=").unwrap();
-    let shown = &there["cluster"]["logs"][log.parse::<usize>().unwrap()];
-    assert_eq!(shown["epoch"].as_u64(), epoch.parse().ok());
+    assert_hint_names(&append(&second, "cart-1"), address, &there);
 
     assert!(
         metric(
@@ -480,6 +471,19 @@ fn a_node_tells_who_owns_which_log() {
     assert_durations_are_told(&first, &second);
     assert!(metric(&first, "gesta_cluster_beat_age_seconds") < 30.0);
     assert!(metric(&first, "gesta_cluster_lease_moves_total{reason=\"claim\"}") >= 1.0);
+}
+
+/// The hint of this response names this owner, and the log's epoch as `/info` shows it.
+fn assert_hint_names(response: &str, owner: &str, info: &Value) {
+    let hint = response
+        .lines()
+        .find_map(|line| line.strip_prefix("gesta-log-owner: "))
+        .unwrap_or_else(|| panic!("{response}"));
+    let (named, rest) = hint.split_once("; log=").unwrap();
+    assert_eq!(named, owner);
+    let (log, epoch) = rest.split_once("; epoch=").unwrap();
+    let shown = &info["cluster"]["logs"][log.parse::<usize>().unwrap()];
+    assert_eq!(shown["epoch"].as_u64(), epoch.parse().ok());
 }
 
 /// The first node has claimed the logs and stored what the second one has forwarded.

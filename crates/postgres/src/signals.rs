@@ -225,8 +225,8 @@ async fn receive(
     "the connection was lost".to_owned()
 }
 
-/// Sends the messages that wait, until one is not answered. Returns the reason. That the connection is alive is shown by
-/// [`look_at_settings`].
+/// Sends the messages that wait, until one is not answered. Returns the reason. That the connection is alive is shown
+/// by [`look_at_settings`].
 async fn send(
     client: &Client,
     statement: &Statement,

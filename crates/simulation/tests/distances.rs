@@ -253,21 +253,7 @@ impl World {
                     self.begin_batch();
                 }
             }
-            Event::Executed => {
-                let (process, batch) = self.queue.pop_front().expect("works on it");
-                let epoch = WriterEpoch(i64::try_from(process).expect("few") + 1);
-                let outcome = match self.database.insert(&batch, epoch) {
-                    true => BatchOutcome::Committed,
-                    false => BatchOutcome::Missed,
-                };
-                let rows = u32::try_from(batch.rows.len()).expect("few");
-                let sender = &mut self.processes[process];
-                sender.batches += u32::from(rows > 0);
-                sender.rows += rows;
-                let takes = sender.way + self.lateness();
-                self.after(takes, Event::Receives(process, outcome));
-                self.begin_batch();
-            }
+            Event::Executed => self.executed(),
             Event::Receives(process, outcome) => {
                 let missed = matches!(outcome, BatchOutcome::Missed);
                 self.processes[process].misses += u32::from(missed);
@@ -297,6 +283,23 @@ impl World {
                 self.perform(process);
             }
         }
+    }
+
+    /// The database has worked off the batch at the front of its queue, and its answer goes back.
+    fn executed(&mut self) {
+        let (process, batch) = self.queue.pop_front().expect("works on it");
+        let epoch = WriterEpoch(i64::try_from(process).expect("few") + 1);
+        let outcome = match self.database.insert(&batch, epoch) {
+            true => BatchOutcome::Committed,
+            false => BatchOutcome::Missed,
+        };
+        let rows = u32::try_from(batch.rows.len()).expect("few");
+        let sender = &mut self.processes[process];
+        sender.batches += u32::from(rows > 0);
+        sender.rows += rows;
+        let takes = sender.way + self.lateness();
+        self.after(takes, Event::Receives(process, outcome));
+        self.begin_batch();
     }
 
     /// Lets the database begin to work on the next batch.

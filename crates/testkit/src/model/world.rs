@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::operation::{AppendPart, Change, Claim, Event, From, Ids, Operation, STREAMS};
 use crate::factory::{StoreFactory, TestStore};
-use crate::support::{ErrorKind, Follower, all_pages, event, list, stream, tag};
+use crate::support::{ErrorKind, Follower, all_pages, by_log, event, list, stream, tag};
 
 /// The two stores that must agree.
 struct World {
@@ -330,10 +330,11 @@ impl World {
         let tested = request(self.tested_incarnation);
         let model = request(self.model_incarnation);
         match self.model.read_all(model.clone()).await {
-            // Pages may be cut differently, but all of them together must agree.
+            // Pages may be cut differently and then mix logs otherwise, but all of them together must agree.
             Ok(_) => {
                 let (tested, tested_end) = all_pages(self.tested.as_ref(), tested).await;
                 let (model, model_end) = all_pages(&self.model, model).await;
+                let (tested, model) = (by_log(tested), by_log(model));
                 same("reads", &self.plain_all(tested), &self.plain_all(model))?;
                 match direction {
                     Direction::Forwards => same("ends", &tested_end.place, &model_end.place),
@@ -353,6 +354,7 @@ impl World {
         for request in [ReadAll::forwards(), ReadAll::backwards()] {
             let (tested, _) = all_pages(self.tested.as_ref(), request.clone()).await;
             let (model, _) = all_pages(&self.model, request).await;
+            let (tested, model) = (by_log(tested), by_log(model));
             same(
                 "all events",
                 &self.plain_all(tested),
@@ -379,13 +381,12 @@ impl World {
 
     /// Compares what a subscriber since the beginning and one that begins now have received.
     async fn compare_subscriptions(&self, live: &mut Follower) -> Result<(), String> {
-        let stored = self.tested.read_everything().await.map_err(describe)?;
+        let stored = by_log(self.tested.read_everything().await.map_err(describe)?);
         let mut late = Follower::all(self.tested.as_ref(), SubscribeFrom::Start).await;
         let caught_up = late.until_caught_up().await;
         let seen = live.events(stored.len()).await;
         for (what, got) in [("a live subscriber", seen), ("a new subscriber", caught_up)] {
-            let mut got: Vec<RecordedEvent> = got.iter().map(|e| e.as_ref().clone()).collect();
-            got.sort_by_key(|event| event.log);
+            let got = by_log(got.iter().map(|e| e.as_ref().clone()).collect());
             same(what, &got, &stored)?;
         }
         let Some(Place::Logs(positions)) = late.checkpoint.map(|checkpoint| checkpoint.place)
