@@ -11,11 +11,18 @@ use std::time::{Duration, Instant};
 use gesta::databases::{self, MoveTo, Mover, Step};
 use gesta::*;
 use gesta_pgtest::{Server, fresh_schema, shared};
+use gesta_testkit::depth;
 use tokio::task::JoinHandle;
 
 const LOGS: u16 = 4;
 const LOG: LogId = LogId(1);
 const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Pause of a writer between two appends. Each move copies all that was stored before, so the time of a test grows with
+/// the square of the rate.
+fn writer_pause() -> Duration {
+    Duration::from_millis(depth::count(20, 2))
+}
 
 fn urls(server: &Server, count: usize) -> Vec<String> {
     let url = |_| format!("{}?schema={}&readers=2", server.url(), fresh_schema());
@@ -80,7 +87,7 @@ impl Load {
                     while !stop.load(Ordering::Relaxed) {
                         let (id, revision) = append(&store, &stream).await;
                         done.push((stream.clone(), id, revision));
-                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        tokio::time::sleep(writer_pause()).await;
                     }
                     done
                 })
