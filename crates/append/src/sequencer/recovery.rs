@@ -223,14 +223,15 @@ impl<T> Sequencer<T> {
         let pause = self.react(&first, &mut lost, now);
         let batches = lost.into_iter().map(|lost| lost.batch).collect();
         self.undo_all(batches);
-        let goal = Goal::CatchUp;
-        if is_in_doubt {
+        let step = if is_in_doubt {
             self.disconnect();
-            self.try_step(Step::Connect(goal));
-        } else if let Some(pause) = pause {
-            self.recovery.phase = Phase::Pausing(now.instant + pause, Step::Reach(goal));
+            Step::Connect(Goal::CatchUp)
         } else {
-            self.try_step(Step::Reach(goal));
+            Step::Reach(Goal::CatchUp)
+        };
+        match pause {
+            Some(pause) => self.recovery.phase = Phase::Pausing(now.instant + pause, step),
+            None => self.try_step(step),
         }
     }
 
@@ -272,10 +273,12 @@ impl<T> Sequencer<T> {
             }
             BatchOutcome::Unknown(error) => {
                 self.stats.failures.add(1);
+                // A batch that ends every connection is not sent as fast as connections are made.
+                let is_again = self.trouble.last_error().is_some();
                 self.trouble.note(error, now.instant);
                 let what = "connection lost during a commit; connecting again until it is known what was stored";
                 self.trouble.warn(log, error, what);
-                None
+                is_again.then(|| self.back_off())
             }
         }
     }

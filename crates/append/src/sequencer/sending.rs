@@ -22,7 +22,7 @@ const GATHERED_IN_FLIGHT_MAX: usize = 4;
 impl<T> Sequencer<T> {
     pub(super) fn send_if_due(&mut self, now: Now) {
         loop {
-            if self.giving_way.gives_way(self.has_work(), now.instant) {
+            if self.writer.is_none() || self.giving_way.gives_way(self.has_work(), now.instant) {
                 return;
             }
             let is_due = !self.forming.is_empty() && self.is_worth_sending(now.instant);
@@ -39,8 +39,9 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Returns true if the first batch of a connection is about to leave. Under a load that never rests, no batch is
-    /// ever under way alone. So an empty batch goes before the first one, and its answer is late by the distance alone.
+    /// Returns true if a batch that leaves now is the first one of a connection. Under a load that never rests, no batch
+    /// is ever under way alone. So an empty batch goes before the first one, and its answer is late by the distance
+    /// alone.
     fn is_distance_unknown(&self) -> bool {
         let measures = self.setting.in_flight_max > 1;
         measures && self.in_flight.is_empty() && self.pace.round_trip().is_none()
@@ -117,9 +118,9 @@ impl<T> Sequencer<T> {
         match outcome {
             BatchOutcome::Committed => {
                 self.measure(&batch, now.instant);
-                self.recovery.on_committed();
-                if self.trouble.clear() {
-                    tracing::info!(log = self.setting.log.0, "batches are committed again");
+                // An empty batch that goes before another proves nothing about that one.
+                if !batch.is_probe() || self.in_flight.is_empty() {
+                    self.on_success();
                 }
                 self.committed = batch.end;
                 // First give the database work again, then answer.
@@ -127,6 +128,14 @@ impl<T> Sequencer<T> {
                 self.complete(batch, now);
             }
             failed => self.begin_recovery(batch, failed, now),
+        }
+    }
+
+    /// Forgets the faults before, because batches commit.
+    fn on_success(&mut self) {
+        self.recovery.on_committed();
+        if self.trouble.clear() {
+            tracing::info!(log = self.setting.log.0, "batches are committed again");
         }
     }
 

@@ -22,6 +22,39 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
     }
 }
 
+/// Empty batches pass, and the others do not: a disk that has stalled, a path that loses large packets. The empty batch
+/// before the first one of each connection ended the fault, so readiness was green between any two losses, and each loss
+/// was logged anew. Nor was there a pause between them.
+#[test]
+fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
+    let mut d = Driver::running(Config::default(), 64);
+    let lost_append = d.append("s", Any, 1);
+    let (began, mut losses) = (d.now.instant, 0);
+    while d.now.instant - began < Duration::from_secs(20) {
+        match d.sent.front() {
+            Some(batch) if batch.rows.is_empty() => drop(d.commit()),
+            Some(_) => {
+                d.fail(lost());
+                losses += 1;
+            }
+            None => d.pass(10 * MS),
+        }
+        if d.wants_connection {
+            d.connect();
+        }
+        d.do_reads();
+        let has_lasted = d.now.instant - began > Duration::from_secs(2);
+        let why = d.sequencer.why_not_ready(d.now.instant);
+        assert!(!has_lasted || why.is_some(), "after {losses} losses");
+    }
+    assert!((20..40).contains(&losses), "{losses} in 20 s");
+    assert!(d.is_open(lost_append));
+    d.pass(Duration::from_secs(1));
+    d.settle();
+    assert_eq!(d.position(lost_append), Position(3));
+    assert_eq!(d.sequencer.why_not_ready(d.now.instant), None);
+}
+
 /// A stream's last event was appended by another process and scavenged before this one caught up. Its revision was used
 /// again.
 #[test]
@@ -120,6 +153,8 @@ fn a_connection_that_dies_after_a_late_commit_was_found_is_replaced() {
     d.do_reads();
     assert_eq!(d.sizes(), [0], "what was found is answered with a commit");
     d.fail(lost());
+    assert!(!d.wants_connection, "the second loss in sequence");
+    d.pass(Duration::from_secs(1));
     d.connect();
     d.do_reads();
     assert!(d.is_open(late));
