@@ -196,8 +196,9 @@ impl Access {
     }
 
     /// Writes an administrative operation of this caller to the log. Other operations are left out, and while access is
-    /// off all are.
-    pub fn done(&self, caller: &Caller, operation: Operation<'_>) {
-        self.shared.log_done(caller, operation);
+    /// off all are. The line names the stream of the operation; if it has none, it names `subject`: the group, or what
+    /// was asked for.
+    pub fn done(&self, caller: &Caller, operation: Operation<'_>, subject: &str) {
+        self.shared.log_done(caller, operation, subject);
     }
 }

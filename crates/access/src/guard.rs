@@ -102,7 +102,7 @@ impl Guarded {
     /// Checks that the caller may do this now, and writes an administrative operation to the log.
     async fn check_change(&self, operation: Operation<'_>) -> Result<()> {
         self.check(operation).await?;
-        self.access.done(&self.caller, operation);
+        self.access.done(&self.caller, operation, "");
         Ok(())
     }
 

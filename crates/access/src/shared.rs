@@ -397,7 +397,7 @@ impl Shared {
         )))
     }
 
-    pub(crate) fn log_done(&self, caller: &Caller, operation: Operation<'_>) {
+    pub(crate) fn log_done(&self, caller: &Caller, operation: Operation<'_>, named: &str) {
         let subject = operation.subject();
         let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
         let is_change = !matches!(operation, Operation::Read(_) | Operation::ReadMetadata(_));
@@ -412,7 +412,7 @@ impl Shared {
             )
             || subject.is_some_and(|subject| subject.right == Right::WriteMetadata);
         if is_administrative && !matches!(self.state(), Ok(State::Open)) {
-            let what = operation.stream().map_or("", |stream| stream.as_str());
+            let what = operation.stream().map_or(named, |stream| stream.as_str());
             let who = self.name_of(caller);
             self.audit.done(&who, caller.from, operation.verb(), what);
         }

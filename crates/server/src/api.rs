@@ -127,6 +127,14 @@ impl Admitted {
         }
     }
 
+    /// Writes an operation that only administrators may do to the log. `subject` is what it was about, if that is no
+    /// stream.
+    pub(crate) fn done(&self, state: &State, operation: Operation<'_>, subject: &str) {
+        if let Some(access) = &state.access {
+            access.done(&self.caller, operation, subject);
+        }
+    }
+
     /// Counts the bytes of a payload that was delivered to the caller's user.
     pub(crate) fn had(&self, bytes: usize) {
         if let Some(guarded) = &self.guarded {
@@ -193,11 +201,10 @@ impl<'a> Call<'a> {
         Ok(self.admitted.check(self.state, operation).await?)
     }
 
-    /// Writes an operation that only administrators may do to the log.
-    pub(crate) fn done(&self, operation: Operation<'_>) {
-        if let Some(access) = &self.state.access {
-            access.done(&self.admitted.caller, operation);
-        }
+    /// Writes an operation that only administrators may do to the log. `subject` is what it was about, if that is no
+    /// stream.
+    pub(crate) fn done(&self, operation: Operation<'_>, subject: &str) {
+        self.admitted.done(self.state, operation, subject);
     }
 
     /// Returns true if callers must prove who they are.

@@ -42,7 +42,7 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
             "this server cannot copy its store",
         ));
     };
-    call.done(Operation::Manage);
+    call.done(Operation::Manage, "backup");
     let file = source.copy().await?;
     let length = file.metadata().map_err(unreadable)?.len();
     let parts = stream::try_unfold(file, |file| async {

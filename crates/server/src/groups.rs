@@ -162,6 +162,20 @@ pub(crate) async fn call(
     body: &mut RequestBody,
 ) -> Result<Answer> {
     check(call, of, verb).await?;
+    let answer = answer_to(call, of, verb, body).await?;
+    if is_change(of, verb) {
+        let group = group(call)?;
+        call.done(Operation::ManageGroups, &group.to_string());
+    }
+    Ok(answer)
+}
+
+async fn answer_to(
+    call: &Call<'_>,
+    of: OfGroup,
+    verb: Verb,
+    body: &mut RequestBody,
+) -> Result<Answer> {
     match (of, verb) {
         (OfGroup::Itself, Verb::Put) => create(call, body).await,
         (OfGroup::Itself, Verb::Post) => update(call, body).await,
@@ -177,15 +191,19 @@ pub(crate) async fn call(
     }
 }
 
-/// Refuses a caller who may not make the call: whoever sees what a group shows must be allowed to read it, and whoever
-/// changes a group must be allowed to manage groups too.
-async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
-    let changes = match of {
+/// Returns true if the call changes a group, or what its consumers get.
+fn is_change(of: OfGroup, verb: Verb) -> bool {
+    match of {
         OfGroup::Itself => verb != Verb::Get,
         OfGroup::ReplayParked => true,
         OfGroup::Consume | OfGroup::Ack | OfGroup::Nack => false,
-    };
-    if changes {
+    }
+}
+
+/// Refuses a caller who may not make the call: whoever sees what a group shows must be allowed to read it, and whoever
+/// changes a group must be allowed to manage groups too.
+async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
+    if is_change(of, verb) {
         call.check(Operation::ManageGroups).await?;
     }
     call.check(reading(group(call)?.source())).await
@@ -242,6 +260,7 @@ pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<A
     let _: NoBody = document(call, body).await?;
     call.check(Operation::ManageGroups).await?;
     call.state.groups.restart_all().await?;
+    call.done(Operation::ManageGroups, "restart");
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
 

@@ -239,6 +239,9 @@ impl Events {
     }
 
     fn end(&mut self, problem: &Problem) {
+        if problem.store_is_away() {
+            self.state.readiness.request_failed(problem);
+        }
         self.out.extend_from_slice(b"event: error\ndata: ");
         self.out.extend_from_slice(&problem.to_json());
         self.out.extend_from_slice(b"\n\n");

@@ -59,6 +59,12 @@ async fn may_manage(call: &GrpcCall, source: &Source) -> Result<()> {
     may_read(call, source).await
 }
 
+/// Writes to the log that the caller has changed a group, or what its consumers get.
+fn changed(call: &GrpcCall, group: &GroupId) {
+    let (admitted, state) = (&call.admitted, &call.state);
+    admitted.done(state, Operation::ManageGroups, &group.to_string());
+}
+
 /// Refuses a caller who may not see what a group shows.
 async fn may_read(call: &GrpcCall, source: &Source) -> Result<()> {
     let operation = crate::groups::reading(source);
@@ -85,6 +91,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         Some(pattern) => groups.create_matching(create, pattern).await,
     }
     .map_err(|error| not_so(&call.state, &group, error))?;
+    changed(call, &group);
     Ok(Reply::message(&CreateResp {}))
 }
 
@@ -99,6 +106,7 @@ pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     updated
         .await
         .map_err(|error| not_so(&call.state, &group, error))?;
+    changed(call, &group);
     Ok(Reply::message(&UpdateResp {}))
 }
 
@@ -118,6 +126,7 @@ pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
         .delete(&group)
         .await
         .map_err(|error| refused(&call.state, error))?;
+    changed(call, &group);
     Ok(Reply::message(&DeleteResp {}))
 }
 
@@ -230,6 +239,7 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
     replayed
         .await
         .map_err(|error| refused(&call.state, error))?;
+    changed(call, &group);
     Ok(Reply::message(&ReplayParkedResp {}))
 }
 
@@ -242,5 +252,7 @@ pub(crate) async fn restart(call: &mut GrpcCall) -> Result<Reply> {
         .restart_all()
         .await
         .map_err(|error| refused(&call.state, error))?;
+    let (admitted, state) = (&call.admitted, &call.state);
+    admitted.done(state, Operation::ManageGroups, "restart");
     Ok(Reply::message(&Empty {}))
 }

@@ -313,6 +313,8 @@ async fn the_log_tells_what_was_refused_and_no_secret() {
     world
         .status("PUT", "/streams/a/metadata", &basic("root"), "{}")
         .await;
+    let groups = world.status("PUT", "/streams/a/groups/readers", &basic("root"), "{}");
+    assert_eq!(groups.await, 201);
     let refused = logged.with("gesta::audit");
     assert!(
         refused
@@ -324,6 +326,7 @@ async fn the_log_tells_what_was_refused_and_no_secret() {
         text.contains("refused") && text.contains("administrative"),
         "{text}"
     );
+    assert!(text.contains(r#"what="a::readers""#), "{text}");
     assert!(
         text.contains(r"\u{2028}") && !text.contains('\u{2028}'),
         "{text}"
