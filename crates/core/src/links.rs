@@ -51,7 +51,7 @@ pub struct ResolvedMessage {
 /// As [`EventStore::resolve`].
 ///
 /// # Cancel safety
-/// Safe.
+/// Dropping the future changes nothing.
 pub async fn resolve_one_by_one<S: EventStore + ?Sized>(
     store: &S,
     events: Vec<SharedEvent>,

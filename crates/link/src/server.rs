@@ -71,7 +71,7 @@ struct ServerShared {
 
 impl std::fmt::Debug for ServerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("ServerShared").finish_non_exhaustive()
     }
 }
 

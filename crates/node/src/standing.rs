@@ -117,7 +117,8 @@ pub struct NodeStats {
     pub direct: u64,
     /// The changes that came to this node and were made here at once, because this node owned their log.
     pub made_here: u64,
-    /// The changes that came to this node and were to be forwarded.
+    /// The changes that came to this node and were to be forwarded. Those whose callers gave up meanwhile are not among
+    /// [`forwarded`](Self::forwarded).
     pub made_elsewhere: u64,
     /// How long forwarded calls took until they were answered or came back.
     pub forwarding: DurationCounts,

@@ -30,7 +30,9 @@ pub struct DatabasePart {
 
 impl std::fmt::Debug for DatabasePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Part").field(&self.copy.here).finish()
+        f.debug_tuple("DatabasePart")
+            .field(&self.copy.here)
+            .finish()
     }
 }
 
