@@ -31,7 +31,7 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
 Default store: http://127.0.0.1:2113 for stream, all and info; sqlite:gesta-data/gesta.db for the others.
-Only serve, stream append, all import, schema create and user add make a store that is not there.
+Only serve, stream append, all import, schema create, user add and restore make a store that is not there.
 
 Exit codes:
   0    done
