@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gesta_core::{EventStore, limits};
+use gesta_core::EventStore;
 use gesta_grpc::frame::{self, Frames};
-use gesta_grpc::{Code, Refusal, timeout};
+use gesta_grpc::{Code, Refusal, Request, timeout};
 use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
-use prost::Message;
 use tokio::time::Instant;
 
 use super::claim::Backing;
@@ -20,9 +19,6 @@ use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
-
-/// Bytes of a message beside the largest append.
-const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// One call of gRPC.
 pub(crate) struct GrpcCall {
@@ -103,22 +99,23 @@ impl GrpcCall {
     }
 
     /// Reads the message of a call that has exactly one.
-    pub(crate) async fn message<M: Message + Default>(&mut self) -> Result<M> {
+    pub(crate) async fn message<M: Request>(&mut self) -> Result<M> {
         let requests = &mut self.requests;
-        in_read_time(&self.state, async {
-            let Some(message) = requests.next().await? else {
+        let message = in_read_time(&self.state, async {
+            let Some(message) = requests.next_whole::<M>(Duration::ZERO).await? else {
                 return Err(Refusal::invalid("the call has no message"));
             };
-            if requests.next::<M>().await?.is_some() {
+            if requests.next_whole::<M>(Duration::ZERO).await?.is_some() {
                 return Err(Refusal::invalid("the call must have one message only"));
             }
             Ok(message)
-        })
-        .await
+        });
+        // A message that is decoded may be much larger. None of them waits here for the end of its call.
+        frame::read(message.await?)
     }
 
     /// Reads the next of several messages; returns `None` after the last one.
-    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+    pub(crate) async fn next<M: Request>(&mut self) -> Result<Option<M>> {
         self.requests.next().await
     }
 }
@@ -165,7 +162,8 @@ impl Requests {
         Self {
             incoming,
             data: Bytes::new(),
-            frames: Frames::new(limits::APPEND_BYTES_MAX + MESSAGE_SLACK_BYTES),
+            // The message that is asked for sets the maximum.
+            frames: Frames::new(0),
             held,
             last_bytes: 0,
             uncounted: 0,
@@ -174,21 +172,28 @@ impl Requests {
     }
 
     /// Reads the next message; returns `None` after the last one.
-    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+    pub(crate) async fn next<M: Request>(&mut self) -> Result<Option<M>> {
         self.next_within(Duration::ZERO).await
     }
 
     /// The next message, for which room is awaited for so long: meanwhile the client can send no more than its
     /// connection takes. May be dropped and called again.
-    pub(crate) async fn next_within<M: Message + Default>(
+    pub(crate) async fn next_within<M: Request>(
         &mut self,
         wait_max: Duration,
     ) -> Result<Option<M>> {
+        let message = self.next_whole::<M>(wait_max).await?;
+        message.map(frame::read).transpose()
+    }
+
+    /// Returns the bytes of the next message of type `M`, as [`Self::next_within`] does.
+    async fn next_whole<M: Request>(&mut self, wait_max: Duration) -> Result<Option<Bytes>> {
+        self.frames.set_bytes_max(M::BOUNDS.bytes_max);
         loop {
             self.count(wait_max).await?;
             if let Some(message) = self.frames.next(&mut self.data)? {
                 self.last_bytes = message.len();
-                return frame::read(message).map(Some);
+                return Ok(Some(message));
             }
             match self.receive().await? {
                 Some(data) => {

@@ -192,3 +192,22 @@ async fn a_message_that_is_announced_larger_than_allowed_is_refused_at_once() {
         (3, "the last message is cut")
     );
 }
+
+/// Two bytes of a message became an event of 160 bytes, whoever sent it. Goal: elements are counted before a message is
+/// decoded, and a message without events has little room from its head on.
+#[tokio::test]
+async fn messages_that_grow_when_they_are_decoded_are_refused() {
+    let client = Client::start().await;
+    let framed = |message: &[u8]| {
+        let length = u32::try_from(message.len()).expect("short");
+        Bytes::from([&[0], &length.to_be_bytes()[..], message].concat())
+    };
+    let message = framed(&[0x1a, 0].repeat(500_001));
+    let ended = client.call_bytes(BATCHES, &[], message).await;
+    assert_eq!(ended.code, 8, "{}", ended.message());
+    let head = Bytes::from_static(&[0, 0, 16, 0, 1]);
+    let ended = client.call_bytes(READ, &[], head).await;
+    assert_eq!(ended.code, 8, "{}", ended.message());
+    let ended = client.call(APPEND, &appending("cart-1", 2_000_000)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+}
