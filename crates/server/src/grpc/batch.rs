@@ -93,7 +93,8 @@ impl Session {
     }
 
     fn take(&mut self, chunk: BatchAppendReq) -> Result<()> {
-        match self.arriving.take(chunk, self.requests.last_bytes())? {
+        let now = std::time::Instant::now();
+        match self.arriving.take(chunk, self.requests.last_bytes(), now)? {
             Taken::More => {}
             Taken::Refused(answer) => self.answers.push_back(*answer),
             Taken::Whole(batch) => {
