@@ -50,7 +50,7 @@ impl GrpcCall {
         let connection_name = connection_name.and_then(|name| name.to_str().ok());
         Self {
             connection_name: connection_name.unwrap_or_default().to_owned(),
-            requests: Requests::new(body, state.budget.reservation()),
+            requests: Requests::new(body, &state),
             state,
             admitted,
             from,
@@ -139,6 +139,12 @@ pub(crate) async fn in_read_time<T>(
         })
 }
 
+fn stalled(time_max: Duration) -> Refusal {
+    let seconds = time_max.as_secs();
+    let text = format!("a message has begun, and the rest of it did not come within {seconds} s");
+    Refusal::new(Code::DeadlineExceeded, text)
+}
+
 /// The messages that a client sends.
 pub(crate) struct Requests {
     incoming: Incoming,
@@ -152,23 +158,34 @@ pub(crate) struct Requests {
     /// Number of bytes of `data` for which there was no room yet, and the time since which they wait.
     uncounted: usize,
     waiting_since: Option<Instant>,
+    /// Longest time that is waited for the rest of a message that has begun, and how long that was so far.
+    rest_max: Duration,
+    waited: Duration,
 }
 
 /// Time between two tries to get room.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Requests {
-    fn new(incoming: Incoming, held: Reservation) -> Self {
+    fn new(incoming: Incoming, state: &State) -> Self {
         Self {
             incoming,
             data: Bytes::new(),
             // The message that is asked for sets the maximum.
             frames: Frames::new(0),
-            held,
+            held: state.budget.reservation(),
             last_bytes: 0,
             uncounted: 0,
             waiting_since: None,
+            rest_max: state.config.body_read_max,
+            waited: Duration::ZERO,
         }
+    }
+
+    /// Counts from now on against the share of subscriptions.
+    pub(crate) fn count_as_subscription(&mut self, state: &State) -> Result<()> {
+        self.held = state.budget.reservation_of_subscriptions();
+        self.hold(0)
     }
 
     /// Reads the next message; returns `None` after the last one.
@@ -193,9 +210,10 @@ impl Requests {
             self.count(wait_max).await?;
             if let Some(message) = self.frames.next(&mut self.data)? {
                 self.last_bytes = message.len();
+                self.waited = Duration::ZERO;
                 return Ok(Some(message));
             }
-            match self.receive().await? {
+            match self.receive_in_time().await? {
                 Some(data) => {
                     self.uncounted = data.len();
                     self.data = data;
@@ -235,24 +253,52 @@ impl Requests {
         held.map_err(|problem| refusal_of(&problem))
     }
 
-    async fn receive(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            let incoming = &mut self.incoming;
-            let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
-                    // Trailers of a request mean nothing.
-                    Err(_) => {}
-                },
-                Some(Err(error)) => {
-                    return Err(Refusal::new(
-                        Code::Cancelled,
-                        format!("the messages cannot be read: {error}"),
-                    ));
-                }
+    /// Waits for more bytes. A message that has begun holds the server's memory, so it must become whole in time. The
+    /// time in which the server does not read does not count.
+    async fn receive_in_time(&mut self) -> Result<Option<Bytes>> {
+        if self.frames.is_between() {
+            return receive(&mut self.incoming).await;
+        }
+        let left = self.rest_max.saturating_sub(self.waited);
+        let _counts = Stopwatch {
+            begun: Instant::now(),
+            total: &mut self.waited,
+        };
+        // What has come already is taken, however little time is left.
+        tokio::time::timeout(left, receive(&mut self.incoming))
+            .await
+            .unwrap_or_else(|_| Err(stalled(self.rest_max)))
+    }
+}
+
+/// Adds the time until it is dropped to a total.
+struct Stopwatch<'a> {
+    begun: Instant,
+    total: &'a mut Duration,
+}
+
+impl Drop for Stopwatch<'_> {
+    fn drop(&mut self) {
+        *self.total += self.begun.elapsed();
+    }
+}
+
+async fn receive(incoming: &mut Incoming) -> Result<Option<Bytes>> {
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
+        match frame {
+            None => return Ok(None),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Ok(Some(data)),
+                // Trailers of a request mean nothing.
+                Err(_) => {}
+            },
+            Some(Err(error)) => {
+                return Err(Refusal::new(
+                    Code::Cancelled,
+                    format!("the messages cannot be read: {error}"),
+                ));
             }
         }
     }
