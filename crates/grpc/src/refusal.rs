@@ -60,6 +60,8 @@ pub struct Refusal {
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// Most bytes of the value of a trailer, before characters are encoded. No name of a stream is longer.
+const TRAILER_BYTES_MAX: usize = 1_024;
 /// Name of the trailer that names the exception.
 const EXCEPTION: &str = "exception";
 
@@ -145,10 +147,12 @@ impl Refusal {
         self
     }
 
-    /// Adds a trailer.
+    /// Adds a trailer. A value longer than 1,024 bytes is cut: the client may have sent it, and clients refuse long heads.
     #[must_use]
     pub fn trailer(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.trailers.push((name, value.into()));
+        let mut value = value.into();
+        value.truncate(value.floor_char_boundary(TRAILER_BYTES_MAX));
+        self.trailers.push((name, value));
         self
     }
 
@@ -370,6 +374,18 @@ mod tests {
             trailers["grpc-message"],
             "Event stream 'gr%C3%B6%C3%9Fe%251' is deleted."
         );
+    }
+
+    /// The id of a scavenge came back as a trailer however long it was, which no client takes. Goal: values are cut, and
+    /// never in the middle of a character.
+    #[test]
+    fn trailers_have_a_longest_value() {
+        let refusal = Refusal::no_scavenge(&format!("x{}", "ö".repeat(10_000)));
+        let id = refusal.trailer_value("scavenge-id").expect("a value");
+        assert_eq!((id.len(), id.chars().count()), (1_023, 512));
+        let name = "s".repeat(TRAILER_BYTES_MAX);
+        let refusal = Refusal::stream_deleted(&StreamId::new(name.as_str()).expect("valid"));
+        assert_eq!(refusal.trailer_value("stream-name"), Some(name.as_str()));
     }
 
     #[test]
