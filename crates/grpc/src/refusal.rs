@@ -44,6 +44,18 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
+/// Why a server cannot do now what is asked for. Version 2 of the protocol tells these apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unable {
+    /// The server cannot reach its store, or is not ready for another reason.
+    #[default]
+    NotReady,
+    /// The server has no memory or no place for it.
+    Overloaded,
+    /// The server is stopping.
+    Stopping,
+}
+
 /// The error with which a call ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
@@ -55,6 +67,8 @@ pub struct Refusal {
     pub trailers: Vec<(&'static str, String)>,
     /// Details that stand in `grpc-status-details-bin`. Errors of the second version of the protocol have them.
     pub details: Vec<Any>,
+    /// Why the server cannot do it now. It means something with `Unavailable` alone.
+    pub(crate) unable: Unable,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -77,6 +91,7 @@ impl Refusal {
             message: message.into(),
             trailers: Vec::new(),
             details: Vec::new(),
+            unable: Unable::NotReady,
         }
     }
 
@@ -107,7 +122,19 @@ impl Refusal {
     /// Refuses what the server has no memory or no place for now.
     #[must_use]
     pub fn overloaded(detail: impl std::fmt::Display) -> Self {
-        Self::unavailable(format!("Server Is Too Busy: {detail}"))
+        Self {
+            unable: Unable::Overloaded,
+            ..Self::unavailable(format!("Server Is Too Busy: {detail}"))
+        }
+    }
+
+    /// Refuses what a server that is stopping does not begin or go on with.
+    #[must_use]
+    pub fn stopping() -> Self {
+        Self {
+            unable: Unable::Stopping,
+            ..Self::unavailable("the server is stopping")
+        }
     }
 
     /// Refuses what another node does. Clients connect to that node and call again.

@@ -90,7 +90,7 @@ impl Session {
                 },
                 // What is being stored is answered first.
                 () = self.stopping.cancelled(), if self.storing.is_empty() => {
-                    return Err(Refusal::unavailable("the server is stopping"));
+                    return Err(Refusal::stopping());
                 }
             }
         }

@@ -349,7 +349,7 @@ impl Pages {
 
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
         let turn = self.state.reads.acquire().await;
-        let _turn = turn.map_err(|_| Refusal::unavailable("the server is stopping"))?;
+        let _turn = turn.map_err(|_| Refusal::stopping())?;
         match self.reader.page(&*self.store, limit).await {
             Ok((events, end)) => {
                 self.end = end;
