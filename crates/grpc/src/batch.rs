@@ -3,8 +3,8 @@
 //! Invariants: the batches that wait for their last chunk have a maximum in batches, events and bytes; each batch is
 //! answered once, under its own id in the form in which the id came.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use gesta_core::{Appended, EventData, Revision, StreamId, limits};
 use prost_types::Any;
@@ -24,6 +24,9 @@ use crate::refusal::{Code, Refusal, detail};
 
 /// Most batches of a call whose last chunk is still to come.
 const BATCHES_MAX: usize = 1_000;
+/// Most refused batches of a call whose further chunks are known and passed over. Most clients send no more of a batch
+/// once it is refused, so these ids would never leave by themselves.
+const REFUSED_MAX: usize = 1_000;
 /// Longest time that a client is taken to wait for a batch. One client asks for ten thousand years.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// How long a client is taken to wait whose deadline is a time of its own clock. Clocks differ, so that time is not
@@ -52,6 +55,11 @@ pub struct Batch {
     pub events: Vec<EventData>,
     /// How long the client of the batch waits.
     pub deadline: Duration,
+    /// When the first chunk came.
+    begun: Instant,
+    /// Memory that the events hold, roughly, and payload of the events, both in bytes.
+    cost_bytes: usize,
+    payload_bytes: usize,
 }
 
 /// What a chunk leads to.
@@ -68,10 +76,14 @@ pub enum Taken {
 /// The batches of one call that are still arriving.
 #[derive(Debug, Default)]
 pub struct Arriving {
-    batches: HashMap<Uuid, Option<Batch>>,
+    batches: HashMap<Uuid, Batch>,
+    /// Ids of batches that were refused before their last chunk, the newest at the end.
+    refused: VecDeque<Uuid>,
     bytes: usize,
     /// Id of the batch to which the last chunk belongs.
     last: Uuid,
+    /// A time at or before which the oldest of the batches was begun; `None` if there are none.
+    oldest: Option<Instant>,
 }
 
 impl Arriving {
@@ -81,15 +93,26 @@ impl Arriving {
         self.bytes
     }
 
-    /// Takes a chunk, which was a message of `message_bytes` bytes.
+    /// Takes a chunk, which was a message of `message_bytes` bytes and came at `now`.
     ///
     /// # Errors
     /// The refusal that ends the call: `InvalidArgument` if the chunk does not say to which batch it belongs,
     /// `ResourceExhausted` if too many batches wait.
-    pub fn take(&mut self, chunk: BatchAppendReq, message_bytes: usize) -> Result<Taken> {
+    pub fn take(
+        &mut self,
+        chunk: BatchAppendReq,
+        message_bytes: usize,
+        now: Instant,
+    ) -> Result<Taken> {
         let (id, form) = ids::read_uuid("correlation_id", chunk.correlation_id.as_ref())?;
         self.last = id;
         let last = chunk.is_final;
+        if let Some(place) = self.refused.iter().position(|refused| *refused == id) {
+            if last {
+                self.refused.remove(place);
+            }
+            return Ok(Taken::More);
+        }
         let begun = self.batches.remove(&id);
         if begun.is_none() && self.batches.len() >= BATCHES_MAX {
             return Err(Refusal::new(
@@ -104,50 +127,78 @@ impl Arriving {
             expected: Expected::Any,
         };
         let batch = match begun {
-            // Refused before; its other chunks mean nothing.
-            Some(None) => {
-                if !last {
-                    self.batches.insert(id, None);
-                }
-                return Ok(Taken::More);
-            }
-            Some(Some(batch)) => {
-                self.bytes -= batch.cost_bytes();
+            Some(batch) => {
+                self.bytes -= batch.cost_bytes;
                 asked = batch.asked.clone();
                 grow(batch, chunk, message_bytes)
             }
-            None => Batch::begin(&mut asked, chunk.options.as_ref())
+            None => Batch::begin(&mut asked, chunk.options.as_ref(), now)
                 .and_then(|batch| grow(batch, chunk, message_bytes)),
         };
         match batch {
             Ok(batch) if last => Ok(Taken::Whole(Box::new(batch))),
             Ok(batch) => {
-                self.bytes += batch.cost_bytes();
-                self.batches.insert(id, Some(batch));
+                self.keep(batch);
                 Ok(Taken::More)
             }
             Err(refusal) => {
                 if !last {
-                    self.batches.insert(id, None);
+                    self.pass_over(id);
                 }
                 Ok(Taken::Refused(Box::new(asked.refused(&refusal))))
             }
         }
     }
-}
 
-impl Arriving {
+    fn keep(&mut self, batch: Batch) {
+        self.bytes += batch.cost_bytes;
+        let oldest = self.oldest.get_or_insert(batch.begun);
+        *oldest = batch.begun.min(*oldest);
+        self.batches.insert(batch.asked.id, batch);
+    }
+
+    /// Remembers a refused batch whose further chunks may come. The oldest such batch is forgotten if there are too
+    /// many.
+    fn pass_over(&mut self, id: Uuid) {
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.pop_front();
+        }
+        self.refused.push_back(id);
+    }
+
     /// Refuses the batch of the last chunk, if more of the batch is to come. Its further chunks are passed over.
     /// Returns the answer; `None` if there is no such batch.
     pub fn refuse_last(&mut self, refusal: &Refusal) -> Option<BatchAppendResp> {
-        let batch = self.batches.get_mut(&self.last)?.take()?;
-        self.bytes -= batch.cost_bytes();
+        self.refuse(self.last, refusal)
+    }
+
+    fn refuse(&mut self, id: Uuid, refusal: &Refusal) -> Option<BatchAppendResp> {
+        let batch = self.batches.remove(&id)?;
+        self.bytes -= batch.cost_bytes;
+        self.pass_over(id);
         Some(batch.asked.refused(refusal))
+    }
+
+    /// Returns a time at or before which the oldest batch was begun; `None` if no batch waits for its last chunk.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Instant> {
+        self.oldest
+    }
+
+    /// Refuses the batches that were begun at this time or before. Their further chunks are passed over. Returns the
+    /// answers.
+    pub fn refuse_begun_by(&mut self, time: Instant, refusal: &Refusal) -> Vec<BatchAppendResp> {
+        let old = self.batches.values().filter(|batch| batch.begun <= time);
+        let old: Vec<Uuid> = old.map(|batch| batch.asked.id).collect();
+        let answers = old.into_iter().filter_map(|id| self.refuse(id, refusal));
+        let answers = answers.collect();
+        self.oldest = self.batches.values().map(|batch| batch.begun).min();
+        answers
     }
 }
 
 impl Batch {
-    fn begin(asked: &mut Asked, options: Option<&Options>) -> Result<Self> {
+    fn begin(asked: &mut Asked, options: Option<&Options>, now: Instant) -> Result<Self> {
         let Some(options) = options else {
             return Err(Refusal::invalid(
                 "the first chunk of a batch must have options",
@@ -162,13 +213,16 @@ impl Batch {
             expected: asked.expected,
             events: Vec::new(),
             deadline: deadline(options.deadline_option.as_ref()),
+            begun: now,
+            cost_bytes: 0,
+            payload_bytes: 0,
         })
     }
 
     /// Returns how much memory the events hold, roughly, in bytes.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
-        self.events.iter().map(EventData::cost_bytes).sum()
+        self.cost_bytes
     }
 }
 
@@ -185,9 +239,11 @@ fn grow(mut batch: Batch, chunk: BatchAppendReq, message_bytes: usize) -> Result
         let event = Proposed::from(message).into_event(&batch.stream)?;
         batch.events.push(event);
     }
-    proposed::own(&mut batch.events[first..], message_bytes);
-    let bytes: usize = batch.events.iter().map(EventData::payload_bytes).sum();
-    if bytes > limits::APPEND_BYTES_MAX {
+    let new = &mut batch.events[first..];
+    proposed::own(new, message_bytes);
+    batch.cost_bytes += new.iter().map(EventData::cost_bytes).sum::<usize>();
+    batch.payload_bytes += new.iter().map(EventData::payload_bytes).sum::<usize>();
+    if batch.payload_bytes > limits::APPEND_BYTES_MAX {
         return Err(Refusal::append_too_large(limits::APPEND_BYTES_MAX));
     }
     Ok(batch)
@@ -368,7 +424,7 @@ mod tests {
     #[test]
     fn chunks_of_several_batches_find_their_batch() {
         let mut arriving = Arriving::default();
-        let mut take = |chunk| arriving.take(chunk, 100).expect("a batch");
+        let mut take = |chunk| arriving.take(chunk, 100, Instant::now()).expect("a batch");
         assert!(matches!(take(chunk(1, true, 2, false)), Taken::More));
         assert!(matches!(take(chunk(2, true, 1, false)), Taken::More));
         let Taken::Whole(first) = take(chunk(1, false, 3, true)) else {
@@ -385,7 +441,7 @@ mod tests {
     #[test]
     fn a_refused_batch_is_answered_once() {
         let mut arriving = Arriving::default();
-        let mut take = |chunk| arriving.take(chunk, 100).expect("a batch");
+        let mut take = |chunk| arriving.take(chunk, 100, Instant::now()).expect("a batch");
         let Taken::Refused(answer) = take(chunk(1, false, 1, false)) else {
             panic!("it has no options");
         };
@@ -405,22 +461,91 @@ mod tests {
 
     #[test]
     fn what_waits_has_a_maximum() {
+        let now = Instant::now();
         let mut arriving = Arriving::default();
         for batch in 0..BATCHES_MAX as u128 {
             arriving
-                .take(chunk(batch, true, 1, false), 100)
+                .take(chunk(batch, true, 1, false), 100, now)
                 .expect("room");
         }
-        let refusal = arriving.take(chunk(5_000, true, 1, false), 100);
+        let refusal = arriving.take(chunk(5_000, true, 1, false), 100, now);
         assert_eq!(refusal.expect_err("full").code, Code::ResourceExhausted);
         let mut arriving = Arriving::default();
         let most = chunk(1, true, limits::APPEND_EVENTS_MAX, false);
-        assert!(matches!(arriving.take(most, 100), Ok(Taken::More)));
+        assert!(matches!(arriving.take(most, 100, now), Ok(Taken::More)));
         let more = arriving
-            .take(chunk(1, false, 1, true), 100)
+            .take(chunk(1, false, 1, true), 100, now)
             .expect("a batch");
         assert!(matches!(more, Taken::Refused(_)));
         assert_eq!(arriving.bytes(), 0);
+    }
+
+    /// Refused batches counted as begun until their last chunk came, which most clients do not send. After 1,000 of them
+    /// the whole call ended. Goal: they do not count, and their number has a maximum.
+    #[test]
+    fn refused_batches_leave_their_places() {
+        let now = Instant::now();
+        let mut arriving = Arriving::default();
+        for batch in 0..3_000 {
+            let taken = arriving.take(chunk(batch, false, 1, false), 100, now);
+            assert!(matches!(taken, Ok(Taken::Refused(_))), "{taken:?}");
+            assert!(arriving.refused.len() <= REFUSED_MAX);
+        }
+        for batch in 5_000..5_500 {
+            let begun = arriving.take(chunk(batch, true, 1, false), 100, now);
+            assert!(matches!(begun, Ok(Taken::More)), "{begun:?}");
+            let refused = arriving.refuse_last(&Refusal::overloaded("x"));
+            assert!(refused.is_some());
+        }
+        assert_eq!((arriving.bytes(), arriving.batches.len()), (0, 0));
+        // The newest refused ones are still passed over.
+        let passed = arriving.take(chunk(5_499, false, 1, true), 100, now);
+        assert!(matches!(passed, Ok(Taken::More)), "{passed:?}");
+    }
+
+    /// Goal: sums that are kept are those of all events.
+    #[test]
+    fn sums_are_those_of_all_chunks() {
+        let now = Instant::now();
+        let mut arriving = Arriving::default();
+        for events in [1, 0, 7] {
+            let more = arriving.take(chunk(1, true, events, false), 100, now);
+            assert!(matches!(more, Ok(Taken::More)), "{more:?}");
+        }
+        let waiting = arriving.bytes();
+        let Ok(Taken::Whole(batch)) = arriving.take(chunk(1, false, 0, true), 100, now) else {
+            panic!("the last chunk");
+        };
+        let cost: usize = batch.events.iter().map(EventData::cost_bytes).sum();
+        let payload: usize = batch.events.iter().map(EventData::payload_bytes).sum();
+        assert_eq!((batch.cost_bytes(), batch.payload_bytes), (cost, payload));
+        assert_eq!((waiting, arriving.bytes()), (cost, 0));
+    }
+
+    #[test]
+    fn batches_that_wait_too_long_are_refused_once() {
+        let begun = Instant::now();
+        let later = begun + Duration::from_secs(1);
+        let mut arriving = Arriving::default();
+        for (batch, time) in [(1, begun), (2, later)] {
+            let more = arriving.take(chunk(batch, true, 1, false), 100, time);
+            assert!(matches!(more, Ok(Taken::More)), "{more:?}");
+        }
+        assert_eq!(arriving.oldest(), Some(begun));
+        let late = arriving.refuse_begun_by(begun, &Refusal::deadline());
+        let [answer] = late.as_slice() else {
+            panic!("{late:?}");
+        };
+        let first = ids::uuid(Uuid::from_u128(1), UuidForm::Structured);
+        assert_eq!(answer.correlation_id, Some(first));
+        assert_eq!(arriving.oldest(), Some(later));
+        let passed = arriving.take(chunk(1, false, 1, true), 100, later);
+        assert!(matches!(passed, Ok(Taken::More)), "{passed:?}");
+        assert_eq!(
+            arriving.refuse_begun_by(later, &Refusal::deadline()).len(),
+            1
+        );
+        assert_eq!((arriving.bytes(), arriving.oldest()), (0, None));
     }
 
     #[test]

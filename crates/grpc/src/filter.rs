@@ -45,16 +45,19 @@ impl ClientFilter {
                 ));
             }
         };
-        if let (Of::Stream, true, [index]) = (of, regex.is_empty(), prefix.as_slice())
-            && index.starts_with(INDEX_PREFIX)
-        {
-            return Err(Refusal::no_index(index));
+        let index = match (of, prefix.as_slice()) {
+            (Of::Stream, [name]) if regex.is_empty() && name.starts_with(INDEX_PREFIX) => {
+                Some(name.clone())
+            }
+            _ => None,
+        };
+        // What is too long is refused as that.
+        let pattern = pattern(of, regex, prefix)?;
+        if let Some(name) = index {
+            return Err(Refusal::no_index(&name));
         }
         let interval = u64::from(options.checkpoint_interval_multiplier).saturating_mul(window);
-        Ok(Self {
-            pattern: pattern(of, regex, prefix)?,
-            interval,
-        })
+        Ok(Self { pattern, interval })
     }
 
     /// Returns how many events a subscription reads between two checkpoints.
@@ -104,6 +107,7 @@ mod tests {
     use super::*;
     use crate::event::tests::event;
     use crate::messages::shared::Empty;
+    use crate::refusal::Code;
 
     #[test]
     fn a_filter_has_a_pattern_and_a_pace() {
@@ -135,6 +139,10 @@ mod tests {
         let index = by_name(&["$idx-all"]).expect_err("no such index");
         assert_eq!(index.exception_name(), Some("index-not-found"));
         assert!(by_name(&["$idx-all", "cart-"]).is_ok());
+        let long = format!("$idx-{}", "a".repeat(100_000));
+        let too_long = by_name(&[&long]).expect_err("too long for a filter");
+        assert_eq!(too_long.code, Code::InvalidArgument);
+        assert_eq!(too_long.exception_name(), None);
         for (expression, window) in [
             (expression("", &[]), count),
             (expression("(", &[]), count),

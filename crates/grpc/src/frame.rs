@@ -7,6 +7,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::refusal::{Code, Refusal};
+use crate::request::{Request, unreadable};
 
 /// Number of bytes before each message.
 const HEAD_BYTES: usize = 5;
@@ -33,6 +34,11 @@ impl Frames {
             message: None,
             missing: 0,
         }
+    }
+
+    /// Sets the most bytes of the messages that are still to begin.
+    pub fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
     }
 
     /// Returns how many bytes are kept of a message that is not whole yet.
@@ -122,13 +128,13 @@ pub fn framed(message: &impl Message) -> Bytes {
     out.freeze()
 }
 
-/// Reads a message.
+/// Reads a message. Its elements are counted before it is decoded.
 ///
 /// # Errors
-/// `InvalidArgument` if the bytes are no such message.
-pub fn read<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
-    M::decode(bytes)
-        .map_err(|error| Refusal::invalid(format!("the message cannot be read: {error}")))
+/// `InvalidArgument` if the bytes are no such message; `ResourceExhausted` if it has more elements than it may.
+pub fn read<M: Request>(bytes: Bytes) -> Result<M, Refusal> {
+    M::check(&bytes)?;
+    M::decode(bytes).map_err(unreadable)
 }
 
 #[cfg(test)]

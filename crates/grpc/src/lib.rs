@@ -20,6 +20,7 @@ pub mod ids;
 mod instead;
 pub mod proposed;
 pub mod refusal;
+pub mod request;
 pub mod stored;
 pub mod timeout;
 pub mod v2;
@@ -29,6 +30,7 @@ mod generated;
 
 pub use expected::Expected;
 pub use refusal::{Code, Refusal};
+pub use request::Request;
 
 /// Result with a refusal.
 pub type Result<T> = std::result::Result<T, Refusal>;

@@ -44,6 +44,18 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
+/// Why a server cannot do now what is asked for. Version 2 of the protocol tells these apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unable {
+    /// The server cannot reach its store, or is not ready for another reason.
+    #[default]
+    NotReady,
+    /// The server has no memory or no place for it.
+    Overloaded,
+    /// The server is stopping.
+    Stopping,
+}
+
 /// The error with which a call ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
@@ -55,11 +67,15 @@ pub struct Refusal {
     pub trailers: Vec<(&'static str, String)>,
     /// Details that stand in `grpc-status-details-bin`. Errors of the second version of the protocol have them.
     pub details: Vec<Any>,
+    /// Why the server cannot do it now. It means something with `Unavailable` alone.
+    pub(crate) unable: Unable,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// Most bytes of the value of a trailer, before characters are encoded. No name of a stream is longer.
+const TRAILER_BYTES_MAX: usize = 1_024;
 /// Name of the trailer that names the exception.
 const EXCEPTION: &str = "exception";
 
@@ -75,6 +91,7 @@ impl Refusal {
             message: message.into(),
             trailers: Vec::new(),
             details: Vec::new(),
+            unable: Unable::NotReady,
         }
     }
 
@@ -105,7 +122,19 @@ impl Refusal {
     /// Refuses what the server has no memory or no place for now.
     #[must_use]
     pub fn overloaded(detail: impl std::fmt::Display) -> Self {
-        Self::unavailable(format!("Server Is Too Busy: {detail}"))
+        Self {
+            unable: Unable::Overloaded,
+            ..Self::unavailable(format!("Server Is Too Busy: {detail}"))
+        }
+    }
+
+    /// Refuses what a server that is stopping does not begin or go on with.
+    #[must_use]
+    pub fn stopping() -> Self {
+        Self {
+            unable: Unable::Stopping,
+            ..Self::unavailable("the server is stopping")
+        }
     }
 
     /// Refuses what another node does. Clients connect to that node and call again.
@@ -145,10 +174,12 @@ impl Refusal {
         self
     }
 
-    /// Adds a trailer.
+    /// Adds a trailer. A value longer than 1,024 bytes is cut: the client may have sent it, and clients refuse long heads.
     #[must_use]
     pub fn trailer(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.trailers.push((name, value.into()));
+        let mut value = value.into();
+        value.truncate(value.floor_char_boundary(TRAILER_BYTES_MAX));
+        self.trailers.push((name, value));
         self
     }
 
@@ -370,6 +401,18 @@ mod tests {
             trailers["grpc-message"],
             "Event stream 'gr%C3%B6%C3%9Fe%251' is deleted."
         );
+    }
+
+    /// The id of a scavenge came back as a trailer however long it was, which no client takes. Goal: values are cut, and
+    /// never in the middle of a character.
+    #[test]
+    fn trailers_have_a_longest_value() {
+        let refusal = Refusal::no_scavenge(&format!("x{}", "ö".repeat(10_000)));
+        let id = refusal.trailer_value("scavenge-id").expect("a value");
+        assert_eq!((id.len(), id.chars().count()), (1_023, 512));
+        let name = "s".repeat(TRAILER_BYTES_MAX);
+        let refusal = Refusal::stream_deleted(&StreamId::new(name.as_str()).expect("valid"));
+        assert_eq!(refusal.trailer_value("stream-name"), Some(name.as_str()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::messages::v2::errors::{
     StreamTombstonedErrorDetails, consistency_violation,
 };
 use crate::messages::v2::{AppendRecord, SchemaFormat};
-use crate::refusal::{Code, Refusal, detail};
+use crate::refusal::{Code, Refusal, Unable, detail};
 
 /// How deep the values of properties may be nested. The limit of the decoder is 100.
 const DEPTH_MAX: usize = 64;
@@ -256,7 +256,14 @@ pub fn detailed(mut refusal: Refusal, operation: &str) -> Refusal {
     let (reason, own) = match refusal.code {
         Code::PermissionDenied => ("ACCESS_DENIED", Some(access_denied(operation))),
         Code::DeadlineExceeded => ("OPERATION_TIMEOUT", None),
-        Code::Unavailable => ("SERVER_NOT_READY", None),
+        Code::Unavailable => (
+            match refusal.unable {
+                Unable::NotReady => "SERVER_NOT_READY",
+                Unable::Overloaded => "SERVER_OVERLOADED",
+                Unable::Stopping => "SERVER_SHUTTING_DOWN",
+            },
+            None,
+        ),
         Code::InvalidArgument => ("BAD_REQUEST", Some(bad_request("", &refusal.message))),
         _ => return refusal,
     };
@@ -512,6 +519,27 @@ mod tests {
             assert_eq!(
                 refusal.details.last().expect("a detail").type_url,
                 "type.googleapis.com/google.rpc.BadRequest"
+            );
+        }
+    }
+
+    /// An overload and a server that stops were told as a server that is not ready yet. Goal: they have their own reasons.
+    #[test]
+    fn refusals_of_any_call_have_their_reasons() {
+        use prost::Message;
+        for (refusal, reason) in [
+            (Refusal::unavailable("x"), "SERVER_NOT_READY"),
+            (Refusal::overloaded("x"), "SERVER_OVERLOADED"),
+            (Refusal::stopping(), "SERVER_SHUTTING_DOWN"),
+            (Refusal::deadline(), "OPERATION_TIMEOUT"),
+            (Refusal::access_denied(), "ACCESS_DENIED"),
+            (Refusal::invalid("x"), "BAD_REQUEST"),
+        ] {
+            let detailed = detailed(refusal, "AppendRecords");
+            let info = ErrorInfo::decode(detailed.details[0].value.as_slice()).expect("a message");
+            assert_eq!(
+                (info.reason.as_str(), info.domain.as_str()),
+                (reason, "server")
             );
         }
     }

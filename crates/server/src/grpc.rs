@@ -56,19 +56,20 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let metrics = state.clone();
+    let path = parts.uri.path();
     let answer = match admit(&state, &parts, from).await {
-        Err(refusal) => reply::refuse(&refusal),
+        Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
             let call = GrpcCall::new(state, admitted, from, &parts, body);
             let deadline = call.deadline();
-            match reply::in_time(deadline, dispatch(parts.uri.path(), call)).await {
+            match reply::in_time(deadline, dispatch(path, call)).await {
                 Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
                 Ok(Reply::Finite(messages)) => {
                     let mut answer = reply::answer(messages, deadline);
                     answer.body_mut().guards().request = Some(ticket);
                     answer
                 }
-                Err(refusal) => reply::refuse(&refusal),
+                Err(refusal) => refuse(path, refusal),
             }
         }
     };
@@ -79,6 +80,14 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
         begun.elapsed(),
     );
     answer
+}
+
+/// Makes the answer that is a refusal. In the second version of the protocol it has details, whatever refused the call.
+fn refuse(path: &str, refusal: Refusal) -> Answer {
+    reply::refuse(&match path.strip_prefix(STREAMS_V2) {
+        Some(method) => gesta_grpc::v2::detailed(refusal, method),
+        None => refusal,
+    })
 }
 
 /// Paths of the calls that anybody may make. Clients make them before they say who they are.
@@ -113,7 +122,7 @@ fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
     match problem.status().as_u16() {
         401 => Refusal::unauthenticated(),
         403 => Refusal::access_denied(),
-        503 => Refusal::overloaded(detail),
+        503 if problem.kind == crate::problem::OVERLOADED => Refusal::overloaded(detail),
         500..600 => Refusal::unavailable(detail),
         413 => Refusal::new(gesta_grpc::Code::ResourceExhausted, detail),
         _ => Refusal::invalid(detail),
@@ -162,12 +171,11 @@ async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
 const STREAMS_V2: &str = "/kurrentdb.protocol.v2.streams.StreamsService/";
 
 async fn of_streams_v2(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
-    let answer = match method {
+    match method {
         "AppendSession" => v2::append_session(&mut call).await,
         "AppendRecords" => v2::append_records(&mut call).await,
         _ => Err(Refusal::unimplemented(path)),
-    };
-    answer.map_err(|refusal| gesta_grpc::v2::detailed(refusal, method))
+    }
 }
 
 /// Beginning of the paths of the calls of operators.

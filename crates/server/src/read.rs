@@ -292,6 +292,8 @@ struct Lines {
     links: Links,
     /// Number of events that may still be sent.
     left: usize,
+    /// True if the last page had no event that the caller may see.
+    was_empty: bool,
     end: bool,
 }
 
@@ -309,6 +311,7 @@ impl Lines {
                 self.page().await?
             };
             self.left = self.left.saturating_sub(count);
+            self.was_empty = count == 0;
             held.grow(lines.len())?;
             if !lines.is_empty() {
                 return Ok(Some((lines, held)));
@@ -320,15 +323,22 @@ impl Lines {
     /// Reads a page. Returns the number of its events, and the events as lines.
     async fn page(&mut self) -> gesta_core::Result<(usize, Bytes)> {
         let store = &*self.store;
-        let limit = self.left.min(PAGE_EVENTS);
+        // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
+        // of a few.
+        let limit = match self.was_empty {
+            true => PAGE_EVENTS,
+            false => self.left.min(PAGE_EVENTS),
+        };
         match self.links {
             Links::AsTheyAre => {
-                let (events, end) = self.reader.page(store, limit).await?;
+                let (mut events, end) = self.reader.page(store, limit).await?;
+                events.truncate(self.left);
                 self.end = end;
                 Ok((events.len(), event::write_lines(&events)))
             }
             Links::Followed => {
-                let (events, end) = self.reader.resolved_page(store, limit).await?;
+                let (mut events, end) = self.reader.resolved_page(store, limit).await?;
+                events.truncate(self.left);
                 self.end = end;
                 Ok((events.len(), event::write_resolved_lines(&events)))
             }
@@ -362,6 +372,7 @@ async fn lines(
         reader,
         links,
         left: limit.unwrap_or(usize::MAX),
+        was_empty: false,
         end: false,
     };
     let first = lines.next().await?;

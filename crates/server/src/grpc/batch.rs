@@ -1,14 +1,21 @@
 //! `BatchAppend`: batches on one long call, several at once, which are answered as they are stored.
+//!
+//! What arrives counts against the whole budget, not against the share of subscriptions: batches are how most clients
+//! append, and that share would keep from them the memory that is left for appends. Time bounds how long a client may
+//! hold it: a message that has begun must be whole, and a batch that has begun must have its last chunk, within
+//! `body_read_max`.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, FuturesUnordered, StreamExt};
 use gesta_grpc::batch::{Arriving, Batch, Taken};
 use gesta_grpc::messages::streams::{BatchAppendReq, BatchAppendResp};
-use gesta_grpc::{Refusal, frame};
+use gesta_grpc::{Code, Refusal, frame};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{GrpcCall, Requests};
@@ -69,15 +76,21 @@ impl Session {
             }
             let may_read = !self.closed && self.storing.len() < IN_FLIGHT_MAX;
             let wait_max = self.on.state.config.body_read_max;
+            let late_at = self
+                .arriving
+                .oldest()
+                .map(|begun| Instant::from_std(begun) + wait_max);
             tokio::select! {
                 Some(answer) = self.storing.next() => self.answers.push_back(answer),
+                // A client that is not read from cannot go on.
+                () = sleep_until(late_at), if late_at.is_some() && may_read => self.refuse_late(wait_max)?,
                 chunk = self.requests.next_within::<BatchAppendReq>(wait_max), if may_read => match chunk? {
                     Some(chunk) => self.take(chunk)?,
                     None => self.closed = true,
                 },
                 // What is being stored is answered first.
                 () = self.stopping.cancelled(), if self.storing.is_empty() => {
-                    return Err(Refusal::unavailable("the server is stopping"));
+                    return Err(Refusal::stopping());
                 }
             }
         }
@@ -92,8 +105,23 @@ impl Session {
         Ok(Some(out.freeze()))
     }
 
+    /// Refuses the batches that were begun longer ago than `time_max` and are not whole.
+    fn refuse_late(&mut self, time_max: Duration) -> Result<()> {
+        let Some(begun_by) = Instant::now().checked_sub(time_max) else {
+            return Ok(());
+        };
+        let refusal = Refusal::new(
+            Code::DeadlineExceeded,
+            format!("the batch was not whole within {} s", time_max.as_secs()),
+        );
+        let late = self.arriving.refuse_begun_by(begun_by.into_std(), &refusal);
+        self.answers.extend(late);
+        self.requests.hold(self.arriving.bytes())
+    }
+
     fn take(&mut self, chunk: BatchAppendReq) -> Result<()> {
-        match self.arriving.take(chunk, self.requests.last_bytes())? {
+        let now = Instant::now().into_std();
+        match self.arriving.take(chunk, self.requests.last_bytes(), now)? {
             Taken::More => {}
             Taken::Refused(answer) => self.answers.push_back(*answer),
             Taken::Whole(batch) => {
@@ -119,6 +147,14 @@ impl Session {
             self.requests.hold(self.arriving.bytes())?;
         }
         Ok(())
+    }
+}
+
+/// Waits until a time, or for ever.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

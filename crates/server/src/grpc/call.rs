@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gesta_core::{EventStore, limits};
+use gesta_core::EventStore;
 use gesta_grpc::frame::{self, Frames};
-use gesta_grpc::{Code, Refusal, timeout};
+use gesta_grpc::{Code, Refusal, Request, timeout};
 use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
-use prost::Message;
 use tokio::time::Instant;
 
 use super::claim::Backing;
@@ -20,9 +19,6 @@ use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
-
-/// Bytes of a message beside the largest append.
-const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// One call of gRPC.
 pub(crate) struct GrpcCall {
@@ -54,7 +50,7 @@ impl GrpcCall {
         let connection_name = connection_name.and_then(|name| name.to_str().ok());
         Self {
             connection_name: connection_name.unwrap_or_default().to_owned(),
-            requests: Requests::new(body, state.budget.reservation()),
+            requests: Requests::new(body, &state),
             state,
             admitted,
             from,
@@ -103,22 +99,23 @@ impl GrpcCall {
     }
 
     /// Reads the message of a call that has exactly one.
-    pub(crate) async fn message<M: Message + Default>(&mut self) -> Result<M> {
+    pub(crate) async fn message<M: Request>(&mut self) -> Result<M> {
         let requests = &mut self.requests;
-        in_read_time(&self.state, async {
-            let Some(message) = requests.next().await? else {
+        let message = in_read_time(&self.state, async {
+            let Some(message) = requests.next_whole::<M>(Duration::ZERO).await? else {
                 return Err(Refusal::invalid("the call has no message"));
             };
-            if requests.next::<M>().await?.is_some() {
+            if requests.next_whole::<M>(Duration::ZERO).await?.is_some() {
                 return Err(Refusal::invalid("the call must have one message only"));
             }
             Ok(message)
-        })
-        .await
+        });
+        // A message that is decoded may be much larger. None of them waits here for the end of its call.
+        frame::read(message.await?)
     }
 
     /// Reads the next of several messages; returns `None` after the last one.
-    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+    pub(crate) async fn next<M: Request>(&mut self) -> Result<Option<M>> {
         self.requests.next().await
     }
 }
@@ -142,6 +139,12 @@ pub(crate) async fn in_read_time<T>(
         })
 }
 
+fn stalled(time_max: Duration) -> Refusal {
+    let seconds = time_max.as_secs();
+    let text = format!("a message has begun, and the rest of it did not come within {seconds} s");
+    Refusal::new(Code::DeadlineExceeded, text)
+}
+
 /// The messages that a client sends.
 pub(crate) struct Requests {
     incoming: Incoming,
@@ -155,42 +158,62 @@ pub(crate) struct Requests {
     /// Number of bytes of `data` for which there was no room yet, and the time since which they wait.
     uncounted: usize,
     waiting_since: Option<Instant>,
+    /// Longest time that is waited for the rest of a message that has begun, and how long that was so far.
+    rest_max: Duration,
+    waited: Duration,
 }
 
 /// Time between two tries to get room.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Requests {
-    fn new(incoming: Incoming, held: Reservation) -> Self {
+    fn new(incoming: Incoming, state: &State) -> Self {
         Self {
             incoming,
             data: Bytes::new(),
-            frames: Frames::new(limits::APPEND_BYTES_MAX + MESSAGE_SLACK_BYTES),
-            held,
+            // The message that is asked for sets the maximum.
+            frames: Frames::new(0),
+            held: state.budget.reservation(),
             last_bytes: 0,
             uncounted: 0,
             waiting_since: None,
+            rest_max: state.config.body_read_max,
+            waited: Duration::ZERO,
         }
     }
 
+    /// Counts from now on against the share of subscriptions.
+    pub(crate) fn count_as_subscription(&mut self, state: &State) -> Result<()> {
+        self.held = state.budget.reservation_of_subscriptions();
+        self.hold(0)
+    }
+
     /// Reads the next message; returns `None` after the last one.
-    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+    pub(crate) async fn next<M: Request>(&mut self) -> Result<Option<M>> {
         self.next_within(Duration::ZERO).await
     }
 
     /// The next message, for which room is awaited for so long: meanwhile the client can send no more than its
     /// connection takes. May be dropped and called again.
-    pub(crate) async fn next_within<M: Message + Default>(
+    pub(crate) async fn next_within<M: Request>(
         &mut self,
         wait_max: Duration,
     ) -> Result<Option<M>> {
+        let message = self.next_whole::<M>(wait_max).await?;
+        message.map(frame::read).transpose()
+    }
+
+    /// Returns the bytes of the next message of type `M`, as [`Self::next_within`] does.
+    async fn next_whole<M: Request>(&mut self, wait_max: Duration) -> Result<Option<Bytes>> {
+        self.frames.set_bytes_max(M::BOUNDS.bytes_max);
         loop {
             self.count(wait_max).await?;
             if let Some(message) = self.frames.next(&mut self.data)? {
                 self.last_bytes = message.len();
-                return frame::read(message).map(Some);
+                self.waited = Duration::ZERO;
+                return Ok(Some(message));
             }
-            match self.receive().await? {
+            match self.receive_in_time().await? {
                 Some(data) => {
                     self.uncounted = data.len();
                     self.data = data;
@@ -230,24 +253,52 @@ impl Requests {
         held.map_err(|problem| refusal_of(&problem))
     }
 
-    async fn receive(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            let incoming = &mut self.incoming;
-            let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
-                    // Trailers of a request mean nothing.
-                    Err(_) => {}
-                },
-                Some(Err(error)) => {
-                    return Err(Refusal::new(
-                        Code::Cancelled,
-                        format!("the messages cannot be read: {error}"),
-                    ));
-                }
+    /// Waits for more bytes. A message that has begun holds the server's memory, so it must become whole in time. The
+    /// time in which the server does not read does not count.
+    async fn receive_in_time(&mut self) -> Result<Option<Bytes>> {
+        if self.frames.is_between() {
+            return receive(&mut self.incoming).await;
+        }
+        let left = self.rest_max.saturating_sub(self.waited);
+        let _counts = Stopwatch {
+            begun: Instant::now(),
+            total: &mut self.waited,
+        };
+        // What has come already is taken, however little time is left.
+        tokio::time::timeout(left, receive(&mut self.incoming))
+            .await
+            .unwrap_or_else(|_| Err(stalled(self.rest_max)))
+    }
+}
+
+/// Adds the time until it is dropped to a total.
+struct Stopwatch<'a> {
+    begun: Instant,
+    total: &'a mut Duration,
+}
+
+impl Drop for Stopwatch<'_> {
+    fn drop(&mut self) {
+        *self.total += self.begun.elapsed();
+    }
+}
+
+async fn receive(incoming: &mut Incoming) -> Result<Option<Bytes>> {
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
+        match frame {
+            None => return Ok(None),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Ok(Some(data)),
+                // Trailers of a request mean nothing.
+                Err(_) => {}
+            },
+            Some(Err(error)) => {
+                return Err(Refusal::new(
+                    Code::Cancelled,
+                    format!("the messages cannot be read: {error}"),
+                ));
             }
         }
     }

@@ -19,6 +19,7 @@ use super::reply::Reply;
 /// Carries out `StartScavenge`.
 pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     let request: StartScavengeReq = call.message().await?;
+    call.backing().check(Operation::Operate).await?;
     let options = request.options.unwrap_or_default();
     for (field, number) in [
         ("thread_count", options.thread_count),
@@ -29,8 +30,7 @@ pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
             return Err(Refusal::invalid(rule));
         }
     }
-    call.backing().check(Operation::Operate).await?;
-    tracing::info!("a scavenge was asked for: `gesta scavenge` removes what is hidden");
+    tracing::debug!(from = %call.from(), "a scavenge was asked for: `gesta scavenge` removes what is hidden");
     Ok(Reply::message(&ScavengeResp {
         scavenge_id: Uuid::new_v4().to_string(),
         scavenge_result: ScavengeResult::Started.into(),

@@ -272,6 +272,8 @@ struct Pages {
     pending: VecDeque<SharedEvent>,
     /// Number of events that may still be read.
     left: u64,
+    /// True if the last page had no event that is shown.
+    was_empty: bool,
     end: bool,
 }
 
@@ -296,6 +298,7 @@ impl Pages {
             view,
             pending: VecDeque::new(),
             left: count,
+            was_empty: false,
             end: false,
         }
     }
@@ -330,8 +333,9 @@ impl Pages {
     /// Reads a page of events, and leaves out those that do not pass.
     async fn fill(&mut self) -> std::result::Result<(), Failure> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-        // A filter drops events, so that more may have to be looked at than are wanted.
-        let limit = if self.filter.is_some() {
+        // Events are left out by a filter, for want of rights, or because they are hidden. Then more may have to be looked
+        // at than are wanted, and not in pages of a few.
+        let limit = if self.filter.is_some() || self.was_empty {
             PAGE_EVENTS
         } else {
             left.min(PAGE_EVENTS)
@@ -341,6 +345,7 @@ impl Pages {
             events.retain(|event| !is_hidden(event));
         }
         self.pass(&mut events).await?;
+        self.was_empty = events.is_empty();
         events.truncate(left);
         self.left -= u64::try_from(events.len()).unwrap_or(0);
         self.pending = events.into_iter().map(Arc::new).collect();
@@ -349,7 +354,7 @@ impl Pages {
 
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
         let turn = self.state.reads.acquire().await;
-        let _turn = turn.map_err(|_| Refusal::unavailable("the server is stopping"))?;
+        let _turn = turn.map_err(|_| Refusal::stopping())?;
         match self.reader.page(&*self.store, limit).await {
             Ok((events, end)) => {
                 self.end = end;

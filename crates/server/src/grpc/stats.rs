@@ -31,7 +31,7 @@ pub(crate) async fn stats(call: &mut GrpcCall) -> Result<Reply> {
         let state = &on.state;
         tokio::select! {
             () = state.stopping.cancelled() => {
-                Some((Err(Refusal::unavailable("the server is stopping")), None))
+                Some((Err(Refusal::stopping()), None))
             }
             _ = ticks.tick() => {
                 if let Err(refusal) = on.check(Operation::Observe).await {

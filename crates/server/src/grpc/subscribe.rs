@@ -235,7 +235,7 @@ impl Live {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => {
-                    return Err(Refusal::unavailable("the server is stopping"));
+                    return Err(Refusal::stopping());
                 }
                 next = subscription.next() => next,
             }

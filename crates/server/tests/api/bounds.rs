@@ -1,11 +1,14 @@
 //! Tests that everything that waits or is held has a maximum, and that stopping lets running requests finish.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use gesta_core::{AllPage, EventStore, ReadAll};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry, StartError};
+use gesta_testkit::{Around, Outer};
 
 use crate::client::{Server, config, soon};
 use crate::gated::GatedStore;
@@ -415,4 +418,42 @@ async fn stopping_does_not_wait_for_ever() {
     store.appends_have_come(1).await;
     soon(server.handle.shutdown()).await;
     assert_eq!(running.rest().await, "");
+}
+
+/// A store that shows the events of one stream alone, as a caller without rights sees it, and counts its reads.
+struct Hiding {
+    inner: MemoryStore,
+    reads: AtomicUsize,
+}
+
+#[async_trait]
+impl Around for Hiding {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
+    async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let mut page = self.inner.read_all(request).await?;
+        page.events.retain(|event| event.stream.as_str() == "shown");
+        Ok(page)
+    }
+}
+
+/// Lines of a few events asked the store for as few at a time, however many the caller may not see. Goal: what is passed
+/// over is read in large pages, and no more is sent than was asked for.
+#[tokio::test]
+async fn events_that_a_caller_may_not_see_are_passed_over_in_large_pages() {
+    let store = Arc::new(Outer(Hiding {
+        inner: MemoryStore::new(),
+        reads: AtomicUsize::new(0),
+    }));
+    let server = Server::with(config(), store.clone()).await;
+    server.append("other", &["0"; 300]).await;
+    server.append("shown", &["1", "2", "3"]).await;
+    let before = store.reads.load(Ordering::SeqCst);
+    let lines = [("accept", "application/x-ndjson")];
+    let answer = server.send("GET", "/all?limit=2", &lines, "").await;
+    assert_eq!(answer.body.lines().count(), 2, "{answer:?}");
+    assert_eq!(store.reads.load(Ordering::SeqCst) - before, 2);
 }

@@ -1,8 +1,11 @@
 //! Tests what calls may hold, and what happens beyond that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use gesta_core::{Filter, StreamId};
+use gesta_groups::{Create, GroupId, Settings, Source};
 use gesta_grpc::frame;
 use gesta_grpc::messages::streams::BatchAppendResp;
 use gesta_grpc::messages::streams::batch_append_req::options::ExpectedStreamPosition;
@@ -13,7 +16,7 @@ use prost::Message;
 
 use crate::claims::{BATCHES, batch, proposed};
 use crate::client::Client;
-use crate::requests::{APPEND, READ, appending, following, reading};
+use crate::requests::{APPEND, GROUPS, READ, appending, consuming, following, reading};
 
 async fn with(config: Config) -> Client {
     Client::with(config, Arc::new(MemoryStore::new())).await
@@ -191,4 +194,96 @@ async fn a_message_that_is_announced_larger_than_allowed_is_refused_at_once() {
         (ended.code, ended.message().as_str()),
         (3, "the last message is cut")
     );
+}
+
+/// Two bytes of a message became an event of 160 bytes, whoever sent it. Goal: elements are counted before a message is
+/// decoded, and a message without events has little room from its head on.
+#[tokio::test]
+async fn messages_that_grow_when_they_are_decoded_are_refused() {
+    let client = Client::start().await;
+    let framed = |message: &[u8]| {
+        let length = u32::try_from(message.len()).expect("short");
+        Bytes::from([&[0], &length.to_be_bytes()[..], message].concat())
+    };
+    let message = framed(&[0x1a, 0].repeat(500_001));
+    let ended = client.call_bytes(BATCHES, &[], message).await;
+    assert_eq!(ended.code, 8, "{}", ended.message());
+    let head = Bytes::from_static(&[0, 0, 16, 0, 1]);
+    let ended = client.call_bytes(READ, &[], head).await;
+    assert_eq!(ended.code, 8, "{}", ended.message());
+    let ended = client.call(APPEND, &appending("cart-1", 2_000_000)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+}
+
+/// A client that sent the half of a message on a call without an end, and then nothing or next to nothing, held its
+/// bytes of the budget for ever. Goal: a message that has begun becomes whole in time, or its call ends.
+#[tokio::test]
+async fn a_message_that_does_not_become_whole_ends_its_call() {
+    let client = with(Config {
+        body_read_max: Duration::from_millis(200),
+        ..Config::default()
+    })
+    .await;
+    let create = Create {
+        group: GroupId::new(Source::Stream(StreamId::new("cart-1").expect("valid")), "g")
+            .expect("valid"),
+        settings: Settings::default(),
+        filter: Filter::ALL,
+    };
+    let groups = client.server.groups();
+    groups.create(create).await.expect("made");
+    let consume = format!("{GROUPS}/Read");
+    for (path, begun) in [(BATCHES, Bytes::new()), (&consume, consuming("cart-1"))] {
+        for half in [&[0, 0][..], &[0, 0, 0, 0, 9, 0]] {
+            let mut open = client.open(path, &[]).await;
+            open.send_bytes(begun.clone()).await;
+            open.send_bytes(Bytes::copy_from_slice(half)).await;
+            let ended = open.end().await;
+            assert_eq!(ended.code, 4, "{path}: {}", ended.message());
+            assert!(ended.message().contains("begun"), "{}", ended.message());
+        }
+    }
+    // One byte again and again does not help.
+    let mut open = client.open(BATCHES, &[]).await;
+    open.send_bytes(Bytes::from_static(&[0, 0, 1, 0, 0])).await;
+    let sender = open.sender.clone().expect("open");
+    let drip = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(50));
+        while sender.send(Bytes::from_static(&[0])).await.is_ok() {
+            ticks.tick().await;
+        }
+    });
+    let ended = open.end().await;
+    drip.abort();
+    assert_eq!(ended.code, 4, "{}", ended.message());
+}
+
+/// A batch whose last chunk never came held its bytes for ever. Goal: it is refused after a time, and its call goes on.
+#[tokio::test]
+async fn a_batch_that_does_not_become_whole_is_refused() {
+    let client = with(Config {
+        body_read_max: Duration::from_millis(200),
+        ..Config::default()
+    })
+    .await;
+    let any = || ExpectedStreamPosition::Any(());
+    let mut open = client.open(BATCHES, &[]).await;
+    let mut begun = batch("cart-1", any(), vec![proposed(100)]);
+    begun.is_final = false;
+    open.send(&begun).await;
+    let message = open.next().await.expect("the call goes on");
+    let answer = BatchAppendResp::decode(message).expect("an answer");
+    assert_eq!(answer.correlation_id, begun.correlation_id);
+    let Some(Outcome::Error(status)) = answer.result else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(status.code, 4, "{status:?}");
+    // Chunks that come later are passed over, and other batches are stored.
+    open.send(&begun).await;
+    let whole = batch("cart-1", any(), vec![proposed(100)]);
+    open.send(&whole).await;
+    let message = open.next().await.expect("the call goes on");
+    let answer = BatchAppendResp::decode(message).expect("an answer");
+    assert_eq!(answer.correlation_id, whole.correlation_id);
+    assert!(matches!(answer.result, Some(Outcome::Success(_))));
 }

@@ -1,8 +1,12 @@
 //! Tests what calls that write are told of a stream that is not as they claim, and what they cannot write.
 
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use gesta_grpc::ids::{self, UuidForm};
-use gesta_grpc::messages::rpc::Status;
+use gesta_grpc::messages::rpc::{ErrorInfo, Status};
 use gesta_grpc::messages::server_errors::AccessDeniedErrorDetails;
 use gesta_grpc::messages::shared::{
     Empty, MaximumAppendEventSizeExceeded, WrongExpectedVersion, wrong_expected_version,
@@ -20,10 +24,13 @@ use gesta_grpc::messages::streams::{
 use gesta_grpc::messages::v2::consistency_check::{self, StreamStateCheck};
 use gesta_grpc::messages::v2::errors::consistency_violation;
 use gesta_grpc::messages::v2::{self, errors};
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
 use prost::Message;
 use uuid::Uuid;
 
 use crate::client::Client;
+use crate::connection::Ended;
 use crate::requests::{APPEND, appending, bytes_of, identifier};
 
 pub(crate) const BATCHES: &str = "/event_store.client.streams.Streams/BatchAppend";
@@ -282,4 +289,33 @@ async fn a_refused_append_of_the_second_version_has_details() {
         let told: AccessDeniedErrorDetails = last_detail(&ended);
         assert_eq!(told.operation, method);
     }
+}
+
+/// Only refusals of the calls themselves had the details of version 2. Goal: so have those of the frame around them: a
+/// deadline that is over, a server that has no place.
+#[tokio::test]
+async fn refusals_before_a_call_have_details_too() {
+    let config = Config {
+        requests_in_flight_max: 1,
+        ..Config::default()
+    };
+    let client = Client::with(config, Arc::new(MemoryStore::new())).await;
+    let reason = |ended: &Ended| {
+        let text = ended.trailers["grpc-status-details-bin"].as_bytes();
+        let bytes = STANDARD_NO_PAD.decode(text).expect("base64");
+        let status = Status::decode(bytes.as_slice()).expect("a status");
+        let info = ErrorInfo::decode(status.details[0].value.as_slice()).expect("a message");
+        (ended.code, info.reason)
+    };
+    let waiting = client.open(RECORDS, &[("grpc-timeout", "1S")]).await;
+    // The first call has the only place once it has come.
+    let refused = loop {
+        let ended = client.call(SESSION, &[Empty {}]).await;
+        if ended.code == 14 {
+            break ended;
+        }
+    };
+    assert_eq!(reason(&refused), (14, "SERVER_OVERLOADED".to_owned()));
+    let late = waiting.end().await;
+    assert_eq!(reason(&late), (4, "OPERATION_TIMEOUT".to_owned()));
 }

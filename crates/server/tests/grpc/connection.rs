@@ -95,7 +95,7 @@ fn percent_decode(text: &str) -> String {
 
 /// A call that is going on.
 pub(crate) struct Open {
-    sender: Option<mpsc::Sender<Bytes>>,
+    pub(crate) sender: Option<mpsc::Sender<Bytes>>,
     answering: Option<JoinHandle<hyper::Result<Response<Incoming>>>>,
     answer: Option<Incoming>,
     frames: Frames,

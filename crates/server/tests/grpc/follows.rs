@@ -2,10 +2,12 @@
 //! place.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use gesta_core::{
-    DeleteKind, DeleteStream, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
-    SetStreamMetadata, StreamId, StreamMetadata,
+    AllPage, DeleteKind, DeleteStream, EventData, EventStore, EventStoreExt, EventType,
+    ExpectedRevision, ReadAll, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::ReadResp;
@@ -21,6 +23,7 @@ use gesta_grpc::messages::streams::read_req::options::{
 use gesta_grpc::messages::streams::read_resp::{CaughtUp, Content};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
+use gesta_testkit::{Around, Outer};
 use prost::Message;
 
 use crate::client::Client;
@@ -33,6 +36,13 @@ struct World {
     store: Arc<MemoryStore>,
 }
 
+async fn append(store: &dyn EventStore, stream: &str, count: usize) {
+    let event = || EventData::json(EventType::new("added").expect("valid"), "{}");
+    let events = (0..count).map(|_| event()).collect();
+    let appended = store.append_to(stream, ExpectedRevision::Any, events);
+    appended.await.expect("stored");
+}
+
 impl World {
     async fn new() -> Self {
         let store = Arc::new(MemoryStore::new());
@@ -41,10 +51,7 @@ impl World {
     }
 
     async fn append(&self, stream: &str, count: usize) {
-        let event = || EventData::json(EventType::new("added").expect("valid"), "{}");
-        let events = (0..count).map(|_| event()).collect();
-        let appended = self.store.append_to(stream, ExpectedRevision::Any, events);
-        appended.await.expect("stored");
+        append(&*self.store, stream, count).await;
     }
 
     async fn describe(&self, stream: &str) {
@@ -386,4 +393,45 @@ async fn an_index_is_not_found() {
         assert_eq!(ended.trailers["exception"], "index-not-found");
         assert_eq!(ended.trailers["index-name"], "$idx-ce-cart");
     }
+}
+
+/// A store that counts its reads of all events.
+struct Counting {
+    inner: MemoryStore,
+    reads: AtomicUsize,
+}
+
+#[async_trait]
+impl Around for Counting {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
+    async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.read_all(request).await
+    }
+}
+
+/// A read of one event asked the store for one event at a time, however many hidden ones lay before it. Goal: what is
+/// passed over is read in large pages.
+#[tokio::test]
+async fn events_that_are_not_shown_are_passed_over_in_large_pages() {
+    let store = Arc::new(Outer(Counting {
+        inner: MemoryStore::new(),
+        reads: AtomicUsize::new(0),
+    }));
+    let client = Client::with(Config::default(), store.clone()).await;
+    let group = "$persistentsubscription-$all::mail-checkpoint";
+    for (stream, count) in [(group, 300), ("cart-1", 3)] {
+        append(&*store, stream, count).await;
+    }
+    let before = store.reads.load(Ordering::SeqCst);
+    let options = Options {
+        count_option: Some(CountOption::Count(2)),
+        ..of_all(read_of("x"), None)
+    };
+    let ended = client.call(READ, &reading(options)).await;
+    assert_eq!((ended.code, ended.messages.len()), (0, 2));
+    assert_eq!(store.reads.load(Ordering::SeqCst) - before, 2);
 }

@@ -84,6 +84,8 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let following = crate::groups::following(group.source());
     let forbidden = call.admitted.until_forbidden(following).await?;
     let ticket = call.enter_subscriptions()?;
+    // From here on the call is one that may last for ever.
+    call.requests.count_as_subscription(&state)?;
     let identity = Identity {
         name: call.connection_name().to_owned(),
         ..Identity::default()

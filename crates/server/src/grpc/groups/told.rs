@@ -182,6 +182,7 @@ pub(super) fn refusal(error: &Error) -> Refusal {
         Error::ReplayRunning(group) => failed(Code::FailedPrecondition, text, group),
         Error::NoConsumer { group, .. } => of_group(Code::NotFound, text, group),
         Error::Overloaded(detail) => Refusal::overloaded(detail),
+        Error::Stopping => Refusal::stopping(),
         Error::Store(error) => Refusal::from(error),
         _ => Refusal::unavailable(text),
     }

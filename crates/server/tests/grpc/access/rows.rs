@@ -6,6 +6,7 @@ use bytes::Bytes;
 use gesta_grpc::ids;
 use gesta_grpc::messages::groups;
 use gesta_grpc::messages::monitoring::StatsReq;
+use gesta_grpc::messages::operations::{StartScavengeReq, start_scavenge_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::append_req;
 use gesta_grpc::messages::streams::batch_append_req::ProposedMessage;
@@ -392,6 +393,12 @@ fn calls_of_the_server() -> Vec<Row> {
         use_metadata: false,
         refresh_time_period_in_ms: 100,
     };
+    let negative = StartScavengeReq {
+        options: Some(start_scavenge_req::Options {
+            thread_count: -1,
+            start_from_chunk: 0,
+        }),
+    };
     let operations = |method: &str| format!("/event_store.client.operations.Operations/{method}");
     vec![
         (
@@ -400,6 +407,12 @@ fn calls_of_the_server() -> Vec<Row> {
             OPERATORS,
         ),
         (operations("StartScavenge"), nothing(), OPERATORS),
+        // Who may not ask for it is told so, whatever else is wrong.
+        (
+            operations("StartScavenge"),
+            same(bytes_of(&[negative])),
+            with(3, OPERATORS),
+        ),
         (operations("StopScavenge"), nothing(), with(5, OPERATORS)),
         (operations("MergeIndexes"), nothing(), OPERATORS),
         (
