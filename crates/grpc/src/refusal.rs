@@ -47,9 +47,11 @@ pub enum Code {
 /// Why a server cannot do now what is asked for. Version 2 of the protocol tells these apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Unable {
-    /// The server cannot reach its store, or is not ready for another reason.
+    /// The server is not ready for another reason than these.
     #[default]
     NotReady,
+    /// The server cannot reach its store. An append whose outcome is unknown counts too, whatever its status is.
+    StoreAway,
     /// The server has no memory or no place for it.
     Overloaded,
     /// The server is stopping.
@@ -67,7 +69,7 @@ pub struct Refusal {
     pub trailers: Vec<(&'static str, String)>,
     /// Details that stand in `grpc-status-details-bin`. Errors of the second version of the protocol have them.
     pub details: Vec<Any>,
-    /// Why the server cannot do it now. It means something with `Unavailable` alone.
+    /// Why the server cannot do it now. It means something with `Unavailable`, and with `Aborted` of an append.
     pub(crate) unable: Unable,
 }
 
@@ -93,6 +95,12 @@ impl Refusal {
             details: Vec::new(),
             unable: Unable::NotReady,
         }
+    }
+
+    /// Returns true if the call failed because the server cannot reach its store.
+    #[must_use]
+    pub fn is_store_away(&self) -> bool {
+        self.unable == Unable::StoreAway
     }
 
     /// Refuses a request that breaks a rule.
@@ -352,6 +360,10 @@ impl From<&Error> for Refusal {
             ErrorKind::Overloaded(detail) => Self::overloaded(detail),
             ErrorKind::Unauthenticated(_) => Self::unauthenticated(),
             ErrorKind::Forbidden(_) => Self::access_denied(),
+            kind @ (ErrorKind::Unavailable(_) | ErrorKind::OutcomeUnknown(_)) => Self {
+                unable: Unable::StoreAway,
+                ..Self::new(code(kind), kind.to_string())
+            },
             kind => Self::new(code(kind), kind.to_string()),
         }
     }
@@ -389,6 +401,16 @@ mod tests {
 
     fn cart() -> StreamId {
         StreamId::new("größe%1").expect("valid")
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_told_from_a_server_that_is_full() {
+        let is_away = |kind: ErrorKind| Refusal::from(Error::new(kind)).is_store_away();
+        assert!(is_away(ErrorKind::Unavailable("away".into())));
+        assert!(is_away(ErrorKind::OutcomeUnknown("lost".into())));
+        assert!(!is_away(ErrorKind::Overloaded("full".into())));
+        assert!(!is_away(ErrorKind::StreamNotFound(cart())));
+        assert!(!Refusal::stopping().is_store_away());
     }
 
     #[test]

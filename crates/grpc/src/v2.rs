@@ -258,7 +258,7 @@ pub fn detailed(mut refusal: Refusal, operation: &str) -> Refusal {
         Code::DeadlineExceeded => ("OPERATION_TIMEOUT", None),
         Code::Unavailable => (
             match refusal.unable {
-                Unable::NotReady => "SERVER_NOT_READY",
+                Unable::NotReady | Unable::StoreAway => "SERVER_NOT_READY",
                 Unable::Overloaded => "SERVER_OVERLOADED",
                 Unable::Stopping => "SERVER_SHUTTING_DOWN",
             },

@@ -25,7 +25,7 @@ mod v2;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use gesta_grpc::Refusal;
+use gesta_grpc::{Code, Refusal};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
@@ -33,6 +33,7 @@ use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
 use crate::api::{self, Admitted, Answer};
+use crate::body::MessageSource;
 use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
@@ -55,14 +56,16 @@ pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
 pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Incoming>) -> Answer {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
-    let metrics = state.clone();
+    let noted = state.clone();
     let path = parts.uri.path();
     let answer = match admit(&state, &parts, from).await {
         Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
             let call = GrpcCall::new(state, admitted, from, &parts, body);
             let deadline = call.deadline();
-            match reply::in_time(deadline, dispatch(path, call)).await {
+            let outcome = reply::in_time(deadline, dispatch(path, call)).await;
+            note(&noted, path, &outcome);
+            match outcome {
                 Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
                 Ok(Reply::Finite(messages)) => {
                     let mut answer = reply::answer(messages, deadline);
@@ -73,13 +76,32 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
             }
         }
     };
-    metrics.metrics.request(
+    noted.metrics.request(
         "POST",
         Route::Grpc,
         answer.status().as_u16(),
         begun.elapsed(),
     );
     answer
+}
+
+/// Notes whether the store has answered, so that the log tells when calls begin to fail because it is away. What stored
+/// data cannot be read is told each time.
+fn note(state: &State, path: &str, outcome: &Result<Reply>) {
+    match outcome {
+        Err(refusal) if refusal.is_store_away() => {
+            tracing::debug!(path, refusal.message, "call failed");
+            state.readiness.request_failed(path, &refusal.message);
+        }
+        Err(refusal) if refusal.code == Code::DataLoss => {
+            tracing::error!(path, refusal.message, "call failed");
+        }
+        // Messages that are made on the way ask the store later.
+        Ok(Reply::Finite(MessageSource::Framed(_))) if !PUBLIC.contains(&path) => {
+            state.readiness.request_succeeded();
+        }
+        _ => {}
+    }
 }
 
 /// Makes the answer that is a refusal. In the second version of the protocol it has details, whatever refused the call.

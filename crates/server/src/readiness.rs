@@ -51,11 +51,10 @@ impl Readiness {
     }
 
     /// Notes that a request has failed because the store is away.
-    pub(crate) fn request_failed(&self, problem: &Problem) {
+    pub(crate) fn request_failed(&self, problem: &str, detail: &str) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_failed.store(true, Ordering::Relaxed);
         if failures.fails() {
-            let (problem, detail) = (problem.kind.name, &problem.detail);
             tracing::warn!(
                 problem,
                 detail,

@@ -46,7 +46,10 @@ pub(crate) async fn answer(
         None => Err(no_such_call(&parts, &matched)),
     };
     match &answer {
-        Err(problem) if problem.store_is_away() => state.readiness.request_failed(problem),
+        Err(problem) if problem.store_is_away() => {
+            let (kind, detail) = (problem.kind.name, &problem.detail);
+            state.readiness.request_failed(kind, detail);
+        }
         Ok(_) if route.asks_store() => state.readiness.request_succeeded(),
         _ => {}
     }

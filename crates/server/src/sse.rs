@@ -240,7 +240,8 @@ impl Events {
 
     fn end(&mut self, problem: &Problem) {
         if problem.store_is_away() {
-            self.state.readiness.request_failed(problem);
+            let (kind, detail) = (problem.kind.name, &problem.detail);
+            self.state.readiness.request_failed(kind, detail);
         }
         self.out.extend_from_slice(b"event: error\ndata: ");
         self.out.extend_from_slice(&problem.to_json());
