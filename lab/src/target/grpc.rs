@@ -178,7 +178,7 @@ impl Messages {
 
 /// What a message says.
 fn read<M: prost::Message + Default>(message: Bytes) -> Result<M> {
-    frame::read(message).or_else(|refusal| fail(format!("{refusal:?}")))
+    M::decode(message).or_else(|error| fail(error.to_string()))
 }
 
 fn identifier(stream: &str) -> Option<StreamIdentifier> {
