@@ -313,8 +313,10 @@ async fn the_log_tells_what_was_refused_and_no_secret() {
     world
         .status("PUT", "/streams/a/metadata", &basic("root"), "{}")
         .await;
-    let groups = world.status("PUT", "/streams/a/groups/readers", &basic("root"), "{}");
-    assert_eq!(groups.await, 201);
+    let made = world
+        .status("PUT", "/streams/a/groups/readers", &basic("root"), "{}")
+        .await;
+    assert_eq!(made, 201);
     let refused = logged.with("gesta::audit");
     assert!(
         refused
