@@ -39,9 +39,9 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Returns true if a batch that leaves now is the first one of a connection. Under a load that never rests, no batch
-    /// is ever under way alone. So an empty batch goes before the first one, and its answer is late by the distance
-    /// alone.
+    /// Returns true if a batch that leaves now is the first one of a connection. Under a load that never rests, no
+    /// batch is ever under way alone. So an empty batch goes before the first one, and its answer is late by the
+    /// distance alone.
     fn is_distance_unknown(&self) -> bool {
         let measures = self.setting.in_flight_max > 1;
         measures && self.in_flight.is_empty() && self.pace.round_trip().is_none()

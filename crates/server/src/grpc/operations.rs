@@ -30,7 +30,7 @@ pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
             return Err(Refusal::invalid(rule));
         }
     }
-    tracing::debug!(from = %call.from(), "a scavenge was asked for: `gesta scavenge` removes what is hidden");
+    done(call, "StartScavenge");
     Ok(Reply::message(&ScavengeResp {
         scavenge_id: Uuid::new_v4().to_string(),
         scavenge_result: ScavengeResult::Started.into(),
@@ -49,6 +49,7 @@ pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
 pub(crate) async fn merge_indexes(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::Operate).await?;
+    done(call, "MergeIndexes");
     Ok(Reply::message(&Empty {}))
 }
 
@@ -68,7 +69,15 @@ pub(crate) async fn set_priority(call: &mut GrpcCall, path: &str) -> Result<Repl
 async fn alone(call: &GrpcCall, path: &str) -> Result<Reply> {
     call.backing().check(Operation::Operate).await?;
     match call.state.cluster {
-        None => Ok(Reply::message(&Empty {})),
+        None => {
+            done(call, path.rsplit('/').next().unwrap_or(path));
+            Ok(Reply::message(&Empty {}))
+        }
         Some(_) => Err(Refusal::unimplemented(path)),
     }
+}
+
+/// Writes to the audit log what an operator has asked for.
+fn done(call: &GrpcCall, what: &str) {
+    call.admitted.done(&call.state, Operation::Operate, what);
 }

@@ -440,8 +440,8 @@ impl Around for Hiding {
     }
 }
 
-/// Lines of a few events asked the store for as few at a time, however many the caller may not see. Goal: what is passed
-/// over is read in large pages, and no more is sent than was asked for.
+/// Lines of a few events asked the store for as few at a time, however many the caller may not see. Goal: what is
+/// passed over is read in large pages, and no more is sent than was asked for.
 #[tokio::test]
 async fn events_that_a_caller_may_not_see_are_passed_over_in_large_pages() {
     let store = Arc::new(Outer(Hiding {

@@ -23,8 +23,8 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
 }
 
 /// Empty batches pass, and the others do not: a disk that has stalled, a path that loses large packets. The empty batch
-/// before the first one of each connection ended the fault, so readiness was green between any two losses, and each loss
-/// was logged anew. Nor was there a pause between them.
+/// before the first one of each connection ended the fault, so readiness was green between any two losses, and each
+/// loss was logged anew. Nor was there a pause between them.
 #[test]
 fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
     let mut d = Driver::running(Config::default(), 64);
