@@ -19,8 +19,9 @@ use crate::factory::StoreFactory;
 pub use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
 pub use gesta_core::ErrorKind;
 
-/// How long a case waits for one thing to happen.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+/// How long a case waits for one thing to happen. An unoptimised client takes 5 s for an append of the largest events
+/// (48 MB in base64), and half a minute beside other tests on slow processors.
+pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Waits for a future, but not for ever.
 ///
