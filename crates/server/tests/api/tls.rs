@@ -190,7 +190,10 @@ async fn files_are_read_again_when_they_change() {
         .iter()
         .enumerate()
     {
-        std::fs::write(&files.certificate, wrong).expect("written");
+        // In one step: an empty file on the way would be told too, and then not again as the third one.
+        let next = folder.path().join("next");
+        std::fs::write(&next, wrong).expect("written");
+        std::fs::rename(&next, &files.certificate).expect("replaced");
         told("cannot be used", times + 1).await;
         assert_ne!(info(&server, &old.client(None, &[])).await, "");
     }
