@@ -480,8 +480,8 @@ mod tests {
         assert_eq!(arriving.bytes(), 0);
     }
 
-    /// Refused batches counted as begun until their last chunk came, which most clients do not send. After 1,000 of them
-    /// the whole call ended. Goal: they do not count, and their number has a maximum.
+    /// Refused batches counted as begun until their last chunk came, which most clients do not send. After 1,000 of
+    /// them the whole call ended. Goal: they do not count, and their number has a maximum.
     #[test]
     fn refused_batches_leave_their_places() {
         let now = Instant::now();

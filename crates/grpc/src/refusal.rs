@@ -182,7 +182,8 @@ impl Refusal {
         self
     }
 
-    /// Adds a trailer. A value longer than 1,024 bytes is cut: the client may have sent it, and clients refuse long heads.
+    /// Adds a trailer. A value longer than 1,024 bytes is cut: the client may have sent it, and clients refuse long
+    /// heads.
     #[must_use]
     pub fn trailer(mut self, name: &'static str, value: impl Into<String>) -> Self {
         let mut value = value.into();
@@ -425,8 +426,8 @@ mod tests {
         );
     }
 
-    /// The id of a scavenge came back as a trailer however long it was, which no client takes. Goal: values are cut, and
-    /// never in the middle of a character.
+    /// The id of a scavenge came back as a trailer however long it was, which no client takes. Goal: values are cut,
+    /// and never in the middle of a character.
     #[test]
     fn trailers_have_a_longest_value() {
         let refusal = Refusal::no_scavenge(&format!("x{}", "ö".repeat(10_000)));

@@ -523,7 +523,8 @@ mod tests {
         }
     }
 
-    /// An overload and a server that stops were told as a server that is not ready yet. Goal: they have their own reasons.
+    /// An overload and a server that stops were told as a server that is not ready yet. Goal: they have their own
+    /// reasons.
     #[test]
     fn refusals_of_any_call_have_their_reasons() {
         use prost::Message;

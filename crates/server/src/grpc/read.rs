@@ -333,8 +333,8 @@ impl Pages {
     /// Reads a page of events, and leaves out those that do not pass.
     async fn fill(&mut self) -> std::result::Result<(), Failure> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-        // Events are left out by a filter, for want of rights, or because they are hidden. Then more may have to be looked
-        // at than are wanted, and not in pages of a few.
+        // Events are left out by a filter, for want of rights, or because they are hidden. Then more may have to be
+        // looked at than are wanted, and not in pages of a few.
         let limit = if self.filter.is_some() || self.was_empty {
             PAGE_EVENTS
         } else {
