@@ -37,6 +37,7 @@ use crate::body::MessageSource;
 use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
+use crate::problem;
 use crate::route::Route;
 use crate::state::State;
 
@@ -91,7 +92,11 @@ fn note(state: &State, path: &str, outcome: &Result<Reply>) {
     match outcome {
         Err(refusal) if refusal.is_store_away() => {
             tracing::debug!(path, refusal.message, "call failed");
-            state.readiness.request_failed(path, &refusal.message);
+            let kind = match refusal.code {
+                Code::Aborted => problem::OUTCOME_UNKNOWN,
+                _ => problem::UNAVAILABLE,
+            };
+            state.readiness.request_failed(kind.name, &refusal.message);
         }
         Err(refusal) if refusal.code == Code::DataLoss => {
             tracing::error!(path, refusal.message, "call failed");
