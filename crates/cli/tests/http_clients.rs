@@ -108,7 +108,10 @@ struct Consumer {
 impl Consumer {
     fn start(language: Language, server: &str, file: &Path) -> Self {
         let arguments = [server, file.to_str().unwrap()];
-        let mut command = language.program(language.count_items, &arguments);
+        Self::run(&mut language.program(language.count_items, &arguments))
+    }
+
+    fn run(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = std::sync::mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -316,6 +319,39 @@ fn a_consumer_survives_restarts(language: Language) {
     counts(r#"{"book":2,"ink":1,"pen":2}"#);
 }
 
+/// Goal: with a token in the environment the programs append to and follow a server with users; without one they are
+/// refused, and that is raised at once.
+fn a_server_with_users_is_told_the_token(language: Language) {
+    if !language.is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let arguments = ["--store", &store, "user", "add", "root", "--admin"];
+    let added = support::run_with_input(&arguments, "a long password\n");
+    assert!(added.status.success(), "{added:?}");
+    let token = succeed(&[
+        "--store", &store, "token", "create", "root", "--scope", "admin",
+    ]);
+    let server = Server::start(&store);
+
+    let mut refused = language.program(language.add_items, &[&server.url, "1", "book"]);
+    let refused = refused.output().unwrap();
+    assert!(!refused.status.success(), "{refused:?}");
+    let text = support::stderr(&refused);
+    assert!(text.contains("unauthenticated"), "{text}");
+
+    let mut adding = language.program(language.add_items, &[&server.url, "1", "book"]);
+    let added = adding.env("GESTA_TOKEN", token.trim()).output().unwrap();
+    assert_eq!(support::stdout(&added), "book: revision 0\n", "{added:?}");
+    let file = folder.path().join("counts");
+    let arguments = [server.url.as_str(), file.to_str().unwrap()];
+    let mut following = language.program(language.count_items, &arguments);
+    let consumer = Consumer::run(following.env("GESTA_TOKEN", token.trim()));
+    consumer.says("caught up");
+    assert_eq!(language.counts(&file).trim(), r#"{"book":1}"#);
+}
+
 macro_rules! tests {
     ($module:ident, $language:expr) => {
         mod $module {
@@ -337,6 +373,11 @@ macro_rules! tests {
             #[test]
             fn a_consumer_survives_restarts() {
                 super::a_consumer_survives_restarts($language);
+            }
+
+            #[test]
+            fn a_server_with_users_is_told_the_token() {
+                super::a_server_with_users_is_told_the_token($language);
             }
         }
     };

@@ -316,6 +316,21 @@ pub fn no_records() -> Refusal {
     bad("records", "must not be empty".into())
 }
 
+/// Makes the error of an append with more records than one may have.
+#[must_use]
+pub fn too_many_records(found: usize) -> Refusal {
+    let most = limits::APPEND_EVENTS_MAX;
+    bad("records", format!("must be at most {most}, found {found}"))
+}
+
+/// Makes the error of an append to more streams than one may write to.
+#[must_use]
+pub fn too_many_streams(found: usize) -> Refusal {
+    let most = limits::APPEND_STREAMS_MAX;
+    let rule = format!("must be of at most {most} streams, found {found}");
+    bad("records", rule)
+}
+
 /// Makes the error of a check whose number has no meaning, or that names a stream for the second time.
 #[must_use]
 pub fn bad_check(rule: String) -> Refusal {

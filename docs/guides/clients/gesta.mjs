@@ -1,6 +1,7 @@
 // A client of Gesta's HTTP API, in nothing but what Node.js 18 or newer has. Copy it into your program.
 //
 // `append` repeats an append until its outcome is known; `follow` resumes a subscription until it is told to stop.
+// A server with users is told the API token in the environment variable GESTA_TOKEN.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -32,7 +33,7 @@ export async function append(base, stream, events, { expected = "any", giveUpAft
   const withIds = events.map((event) => ({ id: randomUUID(), ...event }));
   const request = {
     method: "POST",
-    headers: { "Content-Type": "application/json" },
+    headers: { "Content-Type": "application/json", ...credentials() },
     body: JSON.stringify({ expected, events: withIds }),
   };
   const url = new URL(`${base}/streams/${encodeURIComponent(stream)}`);
@@ -68,7 +69,7 @@ export async function* follow(base, { after = "start", path = "/all", parameters
       timer = abortWhenSilent();
     };
     try {
-      const answer = await open(url, { signal: silence.signal });
+      const answer = await open(url, { headers: credentials(), signal: silence.signal });
       for await (const message of messages(answer.body, received)) {
         attempt = 0;
         if (message.event === "error") throw new Problem(message.data);
@@ -82,6 +83,11 @@ export async function* follow(base, { after = "start", path = "/all", parameters
     }
     await sleep(backOff(attempt));
   }
+}
+
+function credentials() {
+  const token = process.env.GESTA_TOKEN;
+  return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
 async function open(url, request) {

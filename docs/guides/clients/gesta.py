@@ -1,10 +1,12 @@
 """A client of Gesta's HTTP API, in nothing but Python's standard library (3.8 or newer). Copy it into your program.
 
 `append` repeats an append until its outcome is known; `follow` resumes a subscription until it is told to stop.
+A server with users is told the API token in the environment variable GESTA_TOKEN.
 """
 
 import http.client
 import json
+import os
 import random
 import time
 import urllib.error
@@ -39,7 +41,7 @@ def append(base, stream, events, expected="any", give_up_after=300):
     events = [{"id": str(uuid.uuid4()), **event} for event in events]
     body = json.dumps({"expected": expected, "events": events}).encode()
     url = f"{base}/streams/{urllib.parse.quote(stream, safe='')}"
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **_credentials()})
     deadline = time.monotonic() + give_up_after
     attempt = 0
     while True:
@@ -68,7 +70,7 @@ def follow(base, after="start", path="/all", **parameters):
     attempt = 0
     while True:
         query = urllib.parse.urlencode({**parameters, "after": after}, doseq=True)
-        request = urllib.request.Request(f"{base}{path}/subscribe?{query}")
+        request = urllib.request.Request(f"{base}{path}/subscribe?{query}", headers=_credentials())
         try:
             with _open(request, SILENCE_MAX) as answer:
                 for message in _messages(answer):
@@ -84,6 +86,11 @@ def follow(base, after="start", path="/all", **parameters):
             pass
         time.sleep(_back_off(attempt))
         attempt += 1
+
+
+def _credentials():
+    token = os.environ.get("GESTA_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _open(request, timeout):

@@ -1,10 +1,11 @@
 //! The second version of the protocol: appends to several streams at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gesta_access::Operation;
 use gesta_core::{
     Append, Appended, ErrorKind, EventData, ExpectedRevision, Revision, StreamAppend, StreamId,
+    limits,
 };
 use gesta_grpc::messages::v2::consistency_check::Type as Check;
 use gesta_grpc::messages::v2::{
@@ -45,9 +46,11 @@ pub(crate) async fn append_session(call: &mut GrpcCall) -> Result<Reply> {
 /// Reads all messages of a session.
 async fn session(call: &mut GrpcCall) -> Result<Vec<OfStream>> {
     let mut appends: Vec<OfStream> = Vec::new();
+    let mut named = HashSet::new();
+    let mut size = Size::default();
     while let Some(request) = call.next::<AppendRequest>().await? {
         let stream = v2::stream(&request.stream)?;
-        if appends.iter().any(|(named, ..)| *named == stream) {
+        if !named.insert(stream.clone()) {
             return Err(v2::stream_twice(&stream));
         }
         if request.records.is_empty() {
@@ -58,8 +61,8 @@ async fn session(call: &mut GrpcCall) -> Result<Vec<OfStream>> {
         let events = records.map(|record| v2::event(record, &stream));
         let mut events = events.collect::<Result<Vec<_>>>()?;
         proposed::own(&mut events, call.requests.last_bytes());
+        size.add(&events)?;
         appends.push((stream, expected, events));
-        check_size(appends.iter().map(|(_, _, events)| events))?;
     }
     Ok(appends)
 }
@@ -68,12 +71,31 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn check_size<'a>(appends: impl Iterator<Item = &'a Vec<EventData>>) -> Result<()> {
-    let bytes: usize = appends.flatten().map(EventData::payload_bytes).sum();
-    if bytes > gesta_core::limits::APPEND_BYTES_MAX {
-        return Err(v2::append_too_large(bytes));
+/// What a call appends. It is held against the limits of an append before the store is asked about any of its streams.
+#[derive(Debug, Default)]
+struct Size {
+    streams: usize,
+    events: usize,
+    bytes: usize,
+}
+
+impl Size {
+    /// Counts the events of one more stream.
+    fn add(&mut self, events: &[EventData]) -> Result<()> {
+        self.streams += 1;
+        self.events += events.len();
+        self.bytes += events.iter().map(EventData::payload_bytes).sum::<usize>();
+        if self.streams > limits::APPEND_STREAMS_MAX {
+            return Err(v2::too_many_streams(self.streams));
+        }
+        if self.events > limits::APPEND_EVENTS_MAX {
+            return Err(v2::too_many_records(self.events));
+        }
+        if self.bytes > limits::APPEND_BYTES_MAX {
+            return Err(v2::append_too_large(self.bytes));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 async fn store_session(on: &Backing, appends: Vec<OfStream>) -> Result<Appended> {
@@ -175,10 +197,11 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
         });
         appends[place].1.push(event);
     }
+    let mut size = Size::default();
     for (_, events) in &mut appends {
         proposed::own(events, call.requests.last_bytes());
+        size.add(events)?;
     }
-    check_size(appends.iter().map(|(_, events)| events))?;
     let checks = checks(request.checks, &places)?;
     let appended = store_records(&call.backing(), appends, &checks).await?;
     let revisions = appended.streams.iter().map(|stream| StreamRevision {
@@ -197,6 +220,7 @@ fn checks(
     written: &HashMap<StreamId, usize>,
 ) -> Result<Vec<(StreamId, i64)>> {
     let mut read: Vec<(StreamId, i64)> = Vec::new();
+    let mut checked = HashSet::new();
     for check in checks {
         let Some(Check::StreamState(check)) = check.r#type else {
             return Err(v2::bad_check("must be of the state of a stream".into()));
@@ -208,7 +232,7 @@ fn checks(
                 "must expect a revision, -1, -4, -5 or -6, found {expected}"
             )));
         }
-        if read.iter().any(|(named, _)| *named == stream) {
+        if !checked.insert(stream.clone()) {
             return Err(v2::bad_check(format!("name stream '{stream}' twice")));
         }
         if !written.contains_key(&stream) {

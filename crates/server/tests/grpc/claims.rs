@@ -291,6 +291,30 @@ async fn a_refused_append_of_the_second_version_has_details() {
     }
 }
 
+/// A session with more streams or records than an append may have was held against each stream of the store first.
+/// Goal: it is refused when the one too many comes, also while the session goes on.
+#[tokio::test]
+async fn a_session_is_refused_when_it_has_too_much() {
+    let client = Client::start().await;
+    let of_stream = |number: usize| session(&format!("cart-{number}"), Some(0));
+    let most = gesta_core::limits::APPEND_STREAMS_MAX;
+    let streams: Vec<_> = (0..=most).map(of_stream).collect();
+    let most = gesta_core::limits::APPEND_EVENTS_MAX;
+    let mut records = session("cart-1", None);
+    records.records = vec![records.records[0].clone(); most + 1];
+    for (asked, rule) in [
+        (streams, "must be of at most 1000 streams, found 1001"),
+        (vec![records], "must be at most 10000, found 10001"),
+    ] {
+        let mut call = client.open(SESSION, &[]).await;
+        call.send_bytes(bytes_of(&asked)).await;
+        // The client does not say that nothing more comes.
+        let ended = call.end().await;
+        assert_eq!(ended.code, 3, "{}", ended.message());
+        assert!(ended.message().contains(rule), "{}", ended.message());
+    }
+}
+
 /// Only refusals of the calls themselves had the details of version 2. Goal: so have those of the frame around them: a
 /// deadline that is over, a server that has no place.
 #[tokio::test]

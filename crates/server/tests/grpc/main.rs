@@ -21,5 +21,8 @@ mod connection;
 mod follows;
 mod groups;
 mod hostile;
+#[path = "../api/logged.rs"]
+mod logged;
 mod requests;
+mod told;
 mod users;
