@@ -339,7 +339,7 @@ fn a_server_with_users_is_told_the_token(language: Language) {
     let refused = refused.output().unwrap();
     assert!(!refused.status.success(), "{refused:?}");
     let text = support::stderr(&refused);
-    assert!(text.contains("unauthenticated"), "{text}");
+    assert!(text.contains("a token, must be given"), "{text}");
 
     let mut adding = language.program(language.add_items, &[&server.url, "1", "book"]);
     let added = adding.env("GESTA_TOKEN", token.trim()).output().unwrap();
