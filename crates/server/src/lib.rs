@@ -37,6 +37,7 @@ mod groups;
 mod grpc;
 mod host;
 mod lasting;
+mod lines;
 mod metrics;
 mod pages;
 mod placement;

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt};
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
-    Query, ReadAll, ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
+    AllFrom, Checkpoint, Direction, EventStoreExt, EventType, Filter, ListStreams, Query, ReadAll,
+    ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
 use gesta_wire::event::{self, Framing, write_resolved};
@@ -17,17 +16,14 @@ use gesta_wire::request::QueryBody;
 use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Answer, Call, json, with_type};
-use crate::body::{AnswerBody, BrokenOff, Reservation};
+use crate::api::{Answer, Call, json};
+use crate::body::Reservation;
 use crate::document;
+use crate::lines::{NDJSON, lines};
 use crate::pages::{PAGE_EVENTS, PageReader};
 use crate::problem::{self, Problem, Result};
-use crate::state::State;
 use crate::uri::{self, Parameters, percent_decode};
-
-const NDJSON: &str = "application/x-ndjson";
 
 /// Lists the parameters of a call with those that make a filter.
 macro_rules! with_filter {
@@ -168,7 +164,7 @@ fn document(bytes: Bytes, held: Reservation) -> Answer {
     answer
 }
 
-fn stopping(_: tokio::sync::AcquireError) -> Problem {
+pub(crate) fn stopping(_: tokio::sync::AcquireError) -> Problem {
     Problem::new(problem::UNAVAILABLE, "the server is stopping")
 }
 
@@ -282,121 +278,4 @@ pub(crate) fn links(parameters: &Parameters<'_>) -> Result<Links> {
             format!("must be true or false, found {}", shown(other)),
         )),
     }
-}
-
-/// What is left of an answer in lines.
-struct Lines {
-    state: Arc<State>,
-    store: Arc<dyn EventStore>,
-    reader: PageReader,
-    links: Links,
-    /// Number of events that may still be sent.
-    left: usize,
-    /// True if the last page had no event that the caller may see.
-    was_empty: bool,
-    end: bool,
-}
-
-/// A page as lines, and its share of the bytes in flight.
-type Page = (Bytes, Reservation);
-
-impl Lines {
-    /// Reads the next page as lines; returns `None` at the end.
-    async fn next(&mut self) -> Result<Option<Page>> {
-        while !self.end && self.left > 0 {
-            let mut held = self.state.budget.reservation();
-            let (count, lines) = {
-                let state = Arc::clone(&self.state);
-                let _turn = state.reads.acquire().await.map_err(stopping)?;
-                self.page().await?
-            };
-            self.left = self.left.saturating_sub(count);
-            self.was_empty = count == 0;
-            held.grow(lines.len())?;
-            if !lines.is_empty() {
-                return Ok(Some((lines, held)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Reads a page. Returns the number of its events, and the events as lines.
-    async fn page(&mut self) -> gesta_core::Result<(usize, Bytes)> {
-        let store = &*self.store;
-        // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
-        // of a few.
-        let limit = match self.was_empty {
-            true => PAGE_EVENTS,
-            false => self.left.min(PAGE_EVENTS),
-        };
-        match self.links {
-            Links::AsTheyAre => {
-                let (mut events, end) = self.reader.page(store, limit).await?;
-                events.truncate(self.left);
-                self.end = end;
-                Ok((events.len(), event::write_lines(&events)))
-            }
-            Links::Followed => {
-                let (mut events, end) = self.reader.resolved_page(store, limit).await?;
-                events.truncate(self.left);
-                self.end = end;
-                Ok((events.len(), event::write_resolved_lines(&events)))
-            }
-        }
-    }
-
-    /// Begins to read the next page in a task of its own.
-    fn read_next(mut self) -> NextPage {
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            let page = self.next().await;
-            (self, page)
-        }))
-    }
-}
-
-/// A page that is being read, with what is left of the answer after it.
-type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
-
-/// Answers with everything up to the end, or up to `limit` events, one event in each line. While a page is being sent
-/// the next one is read, and no more. The first page is read before the answer begins, so that the status tells what is
-/// wrong; an error that comes later breaks the answer off.
-async fn lines(
-    call: &Call<'_>,
-    reader: PageReader,
-    links: Links,
-    limit: Option<usize>,
-) -> Result<Answer> {
-    let mut lines = Lines {
-        state: call.state.clone(),
-        store: Arc::clone(call.store()),
-        reader,
-        links,
-        left: limit.unwrap_or(usize::MAX),
-        was_empty: false,
-        end: false,
-    };
-    let first = lines.next().await?;
-    let first = first.map(|(page, held)| (page, (held, lines.read_next())));
-    let (first, rest) = first.unzip();
-    // The share of a page is given back when the connection asks for the next one.
-    let rest = stream::unfold(rest, |state| async {
-        let (held, next_page) = state?;
-        drop(held);
-        let detail = match next_page.await {
-            Ok((lines, Ok(Some((page, held))))) => {
-                return Some((Ok(page), Some((held, lines.read_next()))));
-            }
-            Ok((_, Ok(None))) => return None,
-            Ok((_, Err(problem))) => problem.detail.clone(),
-            Err(error) => format!("a read ended early: {error}"),
-        };
-        tracing::warn!(detail, "answer breaks off");
-        Some((Err(BrokenOff::unavailable(detail)), None))
-    });
-    let parts = stream::iter(first.map(Ok)).chain(rest);
-    Ok(with_type(
-        StatusCode::OK,
-        HeaderValue::from_static(NDJSON),
-        AnswerBody::parts(parts),
-    ))
 }

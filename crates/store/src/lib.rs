@@ -11,7 +11,6 @@ mod all;
 mod begin;
 mod links;
 mod owner;
-mod read_ahead;
 mod scavenge;
 mod store;
 mod streams;

@@ -245,6 +245,29 @@ async fn many_subscribers_from_the_same_place_share_pages() {
     assert!(reads < 300, "{reads} reads for 100 subscribers");
 }
 
+/// What happened: a subscriber that catches up asked for a page only when it had sent the one before. Goal: the next
+/// page is read meanwhile, and no more.
+#[tokio::test]
+async fn the_next_page_is_read_while_one_is_used() {
+    let world = World::new(1);
+    let a = process(&world, small_ring(100));
+    a.append_together("cart-1", 10_000).await;
+    let before = a.faulty.calls().read_log;
+    let reads = || a.faulty.calls().read_log - before;
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
+    assert_eq!(positions(&mut subscription, 1).await, [1]);
+    while reads() < 2 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reads(), 2);
+    assert_eq!(positions(&mut subscription, 9_999).await, range(2..=10_000));
+    // 1,024 events are the largest page.
+    assert!(reads() <= 11, "{} reads", reads());
+}
+
 /// Goal: a database that is away for a while ends no subscription, whether it is live or catching up.
 #[tokio::test(start_paused = true)]
 async fn subscriptions_outlive_a_database_that_is_away() {

@@ -7,7 +7,6 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use gesta_core::backend::RunMode;
 use gesta_core::*;
 use gesta_memory::MemoryStore;
@@ -255,37 +254,6 @@ async fn a_filtered_page_looks_at_a_bounded_part() {
         let before = ours.faulty.calls().read_log;
         assert!(walk(ours.store.as_ref(), request).await.is_empty());
         assert_eq!(ours.faulty.calls().read_log - before, 3);
-    }
-}
-
-/// Goal: reading in advance gives the same events as reading page by page, in the order of each log.
-#[tokio::test]
-async fn reading_ahead_changes_nothing_but_the_speed() {
-    for logs in [1, 3] {
-        let world = World::new(logs);
-        let ours = process(&world, Config::default());
-        for i in 0..40 {
-            ours.append_together(&format!("plain-{i}"), 50).await;
-            ours.append_together(&format!("show-{i}"), 50).await;
-        }
-        let middle = ours.store.read_all(ReadAll::forwards().limit(700)).await;
-        let middle = middle.expect("readable").next;
-        for from in [AllFrom::Start, AllFrom::Checkpoint(middle), AllFrom::End] {
-            for filter in filters() {
-                let request = ReadAll::forwards()
-                    .from(from.clone())
-                    .limit(97)
-                    .filter(filter);
-                let expected = walk(ours.store.as_ref(), request.clone()).await;
-                let pages: Vec<_> = ours.store.read_ahead(request).collect().await;
-                let pages: Vec<AllPage> = pages.into_iter().map(|p| p.expect("read")).collect();
-                let (last, others) = pages.split_last().expect("at least one page");
-                assert!(last.end && others.iter().all(|page| !page.end));
-                assert!(pages.iter().all(|page| page.events.len() <= 97));
-                let events: Vec<_> = pages.into_iter().flat_map(|page| page.events).collect();
-                assert_eq!(shape(&by_log(events)), shape(&by_log(expected)));
-            }
-        }
     }
 }
 

@@ -23,6 +23,9 @@ use tokio_util::task::AbortOnDropHandle;
 pub(crate) const RETRY: BackOff = BackOff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Largest number of shared pages that are kept for other subscribers.
 const CACHED_MAX: usize = 16;
+/// Largest number of subscribers that catch up for whom pages are read ahead. The pages that they are sent and the ones
+/// after those are kept then.
+const AHEAD_SUBSCRIBERS_MAX: usize = CACHED_MAX / 2;
 /// Smallest bound on the page of one subscriber, in bytes.
 const PAGE_BYTES_MIN: usize = 64 * 1024;
 /// Largest bound on the page of one subscriber, in bytes. One event may be larger.
@@ -108,7 +111,8 @@ impl Pages {
         (bytes, 1 << events.ilog2())
     }
 
-    /// Reads all events after `after`, up to `to` or to an earlier position.
+    /// Reads all events after `after`, up to `to` or to an earlier position. Begins to read the page after it too, so
+    /// that the database works while the subscriber does.
     pub(crate) async fn all(
         &self,
         log: LogId,
@@ -118,21 +122,31 @@ impl Pages {
     ) -> Result<Arc<Page>> {
         let (bytes, events) = self.page_size();
         // Aligned ends bring subscribers from different places onto the same pages.
-        let aligned = (after.0 / events + 1).saturating_mul(events);
-        let to = to.min(Position(aligned));
-        let key = Key {
-            log,
-            generation,
-            after,
-            to,
+        let end_after = |after: Position| Position((after.0 / events + 1).saturating_mul(events));
+        let begin = |after, to| {
+            let key = Key {
+                log,
+                generation,
+                after,
+                to,
+            };
+            let reading = self.cached_or(key, || {
+                let slice = slice(log, after, to, Filter::ALL, events);
+                self.read_page(slice, bytes).boxed().shared()
+            });
+            (key, reading)
         };
-        let reading = self.cached_or(key, || {
-            let slice = slice(log, after, to, Filter::ALL, events);
-            self.read_page(slice, bytes).boxed().shared()
-        });
+        let (key, reading) = begin(after, end_after(after).min(to));
         let page = reading.await;
-        if page.is_err() {
-            self.lock().retain(|(cached, _)| *cached != key);
+        match &page {
+            Err(_) => self.lock().retain(|(cached, _)| *cached != key),
+            Ok(page) => {
+                let next = end_after(page.covered);
+                if next <= to && self.catching_up.load(Ordering::Relaxed) <= AHEAD_SUBSCRIBERS_MAX {
+                    // It is read by a task, and kept for whoever asks for it.
+                    drop(begin(page.covered, next));
+                }
+            }
         }
         page
     }

@@ -128,7 +128,7 @@ fn metadata(out: &mut Vec<u8>, bytes: &Bytes, framing: Framing) {
 }
 
 fn is_json(bytes: &[u8], framing: Framing) -> bool {
-    let one_line = || !bytes.iter().any(|b| matches!(b, b'\n' | b'\r'));
+    let one_line = || memchr::memchr2(b'\n', b'\r', bytes).is_none();
     (framing == Framing::Document || one_line())
         && serde_json::from_slice::<&RawValue>(bytes).is_ok()
         && !is_too_deep(bytes)
