@@ -15,9 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{Answer, Call, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
-use crate::pages::{PAGE_EVENTS, PageReader};
+use crate::pages::{Links, PAGE_EVENTS, PageReader};
 use crate::problem::{Problem, Result, UNAVAILABLE};
-use crate::read::{Links, stopping};
 use crate::state::State;
 
 /// The media type of such answers.
@@ -109,7 +108,7 @@ impl Lines {
     /// Reads a page, of no more events than may still be sent.
     async fn page(&mut self) -> Result<Found> {
         let turn = self.state.reads.acquire().await;
-        let _turn = turn.map_err(stopping)?;
+        let _turn = turn.map_err(|_| Problem::stopping())?;
         let store = &*self.store;
         // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
         // of a few.

@@ -10,6 +10,13 @@ use gesta_core::{
 /// made.
 pub(crate) const PAGE_EVENTS: usize = 1_000;
 
+/// What is done with links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    AsTheyAre,
+    Followed,
+}
+
 /// A read that goes from page to page.
 pub(crate) enum PageReader {
     Stream(ReadStream),

@@ -61,6 +61,11 @@ impl Problem {
         Self::new(OVERLOADED, detail)
     }
 
+    /// Makes the problem of a request that comes while the server stops.
+    pub(crate) fn stopping() -> Self {
+        Self::new(UNAVAILABLE, "the server is stopping")
+    }
+
     pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
         self.document.members.field = Some(field.into());
         self

@@ -21,8 +21,8 @@ use crate::api::{Answer, Call, json};
 use crate::body::Reservation;
 use crate::document;
 use crate::lines::{NDJSON, lines};
-use crate::pages::{PAGE_EVENTS, PageReader};
-use crate::problem::{self, Problem, Result};
+use crate::pages::{Links, PAGE_EVENTS, PageReader};
+use crate::problem::{Problem, Result};
 use crate::uri::{self, Parameters, percent_decode};
 
 /// Lists the parameters of a call with those that make a filter.
@@ -58,7 +58,12 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let store = call.store();
     let page = {
-        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        let _turn = call
+            .state
+            .reads
+            .acquire()
+            .await
+            .map_err(|_| Problem::stopping())?;
         match links {
             Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
             Links::Followed => {
@@ -93,7 +98,12 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     request.validate()?;
     let mut held = call.state.budget.reservation();
     let page = {
-        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        let _turn = call
+            .state
+            .reads
+            .acquire()
+            .await
+            .map_err(|_| Problem::stopping())?;
         event::write_all_page(&call.store().read_all(request).await?)
     };
     held.grow(page.len())?;
@@ -109,7 +119,12 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let mut out = Vec::new();
     {
-        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        let _turn = call
+            .state
+            .reads
+            .acquire()
+            .await
+            .map_err(|_| Problem::stopping())?;
         let store = call.store();
         let event = Arc::new(store.read_event(stream, revision).await?);
         let found = match links {
@@ -153,7 +168,12 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
         limit: limit(&parameters)?.unwrap_or(PAGE_EVENTS),
     };
     request.validate()?;
-    let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+    let _turn = call
+        .state
+        .reads
+        .acquire()
+        .await
+        .map_err(|_| Problem::stopping())?;
     let page = call.store().list_streams(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }
@@ -162,10 +182,6 @@ fn document(bytes: Bytes, held: Reservation) -> Answer {
     let mut answer = json(StatusCode::OK, bytes);
     answer.body_mut().guards().bytes = Some(held);
     answer
-}
-
-pub(crate) fn stopping(_: tokio::sync::AcquireError) -> Problem {
-    Problem::new(problem::UNAVAILABLE, "the server is stopping")
 }
 
 fn direction(parameters: &Parameters<'_>) -> Result<Direction> {
@@ -259,13 +275,6 @@ fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Result<Query> {
 
 fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Vec<T>> {
     texts.into_iter().map(check).collect()
-}
-
-/// What is done with links.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Links {
-    AsTheyAre,
-    Followed,
 }
 
 /// Reads the parameter `resolve_links`.

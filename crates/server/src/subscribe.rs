@@ -8,8 +8,9 @@ use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 use crate::api::{Answer, Call, with_type};
 use crate::body::AnswerBody;
 use crate::gate::Ticket;
+use crate::pages::Links;
 use crate::problem::{Problem, Result};
-use crate::read::{self, Links, with_filter};
+use crate::read::{self, with_filter};
 use crate::sse::{Events, Feed};
 use crate::uri::Parameters;
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::AnswerBody;
 use crate::placement::ClusterPlacement;
-use crate::problem::{self, Problem, Result};
+use crate::problem::{Problem, Result};
 use crate::readiness;
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ pub(crate) fn live(call: &Call<'_>) -> Result<Answer> {
 pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     if call.state.stopping.is_cancelled() {
-        return Err(Problem::new(problem::UNAVAILABLE, "the server is stopping"));
+        return Err(Problem::stopping());
     }
     let state = call.state;
     let accounts = state.access.as_ref().map_or(Ok(()), Access::ready);
