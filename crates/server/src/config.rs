@@ -39,7 +39,7 @@ pub struct Config {
     pub requests_in_flight_max: usize,
     /// Most subscriptions at once. Further ones are answered as overloaded.
     pub subscriptions_max: usize,
-    /// Most pages that are read and encoded at once. Further reads wait for their turn.
+    /// Most pages that are read at once. Further reads wait for their turn.
     pub reads_in_flight_max: usize,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
