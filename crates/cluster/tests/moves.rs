@@ -69,6 +69,33 @@ fn a_node_that_others_cannot_call_and_that_keeps_its_logs_is_declared_dead() {
     });
 }
 
+/// What happened: a node was cut off from its peers both ways for longer than its logs may stay with it, while none of
+/// them could take the logs. When its own calls arrived again before those of the others, it was declared dead. What
+/// holds: only time counts in which somebody could have taken the logs.
+#[test]
+fn a_node_whose_links_heal_one_after_the_other_keeps_its_logs() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        // What hands over needs its time after the links are back.
+        world.promises.links_are_cut = true;
+        world.processes[0].hands_over = false;
+        let (cut, others) = (world.id(0), [world.id(1), world.id(2)]);
+        world.input(0, Input::Unreachable(others.to_vec()));
+        for node in [1, 2] {
+            world.input(node, Input::Unreachable(vec![cut]));
+        }
+        world.run(20 * SECOND);
+        world.input(0, Input::Unreachable(Vec::new()));
+        world.run(2 * B);
+        for node in [1, 2] {
+            world.input(node, Input::Unreachable(Vec::new()));
+        }
+        world.run(20 * SECOND);
+        world.assert_nobody_declared_dead();
+        assert!(!world.logs_of(0).is_empty());
+    });
+}
+
 /// Restarts the three nodes, one after the other, each time as soon as all logs have an owner.
 fn roll(world: &mut World, order: [usize; 3], builds: Option<&str>) {
     for node in order {

@@ -10,6 +10,7 @@ use gesta_core::{LogId, Result};
 use super::giving::Stage;
 use super::note::Note;
 use super::observe::LookTimes;
+use super::shares;
 use super::times::Moment;
 use super::{Change, Changed, Core, LogState, Output, Standing, Stop, draw_generation};
 
@@ -231,10 +232,14 @@ impl Core {
         match change {
             Change::SetState(_, _, NodeState::Left) => self.stop(Stop::Left),
             Change::DeclareDead(suspect) => {
-                let node = self.look.as_ref().and_then(|look| look.node(suspect.node));
-                let address = node.map(|node| node.info.address.clone());
-                let note = Note::NodeDead(suspect.node, address.unwrap_or_default());
-                self.outputs.push(Output::Tell(note));
+                let look = self.look.as_ref();
+                let row = look.and_then(|look| Some((look, look.node(suspect.node)?)));
+                let address = row.map(|(_, node)| node.info.address.clone());
+                self.outputs.push(Output::Tell(Note::NodeDead {
+                    node: suspect.node,
+                    address: address.unwrap_or_default(),
+                    is_cut_off: row.is_some_and(|(look, node)| shares::is_cut_off(look, node)),
+                }));
             }
             Change::HandOver(hand_over) => self.on_handed_over(&hand_over),
             Change::Release(tenure) => self.on_released(tenure, now),

@@ -17,7 +17,14 @@ pub enum Note {
     /// Another process has joined with this node's address.
     Displaced,
     /// This node has declared another one dead.
-    NodeDead(NodeId, Arc<str>),
+    NodeDead {
+        /// The node that was declared dead.
+        node: NodeId,
+        /// Its address.
+        address: Arc<str>,
+        /// Whether it beats, but most others cannot call it.
+        is_cut_off: bool,
+    },
     /// A log has moved, and this node has moved it.
     Moved {
         /// The log.
@@ -45,10 +52,17 @@ impl fmt::Display for Note {
             Self::Displaced => f.write_str(
                 "another process has joined the cluster with this node's address: waiting whether it is alive",
             ),
-            Self::NodeDead(node, address) => write!(
-                f,
-                "node {node} at {address} is declared dead, because its beat has not changed or nobody reaches it"
-            ),
+            Self::NodeDead {
+                node,
+                address,
+                is_cut_off,
+            } => {
+                let why = match is_cut_off {
+                    true => "most other nodes cannot reach it and it keeps its logs",
+                    false => "its beat has not changed",
+                };
+                write!(f, "node {node} at {address} is declared dead, because {why}")
+            }
             Self::Moved {
                 log,
                 from,

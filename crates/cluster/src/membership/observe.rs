@@ -33,7 +33,8 @@ struct Observation {
     with_most: bool,
     /// The number of connections to the node that were refused since.
     refused: u32,
-    /// The moment since which most others cannot call the node, and how many logs it had then.
+    /// The moment since which most others cannot call the node and somebody could take its logs, and how many logs it
+    /// had then.
     cut_off: Option<(Moment, usize)>,
 }
 
@@ -107,6 +108,7 @@ impl Observations {
     fn see_each(&mut self, look: &Look, me: Option<NodeId>, now: Moment) {
         self.0
             .retain(|id, _| look.node(*id).is_some() && Some(*id) != me);
+        let is_somebody_reached = shares::reached_by_all(look).next().is_some();
         for node in look.nodes.iter().filter(|node| Some(node.id) != me) {
             let seen = (node.generation, node.beat);
             let known = self.0.entry(node.id).or_insert(Observation {
@@ -123,7 +125,8 @@ impl Observations {
             }
             known.looks += 1;
             let logs = shares::logs_of(look, node.id);
-            known.cut_off = shares::is_cut_off(look, node).then_some(match known.cut_off {
+            let should_give = is_somebody_reached && shares::is_cut_off(look, node);
+            known.cut_off = should_give.then_some(match known.cut_off {
                 Some((since, before)) if before == logs => (since, logs),
                 _ => (now, logs),
             });
@@ -183,10 +186,10 @@ impl Observations {
 }
 
 /// Returns whether this node must declare the other one dead. The declaring node is the one with the lowest number of
-/// those that cannot call the other one, and a node that all can call may take the logs.
+/// those that cannot call the other one.
 fn is_mine_to_declare(look: &Look, me: &NodeRow, node: &NodeRow) -> bool {
     let lowest = shares::callers_cut(look, node)
         .map(|caller| caller.id)
         .min();
-    lowest == Some(me.id) && shares::reached_by_all(look).next().is_some()
+    lowest == Some(me.id)
 }
