@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gesta_core::{Error, Result};
+use gesta_wire::json::whole_number;
 use serde::{Deserialize, Serialize};
 
 /// Most events that wait in a group for a consumer.
@@ -29,7 +30,7 @@ pub enum Start {
     /// The group begins with the first event that is stored after the group was created.
     End,
     /// The group begins with this revision of its stream, or with this position of all events.
-    At(u64),
+    At(#[serde(deserialize_with = "whole_number")] u64),
 }
 
 /// The rule by which the consumer that gets an event is chosen.
@@ -103,25 +104,34 @@ pub struct Settings {
     pub extra_statistics: bool,
     /// Time that a consumer may take to answer for an event before the event is delivered again, in milliseconds. 0:
     /// there is no such time.
+    #[serde(deserialize_with = "whole_number")]
     pub message_timeout_ms: u32,
     /// How many times an event is delivered again before it is parked.
+    #[serde(deserialize_with = "whole_number")]
     pub max_retry_count: u32,
     /// How long finished events wait for a checkpoint, in milliseconds, if there are at least `min_checkpoint_count` of
     /// them.
+    #[serde(deserialize_with = "whole_number")]
     pub checkpoint_after_ms: u32,
     /// Fewest finished events that are worth a checkpoint.
+    #[serde(deserialize_with = "whole_number")]
     pub min_checkpoint_count: u32,
     /// Number of finished events from which on a checkpoint is written at once. 0: no number is enough by itself.
+    #[serde(deserialize_with = "whole_number")]
     pub max_checkpoint_count: u32,
     /// Most consumers at once. 0: there is no limit but [`CONSUMERS_MAX`].
+    #[serde(deserialize_with = "whole_number")]
     pub max_subscriber_count: u32,
     /// Most events that wait for a consumer while the group reads live, 1 to [`BUFFER_EVENTS_MAX`].
+    #[serde(deserialize_with = "whole_number")]
     pub live_buffer_size: u32,
     /// Number of events that a read takes while the group catches up, 1 to [`BUFFER_EVENTS_MAX`] - 1. The group checks
     /// and shows this value, and does not use it otherwise.
+    #[serde(deserialize_with = "whole_number")]
     pub read_batch_size: u32,
     /// Most events that wait for a consumer while the group catches up, up to [`BUFFER_EVENTS_MAX`]. It must be greater
     /// than `read_batch_size`.
+    #[serde(deserialize_with = "whole_number")]
     pub history_buffer_size: u32,
     /// Rule by which the consumer that gets an event is chosen.
     pub strategy: Strategy,

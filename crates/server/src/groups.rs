@@ -15,7 +15,7 @@ use gesta_groups::{
     Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, JoinGroup, REASON_CHARS_MAX,
     Settings, Source, Token, Which,
 };
-use gesta_wire::json::{Bounded, Object};
+use gesta_wire::json::{Bounded, Object, Whole};
 use gesta_wire::percent::Plus;
 use gesta_wire::{answer, shown};
 use hyper::StatusCode;
@@ -114,7 +114,7 @@ struct UpdateBody {
 struct AckBody {
     consumer: String,
     #[serde(default)]
-    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    deliveries: Option<Bounded<Whole<u64>, ANSWERS_MAX>>,
     #[serde(default)]
     ids: Option<Bounded<String, ANSWERS_MAX>>,
 }
@@ -124,7 +124,7 @@ struct AckBody {
 struct NackBody {
     consumer: String,
     #[serde(default)]
-    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    deliveries: Option<Bounded<Whole<u64>, ANSWERS_MAX>>,
     #[serde(default)]
     ids: Option<Bounded<String, ANSWERS_MAX>>,
     action: String,
@@ -136,7 +136,7 @@ struct NackBody {
 #[serde(deny_unknown_fields)]
 struct ReplayBody {
     #[serde(default)]
-    stop_at: Option<u64>,
+    stop_at: Option<Whole<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -404,7 +404,7 @@ async fn replay(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let body: ReplayBody = document(call, body).await?;
     call.state
         .groups
-        .replay_parked(&group, body.stop_at)
+        .replay_parked(&group, body.stop_at.map(|Whole(revision)| revision))
         .await?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
@@ -477,13 +477,13 @@ fn consumer(text: &str) -> Result<ConsumerId> {
 }
 
 fn which(
-    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    deliveries: Option<Bounded<Whole<u64>, ANSWERS_MAX>>,
     ids: Option<Bounded<String, ANSWERS_MAX>>,
 ) -> Result<Vec<Which>> {
     let numbers = deliveries.map(|list| list.0).unwrap_or_default();
     let mut events: Vec<Which> = numbers
         .into_iter()
-        .map(|number| Which::Delivery(Token(number)))
+        .map(|Whole(number)| Which::Delivery(Token(number)))
         .collect();
     for (i, id) in ids
         .map(|list| list.0)

@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// The deepest nesting of JSON that is stored and shown as JSON. Many readers, serde among them, refuse deeper JSON.
@@ -123,6 +123,45 @@ pub fn whole(number: f64) -> Option<u64> {
     }
     // The digits of this text are exact; a conversion would hide what does not fit.
     format!("{number:.0}").trim_start_matches('-').parse().ok()
+}
+
+/// A whole number that JSON may also write as a fraction, such as `1.0`.
+#[derive(Debug, Clone, Copy)]
+pub struct Whole<N>(pub N);
+
+impl<'de, N: TryFrom<u64>> Deserialize<'de> for Whole<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        whole_number(deserializer).map(Whole)
+    }
+}
+
+/// Reads a [`Whole`] number as the number alone.
+///
+/// # Errors
+/// If the value is no number, negative, not whole or too large for `N`.
+pub fn whole_number<'de, N: TryFrom<u64>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<N, D::Error> {
+    struct Number;
+
+    impl Visitor<'_> for Number {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number that is not negative")
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> std::result::Result<u64, E> {
+            Ok(number)
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> std::result::Result<u64, E> {
+            whole(number).ok_or_else(|| E::invalid_type(Unexpected::Float(number), &self))
+        }
+    }
+
+    let number = deserializer.deserialize_any(Number)?;
+    N::try_from(number).map_err(|_| D::Error::custom(format!("{number} is too large")))
 }
 
 /// Appends a value as JSON to `out`. Writing to memory cannot fail, and no value here can refuse to be written.

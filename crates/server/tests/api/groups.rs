@@ -68,7 +68,8 @@ pub(crate) async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
 #[tokio::test]
 async fn a_group_is_created_read_and_changed() {
     let server = Server::start().await;
-    let settings = json!({"settings": {"max_retry_count": 3, "start": {"at": 2}}});
+    // Whole numbers may be written as fractions, here as everywhere.
+    let settings = json!({"settings": {"max_retry_count": 3.0, "start": {"at": 2.0}}});
     let created = call(&server, "PUT", GROUP, settings.clone()).await;
     assert_eq!(created.status, 201, "{}", created.body);
     assert_eq!(server.get(GROUP).await.json(), created.json());
@@ -264,6 +265,8 @@ async fn assert_field_is_named(server: &Server, cases: &[(&str, &str, Value, &st
         assert_eq!(answer.status, 400, "{target} {body}: {}", answer.body);
         let named = answer.problem().1;
         assert_eq!(named, *field, "{target} {body}: {}", answer.body);
+        let has_type = ["u32", "u64"].iter().any(|kind| answer.body.contains(kind));
+        assert!(!has_type, "a type of Rust: {}", answer.body);
     }
 }
 
@@ -286,6 +289,18 @@ async fn wrong_groups_are_refused_with_the_field() {
             "PUT",
             group,
             set("max_retry_count", json!(-1)),
+            "settings.max_retry_count",
+        ),
+        (
+            "PUT",
+            group,
+            set("max_retry_count", json!(1.5)),
+            "settings.max_retry_count",
+        ),
+        (
+            "PUT",
+            group,
+            set("max_retry_count", json!(5_000_000_000_u64)),
             "settings.max_retry_count",
         ),
         (
@@ -341,6 +356,7 @@ async fn wrong_calls_of_a_group_are_refused_with_the_field() {
         ("POST", nack, unknown, "action"),
         ("POST", nack, long, "reason"),
         ("POST", replay, json!({"stop_at": -1}), "stop_at"),
+        ("POST", replay, json!({"stop_at": 0.5}), "stop_at"),
     ];
     assert_field_is_named(&server, &cases).await;
     for target in [
