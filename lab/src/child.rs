@@ -16,6 +16,8 @@ use crate::http::Connection;
 const READY_PATH: &str = "/health/ready";
 /// A path that every cinema answers once it is ready.
 const CINEMA_READY_PATH: &str = "/shows/00000000-0000-0000-0000-000000000000";
+/// What all nodes of a cluster share.
+const SECRET: &str = "a secret that all nodes of the lab share";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(60);
 /// How often the state of a process is looked at.
@@ -82,6 +84,17 @@ impl Program {
             ready_path: CINEMA_READY_PATH,
             ready_status: &[200, 404],
         }
+    }
+
+    /// Makes it a node of a cluster that the others reach at `own`. All nodes of a cluster have the same folder, in
+    /// which their secret lies.
+    pub(crate) fn join_cluster(&mut self, own: SocketAddr, folder: &Path) -> Result<()> {
+        let secret = folder.join("secret");
+        std::fs::write(&secret, SECRET)?;
+        let (own, secret) = (own.to_string(), secret.display().to_string());
+        let options = ["--node", &own, "--cluster-secret-file", &secret];
+        self.arguments.extend(options.map(str::to_owned));
+        Ok(())
     }
 }
 

@@ -3,7 +3,8 @@
 //! Each round hurts the member that is the primary, waits until another one (or itself) takes writes, and checks. With
 //! a synchronous standby nothing acknowledged may be lost, and subscriptions must go on without a skip or a double
 //! (`kept`); with asynchronous standbys that lag, what was acknowledged *is* lost, and everybody must be told
-//! (`lossy`). Two servers work on the database: one gets all appends, the other is idle but for its subscribers.
+//! (`lossy`). Two servers work on the database, each for itself or as nodes: one gets all appends, the other is idle but for its
+//! subscribers.
 //! Not here: fail-overs without Patroni (tests of `gesta-cli` and `gesta-postgres`), faults of a single database
 //! (`torture`).
 
@@ -53,6 +54,9 @@ pub(crate) struct FailoverArgs {
     /// PostgreSQL servers.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=5))]
     members: u16,
+    /// The two servers are nodes of a cluster.
+    #[arg(long)]
+    nodes: bool,
     /// Writers.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     writers: u16,
@@ -88,7 +92,8 @@ pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result
         Mode::Sync => Replication::Synchronous,
         Mode::Async => Replication::Asynchronous,
     };
-    let mut world = World::start(&program, usize::from(args.members), replication).await?;
+    let mut world =
+        World::start(&program, usize::from(args.members), replication, args.nodes).await?;
     report.store = Some(StoreFacts {
         backend: "postgres".into(),
         ..world.facts().await?

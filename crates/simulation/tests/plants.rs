@@ -1,5 +1,7 @@
 //! Tests that the faults of `scripts/plant-faults` can still be planted: the code that each replaces is there once.
 
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

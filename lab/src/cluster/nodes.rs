@@ -17,9 +17,6 @@ use crate::child::{Program, Server};
 use crate::failure::Result;
 use crate::store;
 
-/// What all nodes share.
-const SECRET: &str = "a secret that all nodes of the lab share";
-
 /// What is between nodes, and what can be hurt beside the processes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Conditions {
@@ -72,7 +69,6 @@ impl Nodes {
             files: TempDir::new()?,
         };
         gesta::schema::create(&nodes.url(), size.logs).await?;
-        std::fs::write(nodes.files.path().join("secret"), SECRET)?;
         let addresses = (0..size.nodes).map(|_| free_address());
         let addresses: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
         if conditions.far.is_none() {
@@ -107,11 +103,8 @@ impl Nodes {
         conditions: Conditions,
     ) -> Result<Node> {
         let own = addresses[number];
-        let secret = self.files.path().join("secret").display().to_string();
-        let own_text = own.to_string();
-        let options = ["--node", &own_text, "--cluster-secret-file", &secret];
         let mut program = program.clone();
-        program.arguments.extend(options.map(str::to_owned));
+        program.join_cluster(own, self.files.path())?;
         let (mut address, mut paths) = (own, None);
         let far = conditions.far.filter(|_| number + 1 == addresses.len());
         let (mut url, distance) = store::delayed(&self.url(), far.unwrap_or_default())?;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use gesta_core::{EventStore, Incarnation};
-use gesta_pgtest::{Patroni, PatroniConfig, Replication};
+use gesta_pgtest::{Patroni, PatroniConfig, Replication, free_address};
 use tempfile::TempDir;
 
 use super::probe::Probe;
-use crate::child::{self, Server};
+use crate::child::{self, Program, Server};
 use crate::cluster::load::{Way, connect};
 use crate::failure::{Result, blocking, fail};
 use crate::faults::ask::until;
@@ -28,11 +28,12 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Starts the database, then the servers.
+    /// Starts the database, then the servers, as nodes of a cluster or each for itself.
     pub(super) async fn start(
         program: &Path,
         members: usize,
         replication: Replication,
+        are_nodes: bool,
     ) -> Result<Self> {
         let mut config = PatroniConfig {
             members,
@@ -51,8 +52,12 @@ impl World {
         };
         Probe::prepare(&world.member_urls()[world.whole()?]).await?;
         for name in ["busy", "idle"] {
+            let mut program = Program::gesta(program);
+            if are_nodes {
+                program.join_cluster(free_address()?, world.files.path())?;
+            }
             let log = world.files.path().join(name);
-            let server = Server::start(program, &world.url(), &log).await?;
+            let server = Server::start_program(program, &world.url(), &log).await?;
             world.servers.push(server);
         }
         Ok(world)
