@@ -125,9 +125,16 @@ async fn a_stale_read_of_the_other_server_is_found() {
         };
         let other = one.beside(faults).await;
         let more = "--closed 8 --scenario concurrent --reads 0.3";
-        let run = measured(&[&one, &other], more).await;
-        let stale = run.verdict.wrongs.count(Wrong::Stale);
-        assert_eq!(stale > 0, stale_reads, "{:?}", run.verdict);
+        let mut run = measured(&[&one, &other], more).await;
+        let stale = |run: &Measured| run.verdict.wrongs.count(Wrong::Stale);
+        // On a busy machine a run has a few requests only, and perhaps no stale read among them.
+        for _ in 0..20 {
+            if stale(&run) > 0 || !stale_reads {
+                break;
+            }
+            run = measured(&[&one, &other], more).await;
+        }
+        assert_eq!(stale(&run) > 0, stale_reads, "{:?}", run.verdict);
         if !stale_reads {
             assert!(run.verdict.wrongs.is_empty(), "{:?}", run.verdict);
             let by_server = &run.steps[0].result.by_server;
