@@ -3,8 +3,8 @@
 //! Each round hurts the member that is the primary, waits until another one (or itself) takes writes, and checks. With
 //! a synchronous standby nothing acknowledged may be lost, and subscriptions must go on without a skip or a double
 //! (`kept`); with asynchronous standbys that lag, what was acknowledged *is* lost, and everybody must be told
-//! (`lossy`). Two servers work on the database, each for itself or as nodes: one gets all appends, the other is idle but for its
-//! subscribers.
+//! (`lossy`). Two servers work on the database, each for itself or as nodes: one gets all appends, the other is idle
+//! but for its subscribers.
 //! Not here: fail-overs without Patroni (tests of `gesta-cli` and `gesta-postgres`), faults of a single database
 //! (`torture`).
 

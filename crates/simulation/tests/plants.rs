@@ -12,7 +12,7 @@ fn plants(folder: &Path) -> Vec<PathBuf> {
     files.collect()
 }
 
-/// Goal: a change of the code that a planted fault replaces is noticed at once, and not when the faults are planted next.
+/// Goal: a change of the code that a planted fault replaces is noticed at once, and not when faults are planted next.
 #[test]
 fn every_fault_finds_its_place() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
