@@ -120,6 +120,16 @@ fn get(counter: &Counter) -> u64 {
     counter.get()
 }
 
+/// Waits until so many events are counted: rows can be seen a moment before, and the end may come in between.
+async fn has_counted(model: &ReadModel, events: u64) {
+    let counted = async {
+        while get(&model.stats().events) < events {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, counted).await.expect("counted in time");
+}
+
 fn url_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("cinema.db").display())
 }
@@ -146,13 +156,14 @@ async fn counts_and_resumes(url: &str) {
     };
     assert_eq!(page, [expected]);
     assert_eq!(model.page(Some(show(3)), 1).await.expect("a page"), []);
-    // Rows can be seen a moment before their events are counted; after the end both are final.
+    has_counted(&model, 8).await;
     model.shutdown().await;
     assert_eq!(get(&model.stats().events), 8);
 
     cinema.reserve(show(1), 5).await;
     let model = cinema.model(url);
     cinema.until_counted(&model).await;
+    has_counted(&model, 6).await;
     model.shutdown().await;
     assert_eq!(
         get(&model.stats().events),
