@@ -90,7 +90,10 @@ impl Program {
     /// which their secret lies.
     pub(crate) fn join_cluster(&mut self, own: SocketAddr, folder: &Path) -> Result<()> {
         let secret = folder.join("secret");
-        std::fs::write(&secret, SECRET)?;
+        // A node that has started reads it meanwhile.
+        if !secret.exists() {
+            std::fs::write(&secret, SECRET)?;
+        }
         let (own, secret) = (own.to_string(), secret.display().to_string());
         let options = ["--node", &own, "--cluster-secret-file", &secret];
         self.arguments.extend(options.map(str::to_owned));
