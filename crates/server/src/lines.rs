@@ -107,8 +107,8 @@ impl Lines {
 
     /// Reads a page, of no more events than may still be sent.
     async fn page(&mut self) -> Result<Found> {
-        let turn = self.state.reads.acquire().await;
-        let _turn = turn.map_err(|_| Problem::stopping())?;
+        let state = Arc::clone(&self.state);
+        let _turn = state.turn_to_read().await?;
         let store = &*self.store;
         // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
         // of a few.

@@ -58,12 +58,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let store = call.store();
     let page = {
-        let _turn = call
-            .state
-            .reads
-            .acquire()
-            .await
-            .map_err(|_| Problem::stopping())?;
+        let _turn = call.state.turn_to_read().await?;
         match links {
             Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
             Links::Followed => {
@@ -98,12 +93,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     request.validate()?;
     let mut held = call.state.budget.reservation();
     let page = {
-        let _turn = call
-            .state
-            .reads
-            .acquire()
-            .await
-            .map_err(|_| Problem::stopping())?;
+        let _turn = call.state.turn_to_read().await?;
         event::write_all_page(&call.store().read_all(request).await?)
     };
     held.grow(page.len())?;
@@ -119,12 +109,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let mut out = Vec::new();
     {
-        let _turn = call
-            .state
-            .reads
-            .acquire()
-            .await
-            .map_err(|_| Problem::stopping())?;
+        let _turn = call.state.turn_to_read().await?;
         let store = call.store();
         let event = Arc::new(store.read_event(stream, revision).await?);
         let found = match links {
@@ -168,12 +153,7 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
         limit: limit(&parameters)?.unwrap_or(PAGE_EVENTS),
     };
     request.validate()?;
-    let _turn = call
-        .state
-        .reads
-        .acquire()
-        .await
-        .map_err(|_| Problem::stopping())?;
+    let _turn = call.state.turn_to_read().await?;
     let page = call.store().list_streams(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }

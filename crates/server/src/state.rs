@@ -9,7 +9,7 @@ use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
 use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -19,6 +19,7 @@ use crate::fanout::EncodedEvents;
 use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
 use crate::placement::{Cluster, host_and_port};
+use crate::problem::{Problem, Result};
 use crate::readiness::Readiness;
 use crate::tls::Tls;
 
@@ -117,6 +118,15 @@ impl State {
             stopping: CancellationToken::new(),
             config,
         })
+    }
+
+    /// Waits for a turn to read a page.
+    ///
+    /// # Errors
+    /// Unavailable if the server stops.
+    pub(crate) async fn turn_to_read(&self) -> Result<SemaphorePermit<'_>> {
+        let turn = self.reads.acquire().await;
+        turn.map_err(|_| Problem::stopping())
     }
 
     /// Returns host and port at which clients reach a node of the cluster, if it has told them.
