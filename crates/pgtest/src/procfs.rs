@@ -72,8 +72,10 @@ pub fn pids() -> impl Iterator<Item = u32> {
 /// A TCP socket of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Its own port.
+    /// Its own port. Several sockets may have the same one, if they are connected to different places.
     pub port: u16,
+    /// The port of the other end; 0 if it takes connections.
+    pub peer_port: u16,
     /// True if it takes connections.
     pub is_listening: bool,
     /// Its number, by which processes hold it.
@@ -83,9 +85,13 @@ pub struct TcpSocket {
 impl TcpSocket {
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (_, port) = fields.get(1)?.rsplit_once(':')?;
+        let port_of = |i: usize| {
+            let (_, port) = fields.get(i)?.rsplit_once(':')?;
+            u16::from_str_radix(port, 16).ok()
+        };
         Some(Self {
-            port: u16::from_str_radix(port, 16).ok()?,
+            port: port_of(1)?,
+            peer_port: port_of(2)?,
             is_listening: *fields.get(3)? == "0A",
             inode: fields.get(9)?.parse().ok()?,
         })

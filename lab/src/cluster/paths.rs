@@ -52,10 +52,14 @@ impl Paths {
 /// Leads each connection to the proxy of the node that calls.
 async fn lead(listener: TcpListener, proxies: Arc<[SocketAddr]>, callers: Callers) {
     let callers = Arc::new(callers);
+    let Ok(own) = listener.local_addr() else {
+        return;
+    };
     while let Ok((mut socket, from)) = listener.accept().await {
         let (proxies, callers) = (Arc::clone(&proxies), Arc::clone(&callers));
         tokio::spawn(async move {
-            let found = tokio::task::spawn_blocking(move || callers.find(from.port())).await;
+            let found =
+                tokio::task::spawn_blocking(move || callers.find(from.port(), own.port())).await;
             let Ok(Some(caller)) = found else { return };
             if let Ok(mut onwards) = TcpStream::connect(proxies[caller]).await {
                 let _ = socket.set_nodelay(true).and(onwards.set_nodelay(true));
@@ -81,10 +85,11 @@ impl Callers {
         }
     }
 
-    /// The node whose process has a socket at this port, if there is one.
-    fn find(&self, port: u16) -> Option<usize> {
+    /// The node whose process is connected from this port to that one, if there is one. Its own port is not enough:
+    /// the system gives the same one to connections with different ends.
+    fn find(&self, from: u16, to: u16) -> Option<usize> {
         let sockets = procfs::sockets(procfs::TCP);
-        let socket = sockets.iter().find(|socket| socket.port == port)?;
+        let socket = (sockets.iter()).find(|it| it.port == from && it.peer_port == to)?;
         let inodes = HashSet::from([socket.inode]);
         let mut known = self.known.lock().unwrap();
         let is_holder = |pid: &Option<u32>| pid.is_some_and(|pid| procfs::holds(pid, &inodes));
@@ -108,22 +113,40 @@ impl Callers {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpSocket;
+
     use super::*;
 
-    /// Goal: a connection is known by the process that has its other end.
+    /// A connection from a port of its own choice, which others may have as well.
+    async fn connect(from: SocketAddr, to: &TcpListener) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(from).unwrap();
+        socket.connect(to.local_addr().unwrap()).await.unwrap()
+    }
+
+    /// Goal: a connection is known by the process that has its other end, also where a connection to another place
+    /// comes from the same port. The one that is asked about is left open by this process, the other is ended, so that
+    /// no process holds it any more.
     #[tokio::test]
     async fn the_caller_of_a_connection_is_found() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let caller = TcpStream::connect(address).await.unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (listener, other) = (TcpListener::bind(any).await, TcpListener::bind(any).await);
+        let (listener, other) = (listener.unwrap(), other.unwrap());
+        let ended = connect(any, &other).await;
+        let from = ended.local_addr().unwrap();
+        let caller = connect(from, &listener).await;
+        drop(ended);
         let own = std::env::args().next().unwrap();
         let callers = Callers {
             words: vec!["no such word".into(), own],
             known: Mutex::new(vec![None; 2]),
         };
-        let port = caller.local_addr().unwrap().port();
-        assert_eq!(callers.find(port), Some(1));
-        assert_eq!(callers.find(port), Some(1), "known now");
+        let to = listener.local_addr().unwrap().port();
+        assert_eq!(callers.find(from.port(), to), Some(1));
+        assert_eq!(callers.find(from.port(), to), Some(1), "known now");
+        let elsewhere = other.local_addr().unwrap().port();
+        assert_eq!(callers.find(from.port(), elsewhere), None, "ended");
         drop(caller);
     }
 }
