@@ -4,6 +4,7 @@
 
 mod access;
 mod cluster;
+mod group;
 mod values;
 mod virtual_streams;
 
@@ -18,6 +19,7 @@ pub(crate) use self::access::{
 pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
 };
+pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::values::{After, ReadFrom};
 use self::values::{
     after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
@@ -30,7 +32,7 @@ use crate::units::Span;
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
-Default store: http://127.0.0.1:2113 for stream, all and info; sqlite:gesta-data/gesta.db for the others.
+Default store: http://127.0.0.1:2113 for stream, all, group and info; sqlite:gesta-data/gesta.db for the others.
 Only serve, stream append, all import, schema create, user add and restore make a store that is not there.
 
 Exit codes:
@@ -121,6 +123,9 @@ pub(crate) enum Command {
     /// Read, follow and import events of all streams.
     #[command(subcommand)]
     All(AllCommand),
+    /// Look at consumer groups, make and change them, and replay what they parked.
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),

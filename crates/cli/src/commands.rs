@@ -8,6 +8,7 @@ mod appending;
 mod backup;
 mod client;
 mod cluster;
+mod group;
 mod import;
 mod node;
 mod open_files;
@@ -57,6 +58,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Serve(_) => {}
         Command::Stream(command) => stream::run(&global, command, &mut output).await?,
         Command::All(command) => all::run(&global, command, &mut output).await?,
+        Command::Group(command) => group::run(&global, command, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?
         }

@@ -5,6 +5,7 @@
 //! (`record`).
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use gesta_core::{Error, Result, StreamId, limits};
@@ -139,14 +140,7 @@ impl GroupId {
     /// Returns the group whose configuration stream this is, or `None` if it is no such stream.
     #[must_use]
     pub fn of_configuration_stream(stream: &StreamId) -> Option<Self> {
-        let key = stream.as_str().strip_prefix(CONFIGURATION)?;
-        let (source, name) = key.rsplit_once(BETWEEN)?;
-        let source = if source == ALL {
-            Source::All
-        } else {
-            Source::Stream(StreamId::new(source).ok()?)
-        };
-        Self::new(source, name).ok()
+        stream.as_str().strip_prefix(CONFIGURATION)?.parse().ok()
     }
 
     fn key(&self) -> String {
@@ -157,6 +151,25 @@ impl GroupId {
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{BETWEEN}{}", self.source, self.name)
+    }
+}
+
+/// Reads what [`GroupId`] shows: the name of the source and that of the group, with `::` between them.
+impl FromStr for GroupId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // No name of a group has two colons in a row.
+        let Some((source, name)) = text.rsplit_once(BETWEEN) else {
+            let rule = format!("must be STREAM::GROUP or {ALL}::GROUP, found {text:?}");
+            return Err(Error::invalid("group", rule));
+        };
+        let source = if source == ALL {
+            Source::All
+        } else {
+            Source::Stream(StreamId::new(source)?)
+        };
+        Self::new(source, name)
     }
 }
 
@@ -226,6 +239,9 @@ mod tests {
             assert!(group("cart-1", name).is_err(), "{name:?}");
         }
         assert!(group(ALL, "mail").is_err());
+        for text in ["mail", "::mail", "a::", "a:mail"] {
+            assert!(text.parse::<GroupId>().is_err(), "{text:?}");
+        }
         let longest = "s".repeat(1_024 - 24 - 11 - 2 - 1);
         let made = group(&longest, "g").expect("as long as can be");
         assert!(StreamId::new(made.checkpoint_stream().as_str()).is_ok());

@@ -55,7 +55,7 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
     }
 }
 
-fn filter(args: FilterArgs) -> Filter {
+pub(super) fn filter(args: FilterArgs) -> Filter {
     Filter::query(Query {
         types: args.types,
         tags: args.tags,

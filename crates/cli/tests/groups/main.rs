@@ -11,6 +11,7 @@
     reason = "tests"
 )]
 
+mod commands;
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../cluster/nodes.rs"]
 mod nodes;

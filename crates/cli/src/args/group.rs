@@ -1,0 +1,63 @@
+//! `gesta group …`.
+
+use clap::{Args, Subcommand};
+use gesta_groups::GroupId;
+
+use super::{Confirm, FilterArgs};
+
+const ABOUT_GROUPS: &str = "A group shares the events of a stream, or of all streams, out among consumers. GROUP is the name of the stream and\n\
+    the name of the group, such as orders::billing; that of a group on all events begins with $all::, in quotes.\n\
+    These commands ask a server. Consumers join by HTTP, by a client library or by the clients of KurrentDB.";
+
+/// `gesta group …`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = ABOUT_GROUPS)]
+pub(crate) enum GroupCommand {
+    /// List the groups, or those of one stream.
+    List {
+        /// The stream; $all lists the groups on all events.
+        stream: Option<String>,
+    },
+    /// Show how far a group has come, its consumers and its settings.
+    Info {
+        /// The group.
+        group: GroupId,
+    },
+    /// Make a group.
+    Create(GroupCreate),
+    /// Replace the settings of a group; its consumers have to join again.
+    Update {
+        /// The group.
+        group: GroupId,
+        /// All settings; those that are left out get their defaults.
+        #[arg(long, value_name = "JSON")]
+        settings: String,
+    },
+    /// Deliver the parked events of a group again.
+    ReplayParked {
+        /// The group.
+        group: GroupId,
+        /// Only those before this revision of the stream of parked events.
+        #[arg(long, value_name = "REVISION")]
+        stop_at: Option<u64>,
+    },
+    /// Delete a group, with what it knows of finished and parked events. The events stay.
+    Delete {
+        /// The group.
+        group: GroupId,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+/// `gesta group create`.
+#[derive(Debug, Args)]
+pub(crate) struct GroupCreate {
+    /// The group.
+    pub(crate) group: GroupId,
+    /// Settings that are not to be the defaults, such as {"max_retry_count": 5}.
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    pub(crate) settings: String,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+}

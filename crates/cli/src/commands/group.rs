@@ -1,0 +1,167 @@
+//! `gesta group …`: looks at consumer groups of a server, and changes them.
+//!
+//! Not here: consuming, which programs do (`gesta_client`).
+
+use std::fmt::Write as _;
+
+use gesta_client::{HttpGroups, HttpStore};
+use gesta_core::StreamId;
+use gesta_groups::document::{Group, Name};
+use gesta_groups::{ALL, Create, Error, GroupId, Settings, Source};
+use serde_json::json;
+
+use super::{all, client, given_store, is_server};
+use crate::args::{DEFAULT_SERVER, Global, GroupCommand, GroupCreate};
+use crate::confirm;
+use crate::exit::{Code, Failure, Outcome};
+use crate::output::{Output, visible};
+
+/// Number of names that are asked for at once.
+const PAGE_GROUPS: usize = 1_000;
+
+pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Output) -> Outcome {
+    let url = given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
+    if !is_server(&url) {
+        let text = "groups are run by a server: give --store http://HOST:PORT";
+        return Err(Failure::usage(text));
+    }
+    let groups = HttpStore::with_config(&url, client::config(global)?)?.groups();
+    match command {
+        GroupCommand::List { stream } => list(&groups, stream, output).await,
+        GroupCommand::Info { group } => show(&groups.info(&group).await?, &group, output),
+        GroupCommand::Create(create) => self::create(&groups, create, output).await,
+        GroupCommand::Update { group, settings } => {
+            let settings = read_settings(&settings)?;
+            let updated = groups.update(&group, &settings).await?;
+            output.record(&updated, |_| format!("group {group} has other settings"))
+        }
+        GroupCommand::ReplayParked { group, stop_at } => {
+            groups.replay_parked(&group, stop_at).await?;
+            tell(&group, "delivers its parked events again", output)
+        }
+        GroupCommand::Delete { group, confirm } => {
+            confirm::ask(&confirm, &format!("this deletes group {group}"))?;
+            groups.delete(&group).await?;
+            tell(&group, "is deleted", output)
+        }
+    }
+}
+
+async fn create(groups: &HttpGroups, create: GroupCreate, output: &mut Output) -> Outcome {
+    let GroupCreate {
+        group,
+        settings,
+        filter,
+    } = create;
+    let create = Create {
+        group: group.clone(),
+        settings: read_settings(&settings)?,
+        filter: all::filter(filter),
+    };
+    let created = groups.create(&create).await?;
+    output.record(&created, |_| format!("group {group} is there"))
+}
+
+fn read_settings(text: &str) -> Outcome<Settings> {
+    serde_json::from_str(text).map_err(|error| Failure::usage(format!("--settings: {error}")))
+}
+
+fn tell(group: &GroupId, what: &str, output: &mut Output) -> Outcome {
+    let record = Name::from(group);
+    output.record(&record, |_| visible(&format!("group {group} {what}")))
+}
+
+async fn list(groups: &HttpGroups, stream: Option<String>, output: &mut Output) -> Outcome {
+    let source = match stream {
+        None => None,
+        Some(name) if name == ALL => Some(Source::All),
+        Some(name) => Some(Source::Stream(StreamId::new(name)?)),
+    };
+    let mut after = None;
+    loop {
+        let names = groups
+            .list(source.as_ref(), after.as_ref(), PAGE_GROUPS)
+            .await?;
+        for name in &names {
+            output.record(name, full_name)?;
+        }
+        match names.last() {
+            Some(last) if names.len() == PAGE_GROUPS => after = Some(full_name(last).parse()?),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn full_name(name: &Name) -> String {
+    format!("{}::{}", name.source, name.group)
+}
+
+fn show(group: &Group, id: &GroupId, output: &mut Output) -> Outcome {
+    output.record(group, |group| pretty(group, id))
+}
+
+/// Returns the group as people read it, a line for each thing that matters.
+fn pretty(group: &Group, id: &GroupId) -> String {
+    let place = |place: Option<u64>| place.map_or("nothing".into(), |place| place.to_string());
+    let mut text = format!("{id}  {}\n", group.status);
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "{what:<12} {}", visible(&value));
+    };
+    line("finished to", place(group.checkpoint));
+    let parked = match group.parked {
+        0 => "0".into(),
+        parked => format!("{parked}, as links in {}", id.parked_stream()),
+    };
+    line("parked", parked);
+    if let Some(running) = &group.running {
+        line("read to", place(running.read_to));
+        let waiting = running.waiting + running.waiting_again;
+        line(
+            "events",
+            format!("{waiting} wait, consumers hold {}", running.in_flight),
+        );
+        let counts = &running.counts;
+        line(
+            "counts",
+            format!(
+                "{} s: {} delivered, {} of them again; {} acknowledged, {} skipped, {} refused, {} too late",
+                running.seconds,
+                counts.delivered,
+                counts.redelivered,
+                counts.acknowledged,
+                counts.skipped,
+                counts.refused,
+                counts.timed_out,
+            ),
+        );
+        for consumer in &running.consumers {
+            let name = match consumer.name.as_str() {
+                "" => &consumer.consumer,
+                name => name,
+            };
+            let held = format!("{} of {}", consumer.in_flight, consumer.buffer);
+            let delivered = consumer.delivered;
+            line("consumer", format!("{name}  holds {held}, got {delivered}"));
+        }
+    }
+    line("settings", json!(group.settings).to_string());
+    if !group.filter.is_empty() {
+        line("filter", json!(group.filter).to_string());
+    }
+    if let Some(pattern) = &group.pattern {
+        line("pattern", json!(pattern).to_string());
+    }
+    text
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Store(error) => return Failure::Store(error.clone()),
+            Error::NotFound(_) => Code::NotFound,
+            Error::NotHere { .. } | Error::Overloaded(_) | Error::Stopping => Code::Unavailable,
+            _ => Code::Other,
+        };
+        Failure::Message(code, error.to_string())
+    }
+}
