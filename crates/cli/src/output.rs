@@ -169,12 +169,21 @@ fn pretty_event(event: &RecordedEvent) -> String {
     if event.content_type == ContentType::Json {
         indented(&mut text, "", &event.data);
     } else {
-        let _ = writeln!(text, "    base64 {}", STANDARD.encode(&event.data));
+        match printable(&event.data) {
+            Some(words) => indented(&mut text, "text ", words.as_bytes()),
+            None => _ = writeln!(text, "    base64 {}", STANDARD.encode(&event.data)),
+        }
     }
     if !event.metadata.is_empty() {
         indented(&mut text, "metadata ", &event.metadata);
     }
     text
+}
+
+/// Returns binary data as text if people can read it, such as the target of a link.
+fn printable(data: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(data).ok()?;
+    (!text.contains(char::is_control)).then_some(text)
 }
 
 fn indented(text: &mut String, label: &str, bytes: &[u8]) {
@@ -247,6 +256,18 @@ mod tests {
             serde_json::from_str(&written(OutputFormat::Json, &event("{"))).expect("JSON");
         assert_eq!(value["data_base64"], "ew==");
         assert!(value.get("data").is_none());
+    }
+
+    #[test]
+    fn binary_data_that_people_can_read_are_shown_as_text() {
+        let mut event = event("3@cart-1");
+        event.content_type = ContentType::Binary;
+        assert!(written(OutputFormat::Pretty, &event).contains("    text 3@cart-1\n"));
+        let value: serde_json::Value =
+            serde_json::from_str(&written(OutputFormat::Json, &event)).expect("JSON");
+        assert_eq!(value["data_base64"], "M0BjYXJ0LTE=");
+        event.data = vec![0, 1].into();
+        assert!(written(OutputFormat::Pretty, &event).contains("    base64 AAE=\n"));
     }
 
     #[test]
