@@ -55,12 +55,7 @@ fn the_guide_to_a_secure_server_works() {
     let folder = tempfile::tempdir().unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_gesta")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-        .to_string();
+    let port = gesta_pgtest::free_address().unwrap().port().to_string();
     let mut server = None;
     for command in commands {
         let command = command.replace("2113", &port);

@@ -240,9 +240,11 @@ async fn an_owner_that_does_not_answer_is_left() {
 /// Goal: a server that is gone is passed over, for reads and changes alike.
 #[tokio::test]
 async fn a_server_that_is_gone_is_passed_over() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    // Bound, so that nobody else gets the port, but it takes no connections.
+    let gone = tokio::net::TcpSocket::new_v4().expect("a socket");
+    gone.bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("a port");
     let dead = format!("http://{}", gone.local_addr().expect("bound"));
-    drop(gone);
     let live = Node::start(None).await;
     let client = client(&[&dead, &live.url()], OwnerHints::Follow);
     append(&client).await.expect("stored");

@@ -421,10 +421,12 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_counts_only_if_a_dial_is_refused_again() {
         let back = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let gone = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        // Bound, so that nobody else gets the port, but it takes no connections.
+        let gone = tokio::net::TcpSocket::new_v4().expect("a socket");
+        gone.bind("127.0.0.1:0".parse().expect("an address"))
+            .expect("binds");
         let [back_at, gone_at] =
-            [&back, &gone].map(|one| Address::from(one.local_addr().expect("bound")));
-        drop(gone);
+            [back.local_addr(), gone.local_addr()].map(|at| Address::from(at.expect("bound")));
         let nodes = [(NodeId(1), &back_at), (NodeId(2), &gone_at)];
         assert_eq!(refused_again(nodes.into_iter()).await, [NodeId(2)]);
     }

@@ -1,7 +1,7 @@
 //! Asks a port or a PostgreSQL server something.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tokio_postgres::SimpleQueryMessage;
@@ -9,13 +9,6 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::Result;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Returns a port of 127.0.0.1 that nobody uses at this moment.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
-}
 
 /// Tells whether a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
 pub(crate) fn answers(addr: SocketAddr) -> bool {

@@ -6,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
@@ -153,12 +152,4 @@ fn first_line(from: &mut ChildStdout) -> std::io::Result<String> {
         line.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&line).into_owned())
-}
-
-/// Returns a loopback address that nobody uses at this moment.
-///
-/// # Errors
-/// If no port can be bound.
-pub fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

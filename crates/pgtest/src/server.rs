@@ -17,10 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::ask::{answers, free_port, query};
+use crate::ask::{answers, query};
 use crate::processes::{children_of, is_alive, suspend, suspend_all};
 use crate::run_as::RunAs;
-use crate::{Result, find_binaries, wait_until};
+use crate::{Result, find_binaries, free_address, wait_until};
 
 /// The shell script that starts the server and ends it; see the text of the module. `$0` is the parent of the data
 /// folder.
@@ -151,7 +151,7 @@ impl Server {
 
     fn launch_on_a_free_port(&mut self) -> Result<()> {
         for attempt in 1.. {
-            self.port = free_port()?;
+            self.port = free_address()?.port();
             match self.launch() {
                 Ok(()) => break,
                 Err(error) if attempt >= PORT_ATTEMPTS => return Err(error),

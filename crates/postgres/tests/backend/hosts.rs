@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_core::ErrorKind;
 use gesta_core::backend::{Backend, BatchOutcome, LogWriter, Purpose};
-use gesta_pgtest::{Cluster, FaultProxy, Replication, SilentHost, fresh_schema, shared};
+use gesta_pgtest::{
+    Cluster, FaultProxy, Replication, SilentHost, free_address, fresh_schema, shared,
+};
 use gesta_postgres::PostgresBackend;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -78,9 +80,7 @@ async fn a_hung_first_host_does_not_hide_the_primary() {
 #[tokio::test]
 async fn errors_name_each_host_and_port() {
     let silent = SilentHost::start().await.expect("listens");
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
-    let refused = closed.local_addr().expect("bound");
-    drop(closed);
+    let refused = free_address().expect("a port");
     let url = format!(
         "postgres://u:se-cret@{},{refused}/d?connect_timeout=1",
         silent.addr()
