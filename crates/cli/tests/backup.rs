@@ -190,11 +190,14 @@ fn interrupt_backup(url: &str, copy: &Path) -> Option<ExitStatus> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut is_over = false;
     wait_until("the copy has begun", || {
-        let is_unfinished = copy.with_extension("db.unfinished").exists();
-        is_unfinished || child.try_wait().unwrap().is_some()
+        is_over = child.try_wait().unwrap().is_some();
+        is_over || copy.with_extension("db.unfinished").exists()
     });
-    signal(&child, Signal::SIGINT);
+    if !is_over {
+        signal(&child, Signal::SIGINT);
+    }
     let ended = child.wait().unwrap();
     if ended.success() {
         std::fs::remove_file(copy).unwrap();

@@ -216,8 +216,9 @@ fn appends_survive_a_killed_server(language: Language) {
     }
     let folder = tempfile::tempdir().unwrap();
     let store = url_of(&folder.path().join("gesta.db"));
-    let mut server = Server::start(&store);
-    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let mut server = Server::start_with(&store, &["--listen", &address]);
+    let url = server.url.clone();
     let items = items(60);
     let mut adding = language.add(&url, &items);
     let mut printed = BufReader::new(adding.stdout.take().unwrap()).lines();
@@ -271,8 +272,9 @@ fn a_consumer_survives_restarts(language: Language) {
     let folder = tempfile::tempdir().unwrap();
     let store = url_of(&folder.path().join("gesta.db"));
     let file = folder.path().join("counts");
-    let server = Server::start(&store);
-    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let server = Server::start_with(&store, &["--listen", &address]);
+    let url = server.url.clone();
     let append = |item: &str| {
         let data = format!(r#"{{"item":"{item}"}}"#);
         succeed(&[

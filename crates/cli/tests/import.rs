@@ -276,8 +276,9 @@ fn standard_input_that_is_empty_or_too_long_is_explained() {
 fn tail_goes_on_after_a_restart_of_the_server() {
     let home = tempfile::tempdir().unwrap();
     let store = url_of(&home.path().join("gesta.db"));
-    let server = Server::start(&store);
-    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let server = Server::start_with(&store, &["--listen", &address]);
+    let url = server.url.clone();
     let append = |n: u32| {
         let data = n.to_string();
         succeed(&[

