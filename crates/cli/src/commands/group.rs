@@ -28,7 +28,10 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
     let groups = HttpStore::with_config(&url, client::config(global)?)?.groups();
     match command {
         GroupCommand::List { stream } => list(&groups, stream, output).await,
-        GroupCommand::Info { group } => show(&groups.info(&group).await?, &group, output),
+        GroupCommand::Info { group } => {
+            let found = groups.info(&group).await?;
+            output.record(&found, |found| pretty(found, &group))
+        }
         GroupCommand::Create(create) => self::create(&groups, create, output).await,
         GroupCommand::Update { group, settings } => {
             let settings = read_settings(&settings)?;
@@ -68,7 +71,7 @@ fn read_settings(text: &str) -> Outcome<Settings> {
 
 fn tell(group: &GroupId, what: &str, output: &mut Output) -> Outcome {
     let record = Name::from(group);
-    output.record(&record, |_| visible(&format!("group {group} {what}")))
+    output.record(&record, |_| format!("group {group} {what}"))
 }
 
 async fn list(groups: &HttpGroups, stream: Option<String>, output: &mut Output) -> Outcome {
@@ -94,10 +97,6 @@ async fn list(groups: &HttpGroups, stream: Option<String>, output: &mut Output) 
 
 fn full_name(name: &Name) -> String {
     format!("{}::{}", name.source, name.group)
-}
-
-fn show(group: &Group, id: &GroupId, output: &mut Output) -> Outcome {
-    output.record(group, |group| pretty(group, id))
 }
 
 /// Returns the group as people read it, a line for each thing that matters.

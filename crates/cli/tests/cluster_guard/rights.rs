@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gesta_access::Scope;
+use gesta_access::{Accounts, Scope};
 
 use crate::connection::{Connection, Open};
 use crate::raw::{Raw, soon};
@@ -95,58 +95,70 @@ async fn rights_that_are_taken_away_through_one_node_are_gone_at_all() {
     world.set_metadata("plan", OF_TEAM).await;
     world.group("plan").await;
     let accounts = world.accounts(world.third());
-
     in_time("another group", async || {
-        let running = Running::begin(&world, &basic("mate")).await;
-        let begun = Instant::now();
-        let others = vec!["others".to_owned()];
-        accounts.set_groups("mate", others).await.unwrap();
-        running.ends("forbidden", 7).await;
-        let took = begun.elapsed();
-        let team = vec!["team".to_owned()];
-        accounts.set_groups("mate", team).await.unwrap();
-        until_all_read(&world, &basic("mate")).await;
-        took
+        another_group(&world, &accounts).await
     })
     .await;
-
     in_time("other rights of the stream", async || {
-        let running = Running::begin(&world, &basic("mate")).await;
-        let begun = Instant::now();
-        world.set_metadata("plan", r#"{"$acl":{"$r":[]}}"#).await;
-        running.ends("forbidden", 7).await;
-        let took = begun.elapsed();
-        world.set_metadata("plan", OF_TEAM).await;
-        until_all_read(&world, &basic("mate")).await;
-        took
+        other_rights(&world).await
     })
     .await;
-
     in_time("a revoked token", async || {
-        let token = world.token("mate", &[Scope::Read], &[]).await;
-        let running = Running::begin(&world, &token).await;
-        let begun = Instant::now();
-        // `Bearer gesta_ID_SECRET`
-        let id = token.split('_').nth(1).unwrap();
-        accounts.revoke_token(id).await.unwrap();
-        running.ends("unauthenticated", 16).await;
-        world.until_all_answer(&token, 401).await;
-        begun.elapsed()
+        a_revoked_token(&world, &accounts).await
     })
     .await;
-
     in_time("a disabled user", async || {
-        let running = Running::begin(&world, &basic("mate")).await;
-        let begun = Instant::now();
-        accounts.disable("mate").await.unwrap();
-        running.ends("unauthenticated", 16).await;
-        world.until_all_answer(&basic("mate"), 401).await;
-        let took = begun.elapsed();
-        accounts.enable("mate").await.unwrap();
-        until_all_read(&world, &basic("mate")).await;
-        took
+        a_disabled_user(&world, &accounts).await
     })
     .await;
+}
+
+async fn another_group(world: &World, accounts: &Accounts) -> Duration {
+    let running = Running::begin(world, &basic("mate")).await;
+    let begun = Instant::now();
+    let others = vec!["others".to_owned()];
+    accounts.set_groups("mate", others).await.unwrap();
+    running.ends("forbidden", 7).await;
+    let took = begun.elapsed();
+    let team = vec!["team".to_owned()];
+    accounts.set_groups("mate", team).await.unwrap();
+    until_all_read(world, &basic("mate")).await;
+    took
+}
+
+async fn other_rights(world: &World) -> Duration {
+    let running = Running::begin(world, &basic("mate")).await;
+    let begun = Instant::now();
+    world.set_metadata("plan", r#"{"$acl":{"$r":[]}}"#).await;
+    running.ends("forbidden", 7).await;
+    let took = begun.elapsed();
+    world.set_metadata("plan", OF_TEAM).await;
+    until_all_read(world, &basic("mate")).await;
+    took
+}
+
+async fn a_revoked_token(world: &World, accounts: &Accounts) -> Duration {
+    let token = world.token("mate", &[Scope::Read], &[]).await;
+    let running = Running::begin(world, &token).await;
+    let begun = Instant::now();
+    // `Bearer gesta_ID_SECRET`
+    let id = token.split('_').nth(1).unwrap();
+    accounts.revoke_token(id).await.unwrap();
+    running.ends("unauthenticated", 16).await;
+    world.until_all_answer(&token, 401).await;
+    begun.elapsed()
+}
+
+async fn a_disabled_user(world: &World, accounts: &Accounts) -> Duration {
+    let running = Running::begin(world, &basic("mate")).await;
+    let begun = Instant::now();
+    accounts.disable("mate").await.unwrap();
+    running.ends("unauthenticated", 16).await;
+    world.until_all_answer(&basic("mate"), 401).await;
+    let took = begun.elapsed();
+    accounts.enable("mate").await.unwrap();
+    until_all_read(world, &basic("mate")).await;
+    took
 }
 
 /// Waits until every node lets somebody read the stream `plan`.

@@ -92,22 +92,17 @@ fn wrong_groups_are_refused() {
     let url = server.url.as_str();
     refused(url, &["info", "billing"], 2, "must be STREAM::GROUP");
     refused(url, &["create", "orders::"], 2, "must be 1 to 256 bytes");
-    let unknown = [
-        "create",
-        "orders::billing",
-        "--settings",
-        "{\"retries\": 5}",
-    ];
-    refused(url, &unknown, 2, "retries");
-    let wrong = [
-        "create",
-        "orders::billing",
-        "--settings",
-        "{\"live_buffer_size\": 0}",
-    ];
-    refused(url, &wrong, 2, "live_buffer_size");
-    let filtered = ["create", "orders::billing", "--category", "cart"];
-    refused(url, &filtered, 2, "filter");
+    for (option, value, says) in [
+        ("--settings", r#"{"retries": 5}"#, "retries"),
+        (
+            "--settings",
+            r#"{"live_buffer_size": 0}"#,
+            "live_buffer_size",
+        ),
+        ("--category", "cart", "filter"),
+    ] {
+        refused(url, &["create", "orders::billing", option, value], 2, says);
+    }
     succeed(&["--store", url, "group", "create", "orders::billing"]);
     refused(url, &["create", "orders::billing"], 1, "exists already");
     refused(url, &["delete", "orders::other", "--yes"], 3, "not found");
