@@ -1,6 +1,5 @@
 //! A primary with standbys on this machine: streaming replication, promotion, and faults that lose commits.
 //!
-//! Members are numbered from 0, and a number stays with its port and folder whatever the member's part is. Member 0
 //! Members are numbered from 0, and a number keeps its port and folder, whether the member is the primary or a standby.
 //! Member 0 begins as the primary. Nothing happens by itself: no member is promoted, and none follows a new primary,
 //! unless a test says so. Commits are lost at a promotion after [`Cluster::hold_replication`], which suspends the
@@ -8,8 +7,17 @@
 //! (Delayed *replay* loses nothing: a standby replays all that it has received before it becomes the primary.)
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::{Result, Server, ServerConfig, wait_until};
+
+/// A commit that changes nothing, and waits for standbys if commits do.
+const COMMIT: &str = "SELECT pg_logical_emit_message(true, 'gesta-pgtest', '')";
+/// Ends the session of [`COMMIT`] if it waits for standbys.
+const END_IF_IT_WAITS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE wait_event_type = 'IPC' AND wait_event = 'SyncRep' AND query LIKE '%gesta-pgtest%'";
+/// How long a commit is looked at.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// Whether a commit waits for standbys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,10 +203,11 @@ impl Cluster {
         self.wait_for_standby(member)
     }
 
-    /// Sets on the primary whether commits wait for one standby. This takes effect at once.
+    /// Sets on the primary whether commits wait for one standby, and waits until they do if they shall. That releases
+    /// what [`Cluster::hold_replication`] holds.
     ///
     /// # Errors
-    /// If the primary does not answer.
+    /// If the primary does not answer, or commits do not wait within a minute although they shall.
     pub fn set_replication(&self, replication: Replication) -> Result<()> {
         let others = (0..self.members.len()).filter(|member| *member != self.primary);
         let names = match replication {
@@ -221,6 +230,39 @@ impl Cluster {
             server
                 .query(setting)
                 .is_ok_and(|found| found.as_ref() == Some(&names))
+        })?;
+        match replication {
+            Replication::Asynchronous => Ok(()),
+            Replication::Synchronous => wait_until("commits do not wait for a standby", || {
+                self.is_a_commit_seen_waiting()
+            }),
+        }
+    }
+
+    /// Makes a commit while nothing is sent to the standbys, and tells whether it was seen waiting for them. Sessions
+    /// show the names of the standbys before another process of the server, which decides whether commits wait, has
+    /// read them.
+    fn is_a_commit_seen_waiting(&self) -> bool {
+        let primary = &self.members[self.primary];
+        let senders = primary.query("SELECT string_agg(pid::text, ' ') FROM pg_stat_replication");
+        let senders = senders.ok().flatten().unwrap_or_default();
+        let suspend = |suspended| {
+            for sender in senders.split(' ').filter_map(|sender| sender.parse().ok()) {
+                // A sender that has ended sends nothing.
+                let _ = primary.suspend_backend(sender, suspended);
+            }
+        };
+        suspend(true);
+        std::thread::scope(|scope| {
+            let commit = scope.spawn(|| primary.execute(COMMIT));
+            let (begun, mut waits) = (Instant::now(), false);
+            while !waits && !commit.is_finished() && begun.elapsed() < LOOK {
+                waits = primary
+                    .query(END_IF_IT_WAITS)
+                    .is_ok_and(|ended| ended.is_some());
+            }
+            suspend(false);
+            waits
         })
     }
 }

@@ -57,7 +57,11 @@ fn a_round_trip_takes_the_delay_and_hardly_more() {
     let proxy = delayed(Duration::from_millis(20));
     let mut socket = connect(&proxy);
     let mut fastest = Duration::MAX;
-    for _ in 0..10 {
+    let (mut count, deadline) = (0, Instant::now() + Duration::from_secs(10));
+    // On a busy machine many round trips may take longer.
+    while count < 10 || fastest >= Duration::from_millis(30) {
+        assert!(Instant::now() < deadline, "{fastest:?}");
+        count += 1;
         let start = Instant::now();
         socket.write_all(b"x").unwrap();
         socket.read_exact(&mut [0]).unwrap();
@@ -65,11 +69,23 @@ fn a_round_trip_takes_the_delay_and_hardly_more() {
         assert!(took >= Duration::from_millis(20), "{took:?}");
         fastest = fastest.min(took);
     }
-    assert!(fastest < Duration::from_millis(30), "{fastest:?}");
 }
 
+/// Goal: bytes are delayed all at once, and keep their order when the delay changes. On a busy machine everything may
+/// stand still for a while: the best of three attempts counts.
 #[test]
 fn delayed_bytes_overlap_and_keep_their_order() {
+    let mut took = Vec::new();
+    // A hundred chunks, one after the other, would take two seconds.
+    while took.iter().all(|took| *took >= Duration::from_secs(1)) {
+        assert!(took.len() < 3, "{took:?}");
+        took.push(send_a_hundred_chunks());
+    }
+}
+
+/// Sends a hundred chunks through a proxy that delays the first half of them, which must come back in order. Returns
+/// how long it took.
+fn send_a_hundred_chunks() -> Duration {
     let proxy = delayed(Duration::from_millis(20));
     let mut socket = connect(&proxy);
     let start = Instant::now();
@@ -87,12 +103,7 @@ fn delayed_bytes_overlap_and_keep_their_order() {
         socket.write_all(part).unwrap();
     }
     assert!(reading.join().unwrap() == sent, "order was lost");
-    // A hundred chunks, one after the other, would take two seconds.
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
+    start.elapsed()
 }
 
 #[test]
