@@ -4,14 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use gesta_core::backend::{
+    Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId, Signal,
+};
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
 };
 use gesta_pgtest::{Server, fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend};
+use uuid::Uuid;
 
 pub(crate) const LOG: LogId = LogId(0);
+
+/// No test waits longer for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The store's URL on `server`, in a schema of its own.
 pub(crate) fn store_url(server: &Server) -> String {
@@ -44,6 +52,48 @@ pub(crate) async fn direct(url: &str) -> tokio_postgres::Client {
         .await
         .expect("set");
     client
+}
+
+/// Asks until the answer has a row, which is returned.
+pub(crate) async fn until_row(client: &tokio_postgres::Client, sql: &str) -> tokio_postgres::Row {
+    let found = async {
+        loop {
+            if let Some(row) = client
+                .query(sql, &[])
+                .await
+                .expect("reads")
+                .into_iter()
+                .next()
+            {
+                return row;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, found).await;
+    found.unwrap_or_else(|_| panic!("never a row: {sql}"))
+}
+
+/// Sends a message until it arrives: before both listen, messages may be lost.
+pub(crate) async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<'static, Signal>) {
+    let hello = Signal::GiveWay {
+        log: LOG,
+        by: Uuid::from_u128(7),
+        needed: Duration::from_millis(50),
+        waited: Duration::from_millis(3),
+    };
+    let heard = async { while at_other.next().await != Some(hello) {} };
+    let say = async {
+        loop {
+            one.send_signal(hello).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let heard = async {
+        tokio::select! { () = heard => {} () = say => {} }
+    };
+    let heard = tokio::time::timeout(PATIENCE, heard).await;
+    heard.expect("the message arrives");
 }
 
 /// An empty store of several logs on `server`, with its URL.

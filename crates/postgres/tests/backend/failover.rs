@@ -19,9 +19,9 @@ use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
 use gesta_postgres::{PostgresBackend, schema};
 use gesta_store::Store;
 
-use crate::common::{Author, LOG, config, confirm, draft, end_of, fresh, is_committed, open};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::common::{
+    Author, LOG, PATIENCE, config, confirm, draft, end_of, fresh, is_committed, open, until_heard,
+};
 
 /// The streams of all events, in order.
 async fn names(backend: &PostgresBackend) -> Vec<String> {
@@ -228,27 +228,25 @@ async fn an_old_primary_that_goes_on_is_left() {
     assert_eq!(backend.history().number, 0, "nothing was lost");
 }
 
-/// Goal: `gesta schema new-incarnation` reaches the servers that run within a second, whether messages arrive or not.
+/// Goal: `gesta schema new-incarnation` reaches the servers that run within a second, and when no message arrives they
+/// notice it at the end of a log.
 #[tokio::test]
 async fn another_incarnation_is_noticed_by_message_and_by_the_end_of_a_log() {
     let Some((backend, url)) = fresh().await else {
         return;
     };
-    let told = async {
-        let mut signals = backend.signals();
-        // Listening.
-        while signals.next().await != Some(Signal::Interrupted) {}
-    };
-    let _ = tokio::time::timeout(Duration::from_secs(2), told).await;
-    let old = backend.history();
-    let begun = std::time::Instant::now();
-    let new = schema::new_incarnation(&config(&url)).await.expect("begun");
-    assert_eq!(changed(&backend, old).await.incarnation, new);
-    assert!(
-        begun.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        begun.elapsed()
-    );
+    let (other, mut signals) = (open(&url).await, backend.signals());
+    let mut took = Vec::new();
+    // On a busy machine everything may stand still for a while: it is tried up to three times.
+    while took.iter().all(|took| *took >= Duration::from_secs(1)) {
+        assert!(took.len() < 3, "{took:?}");
+        until_heard(&other, &mut signals).await;
+        let old = backend.history();
+        let begun = std::time::Instant::now();
+        let new = schema::new_incarnation(&config(&url)).await.expect("begun");
+        assert_eq!(changed(&backend, old).await.incarnation, new);
+        took.push(begun.elapsed());
+    }
     let old = backend.history();
     let client = crate::common::direct(&url).await;
     let silently = "UPDATE store SET incarnation = gen_random_uuid()";

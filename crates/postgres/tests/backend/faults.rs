@@ -10,8 +10,8 @@ use gesta_pgtest::{FaultProxy, LoseReply, Server, ServerConfig, shared};
 use gesta_postgres::PostgresBackend;
 
 use crate::common::{
-    Author, LOG, config, confirm, direct, draft, end_of, fresh, is_committed, is_missed, open,
-    store_url,
+    Author, LOG, PATIENCE, config, confirm, direct, draft, end_of, fresh, is_committed, is_missed,
+    open, store_url, until_row,
 };
 
 fn is_unknown(outcome: &BatchOutcome) -> bool {
@@ -71,7 +71,7 @@ async fn a_lost_reply_is_unknown_and_may_be_stored() {
 /// it names.
 #[tokio::test]
 async fn a_late_statement_misses() {
-    let Some(it) = proxied("&answer_timeout=1").await else {
+    let Some(it) = proxied("&answer_timeout=3&application_name=late").await else {
         return;
     };
     let mut writer = it.through.open_writer(LOG).await.expect("opens");
@@ -97,16 +97,9 @@ async fn a_late_statement_misses() {
     let client = direct(&it.url).await;
     it.proxy.hold_requests(false);
     // The late statement is over once its session has ended.
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND query LIKE '-- Stores a batch%'";
-    while client
-        .query_one(sessions, &[])
-        .await
-        .expect("reads")
-        .get::<_, i64>(0)
-        > 0
-    {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let over = "SELECT WHERE NOT EXISTS (SELECT FROM pg_stat_activity
+                WHERE application_name = 'late' AND query LIKE '-- Stores a batch%')";
+    until_row(&client, over).await;
     assert!(is_committed(
         &theirs.append(&mut *other, &[draft("a", "T")]).await
     ));
@@ -115,7 +108,7 @@ async fn a_late_statement_misses() {
 
 #[tokio::test]
 async fn a_half_open_connection_is_given_up_in_time() {
-    let Some(it) = proxied("&answer_timeout=1").await else {
+    let Some(it) = proxied("&answer_timeout=5").await else {
         return;
     };
     let mut writer = it.through.open_writer(LOG).await.expect("opens");
@@ -133,7 +126,7 @@ async fn a_half_open_connection_is_given_up_in_time() {
         .collect();
     assert!(join_all(answers).await.iter().all(is_unknown));
     assert!(
-        started.elapsed() < Duration::from_secs(3),
+        started.elapsed() < Duration::from_secs(15),
         "one time-out for all: {:?}",
         started.elapsed()
     );
@@ -151,9 +144,11 @@ async fn a_half_open_connection_is_given_up_in_time() {
 
 #[tokio::test]
 async fn an_ended_session_is_unknown_and_reads_recover() {
-    let Some((backend, url)) = fresh().await else {
-        return;
-    };
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    // Sessions with a name of their own: the sessions of other tests are not ended with them. And the append has not
+    // given up before its session is ended.
+    let backend = open(&format!("{url}&answer_timeout=60&application_name=ended")).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
     assert!(is_committed(
@@ -169,12 +164,7 @@ async fn an_ended_session_is_unknown_and_reads_recover() {
     let answer = tokio::spawn(writer.submit(batch));
     let waiting = "SELECT pid FROM pg_locks JOIN pg_class c ON c.oid = relation
                    WHERE NOT granted AND c.oid = 'events'::regclass";
-    let pid: i32 = loop {
-        if let Some(row) = client.query_opt(waiting, &[]).await.expect("reads") {
-            break row.get(0);
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+    let pid: i32 = until_row(&client, waiting).await.get(0);
     client
         .execute("SELECT pg_terminate_backend($1)", &[&pid])
         .await
@@ -182,8 +172,8 @@ async fn an_ended_session_is_unknown_and_reads_recover() {
     assert!(is_unknown(&answer.await.expect("ends")));
     client.batch_execute("ROLLBACK").await.expect("unlocked");
     // All sessions of the store: the pooled reader notices and is replaced.
-    let everybody = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                     WHERE pid <> pg_backend_pid() AND query LIKE '%FROM events WHERE log = $1%'";
+    let everybody =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ended'";
     assert_eq!(end_of(&backend).await.0, 1);
     client.batch_execute(everybody).await.expect("ended");
     assert_eq!(end_of(&backend).await.0, 1);
@@ -198,7 +188,8 @@ async fn an_ended_session_is_unknown_and_reads_recover() {
 async fn slow_reads_do_not_hold_up_those_that_appends_wait_for() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
-    let backend = Arc::new(open(&format!("{url}&readers=1")).await);
+    // Slow reads wait for longer than anybody looks here.
+    let backend = Arc::new(open(&format!("{url}&readers=1&answer_timeout=60")).await);
     let client = direct(&url).await;
     client
         .batch_execute("BEGIN; LOCK TABLE streams IN ACCESS EXCLUSIVE MODE")
@@ -214,19 +205,10 @@ async fn slow_reads_do_not_hold_up_those_that_appends_wait_for() {
             tokio::spawn(async move { backend.load(LOG, request, Purpose::Read).await })
         })
         .collect();
-    let waits =
-        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'streams'::regclass";
-    while client
-        .query_one(waits, &[])
-        .await
-        .expect("reads")
-        .get::<_, i64>(0)
-        == 0
-    {
-        tokio::task::yield_now().await;
-    }
+    let waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'streams'::regclass";
+    until_row(&client, waits).await;
     let end = backend.log_end(LOG, Purpose::Append);
-    let end = tokio::time::timeout(Duration::from_secs(5), end).await;
+    let end = tokio::time::timeout(Duration::from_secs(20), end).await;
     assert_eq!(end.expect("in time").expect("answers").position.0, 0);
     client.batch_execute("ROLLBACK").await.expect("unlocked");
     for read in slow {
@@ -311,8 +293,9 @@ async fn injected_serialization_failures_and_deadlocks_can_be_sent_again() {
     assert!(is_unknown(&author.append(&mut *writer, &[bad]).await));
 }
 
-/// Lets commits wait for a standby that there is not.
-async fn wait_for_nobody(client: &tokio_postgres::Client) {
+/// Lets commits wait for a standby that there is not, and waits until one is seen waiting: sessions show the setting
+/// before another process of the server, which decides whether commits wait, has read it.
+async fn wait_for_nobody(client: &tokio_postgres::Client, url: &str) {
     client
         .batch_execute("SET synchronous_commit = local")
         .await
@@ -325,16 +308,15 @@ async fn wait_for_nobody(client: &tokio_postgres::Client) {
         .batch_execute("SELECT pg_reload_conf()")
         .await
         .expect("reloaded");
-    let setting = "SHOW synchronous_standby_names";
-    while client
-        .query_one(setting, &[])
-        .await
-        .expect("reads")
-        .get::<_, String>(0)
-        .is_empty()
-    {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let other = direct(url).await;
+    let commits = tokio::spawn(async move {
+        let commit = "SELECT pg_logical_emit_message(true, 'probe', '')";
+        while other.batch_execute(commit).await.is_ok() {}
+    });
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE wait_event = 'SyncRep' AND query LIKE '%probe%'";
+    until_row(client, end).await;
+    commits.await.expect("ends");
 }
 
 /// A commit that waits for a synchronous standby and is cancelled reports success with a warning.
@@ -351,7 +333,7 @@ async fn a_cancelled_wait_for_a_standby_is_unknown() {
         &author.append(&mut *writer, &[draft("a", "T")]).await
     ));
     let client = direct(&url).await;
-    wait_for_nobody(&client).await;
+    wait_for_nobody(&client, &url).await;
     // The append last: its row moves the end.
     for what in ["confirm", "append"] {
         let mut writer = backend.open_writer(LOG).await.expect("opens");
@@ -362,12 +344,11 @@ async fn a_cancelled_wait_for_a_standby_is_unknown() {
         };
         let answer = writer.submit(batch);
         let answer = tokio::spawn(async move { is_unknown(&answer.await) });
-        let waits =
+        let cancel =
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        while client.query(waits, &[]).await.expect("reads").is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert!(answer.await.expect("ends"), "{what}");
+        until_row(&client, cancel).await;
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        assert!(answer.expect("is answered").expect("ends"), "{what}");
         assert!(
             is_unknown(&writer.submit(confirm(author.end)).await),
             "must be discarded"

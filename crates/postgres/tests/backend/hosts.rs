@@ -116,7 +116,7 @@ async fn a_connection_for_appends_waits_for_a_promotion() {
         return;
     };
     let url = format!("{}?schema={}", cluster.url(), fresh_schema());
-    let patient = open(&url).await;
+    let patient = open(&format!("{url}&connect_timeout=60")).await;
     let hasty = open(&format!("{url}&connect_timeout=1")).await;
     let (_, mut author) = begun(&patient).await;
     cluster.wait_for_standby(1).expect("caught up");
@@ -221,7 +221,7 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
     let proxy = FaultProxy::start(server.addr()).expect("listens");
-    let backend = open(&format!("{}&answer_timeout=2", proxy.url(&url))).await;
+    let backend = open(&format!("{}&answer_timeout=5", proxy.url(&url))).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
     assert!(is_committed(
@@ -240,7 +240,7 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     let silent = Instant::now();
     assert!(is_unknown(&last.await.expect("ends")));
     assert!(
-        silent.elapsed() < Duration::from_secs(4),
+        silent.elapsed() < Duration::from_secs(15),
         "{:?}",
         silent.elapsed()
     );

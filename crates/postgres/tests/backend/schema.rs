@@ -1,7 +1,6 @@
 //! Making, refusing and migrating stores; rights; messages between processes.
 
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position};
@@ -9,7 +8,9 @@ use gesta_pgtest::{Server, shared};
 use gesta_postgres::{PostgresBackend, schema};
 use uuid::Uuid;
 
-use crate::common::{Author, LOG, config, direct, draft, fresh, is_committed, open, store_url};
+use crate::common::{
+    Author, LOG, config, direct, draft, is_committed, open, store_url, until_heard,
+};
 
 #[tokio::test]
 async fn a_store_is_made_once_even_by_many_at_once() {
@@ -224,30 +225,14 @@ fn appended(position: u64) -> Signal {
     }
 }
 
-/// Sends a message until it arrives: before both listen, messages may be lost.
-async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<'static, Signal>) {
-    let hello = Signal::GiveWay {
-        log: LOG,
-        by: Uuid::from_u128(7),
-        needed: std::time::Duration::from_millis(50),
-        waited: std::time::Duration::from_millis(3),
-    };
-    let heard = async { while at_other.next().await != Some(hello) {} };
-    let say = async {
-        loop {
-            one.send_signal(hello).await;
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::select! { () = heard => {} () = say => {} }
-}
-
 #[tokio::test]
 async fn messages_reach_the_others_and_interruptions_are_told() {
-    let Some((one, url)) = fresh().await else {
-        return;
-    };
-    let other = open(&url).await;
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let (_, schema) = url.split_once("?schema=").expect("has one");
+    // Sessions with a name of their own: the sessions of other tests are not ended with them.
+    let named = format!("{url}&application_name=messages_{schema}");
+    let (one, other) = (open(&named).await, open(&named).await);
     let (mut at_one, mut at_other) = (one.signals(), other.signals());
     until_heard(&one, &mut at_other).await;
     for position in 1..=100 {
@@ -280,9 +265,9 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         }
     }
     let client = direct(&url).await;
-    let (_, schema) = url.split_once("?schema=").expect("has one");
-    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE pid <> pg_backend_pid() AND (query LIKE '%{schema}%' OR query LIKE '-- Messages to one%')");
+    let end = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'messages_{schema}'"
+    );
     client.batch_execute(&end).await.expect("ended");
     while at_one.next().await != Some(Signal::Interrupted) {}
     while at_other.next().await != Some(Signal::Interrupted) {}
