@@ -125,7 +125,7 @@ async fn a_node_that_leaves_hands_everything_over_first() {
     );
     until(&two, "all are mine", |placement| mine(placement) == 8).await;
     // Nobody is left to take them.
-    assert_eq!(two.leave(Duration::from_millis(100)).await, Stop::Left);
+    assert_eq!(two.leave(SOON).await, Stop::Left);
     assert!(registry.tables().look().nodes.is_empty());
 }
 

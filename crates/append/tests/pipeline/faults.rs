@@ -131,7 +131,7 @@ async fn reads_under_way_do_not_starve_recovery() {
     check(&world);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
     let world = world(4);
     let p = start_with(
