@@ -237,7 +237,7 @@ async fn another_life_of_the_store_is_counted_anew() {
     is_rebuilt(old, new, &url).await;
 }
 
-/// Fails now and then: before the transaction, or after it, as if the answer was lost.
+/// Fails at first, and then now and again: before the transaction, or after it, as if the answer was lost.
 #[derive(Debug)]
 struct Faulty {
     inner: Arc<dyn Views>,
@@ -248,7 +248,7 @@ struct Faulty {
 impl Faulty {
     fn fails(&self) -> Result<(), Error> {
         let mut random = self.random.lock().expect("no panic");
-        if random.random_bool(0.3) {
+        if self.failed.load(Ordering::Relaxed) == 0 || random.random_bool(0.3) {
             self.failed.fetch_add(1, Ordering::Relaxed);
             return Err(Error::Database("on purpose".into()));
         }
