@@ -15,7 +15,7 @@ use std::net::TcpStream;
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Server, code, get, run, signal, stderr, succeed, wait_until};
+use support::{Server, code, get, run, run_in_time, signal, stderr, succeed, wait_until};
 use tempfile::TempDir;
 
 const LOGS: usize = 4;
@@ -393,7 +393,7 @@ fn the_address_of_a_node_that_lives_is_refused() {
     let address = gesta_pgtest::free_address().unwrap().to_string();
     let first = shared.node_at(&address);
     let secret = shared.folder.path().join("secret");
-    let output = run(&[
+    let output = run_in_time(&[
         "serve",
         "--store",
         &shared.url,

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::nodes::Nodes;
 use crate::support;
-use crate::{LOGS, NODES};
+use crate::{LOGS, NODES, in_time};
 
 /// Callers at each node.
 const CALLERS: usize = 2;
@@ -117,31 +117,36 @@ async fn a_log_that_moves_is_away_for_a_moment_only() {
     let (mut away, mut quiet, mut loads, mut misses) = (vec![], vec![], vec![], vec![]);
     let mut by_role: [Vec<Duration>; 3] = Default::default();
     for _ in 0..depth::count(6, 60) {
-        let giver = nodes.owner(log.0);
-        let taker = (giver + 1) % NODES;
-        let count = |name| counter(&nodes, taker, name, log);
-        let before = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
-        let begun = Instant::now();
-        let to = nodes.all[taker].address.to_string();
-        tokio::task::block_in_place(|| nodes.command(&["cluster", "move", "0", "--to", &to]));
-        tokio::time::sleep(AROUND).await;
-        let longest = callers.longest(begun, Instant::now());
-        by_role[0].push(longest[giver]);
-        by_role[1].push(longest[taker]);
-        by_role[2].push(longest[3 - giver - taker]);
-        away.push(longest.into_iter().max().unwrap());
-        let after = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
-        loads.push(after[0] - before[0]);
-        misses.push(after[1] - before[1]);
-        let begun = Instant::now();
-        tokio::time::sleep(AROUND * 2).await;
-        quiet.push(
-            callers
-                .longest(begun, Instant::now())
-                .into_iter()
-                .max()
-                .unwrap(),
-        );
+        in_time(async || {
+            let giver = nodes.owner(log.0);
+            let taker = (giver + 1) % NODES;
+            let count = |name| counter(&nodes, taker, name, log);
+            let before = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
+            let begun = Instant::now();
+            let to = nodes.all[taker].address.to_string();
+            tokio::task::block_in_place(|| nodes.command(&["cluster", "move", "0", "--to", &to]));
+            tokio::time::sleep(AROUND).await;
+            let longest = callers.longest(begun, Instant::now());
+            by_role[0].push(longest[giver]);
+            by_role[1].push(longest[taker]);
+            by_role[2].push(longest[3 - giver - taker]);
+            let longest = longest.into_iter().max().unwrap();
+            away.push(longest);
+            let after = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
+            loads.push(after[0] - before[0]);
+            misses.push(after[1] - before[1]);
+            let begun = Instant::now();
+            tokio::time::sleep(AROUND * 2).await;
+            quiet.push(
+                callers
+                    .longest(begun, Instant::now())
+                    .into_iter()
+                    .max()
+                    .unwrap(),
+            );
+            [("longest append while a log moves", longest, MOVE_MAX)]
+        })
+        .await;
     }
     callers.end().await;
     for (role, times) in ["giver", "taker", "third"].iter().zip(by_role) {
@@ -151,12 +156,7 @@ async fn a_log_that_moves_is_away_for_a_moment_only() {
     eprintln!(
         "statements that looked up streams after a move: {loads:?}, batches that missed: {misses:?}"
     );
-    eprintln!(
-        "longest append while a log moves: {}",
-        quantiles(away.clone())
-    );
-    let longest = away.into_iter().max().unwrap();
-    assert!(longest <= MOVE_MAX, "{longest:?}");
+    eprintln!("longest append while a log moves: {}", quantiles(away));
 }
 
 /// Goal: the logs of a node that drains, several of which move in one moment, are away for a moment only.
@@ -170,23 +170,27 @@ async fn the_logs_of_a_node_that_drains_are_away_for_a_moment_only() {
         .collect();
     let callers = Callers::start(&nodes, &logs);
     let (mut away, mut counts) = (vec![], vec![]);
-    for round in 0..depth::count(6, 60) {
-        let drained = nodes.all[round % NODES].address.to_string();
-        counts.push(nodes.logs_owned()[round % NODES]);
-        let begun = Instant::now();
-        tokio::task::block_in_place(|| nodes.command(&["cluster", "drain", &drained]));
-        tokio::time::sleep(AROUND).await;
-        away.extend(callers.longest(begun, Instant::now()).into_iter().max());
-        tokio::task::block_in_place(|| nodes.command(&["cluster", "drain", &drained, "--undo"]));
+    for _ in 0..depth::count(6, 60) {
+        in_time(async || {
+            let drained = nodes.busiest();
+            counts.push(nodes.logs_owned()[drained]);
+            let drained = nodes.all[drained].address.to_string();
+            let begun = Instant::now();
+            tokio::task::block_in_place(|| nodes.command(&["cluster", "drain", &drained]));
+            tokio::time::sleep(AROUND).await;
+            let longest = callers.longest(begun, Instant::now());
+            let longest = longest.into_iter().max().unwrap();
+            away.push(longest);
+            tokio::task::block_in_place(|| {
+                nodes.command(&["cluster", "drain", &drained, "--undo"])
+            });
+            [("longest append while a node drains", longest, MOVE_MAX)]
+        })
+        .await;
     }
     callers.end().await;
     eprintln!("in each round {counts:?} logs were handed over, the longest append was {away:?}");
-    eprintln!(
-        "longest append while a node drains: {}",
-        quantiles(away.clone())
-    );
-    let longest = away.into_iter().max().unwrap();
-    assert!(longest <= MOVE_MAX, "{longest:?}");
+    eprintln!("longest append while a node drains: {}", quantiles(away));
 }
 
 /// The longest append while a log is handed over; on an idle machine it is far less.

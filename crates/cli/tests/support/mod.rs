@@ -38,6 +38,20 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     gesta(arguments).output().unwrap()
 }
 
+/// Runs the binary to its end, and kills it if it has not ended in time, as a server that serves does not.
+pub(crate) fn run_in_time(arguments: &[&str]) -> Output {
+    let mut command = gesta(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, begun) = (command.spawn().unwrap(), Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
 /// Runs the binary to its end; it must succeed. Gives standard output.
 pub(crate) fn succeed(arguments: &[&str]) -> String {
     let output = run(arguments);
