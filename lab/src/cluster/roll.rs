@@ -63,6 +63,8 @@ pub(crate) struct RollArgs {
 struct Roll {
     moves: Vec<Moved>,
     interrupted: Latencies,
+    /// How much of each interruption had passed when the lease changed.
+    until_moved: Latencies,
     /// The same around moments at which nothing moved, for comparison.
     otherwise: Latencies,
     longest_append: Duration,
@@ -127,6 +129,7 @@ async fn one(
     let longest = load.longest();
     let mut roll = Roll {
         interrupted: Latencies::default(),
+        until_moved: Latencies::default(),
         otherwise: Latencies::default(),
         longest_append: longest.values().copied().max().unwrap_or_default(),
         took,
@@ -186,15 +189,19 @@ impl Roll {
             for moved in of_log {
                 others.retain(|wait| !is_around(moved, wait));
                 let around = waits.iter().filter(|wait| is_around(moved, wait));
-                let Some((longest, _)) = around.max_by_key(|(wait, _)| *wait) else {
+                let Some((longest, end)) = around.max_by_key(|(wait, _)| *wait) else {
                     let text = format!("nothing was appended to log {log} when it moved");
                     self.problems.push(text);
                     continue;
                 };
+                let after = end.saturating_duration_since(moved.at).min(*longest);
                 self.interrupted.record(*longest);
+                self.until_moved.record(*longest - after);
                 if *longest >= args.interruption {
                     let reason = &moved.reason;
-                    let text = format!("log {log} was interrupted for {longest:.0?} ({reason})");
+                    let text = format!(
+                        "log {log} was interrupted for {longest:.0?} ({reason}), {after:.0?} of it after the lease changed"
+                    );
                     self.problems.push(text);
                 }
             }
@@ -212,6 +219,7 @@ fn tell(report: &mut Report, args: &RollArgs, rolls: &[Roll]) -> String {
         ("moves", Unit::Count),
         ("a log interrupted (median)", Unit::Millis),
         ("at most", Unit::Millis),
+        ("of it until the lease changed (median)", Unit::Millis),
         (
             "longest wait without a move, of each log (median)",
             Unit::Millis,
@@ -231,6 +239,7 @@ fn tell(report: &mut Report, args: &RollArgs, rolls: &[Roll]) -> String {
             roll.moves.len(),
             moved.p50,
             moved.max,
+            roll.until_moved.percentiles().p50,
             otherwise.p50,
             otherwise.max,
             roll.longest_append.as_secs_f64() * 1_000.0,
