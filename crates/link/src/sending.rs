@@ -233,6 +233,9 @@ impl<T> Sender<T> {
         self.route = route;
         self.link = LinkState::Down;
         self.not_before = None;
+        // The next owner may know a moment later than this node that it is the owner. It is asked again soon, however
+        // often the one before has refused.
+        self.back_off.reset();
     }
 
     /// Takes the state of the link to the node of the route.

@@ -113,6 +113,33 @@ fn an_old_hint_is_not_followed_but_paused_for() {
     assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
 }
 
+/// Goal: pauses begin anew with each owner. What happened: an owner that was handing its log over refused a call some
+/// times, the next one refused it once, because it looked a moment later than the forwarder, and the call waited for 40
+/// ms although everybody knew the owner by then.
+#[test]
+fn the_next_owner_is_asked_again_soon() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    let mut at = now;
+    for lane in 1..=4 {
+        assert_eq!(written(&mut sender, at), [0]);
+        sender
+            .not_here(at, lane, 0, 0, hint("b", 1))
+            .expect("valid");
+        sender.work(at);
+        at = sender.wake_at().expect("a pause");
+        sender.work(at);
+    }
+    sender.set_route(at, route("b", 2));
+    sender.link(&Address::new("b"), LINK);
+    sender.work(at);
+    assert_eq!(written(&mut sender, at), [0], "at once");
+    sender.not_here(at, 6, 0, 0, hint("a", 1)).expect("valid");
+    sender.work(at);
+    let pause = sender.wake_at().map(|next| next - at);
+    assert_eq!(pause, Some(Duration::from_millis(5)));
+}
+
 #[test]
 fn a_hint_that_names_this_node_is_told_but_not_followed() {
     let now = Instant::now();
