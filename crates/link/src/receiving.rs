@@ -118,6 +118,19 @@ impl Receiver {
         let untaken = self.untaken.max(seq);
         Refusal::From { from: seq, untaken }
     }
+
+    /// Notes that no more calls are read, because the node stops. Returns what must be sent: the forwarder may have
+    /// written calls that are on their way, and must know that they were not handed over.
+    pub fn end(&mut self) -> Refusal {
+        if self.refused_from.is_some() {
+            return Refusal::Covered;
+        }
+        self.refused_from = Some(self.next);
+        Refusal::From {
+            from: self.next,
+            untaken: self.next,
+        }
+    }
 }
 
 /// The newest lane of a forwarder for a log. Calls of older lanes may still arrive late, from a connection that the

@@ -357,7 +357,7 @@ impl<T> Sender<T> {
     /// `untaken` on; those between may have been done.
     ///
     /// # Errors
-    /// [`Violation`] if the call is not in flight, or was answered before.
+    /// [`Violation`] if the call is neither in flight nor the next to be written.
     pub fn not_here(
         &mut self,
         now: Instant,

@@ -153,9 +153,12 @@ impl<T> Lane<T> {
         Ok(entry)
     }
 
-    /// Notes that the owner refuses calls from this one on, which it has not answered.
+    /// Notes that the owner refuses calls from this one on, which it has not answered. An owner that stops refuses what
+    /// it has not read, and may do so before that is written.
     pub(super) fn refuse(&mut self, from: u64) -> Result<(), Violation> {
-        if let Slot::Answered = self.slot(from)? {
+        if from != self.next()
+            && let Slot::Answered = self.slot(from)?
+        {
             return Err(Violation("a call refused after its answer"));
         }
         self.refused_from = Some(from);

@@ -92,6 +92,30 @@ fn calls_that_are_refused_follow_the_hint_in_order() {
     assert_eq!(written(&mut sender, now), [2]);
 }
 
+/// Goal: an owner that stops refuses what it has not read, whether that was written or not, and nothing of it is in
+/// doubt. What happened: a call was on its way to a node when its process ended after it had handed its logs over. The
+/// call was in doubt, and its refusal by the next owner became *outcome unknown* in a rolling restart.
+#[test]
+fn what_an_owner_that_stops_has_not_read_is_not_in_doubt() {
+    let now = Instant::now();
+    for written_count in [1, 2] {
+        let mut sender = sender(now, written_count);
+        assert_eq!(written(&mut sender, now).len(), written_count as usize);
+        assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
+        sender.not_here(now, 1, 1, 1, hint("a", 1)).expect("valid");
+        if written_count == 1 {
+            sender.call(1, 1, now + Duration::from_secs(10), PATIENT);
+        }
+        sender.work(now);
+        assert!(written(&mut sender, now).is_empty(), "a pause first");
+        sender.set_route(now, route("b", 2));
+        sender.link(&Address::new("b"), LINK);
+        sender.work(now);
+        let write = sender.next_write(now).expect("written again");
+        assert_eq!((*write.ticket, write.is_in_doubt), (1, false));
+    }
+}
+
 #[test]
 fn an_old_hint_is_not_followed_but_paused_for() {
     let now = Instant::now();

@@ -185,6 +185,7 @@ impl<'a> ServedLane<'a> {
                 LaneEvent::Pipe(PipeEvent::Room) => {}
                 LaneEvent::Pipe(PipeEvent::Ended) => return Ok(()),
                 LaneEvent::End => {
+                    self.refuse_the_rest();
                     self.pipe.finish().await;
                     return Ok(());
                 }
@@ -308,7 +309,22 @@ impl<'a> ServedLane<'a> {
     }
 
     fn refuse(&mut self, seq: u64, bytes: usize, hint: Hint) {
-        if let Refusal::From { from, untaken } = self.core.not_here(seq, bytes) {
+        let refusal = self.core.not_here(seq, bytes);
+        self.push_refusal(refusal, hint);
+    }
+
+    /// Refuses the calls that are still on their way when this node stops. It does not know who takes them.
+    fn refuse_the_rest(&mut self) {
+        let refusal = self.core.end();
+        let hint = Hint {
+            owner: None,
+            epoch: self.epoch,
+        };
+        self.push_refusal(refusal, hint);
+    }
+
+    fn push_refusal(&mut self, refusal: Refusal, hint: Hint) {
+        if let Refusal::From { from, untaken } = refusal {
             self.pipe.push(Frame::NotHere {
                 from,
                 untaken,

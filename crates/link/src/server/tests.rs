@@ -332,3 +332,41 @@ async fn random_frames_do_no_harm() {
     }
     attack.is_alive().await;
 }
+
+/// Goal: a server that stops tells which calls it has not read, so that none of them is in doubt.
+#[tokio::test]
+async fn a_server_that_stops_refuses_what_it_has_not_read() {
+    let attack = Attack::start().await;
+    let mut pipe = lane(&attack.link, 1, 1, [(0, 99, 5)]);
+    let mut frames = Vec::new();
+    let mut stopped = false;
+    loop {
+        match next(&mut pipe).await {
+            PipeEvent::Ended => break,
+            PipeEvent::Room => {}
+            PipeEvent::Data => {
+                while let Some((frame, _)) = pipe.next_frame(Instant::now()).expect("valid") {
+                    frames.push(frame);
+                }
+            }
+        }
+        if !std::mem::replace(&mut stopped, true) {
+            let server = attack.server.clone();
+            tokio::spawn(async move { server.shutdown(Duration::from_secs(5)).await });
+        }
+    }
+    assert!(
+        matches!(
+            frames[..],
+            [
+                Frame::Reply { seq: 0, .. },
+                Frame::NotHere {
+                    from: 1,
+                    untaken: 1,
+                    ..
+                }
+            ]
+        ),
+        "{frames:?}"
+    );
+}
