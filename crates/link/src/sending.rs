@@ -370,9 +370,10 @@ impl<T> Sender<T> {
             return Ok(());
         };
         let is_leaving = open.is_leaving();
+        let refuses_calls = from < open.next();
         open.refuse(from)?;
         open.take_back(from, |seq| seq > from && seq < untaken, &mut self.waiting);
-        self.is_cautious |= !is_leaving;
+        self.is_cautious |= refuses_calls && !is_leaving;
         // An owner that was replaced refuses what it should refuse; the next one has refused nothing.
         if !self.follow(now, hint) && !is_leaving {
             self.pause(now);

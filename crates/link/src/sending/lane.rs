@@ -121,7 +121,7 @@ impl<T> Lane<T> {
     }
 
     /// Returns the number of the next call.
-    fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
     }
 
