@@ -82,7 +82,6 @@ pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<boo
     let (mut rolls, mut at) = (Vec::new(), None);
     while rolls.len() < args.rolls as usize && !stop.is_cancelled() {
         owners.balanced(&args.size, BALANCED_WITHIN).await?;
-        write_all_to_disk().await?;
         let ways = nodes.ways();
         let (writers, seed) = (usize::from(args.writers), args.seed + rolls.len() as u64);
         let load = Load::start(&ways, writers, seed, at.as_ref(), PAUSE)?;
@@ -103,16 +102,6 @@ pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<boo
     report.workload = json!(args);
     report.finding = tell(&mut report, args, &rolls);
     report.finish(&args.report, rolls.len() == args.rolls as usize)
-}
-
-/// Has the system write to disk what earlier work has left in memory. Otherwise it does so by itself half a minute later,
-/// in the middle of the load, and meanwhile no commit of the database comes to its end, whatever moves.
-async fn write_all_to_disk() -> Result<()> {
-    let sync = tokio::process::Command::new("sync").status().await?;
-    match sync.success() {
-        true => Ok(()),
-        false => fail("`sync` has failed"),
-    }
 }
 
 /// One rolling restart, until the logs are shared equally again.
