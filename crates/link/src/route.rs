@@ -89,3 +89,16 @@ pub struct Hint {
     /// The epoch of that ownership.
     pub epoch: Epoch,
 }
+
+impl Hint {
+    /// Makes a hint that tells nothing: it is older than every route, so it is never followed.
+    pub(crate) fn nothing(incarnation: Incarnation) -> Self {
+        Self {
+            owner: None,
+            epoch: Epoch {
+                incarnation,
+                number: 0,
+            },
+        }
+    }
+}

@@ -72,6 +72,10 @@ struct LaneState {
     back: VecDeque<Back>,
     /// The first frame has arrived, which opens the lane.
     is_open: bool,
+    /// The epoch that the forwarder means.
+    epoch: Epoch,
+    /// The node has stopped. It reads nothing more, and the lane ends once its last frames have arrived.
+    has_ended: bool,
 }
 
 /// A call that a node has taken.
@@ -221,6 +225,8 @@ impl World {
                         forth: VecDeque::new(),
                         back: VecDeque::new(),
                         is_open: false,
+                        epoch: route.epoch,
+                        has_ended: false,
                     };
                     self.lanes.insert(lane, state);
                 }
@@ -230,15 +236,12 @@ impl World {
                     reason,
                     was_written,
                 } => {
+                    let patience = patience(self.calls[ticket].bytes);
+                    let is_impatient = patience == Patience::UntilSilent;
                     if reason != ReturnReason::DeadlineOver {
-                        let patience = patience(self.calls[ticket].bytes);
-                        let is_impatient = patience == Patience::UntilSilent;
                         self.returned[usize::from(is_impatient)].push(ticket);
                     }
-                    assert!(
-                        reason != ReturnReason::Silent
-                            || patience(self.calls[ticket].bytes) == Patience::UntilSilent
-                    );
+                    assert!(reason != ReturnReason::Silent || is_impatient);
                     self.end(ticket, Outcome::Returned(reason, was_written));
                 }
             }
@@ -276,7 +279,7 @@ impl World {
     fn deliver_forth(&mut self, lane: u64) {
         let hint = self.hint();
         let state = self.lanes.get_mut(&lane).expect("exists");
-        let Some(frame) = state.forth.pop_front() else {
+        let Some(frame) = state.forth.pop_front().filter(|_| !state.has_ended) else {
             return;
         };
         let node = &mut self.nodes[state.node];
@@ -324,6 +327,7 @@ impl World {
     fn deliver_back(&mut self, lane: u64) {
         let state = self.lanes.get_mut(&lane).expect("exists");
         match state.back.pop_front() {
+            None if state.has_ended => self.sender.lane_lost(self.now, lane),
             None => {}
             Some(Back::Reply(seq)) => {
                 let replied = self.sender.reply(lane, seq).expect("rules are kept");
@@ -379,8 +383,25 @@ impl World {
     fn send_back(&mut self, taken: TakenCall, hint: Hint) {
         let lane = self.lanes.get_mut(&taken.lane).expect("exists");
         let bytes = self.calls[taken.call].bytes;
-        if let Refusal::From { from, untaken } = lane.receiver.not_here(taken.seq, bytes) {
+        let refusal = lane.receiver.not_here(taken.seq, bytes);
+        if let Refusal::From { from, untaken } = refusal
+            && !lane.has_ended
+        {
             lane.back.push_back(Back::NotHere(from, untaken, hint));
+        }
+    }
+
+    /// The node of a lane stops, as after its hand-overs: it refuses what it has not read. What it has taken may still
+    /// take effect, but is not answered any more.
+    fn end_lane(&mut self, lane: u64) {
+        let state = self.lanes.get_mut(&lane).expect("exists");
+        let is_served = self.nodes[state.node].newest.serves(lane);
+        if !is_served || !state.is_open || std::mem::replace(&mut state.has_ended, true) {
+            return;
+        }
+        if let Refusal::From { from, untaken } = state.receiver.end() {
+            let hint = Hint::nothing(state.epoch.incarnation);
+            state.back.push_back(Back::NotHere(from, untaken, hint));
         }
     }
 
@@ -394,7 +415,7 @@ impl World {
             call.took_effect = true;
             self.effects.push(taken.call);
         }
-        if lane.receiver.answered(taken.seq, call.bytes) {
+        if lane.receiver.answered(taken.seq, call.bytes) && !lane.has_ended {
             lane.back.push_back(match is_over {
                 true => Back::DeadlineOver(taken.seq),
                 false => Back::Reply(taken.seq),
@@ -439,25 +460,20 @@ impl World {
                 };
                 self.submit(within, choice % 400);
             }
-            6..=11 => {
+            6..=16 | 26 | 35 => {
                 if let Some(lane) = self.nth_lane(choice) {
-                    self.deliver_forth(lane);
-                }
-            }
-            12..=16 => {
-                if let Some(lane) = self.nth_lane(choice) {
-                    self.deliver_back(lane);
+                    match kind {
+                        6..=11 => self.deliver_forth(lane),
+                        12..=16 => self.deliver_back(lane),
+                        26 => self.cut(lane, choice % 5),
+                        _ => self.end_lane(lane),
+                    }
                 }
             }
             17..=21 => self.finish(choice % 2),
             22..=23 => self.now += Duration::from_millis(1 + choice as u64 % 40),
             24 => self.now += Duration::from_millis(300 * (choice as u64 % 5)),
             25 => self.move_log(choice),
-            26 => {
-                if let Some(lane) = self.nth_lane(choice) {
-                    self.cut(lane, choice % 5);
-                }
-            }
             27 => {
                 let link = [
                     LinkState::Up(CREDIT),
@@ -538,7 +554,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn lanes_keep_their_promises(steps in prop::collection::vec((0_u8..35, 0_usize..1_000), 1..250)) {
+    fn lanes_keep_their_promises(steps in prop::collection::vec((0_u8..36, 0_usize..1_000), 1..250)) {
         let mut world = World::new();
         for (kind, choice) in steps {
             world.step(kind, choice);
@@ -551,10 +567,9 @@ proptest! {
 /// Goal: the schedules above do reach what they are about.
 #[test]
 fn schedules_reach_every_outcome() {
-    use proptest::strategy::ValueTree;
-    use proptest::test_runner::TestRunner;
+    use proptest::{strategy::ValueTree, test_runner::TestRunner};
 
-    let steps = prop::collection::vec((0_u8..35, 0_usize..1_000), 200..250);
+    let steps = prop::collection::vec((0_u8..36, 0_usize..1_000), 200..250);
     let mut runner = TestRunner::deterministic();
     let (mut outcomes, mut in_order) = (BTreeMap::new(), 0);
     for _ in 0..300 {

@@ -201,7 +201,7 @@ impl LaneTask {
     /// Takes these inputs, and those of the callers whose turn to run has come anyway.
     ///
     /// Why: the runtime runs a task that is woken by a call before the other callers that are ready. Without the pause
-    /// nearly each call was written to the link alone, by a system call of its own.
+    /// there was a system call for every second call, where one can write many.
     async fn gather(&mut self, inputs: &mut Vec<Input>) {
         tokio::task::yield_now().await;
         while inputs.len() < INTAKE_MAX

@@ -137,9 +137,8 @@ fn an_old_hint_is_not_followed_but_paused_for() {
     assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
 }
 
-/// Goal: pauses begin anew with each owner. What happened: an owner that was handing its log over refused a call some
-/// times, the next one refused it once, because it looked a moment later than the forwarder, and the call waited for 40
-/// ms although everybody knew the owner by then.
+/// Goal: pauses begin anew with each owner. An owner that hands its log over may refuse a call some times, and the next
+/// one once, because it looks a moment later than the forwarder. That must not be the longest pause of all.
 #[test]
 fn the_next_owner_is_asked_again_soon() {
     let now = Instant::now();

@@ -316,11 +316,7 @@ impl<'a> ServedLane<'a> {
     /// Refuses the calls that are still on their way when this node stops. It does not know who takes them.
     fn refuse_the_rest(&mut self) {
         let refusal = self.core.end();
-        let hint = Hint {
-            owner: None,
-            epoch: self.epoch,
-        };
-        self.push_refusal(refusal, hint);
+        self.push_refusal(refusal, Hint::nothing(self.epoch.incarnation));
     }
 
     fn push_refusal(&mut self, refusal: Refusal, hint: Hint) {

@@ -19,7 +19,7 @@ use crate::config::{Bounds, Protocols, Secret, StoreIdentity, Times};
 use crate::frame::{Frame, Outbox};
 use crate::hello;
 use crate::pipe::{Pipe, PipeEvent};
-use crate::route::{Address, Epoch};
+use crate::route::{Address, Epoch, Hint};
 use crate::serve::{Answer, Call, Question, Served};
 
 /// Takes calls and never answers, but those of log 1.
@@ -363,7 +363,10 @@ async fn a_server_that_stops_refuses_what_it_has_not_read() {
                 Frame::NotHere {
                     from: 1,
                     untaken: 1,
-                    ..
+                    hint: Hint {
+                        owner: None,
+                        epoch: Epoch { number: 0, .. }
+                    }
                 }
             ]
         ),
