@@ -462,6 +462,25 @@ mod tests {
         );
     }
 
+    /// Goal: every use of a host ends when one of them gives it up, and the other hosts come first. A use that ended
+    /// long ago cannot end the later ones.
+    #[tokio::test]
+    async fn a_host_that_is_given_up_comes_last() {
+        let config = Config::parse("postgres://u@one,two/d").expect("valid");
+        let hosts = Hosts::new(&config).expect("fits");
+        hosts.is_primary(0, on(2)).expect("the first");
+        let (one, other) = (hosts.begin(0), hosts.begin(0));
+        assert_eq!(hosts.order(), [0, 1]);
+        hosts.give_up(&one, "it waits");
+        assert_eq!(hosts.order(), [1, 0]);
+        assert_eq!(other.over().await, "it waits");
+        let later = hosts.begin(0);
+        hosts.is_primary(0, on(2)).expect("it answers again");
+        hosts.give_up(&other, "it waits");
+        assert!(!later.is_over());
+        assert_eq!(hosts.order(), [0, 1]);
+    }
+
     /// Goal: a pause after a failure ends when another connection reaches the primary, not because one did so before.
     #[tokio::test]
     async fn a_pause_ends_when_the_primary_is_reached() {

@@ -252,9 +252,10 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
 }
 
 /// Statements that give up waiting again and again may wait for a commit that itself waits for a lost standby: the
-/// writer turns to the other hosts. Each of the statements has a known outcome.
+/// writer gives its host up. Each of the statements has a known outcome. That the other hosts then come first is for the
+/// tests of `hosts`: which of two hosts answers sooner, the machine decides.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
+async fn after_repeated_lock_time_outs_the_host_is_given_up() {
     let Some(server) = shared() else { return };
     let (plain, own) = (store_url(server), server.addr().to_string());
     let first = FaultProxy::start(server.addr()).expect("listens");
@@ -274,14 +275,17 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     }
     locker.batch_execute("ROLLBACK").await.expect("released");
     let begun = Instant::now();
-    loop {
+    let reason = loop {
         let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
         match writer.submit(batch).await {
-            BatchOutcome::Unknown(_) => break,
+            BatchOutcome::Unknown(error) => break error.to_string(),
             other => assert!(begun.elapsed() < Duration::from_secs(30), "{other:?}"),
         }
-    }
-    let connections = second.connections();
+    };
+    assert!(
+        reason.contains("statements repeatedly gave up waiting"),
+        "{reason}"
+    );
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     author.end = backend
         .log_end(LOG, Purpose::Append)
@@ -290,9 +294,4 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("b", "U")]).await
     ));
-    // The first host may be asked as well, if the second takes its time to answer.
-    assert!(
-        second.connections() > connections,
-        "the other host is asked"
-    );
 }
