@@ -40,8 +40,13 @@ pub(crate) struct Ticket {
     pub(crate) permits: (Permit<2>, Permit<2>),
 }
 
-/// The question why appends cannot succeed now. The answer is `None` if they can.
-pub(crate) type ReadyQuestion = oneshot::Sender<Option<String>>;
+/// What is asked of an engine, beside commands.
+pub(crate) enum Question {
+    /// Why appends cannot succeed now. The answer is `None` if they can.
+    Ready(oneshot::Sender<Option<String>>),
+    /// To prepare for appends after others have appended. The answer says that this is done.
+    Prepare(oneshot::Sender<()>),
+}
 
 /// What an engine needs to start.
 pub(crate) struct Parts {
@@ -56,7 +61,7 @@ pub(crate) struct Parts {
 /// The channels from the callers. These channels outlive an engine that panics.
 pub(crate) struct Callers {
     pub(crate) commands: mpsc::UnboundedReceiver<Command<Ticket>>,
-    pub(crate) questions: mpsc::UnboundedReceiver<ReadyQuestion>,
+    pub(crate) questions: mpsc::UnboundedReceiver<Question>,
 }
 
 /// Runs the pipeline until all callers are gone and all commands are answered.
@@ -90,7 +95,9 @@ async fn tell_failed(callers: &mut Callers, text: &str) {
         tokio::select! {
             () = &mut restart => return,
             Some(question) = callers.questions.recv() => {
-                let _ = question.send(Some(format!("the append pipeline failed: {text}")));
+                if let Question::Ready(ask) = question {
+                    let _ = ask.send(Some(format!("the append pipeline failed: {text}")));
+                }
             }
         }
     }
@@ -103,7 +110,7 @@ enum Event {
     Connected(Result<Box<dyn LogWriter>>),
     Signal(Signal),
     Commands(usize),
-    Question(ReadyQuestion),
+    Question(Question),
     Time,
 }
 
@@ -119,6 +126,8 @@ struct Engine {
     outcomes: FuturesOrdered<BoxFuture<'static, BatchOutcome>>,
     reads: JoinSet<(JobId, Answer)>,
     are_callers_gone: bool,
+    /// Who waits until the sequencer has prepared.
+    preparing: Vec<oneshot::Sender<()>>,
     /// The number of the history that the sequencer knows.
     history: u64,
 }
@@ -154,6 +163,7 @@ impl Engine {
             outcomes: FuturesOrdered::new(),
             reads: JoinSet::new(),
             are_callers_gone: false,
+            preparing: Vec::new(),
             history: history.number,
             backend: Arc::clone(backend),
             log: *log,
@@ -167,6 +177,7 @@ impl Engine {
         loop {
             self.sequencer.work(self.now());
             self.perform().await;
+            self.tell_prepared();
             if self.sequencer.is_stopped() {
                 return;
             }
@@ -187,9 +198,7 @@ impl Engine {
                         self.sequencer.on(Input::Command(command), now);
                     }
                 }
-                Event::Question(question) => {
-                    let _ = question.send(self.sequencer.why_not_ready(now.instant));
-                }
+                Event::Question(question) => self.on_question(question, now),
                 Event::Time => {}
             }
         }
@@ -248,6 +257,28 @@ impl Engine {
             connected
         });
         self.sequencer.on(Input::Connected(connected), now);
+    }
+
+    fn on_question(&mut self, question: Question, now: Now) {
+        match question {
+            Question::Ready(ask) => {
+                let _ = ask.send(self.sequencer.why_not_ready(now.instant));
+            }
+            Question::Prepare(ask) => {
+                self.preparing.retain(|waits| !waits.is_closed());
+                self.preparing.push(ask);
+                self.sequencer.on(Input::Prepare, now);
+            }
+        }
+    }
+
+    /// Tells those who wait for it that the sequencer has prepared.
+    fn tell_prepared(&mut self) {
+        if !self.preparing.is_empty() && !self.sequencer.is_preparing() {
+            for waits in self.preparing.drain(..) {
+                let _ = waits.send(());
+            }
+        }
     }
 
     async fn perform(&mut self) {

@@ -19,7 +19,7 @@ pub mod stats;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::TryFutureExt;
+use futures::{FutureExt, TryFutureExt};
 use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use crate::admission::admit;
 use crate::command::{Command, Cost, StreamPart};
-use crate::engine::{Callers, Parts, ReadyQuestion, Ticket};
+use crate::engine::{Callers, Parts, Question, Ticket};
 use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
 
@@ -122,7 +122,7 @@ struct Shared {
     backend: Arc<dyn Backend>,
     /// The channel to the engine; `None` once the pipeline shuts down.
     sender: Mutex<Option<mpsc::UnboundedSender<Command<Ticket>>>>,
-    questions: mpsc::UnboundedSender<ReadyQuestion>,
+    questions: mpsc::UnboundedSender<Question>,
     admission: Arc<Admission>,
     /// The count of the commands and events of this pipeline alone. The count has no bound.
     queued: Arc<Capacity<2>>,
@@ -284,7 +284,7 @@ impl Pipeline {
     /// Dropping the future has no effect on the pipeline.
     pub async fn ready(&self) -> Result<()> {
         let (ask, answer) = oneshot::channel();
-        let why = match self.shared.questions.send(ask) {
+        let why = match self.shared.questions.send(Question::Ready(ask)) {
             Ok(()) => match tokio::time::timeout(READY_ANSWER_MAX, answer).await {
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Ok(Some(why))) => why,
@@ -294,6 +294,19 @@ impl Pipeline {
             Err(_) => "the store is shut down".to_owned(),
         };
         Err(Error::unavailable(why))
+    }
+
+    /// Prepares for appends after other processes have appended to the log: reads what they have appended, and looks up
+    /// the streams of the last events. So the first append neither misses nor waits for that. Returns when this is
+    /// done, or cannot be done. It begins with this call, not when the future is polled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not end the preparation.
+    pub fn prepare(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (ask, prepared) = oneshot::channel();
+        // A pipeline that has ended prepares nothing.
+        let _ = self.shared.questions.send(Question::Prepare(ask));
+        prepared.map(drop)
     }
 
     /// Takes no more commands, waits until all commands are answered, and closes the connection. Later calls get

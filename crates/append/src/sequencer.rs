@@ -10,7 +10,7 @@
 //! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `giving_way`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
 //! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`: appends in doubt; `trouble`: pauses and
-//!   readiness.
+//!   readiness; `preparing`: the log is read before the first append.
 //!
 //! Commands are decided against the *tip*: all that was decided before, stored or not. So an answer without rows is not
 //! given before everything that it rests on has committed; it depends on a batch (`forming`).
@@ -27,6 +27,7 @@ pub(crate) mod late;
 mod looking_up;
 pub(crate) mod lookup;
 pub(crate) mod pace;
+mod preparing;
 pub(crate) mod queue;
 pub(crate) mod reads;
 mod recovery;
@@ -85,6 +86,8 @@ pub enum Input<T> {
     /// History has changed: the database has lost commits, or the store has a new incarnation. This input comes before
     /// anything that was learnt from the new history.
     HistoryChanged(Incarnation),
+    /// Others have appended to the log, and this process is about to: what they have appended must be read.
+    Prepare,
     /// No more commands will come: the sequencer stops when all are answered.
     Close,
 }
@@ -210,6 +213,7 @@ impl<T> Sequencer<T> {
                 self.giving_way.heard(signal, has_work, now.instant);
             }
             Input::HistoryChanged(incarnation) => self.on_history_changed(incarnation),
+            Input::Prepare => self.prepare(),
             Input::Close => self.is_closing = true,
         }
     }

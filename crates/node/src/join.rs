@@ -22,11 +22,13 @@ use tokio_util::task::TaskTracker;
 use crate::memberships::Memberships;
 use crate::node::{Config, Node};
 use crate::placements::Placements;
-use crate::questions::LOOK_NOW;
+use crate::questions::{LOOK_NOW, PREPARE};
 use crate::{address, standing};
 
 /// The time within which another node is told of a hand-over. A node that is not told sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
+/// The time within which another node prepares for a log. After that time the log is handed over to it in any case.
+const PREPARE_WITHIN: Duration = Duration::from_secs(1);
 /// How often the membership is told which nodes cannot be called.
 const REACH_EVERY: Duration = Duration::from_millis(250);
 /// The greatest weight of a node.
@@ -330,9 +332,16 @@ struct LinkHandOvers {
 
 #[async_trait]
 impl HandOvers for LinkHandOvers {
-    /// Returns at once. The taker loads what it needs when it is asked for it; a prepared taker would only spare a
-    /// look-up for each stream.
-    async fn prepare(&self, _: Preparation) -> Readiness {
+    /// Asks the taker to read what it has missed of the log. A taker that does not answer, or is of a build that does
+    /// not know the question, gets the log without.
+    async fn prepare(&self, preparation: Preparation) -> Readiness {
+        if let Some(node) = self.node.get().and_then(Weak::upgrade) {
+            let (log, within) = (preparation.log, Instant::now() + PREPARE_WITHIN);
+            let body = Bytes::copy_from_slice(&log.0.to_be_bytes());
+            let to = Address::new(preparation.address);
+            // What is missing then, the taker reads when it appends.
+            let _ = node.forwarder.ask(&to, PREPARE, body, within).await;
+        }
         Readiness::Ready
     }
 

@@ -36,6 +36,7 @@ mod routes;
 mod serve;
 mod services;
 mod standing;
+mod taking_over;
 
 /// The pure rules of a node, for simulations.
 #[doc(hidden)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, pending};
+use futures::future::{BoxFuture, Shared, join, pending};
 use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
@@ -31,6 +31,7 @@ use crate::routes;
 use crate::serve::OwnerSide;
 use crate::services::Services;
 use crate::standing::{self, Counts, NodeStats};
+use crate::taking_over;
 
 /// How long a node that shuts down waits for the calls of others that it has taken.
 const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
@@ -70,7 +71,8 @@ pub struct Node {
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
-    /// The task that sets the forwarder's routes. The task ends with the node.
+    /// The task that sets the forwarder's routes and prepares for logs that this node takes over. The task ends with the
+    /// node.
     _following: AbortOnDropHandle<()>,
     /// The departure, once somebody has asked for it.
     left: OnceLock<Shared<BoxFuture<'static, ()>>>,
@@ -115,8 +117,9 @@ impl Node {
         let here = config.link.address.clone();
         let server = LinkServer::start(listener, config.link, owner_side).map_err(invalid)?;
         routes::set(&placement.borrow(), &forwarder, &here);
-        let following = routes::follow(placement.clone(), forwarder.clone(), here);
-        let following = tokio::spawn(following);
+        let routing = routes::follow(placement.clone(), forwarder.clone(), here);
+        let taking_over = taking_over::follow(placement.clone(), Arc::clone(&store));
+        let following = tokio::spawn(join(routing, taking_over).map(drop));
         let node = Arc::new(Self {
             store,
             forwarder,

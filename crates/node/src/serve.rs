@@ -15,7 +15,7 @@ use crate::answers::{self, Changed};
 use crate::calls::{Change, SERVICE};
 use crate::clients::Clients;
 use crate::placements::Placements;
-use crate::questions::{CLIENT_ADDRESS, LOOK_NOW};
+use crate::questions::{CLIENT_ADDRESS, LOOK_NOW, PREPARE};
 use crate::routes::epoch;
 use crate::services::Services;
 
@@ -53,9 +53,23 @@ impl Serve for OwnerSide {
                 Bytes::new()
             }
             CLIENT_ADDRESS => self.clients.answer(),
+            PREPARE => return self.prepare(&question.body),
             _ => Bytes::new(),
         };
         ready(answer).boxed()
+    }
+}
+
+impl OwnerSide {
+    /// Prepares for a log that another node is about to hand over to this one. A body that is no log asks for nothing.
+    fn prepare(&self, body: &[u8]) -> BoxFuture<'static, Bytes> {
+        match <[u8; 2]>::try_from(body) {
+            Ok(log) => {
+                let prepared = self.store.prepare(LogId(u16::from_be_bytes(log)));
+                prepared.map(|()| Bytes::new()).boxed()
+            }
+            Err(_) => ready(Bytes::new()).boxed(),
+        }
     }
 }
 

@@ -145,6 +145,20 @@ impl Store {
         }
     }
 
+    /// Prepares for appends to a log to which other processes have appended, as [`Pipeline::prepare`] does. It returns
+    /// at once if there is no such log.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not end the preparation.
+    pub fn prepare(&self, log: LogId) -> impl Future<Output = ()> + Send + use<> {
+        let prepared = self.pipelines.get(usize::from(log.0)).map(Pipeline::prepare);
+        async move {
+            if let Some(prepared) = prepared {
+                prepared.await;
+            }
+        }
+    }
+
     /// Takes the message of another process that it has committed up to this position of a log. While anybody is
     /// subscribed, the log is read at once; the message itself is never believed.
     pub fn heard(&self, log: LogId, position: Position) {

@@ -102,6 +102,7 @@ impl<T> Sequencer<T> {
                 created: event.created,
             };
         }
+        self.note_to_look_up(&events);
         if is_complete {
             self.end_catching_up(now);
         } else {
@@ -160,6 +161,7 @@ impl<T> Sequencer<T> {
     fn resume(&mut self) {
         self.recovery.phase = Phase::Running;
         self.recovery.has_run = true;
+        self.look_noted_up();
         if std::mem::take(&mut self.recovery.is_in_doubt) {
             self.outputs.push(Output::ReadLogEnd);
             self.outputs.push(Output::Signal(Signal::Appended {

@@ -282,6 +282,11 @@ impl Knowledge {
 
     // ---- what is looked up ----
 
+    /// Returns whether the stream is known.
+    pub(crate) fn knows_stream(&mut self, stream: &StreamId) -> bool {
+        self.heads.knows_stream(stream)
+    }
+
     /// Passes the streams and types of a command that must be loaded to `stream` and `event_type`.
     pub(crate) fn missing<T>(
         &mut self,

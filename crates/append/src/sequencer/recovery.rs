@@ -23,7 +23,7 @@
 use std::time::Duration;
 
 use gesta_core::backend::{BatchOutcome, LogEnd};
-use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
+use gesta_core::{Error, ErrorKind, Incarnation, Position, Result, StreamId};
 use tokio::time::Instant;
 
 use super::forming::InFlight;
@@ -105,6 +105,8 @@ pub(crate) struct Recovery<T> {
     was_connected: bool,
     /// Whether appends were decided before.
     pub(super) has_run: bool,
+    /// The streams that will be looked up once the log has been read; `None` unless the sequencer prepares.
+    pub(super) to_look_up: Option<Vec<StreamId>>,
 }
 
 impl<T> Recovery<T> {
@@ -118,6 +120,7 @@ impl<T> Recovery<T> {
             is_in_doubt: false,
             was_connected: false,
             has_run: false,
+            to_look_up: None,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod giving_way;
 mod looking_up;
+mod preparing;
 mod recovery;
 mod sending;
 

@@ -51,7 +51,8 @@ impl World {
             83 => self.restart(),
             84 => self.lose_commits(),
             85..=88 => self.tell_one(),
-            89..=90 => self.tell_all(),
+            89 => self.tell_all(),
+            90 => self.prepare(),
             91 => self.follow(),
             92..=93 => self.break_lane(),
             94 => self.silence_lane(),
@@ -128,10 +129,26 @@ impl World {
             return;
         }
         self.note(|| format!("node {number} is told {believed:?}"));
+        let was_mine = self.nodes[number].is_mine();
         self.nodes[number].placement = placement(number, believed);
         if !is_late {
             self.set_route(number);
         }
+        if !was_mine && self.nodes[number].is_mine() {
+            self.prepare_process(number);
+        }
+    }
+
+    /// Lets a node prepare for the log, because another one says that it will hand the log over.
+    fn prepare(&mut self) {
+        let number = self.pick_process();
+        self.prepare_process(number);
+    }
+
+    fn prepare_process(&mut self, number: usize) {
+        self.note(|| format!("node {number} prepares"));
+        let now = self.now();
+        self.processes[number].input(Input::Prepare, now);
     }
 
     /// Tells the forwarder of a node what its node believes.
