@@ -4,7 +4,6 @@
 //! are advice for clients, who soon notice when an address is wrong.
 //! Invariant: the last address of a node that does not answer is kept until the node has left.
 //! Not here: who asks, and how often (`node::asking`).
-//! Not here: who asks, and how often (`node::asking`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
