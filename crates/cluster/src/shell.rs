@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use gesta_core::registry::{
-    HandOver, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo, NodeState, Registry,
-};
+use gesta_core::registry::{HandOver, Look, MoveReason, NodeId, NodeInfo, NodeState, Registry};
 use gesta_core::{Error, LogId, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -50,9 +48,10 @@ pub trait HandOvers: Send + Sync + 'static {
     /// the taker's first batch.
     async fn finish(&self, log: LogId);
 
-    /// Tells the taker and the others that a log was handed over. This call must not block. The tasks that it spawns
-    /// run where [`Membership::start`] was called, and go on when the membership has ended.
-    fn handed_over(&self, log: LogId, to: NodeId, epoch: LeaseEpoch);
+    /// Tells the others that this node has moved logs: it has claimed them, handed them over or given them up. This call
+    /// must not block. The tasks that it spawns run where [`Membership::start`] was called, and go on when the
+    /// membership has ended.
+    fn moved(&self);
 }
 
 /// Hand-overs of a node that has no connections to others: the taker sees them at its next beat.
@@ -67,7 +66,7 @@ impl HandOvers for WithoutLinks {
 
     async fn finish(&self, _: LogId) {}
 
-    fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {}
+    fn moved(&self) {}
 }
 
 /// What a membership needs to know.
@@ -277,7 +276,13 @@ impl Shell {
             let now = clock::now();
             self.core.work(now);
             self.publish();
-            for output in self.core.take_outputs() {
+            let outputs = self.core.take_outputs();
+            if outputs.iter().any(is_move) {
+                // This thread's runtime ends with the membership, and would cut off the telling of its last moves.
+                let _others = self.others.enter();
+                self.hand_overs.moved();
+            }
+            for output in outputs {
                 if let Output::Stopped(why) = output {
                     self.told
                         .status
@@ -432,19 +437,12 @@ impl Shell {
                 self.told.timed.takeovers.add(*took);
             }
         }
-        if let Note::Moved {
-            log,
-            to: Some(to),
-            epoch,
-            ..
-        } = note
-            && self.core.placement().me != Some(*to)
-        {
-            // This thread's runtime ends with the membership, and would cut off the telling of its last hand-overs.
-            let _others = self.others.enter();
-            self.hand_overs.handed_over(*log, *to, *epoch);
-        }
     }
+}
+
+/// Returns whether the output says that this node has moved a log.
+fn is_move(output: &Output) -> bool {
+    matches!(output, Output::Tell(Note::Moved { .. }))
 }
 
 /// Returns the answer of the registry. An answer comes in any case: a call that takes longer than `limit`, or panics,

@@ -10,7 +10,7 @@ use futures::future::{BoxFuture, join_all, try_join_all};
 use gesta_cluster::Placement;
 use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
-use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeInfo, Registry};
+use gesta_core::registry::{ClusterVersion, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
 use gesta_link::{Address, Bounds, LinkConfig, Protocols, Reach, Secret, StoreIdentity, Times};
 use gesta_store::Store;
@@ -25,7 +25,7 @@ use crate::placements::Placements;
 use crate::questions::{LOOK_NOW, PREPARE};
 use crate::{address, standing};
 
-/// The time within which another node is told of a hand-over. A node that is not told sees it at its next beat.
+/// The time within which another node is told that logs have moved. A node that is not told sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
 /// The time within which another node prepares for a log. After that time the log is handed over to it in any case.
 const PREPARE_WITHIN: Duration = Duration::from_secs(1);
@@ -153,10 +153,11 @@ impl Node {
             give_up_after: options.give_up_after,
         };
         let parts = joining.memberships.parts().to_vec();
-        let node_of = Arc::clone(&joining.node);
+        let (node_of, telling) = (Arc::clone(&joining.node), joining.telling.clone());
         let node = Node::start(store, listener, config, Arc::new(joining))?;
         // Nothing else sets it.
         let _ = node_of.set(Arc::downgrade(&node));
+        telling.spawn(tell_others(&node));
         for membership in parts {
             tokio::spawn(report_reach(Arc::downgrade(&node), membership));
         }
@@ -168,7 +169,7 @@ impl Node {
 struct Joining {
     memberships: Memberships,
     node: Arc<OnceLock<Weak<Node>>>,
-    /// The tasks that tell others of hand-overs.
+    /// The tasks that tell others of logs that this node has moved.
     telling: TaskTracker,
     leave_within: Duration,
     leases: membership::Config,
@@ -323,7 +324,7 @@ impl Progress for PipelineProgress {
     }
 }
 
-/// Hand-overs to nodes that are told over the links.
+/// Hand-overs to nodes that are asked and told over the links.
 struct LinkHandOvers {
     store: Arc<Store>,
     node: Arc<OnceLock<Weak<Node>>>,
@@ -349,28 +350,30 @@ impl HandOvers for LinkHandOvers {
         self.store.idle(log).await;
     }
 
-    fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {
+    /// Makes the others look. What is moved before there is a node, is told when there is one.
+    fn moved(&self) {
         if let Some(node) = self.node.get().and_then(Weak::upgrade) {
-            self.telling.spawn(tell_others(node));
+            self.telling.spawn(tell_others(&node));
         }
     }
 }
 
-/// Tells the other nodes that something has changed.
-async fn tell_others(node: Arc<Node>) {
-    let placement = node.placement();
-    let others = placement.nodes.iter();
-    let others = others.filter(|other| Some(other.id) != placement.me);
-    let asked = others.map(|other| {
-        let (node, address) = (Arc::clone(&node), Address::new(Arc::clone(&other.address)));
-        async move {
+/// Tells the other nodes that something has changed. The node may be dropped meanwhile.
+fn tell_others(node: &Node) -> impl Future<Output = ()> + Send + use<> {
+    let (placement, forwarder) = (node.placement(), node.forwarder.clone());
+    async move {
+        let others = placement.nodes.iter();
+        let others = others.filter(|other| Some(other.id) != placement.me);
+        let asked = others.map(async |other| {
+            let address = Address::new(Arc::clone(&other.address));
             let within = Instant::now() + TELL_WITHIN;
-            let told = node.forwarder.ask(&address, LOOK_NOW, Bytes::new(), within);
             // Who is not told sees it at its next beat.
-            let _ = told.await;
-        }
-    });
-    join_all(asked).await;
+            let _ = forwarder
+                .ask(&address, LOOK_NOW, Bytes::new(), within)
+                .await;
+        });
+        join_all(asked).await;
+    }
 }
 
 /// Returns those of the nodes that refuse another connection. A link keeps the outcome of its last dial until the next

@@ -151,7 +151,10 @@ impl Store {
     /// # Cancel safety
     /// Dropping the future does not end the preparation.
     pub fn prepare(&self, log: LogId) -> impl Future<Output = ()> + Send + use<> {
-        let prepared = self.pipelines.get(usize::from(log.0)).map(Pipeline::prepare);
+        let prepared = self
+            .pipelines
+            .get(usize::from(log.0))
+            .map(Pipeline::prepare);
         async move {
             if let Some(prepared) = prepared {
                 prepared.await;
