@@ -48,8 +48,8 @@ pub trait HandOvers: Send + Sync + 'static {
     /// the taker's first batch.
     async fn finish(&self, log: LogId);
 
-    /// Tells the others that this node has moved logs: it has claimed them, handed them over or given them up. This call
-    /// must not block. The tasks that it spawns run where [`Membership::start`] was called, and go on when the
+    /// Tells the others that this node has moved logs: it has claimed them, handed them over or given them up. This
+    /// call must not block. The tasks that it spawns run where [`Membership::start`] was called, and go on when the
     /// membership has ended.
     fn moved(&self);
 }

@@ -71,8 +71,8 @@ pub struct Node {
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
-    /// The task that sets the forwarder's routes and prepares for logs that this node takes over. The task ends with the
-    /// node.
+    /// The task that sets the forwarder's routes and prepares for logs that this node takes over. The task ends with
+    /// the node.
     _following: AbortOnDropHandle<()>,
     /// The departure, once somebody has asked for it.
     left: OnceLock<Shared<BoxFuture<'static, ()>>>,

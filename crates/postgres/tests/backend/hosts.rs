@@ -252,8 +252,8 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
 }
 
 /// Statements that give up waiting again and again may wait for a commit that itself waits for a lost standby: the
-/// writer gives its host up. Each of the statements has a known outcome. That the other hosts then come first is for the
-/// tests of `hosts`: which of two hosts answers sooner, the machine decides.
+/// writer gives its host up. Each of the statements has a known outcome. That the other hosts then come first is for
+/// the tests of `hosts`: which of two hosts answers sooner, the machine decides.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_repeated_lock_time_outs_the_host_is_given_up() {
     let Some(server) = shared() else { return };
