@@ -28,7 +28,7 @@ use crate::{address, standing};
 /// The time within which another node is told that logs have moved. A node that is not told sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
 /// The time within which another node prepares for a log. After that time the log is handed over to it in any case.
-const PREPARE_WITHIN: Duration = Duration::from_secs(1);
+const PREPARE_WITHIN: Duration = Duration::from_millis(300);
 /// How often the membership is told which nodes cannot be called.
 const REACH_EVERY: Duration = Duration::from_millis(250);
 /// The greatest weight of a node.
@@ -336,12 +336,15 @@ impl HandOvers for LinkHandOvers {
     /// Asks the taker to read what it has missed of the log. A taker that does not answer, or is of a build that does
     /// not know the question, gets the log without.
     async fn prepare(&self, preparation: Preparation) -> Readiness {
-        if let Some(node) = self.node.get().and_then(Weak::upgrade) {
+        let node = self.node.get().and_then(Weak::upgrade);
+        // The node may be dropped meanwhile.
+        let forwarder = node.map(|node| node.forwarder.clone());
+        if let Some(forwarder) = forwarder {
             let (log, within) = (preparation.log, Instant::now() + PREPARE_WITHIN);
             let body = Bytes::copy_from_slice(&log.0.to_be_bytes());
             let to = Address::new(preparation.address);
             // What is missing then, the taker reads when it appends.
-            let _ = node.forwarder.ask(&to, PREPARE, body, within).await;
+            let _ = forwarder.ask(&to, PREPARE, body, within).await;
         }
         Readiness::Ready
     }

@@ -126,6 +126,10 @@ impl<T> Sequencer<T> {
             self.trouble.note(&error, now.instant);
             return self.pause(Step::Reach(Goal::Forget), now);
         }
+        if self.recovery.to_look_up.is_some() {
+            // Perhaps this process commits nothing after it, and nothing else brings the memory back to its bounds.
+            self.knowledge.shrink(now.instant, self.committed, true);
+        }
         self.resume();
     }
 

@@ -19,10 +19,11 @@ impl<T> Sequencer<T> {
         self.is_recovering() || self.reads.has_loads()
     }
 
-    /// Begins to prepare. If appends are under way, they find out by themselves what others have appended. A recovery
-    /// reads the log in any case.
+    /// Begins to prepare. If appends are under way or wait, they find out by themselves what others have appended: a
+    /// preparation must not make them begin anew. A recovery reads the log in any case.
     pub(super) fn prepare(&mut self) {
-        if self.is_running() && self.in_flight.is_empty() && self.forming.is_empty() {
+        let is_idle = self.in_flight.is_empty() && !self.has_work();
+        if self.is_running() && is_idle {
             self.recovery.to_look_up = Some(Vec::new());
             self.undo_all(Vec::new());
             self.read_on(None);
