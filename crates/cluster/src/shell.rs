@@ -39,8 +39,8 @@ pub trait Progress: Send + Sync + 'static {
 /// What a hand-over needs of the rest of the node.
 #[async_trait]
 pub trait HandOvers: Send + Sync + 'static {
-    /// Asks the taker to prepare. The log is still served here. Returns `Refused` if the taker does not answer within a
-    /// moment. After ten seconds the log is handed over in any case.
+    /// Asks the taker to prepare. The log is still served here. `Refused` keeps the log from that taker for a while.
+    /// After ten seconds the log is handed over in any case.
     async fn prepare(&self, preparation: Preparation) -> Readiness;
 
     /// Returns when nothing of the log is in flight. This is called when the placement no longer says that this node

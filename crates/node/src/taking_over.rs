@@ -12,7 +12,7 @@ pub(crate) async fn follow(mut placement: watch::Receiver<Arc<Placement>>, store
     let mut before: Vec<LogId> = Vec::new();
     loop {
         let now = Arc::clone(&placement.borrow_and_update());
-        let mine: Vec<LogId> = mine(&now).collect();
+        let mine: Vec<LogId> = now.mine().collect();
         for log in mine.iter().filter(|log| !before.contains(log)) {
             // It has begun; nobody waits for it.
             drop(store.prepare(*log));
@@ -22,10 +22,4 @@ pub(crate) async fn follow(mut placement: watch::Receiver<Arc<Placement>>, store
             return;
         }
     }
-}
-
-/// Returns the logs of this node.
-fn mine(placement: &Placement) -> impl Iterator<Item = LogId> {
-    let logs = (0..).map(LogId).zip(&placement.logs);
-    logs.filter_map(|(log, place)| place.is_mine.then_some(log))
 }

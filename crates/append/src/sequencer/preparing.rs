@@ -46,13 +46,11 @@ impl<T> Sequencer<T> {
 
     /// Looks the noted streams up, now that the log has been read.
     pub(super) fn look_noted_up(&mut self) {
-        let noted = self.recovery.to_look_up.take().unwrap_or_default();
-        let may_load = !noted.is_empty() && !self.reads.has_loads();
-        let noted = noted.into_iter().filter(|_| may_load);
-        let streams: Vec<StreamId> = noted.filter(|stream| self.reads.claim(stream)).collect();
-        if streams.is_empty() {
+        let mut streams: Vec<StreamId> = self.recovery.to_look_up.take().unwrap_or_default();
+        if streams.is_empty() || self.reads.has_loads() {
             return;
         }
+        streams.retain(|stream| self.reads.claim(stream));
         self.stats.loads.add(1);
         let (id, job) = self.reads.load(LoadRequest {
             streams,
