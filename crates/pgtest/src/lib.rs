@@ -7,6 +7,7 @@
 //! standard input closes).
 //! Not here: anything of Gesta.
 
+mod announcement;
 mod ask;
 mod binaries;
 mod child;
@@ -28,7 +29,7 @@ pub use patroni::{Patroni, PatroniConfig};
 pub use ports::free_address;
 pub use proxy::{FaultProxy, LoseReply};
 pub use server::{Auth, Server, ServerConfig};
-pub use shared::{fresh_schema, shared};
+pub use shared::{fresh_schema, serve, shared};
 pub use silent::SilentHost;
 
 /// The result of a function of this crate. The errors are for people who read the output of tests.

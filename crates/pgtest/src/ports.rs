@@ -1,9 +1,12 @@
 //! Ports for servers whose addresses must be known before they listen, or that listen at the same one again.
 //!
-//! Invariant: no port is one that the system gives to outgoing connections. Any connection of any process would
-//! otherwise be given the port before the server has it, or while the server is started again.
+//! Invariants: no port is one that the system gives to outgoing connections. Any connection of any process would
+//! otherwise be given the port before the server has it, or while the server is started again. And no two processes are
+//! given the same port while both live: each port has a file that its process holds the lock of.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// First port that is given out.
@@ -15,7 +18,11 @@ const APART: u32 = 97;
 /// Where Linux tells which ports are for outgoing connections.
 const OUTGOING_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Returns a loopback address that nobody uses at this moment, another one at each call.
+/// The folder, among the temporary files, that has a file for each port that was given out.
+const LOCKS: &str = "gesta-test-ports";
+
+/// Returns a loopback address that nobody uses at this moment, another one at each call. While this process lives, no
+/// other process is given it by this function.
 ///
 /// # Errors
 /// If no port can be bound.
@@ -27,11 +34,28 @@ pub fn free_address() -> std::io::Result<SocketAddr> {
         let number = first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
         let port = FIRST + u16::try_from(number).unwrap_or(0);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        if TcpListener::bind(address).is_ok() {
+        if TcpListener::bind(address).is_ok() && is_ours(port) {
             return Ok(address);
         }
     }
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// Takes the lock of a port until this process ends. `false` if another process has it.
+///
+/// Where no file can be made, every port counts as ours: two processes then seldom begin at neighbouring ports.
+fn is_ours(port: u16) -> bool {
+    static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let folder = std::env::temp_dir().join(LOCKS);
+    let _ = std::fs::create_dir_all(&folder);
+    let Ok(file) = File::create(folder.join(port.to_string())) else {
+        return true;
+    };
+    let is_ours = file.try_lock().is_ok();
+    if is_ours && let Ok(mut held) = HELD.lock() {
+        held.push(file);
+    }
+    is_ours
 }
 
 fn first_outgoing() -> u16 {
@@ -65,5 +89,13 @@ mod tests {
         for _ in 0..10 {
             assert_ne!(free_address().unwrap(), next);
         }
+    }
+
+    /// What could happen: two test processes were given the same port, and the second server could not listen.
+    #[test]
+    fn a_port_that_another_process_holds_is_passed_over() {
+        // A lock belongs to the file that was opened, so this one is as strange to `is_ours` as another process's.
+        let port = free_address().unwrap().port();
+        assert!(!is_ours(port));
     }
 }

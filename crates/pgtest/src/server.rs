@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::announcement::Announcement;
 use crate::ask::{answers, query};
 use crate::processes::{children_of, is_alive, suspend, suspend_all};
 use crate::run_as::RunAs;
@@ -85,18 +86,27 @@ impl ServerConfig {
 
 #[derive(Debug)]
 struct Running {
-    shell: Child,
-    stdin: Option<ChildStdin>,
+    /// The supervising shell; `None` if another process has started the server, which then ends it.
+    shell: Option<Shell>,
     pid: i32,
 }
 
-/// A throw-away server, running or stopped. Dropping it stops the server and removes its files.
+#[derive(Debug)]
+struct Shell {
+    child: Child,
+    stdin: ChildStdin,
+}
+
+/// A throw-away server, running or stopped. Dropping it stops the server and removes its files, unless another process
+/// has started it.
 #[derive(Debug)]
 pub struct Server {
     binaries: PathBuf,
     config: ServerConfig,
     run_as: RunAs,
-    home: TempDir,
+    home: PathBuf,
+    /// Removes the folder; `None` if another process has started the server.
+    _home: Option<TempDir>,
     port: u16,
     running: Option<Running>,
 }
@@ -143,10 +153,39 @@ impl Server {
             binaries,
             config,
             run_as,
-            home,
+            home: home.path().to_owned(),
+            _home: Some(home),
             port: 0,
             running: None,
         }))
+    }
+
+    /// Returns the server that all test processes of this run share; `None` if there is none.
+    pub(crate) fn of_the_run() -> Option<Self> {
+        let found = Announcement::find()?;
+        Some(Self {
+            binaries: found.binaries,
+            config: ServerConfig::default(),
+            run_as: RunAs::find().ok()?,
+            home: found.home,
+            _home: None,
+            port: found.port,
+            running: Some(Running {
+                shell: None,
+                pid: found.pid,
+            }),
+        })
+    }
+
+    /// Returns the text that tells other processes of this server.
+    pub(crate) fn announcement(&self) -> Result<String> {
+        let server = Announcement {
+            pid: self.pid().ok_or("the server does not run")?,
+            port: self.port,
+            binaries: self.binaries.clone(),
+            home: self.home.clone(),
+        };
+        Ok(server.to_string())
     }
 
     fn launch_on_a_free_port(&mut self) -> Result<()> {
@@ -214,15 +253,13 @@ impl Server {
     /// Makes a command that runs as the user of the server.
     fn command(&self, program: &Path) -> Command {
         let mut command = self.run_as.command(program);
-        command.current_dir(self.home.path()).env_remove("PGDATA");
-        command
-            .env("LC_ALL", "C.UTF-8")
-            .env("HOME", self.home.path());
+        command.current_dir(&self.home).env_remove("PGDATA");
+        command.env("LC_ALL", "C.UTF-8").env("HOME", &self.home);
         command
     }
 
     fn data(&self) -> PathBuf {
-        self.home.path().join("data")
+        self.home.join("data")
     }
 
     fn init(&self) -> Result<()> {
@@ -242,7 +279,7 @@ impl Server {
                 command.args(["-A", "trust"]);
             }
             Auth::Password(password) => {
-                let file = self.home.path().join("password");
+                let file = self.home.join("password");
                 self.write_private(&file, format!("{password}\n").as_bytes())?;
                 command
                     .args(["-A", "scram-sha-256"])
@@ -268,7 +305,7 @@ impl Server {
 
     fn launch(&mut self) -> Result<()> {
         let mut command = self.command(Path::new("/bin/sh"));
-        command.arg("-c").arg(SUPERVISE).arg(self.home.path());
+        command.arg("-c").arg(SUPERVISE).arg(&self.home);
         command
             .arg(self.binaries.join("postgres"))
             .arg("-D")
@@ -296,9 +333,12 @@ impl Server {
             .trim()
             .parse()
             .map_err(|_| format!("no process id from the shell: {line:?}"));
+        let stdin = stdin.ok_or("the shell has no standard input")?;
         self.running = Some(Running {
-            shell,
-            stdin,
+            shell: Some(Shell {
+                child: shell,
+                stdin,
+            }),
             pid: pid?,
         });
         match self.wait_until_ready() {
@@ -367,7 +407,7 @@ impl Server {
     #[must_use]
     pub fn log(&self) -> String {
         let mut text = Vec::new();
-        if let Ok(mut file) = File::open(self.home.path().join("server.log")) {
+        if let Ok(mut file) = File::open(self.home.join("server.log")) {
             let _ = file.read_to_end(&mut text);
         }
         String::from_utf8_lossy(&text).into_owned()
@@ -486,30 +526,27 @@ impl Server {
     }
 
     fn end(&mut self, signal: &str) -> Result<()> {
-        let Some(mut running) = self.running.take() else {
+        let Some(Running { shell, pid }) = self.running.take() else {
             return Ok(());
         };
+        let Some(mut shell) = shell else {
+            return Err("the server belongs to all tests of this run".into());
+        };
         // A suspended process does not end.
-        let _ = suspend_all(running.pid, false);
-        if let Some(mut stdin) = running.stdin.take() {
-            // This fails only if the shell is gone, which the wait below shows.
-            let _ = stdin.write_all(format!("{signal}\n").as_bytes());
-            let mut ended = false;
-            let outcome = wait_until(NOT_ENDED, || {
-                ended = ended
-                    || running
-                        .shell
-                        .try_wait()
-                        .is_ok_and(|status| status.is_some());
-                ended
-            });
-            if outcome.is_err() {
-                let _ = kill(Pid::from_raw(running.pid), Signal::SIGKILL);
-                running.shell.wait()?;
-                return outcome;
-            }
+        let _ = suspend_all(pid, false);
+        // This fails only if the shell is gone, which the wait below shows.
+        let _ = shell.stdin.write_all(format!("{signal}\n").as_bytes());
+        drop(shell.stdin);
+        let mut ended = false;
+        let outcome = wait_until(NOT_ENDED, || {
+            ended = ended || shell.child.try_wait().is_ok_and(|status| status.is_some());
+            ended
+        });
+        if outcome.is_err() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            shell.child.wait()?;
         }
-        Ok(())
+        outcome
     }
 }
 

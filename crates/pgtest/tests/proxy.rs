@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use gesta_pgtest::FaultProxy;
 
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A proxy with this round trip before such a server.
 fn delayed(round_trip: Duration) -> FaultProxy {
     let proxy = FaultProxy::start(echo()).unwrap();
@@ -38,17 +41,15 @@ fn echo() -> SocketAddr {
 fn connect(proxy: &FaultProxy) -> TcpStream {
     let socket = TcpStream::connect(proxy.addr()).unwrap();
     socket.set_nodelay(true).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
 fn wait_until_swallowed(proxy: &FaultProxy, bytes: u64) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while proxy.swallowed_bytes() < bytes {
         assert!(Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -57,7 +58,7 @@ fn a_round_trip_takes_the_delay_and_hardly_more() {
     let proxy = delayed(Duration::from_millis(20));
     let mut socket = connect(&proxy);
     let mut fastest = Duration::MAX;
-    let (mut count, deadline) = (0, Instant::now() + Duration::from_secs(10));
+    let (mut count, deadline) = (0, Instant::now() + PATIENCE);
     // On a busy machine many round trips may take longer.
     while count < 10 || fastest >= Duration::from_millis(30) {
         assert!(Instant::now() < deadline, "{fastest:?}");
@@ -72,14 +73,15 @@ fn a_round_trip_takes_the_delay_and_hardly_more() {
 }
 
 /// Goal: bytes are delayed all at once, and keep their order when the delay changes. On a busy machine everything may
-/// stand still for a while: the best of three attempts counts.
+/// stand still for a while: the best attempt counts.
 #[test]
 fn delayed_bytes_overlap_and_keep_their_order() {
-    let mut took = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    let mut fastest = Duration::MAX;
     // A hundred chunks, one after the other, would take two seconds.
-    while took.iter().all(|took| *took >= Duration::from_secs(1)) {
-        assert!(took.len() < 3, "{took:?}");
-        took.push(send_a_hundred_chunks());
+    while fastest >= Duration::from_secs(1) {
+        assert!(Instant::now() < deadline, "{fastest:?}");
+        fastest = fastest.min(send_a_hundred_chunks());
     }
 }
 
@@ -132,9 +134,7 @@ fn a_frozen_connection_passes_nothing_until_it_thaws() {
         .unwrap();
     assert!(socket.read(&mut [0]).is_err());
     proxy.freeze(false);
-    socket
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut got = [0];
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"y");
@@ -165,10 +165,10 @@ fn an_end_of_input_is_passed_on_and_frees_the_connection() {
     let mut got = Vec::new();
     socket.read_to_end(&mut got).unwrap();
     assert_eq!(got, b"last words");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while proxy.open_connections() > 0 {
         assert!(Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -195,9 +195,7 @@ fn held_requests_outlive_their_client() {
         .unwrap();
     assert!(server.read(&mut [0]).is_err());
     proxy.hold_requests(false);
-    server
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut got = Vec::new();
     server.read_to_end(&mut got).unwrap();
     assert_eq!(got, b"late");

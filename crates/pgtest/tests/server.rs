@@ -8,6 +8,9 @@ use std::time::Duration;
 use gesta_pgtest::{Auth, FaultProxy, LoseReply, Server, ServerConfig, fresh_schema, shared};
 use tokio_postgres::NoTls;
 
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connects");
     tokio::spawn(connection);
@@ -55,7 +58,7 @@ async fn committed_rows_survive_a_crash_and_a_stop() {
             tokio::task::yield_now().await;
         }
     };
-    let recovered = tokio::time::timeout(Duration::from_secs(60), recovers).await;
+    let recovered = tokio::time::timeout(PATIENCE, recovers).await;
     recovered.expect("recovers");
     server.stop().expect("stops");
     assert!(
@@ -93,7 +96,8 @@ async fn a_lost_reply_is_lost_after_the_commit() {
             .as_db_error()
             .is_none()
     );
-    proxy.replies_lost(1).await;
+    let lost = tokio::time::timeout(PATIENCE, proxy.replies_lost(1)).await;
+    lost.expect("the proxy tells");
     let count: i64 = direct
         .query_one(&format!("SELECT count(*) FROM {table}"), &[])
         .await
@@ -135,15 +139,19 @@ async fn delays_cuts_and_late_statements() {
         0
     );
     proxy.hold_requests(false);
-    while direct
-        .query_one(&count, &[])
-        .await
-        .expect("counted")
-        .get::<_, i64>(0)
-        == 0
-    {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let arrives = async {
+        while direct
+            .query_one(&count, &[])
+            .await
+            .expect("counted")
+            .get::<_, i64>(0)
+            == 0
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let arrived = tokio::time::timeout(PATIENCE, arrives).await;
+    arrived.expect("what was held arrives");
 
     let client = connect(&proxy.url(&server.url())).await;
     proxy.set_half_open(true);
@@ -167,13 +175,13 @@ fn owner_that_is_killed() {
     if std::env::var_os("GESTA_PGTEST_OWNER").is_none() {
         return;
     }
-    let server = shared().expect("starts");
+    let server = Server::start().expect("starts").expect("installed");
     println!("server {}", server.pid().expect("runs"));
     std::thread::sleep(Duration::from_secs(600));
 }
 
 #[test]
-fn a_shared_server_does_not_outlive_a_killed_owner() {
+fn a_server_does_not_outlive_a_killed_owner() {
     use std::io::{BufRead, BufReader};
     if gesta_pgtest::find_binaries().is_none() {
         return;
@@ -196,7 +204,7 @@ fn a_shared_server_does_not_outlive_a_killed_owner() {
     assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
     owner.kill().expect("killed");
     owner.wait().expect("ended");
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + PATIENCE;
     while std::path::Path::new(&format!("/proc/{pid}")).exists() {
         assert!(
             std::time::Instant::now() < deadline,

@@ -1,7 +1,10 @@
-//! How much random tests try, and with which seed. Only this module reads `GESTA_TEST_DEPTH` and `GESTA_SEED`.
+//! How much tests try, with which seed, and whether they hold promises of speed. Only this module reads
+//! `GESTA_TEST_DEPTH` and `GESTA_SEED`.
 //!
 //! The quick form runs before every change is merged, with a fresh seed each time, so that more is tried over the days.
 //! The deep form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
+
+use std::time::Duration;
 
 /// How much random tests try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,23 @@ pub fn count<T>(quick: T, deep: T) -> T {
         Depth::Quick => quick,
         Depth::Deep => deep,
     }
+}
+
+/// Prints how long something took, as a line that `scripts/run-tests` keeps. The deep form also checks that it took no
+/// longer than `bound`.
+///
+/// Why the quick form does not check it: it decides whether a change is merged, and a busy machine would decide that by
+/// chance.
+///
+/// # Panics
+/// If it took longer, in the deep form.
+pub fn in_time(what: &str, took: Duration, bound: Duration) {
+    eprintln!("figure: {what}: {took:?}, bound {bound:?}");
+    let is_checked = Depth::from_environment() == Depth::Deep;
+    assert!(
+        !is_checked || took <= bound,
+        "{what}: {took:?} instead of {bound:?} at most"
+    );
 }
 
 /// Returns the seed that `GESTA_SEED` asks for, if it is set.

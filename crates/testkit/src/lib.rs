@@ -13,7 +13,7 @@
 //! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
 //! * [`database`]: what a database holds, as plain data, for everything that plays one;
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
-//! * [`depth`]: how much random tests try, and with which seed;
+//! * [`depth`]: how much tests try, with which seed, and whether they hold promises of speed;
 //! * [`Around`]: a store around another one, for tests that change one thing;
 //! * [`check_virtual_index`]: what a backend must do for virtual streams;
 //! * [`registry`]: rows of a registry of nodes;
