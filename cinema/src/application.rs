@@ -99,8 +99,9 @@ async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error>
     let (listener, address) = http::bind(address, config).await?;
     let told = config.advertise.clone();
     let told = told.unwrap_or_else(|| address.to_string());
-    let node = NodeOptions::new(told, secret.trim_ascii_end())?;
+    let mut how = NodeOptions::new(told, secret.trim_ascii_end())?;
+    how.leave_within = config.leave_within;
     let database = Database::open(&config.store, &options).await?;
-    let node = database.start_node(&options, listener, node).await?;
+    let node = database.start_node(&options, listener, how).await?;
     Ok((Arc::clone(node.store()), Some(node)))
 }

@@ -81,6 +81,12 @@ pub struct Config {
     /// A connection that does not bring the whole head of a request for this long is closed.
     #[arg(skip = Duration::from_secs(75))]
     pub connection_idle_max: Duration,
+    /// How long a command or a read may wait for the node that owns its show, and for the answer of that node.
+    #[arg(skip = Duration::from_secs(10))]
+    pub forward_within: Duration,
+    /// How long a node that is stopped hands its logs over to the others.
+    #[arg(skip = Duration::from_secs(10))]
+    pub leave_within: Duration,
 }
 
 /// Reads an address as the operating system needs it: a name might stand for several addresses.

@@ -47,6 +47,7 @@ impl Shows {
             reads_max: config.commands_max,
             active_max: config.active_max,
             idle_after: config.idle_after,
+            forward_within: config.forward_within,
             ..gesta::entity::Config::default()
         };
         let mut builder = Builder::new().config(runtime);

@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::Parser;
 use gesta_cinema::application::Application;
@@ -15,10 +16,12 @@ use support::Client;
 const SHOW: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// Two applications on a new schema, with these arguments beside; the folder has their secret. `None` without a
-/// database.
+/// database. They wait longer than a busy machine stands still: each error of theirs fails a test.
 async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir)> {
     let server = gesta_pgtest::shared()?;
-    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let schema = gesta_pgtest::fresh_schema();
+    let times = "answer_timeout=60&connect_timeout=60";
+    let url = format!("{}?schema={schema}&{times}", server.url());
     let folder = tempfile::tempdir().expect("a folder");
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a secret of the tests\n").expect("written");
@@ -34,7 +37,9 @@ async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir
             "--cluster-secret-file",
             secret,
         ];
-        let config = Config::parse_from(args.iter().chain(more));
+        let mut config = Config::parse_from(args.iter().chain(more));
+        config.forward_within = Duration::from_secs(120);
+        config.leave_within = Duration::from_secs(120);
         nodes.push(Application::start(config).await.expect("started"));
     }
     Some((nodes, folder))
@@ -56,12 +61,12 @@ async fn an_application_that_is_replaced_says_so() {
     for node in &nodes {
         clients.push(Client::connect(node.server().local_addr()).await);
     }
-    let health = clients[0].get("/health").await;
+    let replaced = "another process";
+    let health = clients[0].get_until_it_has("/health", replaced).await;
     assert_eq!(health.status, 503, "{health:?}");
-    assert!(health.body.contains("another process"), "{health:?}");
     clients[1].get_until("/health", "OK").await;
-    let metrics = clients[1].get("/metrics").await.body;
-    assert!(metrics.contains("gesta_cluster_logs_owned 1"), "{metrics}");
+    let owns_one = "gesta_cluster_logs_owned 1";
+    clients[1].get_until_it_has("/metrics", owns_one).await;
     for node in &nodes {
         node.shutdown().await.expect("stopped");
     }
@@ -151,12 +156,16 @@ async fn while_one_of_two_is_stopped_the_other_has_no_errors() {
         let goals: Vec<u64> = goals.collect();
         let counts = Arc::clone(&counts);
         let callers = &callers;
-        async move {
+        let reached = async move {
             for ((count, goal), caller) in counts.iter().zip(goals).zip(callers) {
                 while count.load(Ordering::SeqCst) < goal && !caller.is_finished() {
-                    tokio::task::yield_now().await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
+        };
+        async move {
+            let reached = tokio::time::timeout(support::DEADLINE, reached).await;
+            reached.expect("each goes on");
         }
     };
     all_reach(5).await;

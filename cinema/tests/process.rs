@@ -5,14 +5,15 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::Client;
+use support::{Client, DEADLINE};
 use tempfile::TempDir;
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
@@ -34,23 +35,60 @@ fn command(folder: &TempDir, args: &[&str]) -> Command {
 fn start(folder: &TempDir, args: &[&str]) -> Process {
     let mut command = command(folder, args);
     let mut child = command.stderr(Stdio::piped()).spawn().expect("spawned");
-    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let address = lines
-        .by_ref()
-        .map_while(Result::ok)
-        .find_map(|line| Some(line.split_once("listening on http://")?.1.parse()));
-    // Goes on reading, so that the process never waits for its log.
-    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-    Process {
+    let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let (found, address) = mpsc::channel();
+    // Goes on reading after the address, so that the process never waits for its log.
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if let Some((_, address)) = line.split_once("listening on http://") {
+                let _ = found.send(address.to_owned());
+            }
+        }
+    });
+    let mut process = Process {
         child,
-        address: address.expect("it listens").expect("an address"),
+        address: SocketAddr::from(([127, 0, 0, 1], 0)),
+    };
+    let address = address.recv_timeout(DEADLINE).expect("it listens");
+    process.address = address.parse().expect("an address");
+    process
+}
+
+/// Waits until a process has ended, but not for ever.
+fn end_of(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("waited") {
+            return status;
+        }
+        assert!(begun.elapsed() < DEADLINE, "the process does not end");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Runs to the end.
 fn output(folder: &TempDir, args: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stderr, .. } = command(folder, args).output().expect("run");
-    (status.code(), String::from_utf8(stderr).expect("text"))
+    let mut command = command(folder, args);
+    let child = command.stderr(Stdio::piped()).spawn().expect("run");
+    let mut process = Process {
+        child,
+        address: SocketAddr::from(([127, 0, 0, 1], 0)),
+    };
+    let mut stderr = process.child.stderr.take().expect("piped");
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    let status = end_of(&mut process.child);
+    let text = reading.join().expect("no panic").expect("text");
+    (status.code(), text)
+}
+
+/// The store on the database of the tests. Its times are longer than a busy machine stands still.
+fn url(server: &gesta_pgtest::Server) -> String {
+    let schema = gesta_pgtest::fresh_schema();
+    let times = "answer_timeout=60&connect_timeout=60";
+    format!("{}?schema={schema}&{times}", server.url())
 }
 
 impl Process {
@@ -107,9 +145,11 @@ async fn survives_kill(folder: &TempDir, args: &[&str]) {
     let reserving = tokio::spawn(reserve_until_killed(process.address));
     let mut watching = process.client().await;
     let path = format!("/shows/{ID}");
-    while reserved(&watching.get(&path).await.body).len() < 3 {}
+    let three = async { while reserved(&watching.get(&path).await.body).len() < 3 {} };
+    let three = tokio::time::timeout(DEADLINE, three).await;
+    three.expect("three seats are reserved");
     process.signal(Signal::SIGKILL);
-    process.child.wait().expect("ended");
+    end_of(&mut process.child);
     let acknowledged = reserving.await.expect("no panic");
 
     let process = start(folder, args);
@@ -140,7 +180,7 @@ async fn what_was_acknowledged_survives_a_kill_on_postgres() {
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");
-    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let url = url(server);
     survives_kill(&folder, &["--store", &url, "--snapshot-every", "10"]).await;
 }
 
@@ -150,7 +190,7 @@ async fn two_processes_share_a_database() {
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");
-    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let url = url(server);
     let processes = [
         start(&folder, &["--store", &url]),
         start(&folder, &["--store", &url]),
@@ -184,22 +224,13 @@ async fn who_is_no_node_any_more_ends() {
     };
     let folder = tempfile::tempdir().expect("temporary folder");
     std::fs::write(folder.path().join("secret"), "a secret of the tests").expect("written");
-    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let url = url(server);
     let address = gesta_pgtest::free_address().expect("a port").to_string();
     let mut args = vec!["--store", &url, "--advertise", &address];
     args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
     let mut older = start(&folder, &args);
     let _newer = start(&folder, &args);
-    let ended = async {
-        loop {
-            match older.child.try_wait().expect("waited") {
-                Some(status) => return status,
-                None => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        }
-    };
-    let status = tokio::time::timeout(support::DEADLINE, ended).await;
-    assert_eq!(status.expect("it ends").code(), Some(1));
+    assert_eq!(end_of(&mut older.child).code(), Some(1));
 }
 
 #[tokio::test]
@@ -214,7 +245,7 @@ async fn signals_stop_it_after_running_requests() {
         let first = client.get(&path).await;
         process.signal(signal);
         let acknowledged = reserving.await.expect("no panic");
-        let status = process.child.wait().expect("ended");
+        let status = end_of(&mut process.child);
         assert_eq!(status.code(), Some(0), "{signal}");
         let process = start(&folder, &[]);
         let mut client = process.client().await;

@@ -20,7 +20,7 @@ use crate::http::Connection;
 use crate::postgres;
 
 /// How long the store may be unavailable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Rows of a page of plain statements.
 const PAGE: i64 = 5_000;
 const READ_POSTGRES: &str = include_str!("../sql/read_postgres.sql");

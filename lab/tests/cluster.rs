@@ -4,11 +4,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use gesta_testkit::depth;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A program that is built with the lab.
 fn beside_the_lab(name: &str) -> PathBuf {
@@ -42,7 +46,8 @@ fn a_short_chaos_breaks_no_promise() {
         .args(depth::count(
             ["--rounds=2", "--faults=node-kill-quick,database-restart"].as_slice(),
             ["--rounds=38"].as_slice(),
-        ));
+        ))
+        .args(any_time());
     keeps_every_promise(chaos);
 }
 
@@ -59,6 +64,7 @@ fn one_database_of_two_that_is_away_stops_only_its_logs() {
         .args(["cluster", "chaos", "--nodes=2", "--logs=4", "--databases=2"])
         .args(["--writers=6", "--faults=one-database-away"])
         .arg(depth::count("--rounds=1", "--rounds=10"))
+        .args(any_time())
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
     keeps_every_promise(chaos);
@@ -81,9 +87,15 @@ fn cinemas_in_chaos_answer_nothing_stale() {
             ["--rounds=1", "--faults=link-one-way"].as_slice(),
             ["--rounds=38"].as_slice(),
         ))
+        .args(any_time())
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
     keeps_every_promise(chaos);
+}
+
+/// In the quick form no time is too long: other things may keep the machine busy.
+fn any_time() -> &'static [&'static str] {
+    depth::count(&["--any-time"], &[])
 }
 
 fn keeps_every_promise(mut chaos: Command) {
@@ -98,7 +110,7 @@ fn keeps_every_promise(mut chaos: Command) {
 }
 
 /// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are
-/// interrupted is told; what is too long on a machine that other tests use is left open here.
+/// interrupted is told, and only in the deep form it may be too long.
 #[test]
 fn a_rolling_restart_shows_no_error_to_clients() {
     beside_the_lab("gesta");
@@ -109,7 +121,8 @@ fn a_rolling_restart_shows_no_error_to_clients() {
     let mut roll = Command::new(LAB);
     let quick = ["--nodes=2", "--logs=4", "--writers=8", "--rolls=1"];
     let deep = ["--nodes=3", "--logs=16", "--writers=48", "--rolls=5"];
-    roll.args(["cluster", "roll", "--interruption=5s"])
+    roll.args(["cluster", "roll"])
+        .arg(depth::count("--interruption=10m", "--interruption=5s"))
         .args(depth::count(quick, deep))
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
@@ -134,12 +147,7 @@ fn three_cinemas_hold_no_seat_twice() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let told = BufReader::new(up.stdout.take().unwrap()).lines();
-    // Up to the last line: the lab must not find its output closed.
-    let told: Vec<String> = told
-        .map(Result::unwrap)
-        .take_while(|line| !line.starts_with("Ctrl-C"))
-        .collect();
+    let told = lines_until(&mut up, "Ctrl-C");
     let address = |name: &'static str| {
         let lines = told.iter().filter(move |line| line.starts_with(name));
         lines.map(|line| line.split_whitespace().last().unwrap())
@@ -155,18 +163,55 @@ fn three_cinemas_hold_no_seat_twice() {
             .args(address("node").flat_map(|url| ["--url", url]))
             .arg("--results")
             .arg(directory.path().join("results.jsonl"));
-        let output = load.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.contains("0 outcomes stayed unknown"),
-            "{said}\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        println!("{said}");
+        let begun = Instant::now();
+        loop {
+            let output = load.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            let complained = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}\n{complained}");
+            println!("{said}");
+            if said.contains(", 0 outcomes stayed unknown") {
+                break;
+            }
+            // Nodes of a machine that stands still take each other for dead, so an answer may be missing.
+            assert!(begun.elapsed() < PATIENCE, "{said}\n{complained}");
+        }
     }
     let pid = nix::unistd::Pid::from_raw(up.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-    assert!(up.wait().unwrap().success());
+    assert!(end_of(&mut up).success());
+}
+
+/// The lines that a process says, up to the first one that begins so. The rest is read, too: the lab must not find its
+/// output closed.
+fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let _ = tell.send(line);
+        }
+    });
+    let mut found = Vec::new();
+    loop {
+        match told.recv_timeout(PATIENCE) {
+            Ok(line) if line.starts_with(last) => return found,
+            Ok(line) => found.push(line),
+            Err(error) => panic!("no line {last:?} after {found:?}: {error}"),
+        }
+    }
+}
+
+/// Waits until a process has ended, but not for ever.
+fn end_of(process: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the process does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Goal: the hop and the share of nodes are measured on every way, and what was acknowledged is read back.

@@ -14,7 +14,8 @@ use tokio::time::{Duration, timeout};
 use super::*;
 use crate::domain::{Event, INITIAL_PRICE, Seat, SeatStatus};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for anything. What fails is tried again after up to 5 s, several times in a row.
+const DEADLINE: Duration = Duration::from_secs(120);
 const AT: Timestamp = Timestamp(1_790_000_000_000_000);
 
 /// A store, and what should be counted of it.

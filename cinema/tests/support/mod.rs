@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Longest wait for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,12 +100,24 @@ impl Client {
     }
 
     /// Asks again until the body is this one.
-    pub(crate) async fn get_until(&mut self, path: &str, body: &str) {
-        let asked = async {
-            while self.get(path).await.body != body {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+    pub(crate) async fn get_until(&mut self, path: &str, body: &str) -> Answer {
+        let asked = self.get_until_it(path, |found| found == body);
+        tokio::time::timeout(DEADLINE, asked).await.expect(body)
+    }
+
+    /// Asks again until the body has this in it.
+    pub(crate) async fn get_until_it_has(&mut self, path: &str, part: &str) -> Answer {
+        let asked = self.get_until_it(path, |found| found.contains(part));
+        tokio::time::timeout(DEADLINE, asked).await.expect(part)
+    }
+
+    async fn get_until_it(&mut self, path: &str, is_right: impl Fn(&str) -> bool) -> Answer {
+        loop {
+            let answer = self.get(path).await;
+            if is_right(&answer.body) {
+                return answer;
             }
-        };
-        tokio::time::timeout(DEADLINE, asked).await.expect(body);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

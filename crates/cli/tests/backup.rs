@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
 use support::{
-    ATTEMPTS, Server, code, gesta, run, run_with_input, signal, stderr, stdout, succeed, url_of,
-    wait_until,
+    PATIENCE, Server, code, gesta, once_quick_enough, patient, run, run_with_input, signal, stderr,
+    stdout, succeed, url_of, wait_until,
 };
 
 fn fill(store: &str, events: usize, bytes: usize) {
@@ -49,10 +49,20 @@ fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
+/// Says that something is done when it is dropped, also by a failure.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Makes a copy while events are appended to the stream `b` without a pause.
 fn back_up_under_appends(server: &str, copy: &str) {
     let (done, appended) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
+        let _done = Done(&done);
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 assert!(append(server, "b"), "appends go on");
@@ -61,7 +71,6 @@ fn back_up_under_appends(server: &str, copy: &str) {
         });
         wait_until("an append", || appended.load(Ordering::Relaxed) > 0);
         let made = run(&["--store", server, "backup", copy]);
-        done.store(true, Ordering::Relaxed);
         assert!(
             made.status.success() && stdout(&made).contains("copy.db"),
             "{made:?}"
@@ -166,16 +175,14 @@ fn an_interrupted_backup_leaves_nothing() {
     fill(&store, 1_500, 60_000);
     let place = tempfile::tempdir().unwrap();
     let copy = place.path().join("copy.db");
-    let server = Server::start(&store);
+    let mut server = Server::start(&store);
     for url in [server.url.as_str(), store.as_str()] {
         if url == store {
-            signal(&server.child, Signal::SIGKILL);
-            wait_until("the server is gone", || {
-                TcpStream::connect(server.address()).is_err()
-            });
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
         }
         // A backup may be quicker than the signal, but not always.
-        let ended = (0..ATTEMPTS).find_map(|_| interrupt_backup(url, &copy));
+        let ended = once_quick_enough(|| interrupt_backup(url, &copy));
         assert_eq!(ended.expect("it was interrupted").code(), Some(130));
         wait_until("nothing is left", || {
             names_in(place.path()).is_empty()
@@ -198,6 +205,7 @@ fn interrupt_backup(url: &str, copy: &Path) -> Option<ExitStatus> {
     if !is_over {
         signal(&child, Signal::SIGINT);
     }
+    wait_until("the backup ends", || child.try_wait().unwrap().is_some());
     let ended = child.wait().unwrap();
     if ended.success() {
         std::fs::remove_file(copy).unwrap();
@@ -209,6 +217,7 @@ fn interrupt_backup(url: &str, copy: &Path) -> Option<ExitStatus> {
 /// One request, head and body of the answer.
 fn post(address: &str, head: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         socket,
         "POST /admin/backup HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}content-length: 0\r\nConnection: close\r\n\r\n"
@@ -250,7 +259,8 @@ fn postgresql_is_told_what_to_use_instead() {
     let Some(database) = gesta_pgtest::shared() else {
         return;
     };
-    let store = format!("{}?schema={}", database.url(), gesta_pgtest::fresh_schema());
+    let schema = gesta_pgtest::fresh_schema();
+    let store = patient(&format!("{}?schema={schema}", database.url()));
     let server = Server::start(&store);
     for arguments in [
         &["--store", &store, "backup", "unused.db"][..],

@@ -15,18 +15,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use running::Running;
+use running::{Running, until};
 
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// Waits for something, but not for ever.
-fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !happened() {
-        assert!(begun.elapsed() < DEADLINE, "{what}: did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+/// Longest time in which a reader of a test has what it wants, or is cut off.
+const DEADLINE: Duration = Duration::from_secs(200);
 
 /// A hundred subscribers of an event of some megabytes who read nothing took the server several copies of it each,
 /// outside every limit: 1.6 GB for an event of 15 MB. Now they share one copy, which counts once against the bytes in
@@ -36,7 +28,14 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
     const EVENT_BYTES: usize = 6 * 1024 * 1024;
     const SUBSCRIBERS: usize = 100;
     let directory = tempfile::tempdir().unwrap();
-    let server = Running::start(directory.path(), &[]);
+    // However long the test takes, nobody is cut off for reading nothing.
+    let server = Running::start(
+        directory.path(),
+        &[
+            ("GESTA_SERVER_SLOW_READER_WINDOW", "1h"),
+            ("GESTA_SERVER_WRITE_STALL_MAX", "1h"),
+        ],
+    );
     let body = format!(
         r#"{{"events":[{{"type":"large","data":"{}"}}]}}"#,
         "x".repeat(EVENT_BYTES)
@@ -59,18 +58,16 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
         server.metric("gesta_subscription_events_total") == SUBSCRIBERS
     });
     assert_eq!(server.metric("gesta_subscriptions"), SUBSCRIBERS);
-    let counted = server.metric("gesta_http_in_flight_bytes");
-    assert!(
-        (EVENT_BYTES..6 * EVENT_BYTES).contains(&counted),
-        "{counted} bytes counted"
-    );
-    let grown = server.resident_bytes().saturating_sub(before);
+    // The last reads may still hold their pages.
+    until("what waits is counted, and counted once", || {
+        let counted = server.metric("gesta_http_in_flight_bytes");
+        (EVENT_BYTES..6 * EVENT_BYTES).contains(&counted)
+    });
     // Up to 32 reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was
     // ten times as much.
-    assert!(
-        grown < 40 * EVENT_BYTES,
-        "{grown} bytes more for {SUBSCRIBERS} subscribers"
-    );
+    until("the subscribers take little memory", || {
+        server.resident_bytes().saturating_sub(before) < 40 * EVENT_BYTES
+    });
 
     let mut honest = server.connect();
     server.say(&mut honest, "GET /streams/x/subscribe HTTP/1.1\r\n");
@@ -91,15 +88,16 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
 #[test]
 fn slow_readers_are_cut_off_and_slow_networks_are_not() {
     let directory = tempfile::tempdir().unwrap();
-    // Measured over two seconds, so that the test is short; the least rate is higher for the same reason.
+    // The window is short, so that the test is short, and yet longer than a machine may stand still. The least rate is
+    // so high that the slow reader is cut off after one window.
     let server = Running::start(
         directory.path(),
         &[
-            ("GESTA_SERVER_SLOW_READER_WINDOW", "2s"),
-            ("GESTA_SERVER_SLOW_READER_BYTES_PER_SECOND", "50000"),
+            ("GESTA_SERVER_SLOW_READER_WINDOW", "15s"),
+            ("GESTA_SERVER_SLOW_READER_BYTES_PER_SECOND", "25000"),
         ],
     );
-    let data = "x".repeat(2 * 1024 * 1024);
+    let data = "x".repeat(6 * 1024 * 1024);
     let body = format!(r#"{{"events":[{{"type":"T","data":"{data}"}}]}}"#);
     assert!(server.post("/streams/x", &body).starts_with("HTTP/1.1 201"));
     let reader = |bytes_per_step: usize, wanted: usize| {
@@ -120,28 +118,27 @@ fn slow_readers_are_cut_off_and_slow_networks_are_not() {
             received
         })
     };
-    // 10 kB a second, and 200 kB a second.
-    let (slow, honest) = (reader(200, usize::MAX), reader(4_000, 1_500_000));
+    // At most 10 kB a second, and 200 kB a second for longer than a window.
+    let (slow, honest) = (reader(200, usize::MAX), reader(4_000, 5_500_000));
     let mut idle = server.connect();
     server.say(&mut idle, "GET /streams/none/subscribe HTTP/1.1\r\n");
-    assert!(honest.join().unwrap() >= 1_500_000, "a slow network");
+    assert!(honest.join().unwrap() >= 5_500_000, "a slow network");
     assert!(slow.join().unwrap() < data.len(), "a slow reader");
-    assert_eq!(server.metric("gesta_subscriptions"), 1, "the silent one");
+    until("the silent one is left, and it alone", || {
+        server.metric("gesta_subscriptions") == 1
+    });
 }
 
 /// A stop ended each subscription with an error of its own in the log, though nothing was wrong.
 #[test]
 fn a_graceful_stop_logs_no_error() {
     let directory = tempfile::tempdir().unwrap();
-    let mut server = Running::start(directory.path(), &[]);
+    // A machine that stands still meanwhile is no error.
+    let grace = ("GESTA_SERVER_SHUTDOWN_GRACE", "100s");
+    let mut server = Running::start(directory.path(), &[grace]);
     let mut socket = server.connect();
     server.say(&mut socket, "GET /all/subscribe HTTP/1.1\r\n");
-    let mut text = String::new();
-    let mut buffer = [0; 4_096];
-    while !text.contains("caught_up") {
-        let bytes = socket.read(&mut buffer).unwrap();
-        text.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
-    }
+    server.read_until(&mut socket, "caught_up");
     server.signal(Signal::SIGTERM);
     let mut rest = String::new();
     socket.read_to_string(&mut rest).unwrap();
@@ -157,12 +154,11 @@ fn a_graceful_stop_logs_no_error() {
 fn an_insecure_server_warns() {
     let directory = tempfile::tempdir().unwrap();
     let server = Running::start(directory.path(), &[("GESTA_INSECURE", "true")]);
-    until("the warning", || server.log().contains("WARN"));
-    assert!(
-        server.log().contains("no authentication"),
-        "{}",
-        server.log()
-    );
+    until("the warning", || {
+        let log = server.log();
+        let mut warnings = log.lines().filter(|line| line.contains("WARN"));
+        warnings.any(|line| line.contains("no authentication"))
+    });
 }
 
 /// While all connections were taken, nobody could ask how the server is; and a server whose system allowed fewer open

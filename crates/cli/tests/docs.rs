@@ -17,7 +17,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Server, stderr, stdout, url_of};
+use support::{Server, output_of, patient, stderr, stdout, url_of};
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -237,10 +237,16 @@ fn run_page(path: &Path, text: &str) {
             return;
         };
         let schema = gesta_pgtest::fresh_schema();
-        variables.push(("PG", format!("{}?schema={schema}", postgres.url())));
+        let url = format!("{}?schema={schema}", postgres.url());
+        variables.push(("PG", patient(&url)));
     }
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(&url_of(&folder.path().join("served.db")));
+    // A consumer that nobody listens to any more is noticed by the next heartbeat.
+    let server = Server::start_with_variables(
+        &url_of(&folder.path().join("served.db")),
+        &["--listen", "127.0.0.1:0"],
+        &[("GESTA_SERVER_HEARTBEAT", "1s")],
+    );
     variables.push(("B", server.url.clone()));
     variables.push(("GESTA_STORE", server.url.clone()));
     let binary = Path::new(env!("CARGO_BIN_EXE_gesta"))
@@ -252,13 +258,14 @@ fn run_page(path: &Path, text: &str) {
         &std::env::var_os("PATH").unwrap_or_default(),
     ));
     for block in blocks(text, "sh") {
+        let block = with_time_to_consume(&block);
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &block]);
         shell
             .current_dir(folder.path())
             .env("PATH", std::env::join_paths(&programs).unwrap());
         shell.envs(variables.iter().map(|(name, value)| (name, value)));
-        let output = shell.output().unwrap();
+        let output = output_of(&mut shell);
         let said = stdout(&output) + &stderr(&output);
         assert!(
             output.status.success(),
@@ -279,6 +286,17 @@ fn run_page(path: &Path, text: &str) {
         ];
         Server::start_with(&store, &more).stop();
     }
+}
+
+/// A page cuts a consumer off after a second, since it does not end by itself. Here it has a minute, and is cut off
+/// when the first delivery has come.
+fn with_time_to_consume(block: &str) -> String {
+    let (page, here) = ("curl -sN --max-time 1 ", "curl -sN --max-time 60 ");
+    let (all, first) = (
+        " > deliveries ",
+        " | grep --max-count=1 '\"delivery\":' > deliveries ",
+    );
+    block.replace(page, here).replace(all, first)
 }
 
 /// The blocks of a page in this language.
@@ -321,7 +339,7 @@ fn the_page_about_http_shows_what_a_server_answers() {
             let mut shell = Command::new("bash");
             shell.args(["-c", &command.replacen("curl", "curl -sS", 1)]);
             shell.current_dir(folder.path()).env("B", &server.url);
-            let actual = shell.output().unwrap();
+            let actual = output_of(&mut shell);
             assert!(actual.status.success(), "{command}\n{}", stderr(&actual));
             let actual = stdout(&actual);
             let documents = |text: &str| -> Vec<serde_json::Value> {
@@ -430,7 +448,8 @@ fn the_page_about_the_command_line_has_every_command() {
 /// The metrics that a node of two shows; `None`, said aloud, where PostgreSQL is not installed.
 fn metrics_of_a_node() -> Option<String> {
     let postgres = gesta_pgtest::shared()?;
-    let store = format!("{}?schema={}", postgres.url(), gesta_pgtest::fresh_schema());
+    let schema = gesta_pgtest::fresh_schema();
+    let store = patient(&format!("{}?schema={schema}", postgres.url()));
     support::succeed(&["schema", "create", "--store", &store, "--logs", "2"]);
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");

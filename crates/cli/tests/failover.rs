@@ -4,8 +4,8 @@
 //!
 //! What happened: with a frozen primary first in the URL nothing was stored for 40 s although the database had accepted
 //! writes elsewhere after 18 s; with a primary whose commits waited for a lost standby it took 36 s. What holds now:
-//! appends go on at most five seconds after another host accepts writes, nothing acknowledged is lost, and nothing is
-//! stored twice.
+//! appends go on at most five seconds after another host accepts writes (which the deep form checks), nothing
+//! acknowledged is lost, and nothing is stored twice.
 //!
 //! The deep form of each test makes 20 fail-overs, the quick one two or one.
 
@@ -51,8 +51,12 @@ enum Fault {
     CutOff,
 }
 
-/// When no append was acknowledged for so long, the server must say that it is not ready.
+/// When no append was acknowledged for so long although no host accepts writes, the server must say that it is not
+/// ready.
 const STALLED_AFTER: Duration = Duration::from_secs(6);
+/// No more than this counts between two questions whether it is ready: where the machine stands still, so does the
+/// server.
+const PROBES_APART_MAX: Duration = Duration::from_secs(1);
 
 /// Callers that append until they are stopped.
 struct Load {
@@ -93,7 +97,7 @@ impl Load {
         }
     }
 
-    /// Waits for some appends that are acknowledged from now on; gives the time of the first.
+    /// Waits for some appends that are acknowledged from now on; gives the moment of the first.
     async fn goes_on(&self) -> Instant {
         let mut seen = self.acknowledged.subscribe();
         let before = seen.borrow_and_update().1;
@@ -158,12 +162,19 @@ async fn probe_until_stopped(
     broken: Arc<AtomicBool>,
     acknowledged: watch::Receiver<(Instant, usize)>,
 ) -> usize {
-    let mut untrue = 0;
+    let (mut untrue, mut stalled) = (0, Duration::ZERO);
+    let mut last = (Instant::now(), 0);
     while !stop.load(Ordering::SeqCst) {
-        let stalled = acknowledged.borrow().0.elapsed() > STALLED_AFTER;
+        let now = (Instant::now(), acknowledged.borrow().1);
+        let goes_on = now.1 != last.1 || !broken.load(Ordering::SeqCst);
+        stalled = match goes_on {
+            true => Duration::ZERO,
+            false => stalled + (now.0 - last.0).min(PROBES_APART_MAX),
+        };
+        last = now;
         let ready = store.ready().await.is_ok();
         // A probe that is answered after another host accepts writes may say so.
-        if ready && stalled && broken.load(Ordering::SeqCst) {
+        if ready && stalled > STALLED_AFTER && broken.load(Ordering::SeqCst) {
             untrue += 1;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -197,23 +208,19 @@ async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration
     let synchronous = format!("synchronous standbys ANY 1 (member_{new})");
     shows(&load.store, &synchronous).await;
     load.goes_on().await;
-    load.broken.store(true, Ordering::SeqCst);
     match fault {
-        Fault::Frozen(time) => {
-            cluster.server(old).freeze().unwrap();
-            tokio::time::sleep(time).await;
-        }
+        Fault::Frozen(_) => cluster.server(old).freeze().unwrap(),
         Fault::Killed => cluster.server_mut(old).kill_9().unwrap(),
         Fault::CutOff => cluster.hold_replication(new).unwrap(),
+    }
+    load.broken.store(true, Ordering::SeqCst);
+    if let Fault::Frozen(time) = fault {
+        tokio::time::sleep(time).await;
     }
     load.broken.store(false, Ordering::SeqCst);
     cluster.promote(new).unwrap();
     let writable = Instant::now();
     let went_on = load.goes_on().await.saturating_duration_since(writable);
-    eprintln!(
-        "{fault:?}: acknowledged {} ms after another host accepted writes",
-        went_on.as_millis()
-    );
     shows(&load.store, "no synchronous standby").await;
     went_on
 }
@@ -240,20 +247,16 @@ async fn run(cluster: &mut Cluster, url: &str, faults: &[Fault]) {
     let server = Server::start(url);
     let load = Load::start(&server.url);
     let mut times: Vec<Duration> = Vec::new();
-    let is_in_time = |time: &Duration| *time <= GOES_ON_WITHIN;
     for fault in faults {
-        // On a busy machine everything may stand still for a while: each fault is tried up to three times.
-        let mut tried = Vec::new();
-        while !tried.iter().any(is_in_time) {
-            assert!(tried.len() < 3, "{fault:?}: {tried:?}");
-            if !times.is_empty() {
-                // The old primary follows the new one.
-                cluster.follow(1 - cluster.primary()).unwrap();
-                cluster.set_replication(Replication::Synchronous).unwrap();
-            }
-            tried.push(fail_over(cluster, &load, *fault).await);
-            times.extend(tried.last());
+        if !times.is_empty() {
+            // The old primary follows the new one.
+            cluster.follow(1 - cluster.primary()).unwrap();
+            cluster.set_replication(Replication::Synchronous).unwrap();
         }
+        let took = fail_over(cluster, &load, *fault).await;
+        let what = format!("appends go on after a fail-over, {fault:?}");
+        depth::in_time(&what, took, GOES_ON_WITHIN);
+        times.push(took);
     }
     let acknowledged = load.stop().await;
     times.sort_unstable();
@@ -266,11 +269,11 @@ async fn run(cluster: &mut Cluster, url: &str, faults: &[Fault]) {
     );
     check_streams(&server.url, &acknowledged).await;
     server.stop();
-    support::succeed(&["verify", "--store", url]);
+    support::succeed(&["verify", "--store", &support::patient(url)]);
 }
 
-/// Goal: with a silent host first in the URL, and a primary that freezes, appends go on within five seconds: whether
-/// the standby is promoted before the answers' time is over or after it.
+/// Goal: with a silent host first in the URL, and a primary that freezes, appends go on soon: whether the standby is
+/// promoted before the answers' time is over or after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn hung_and_frozen_first_hosts_stop_appends_for_a_moment_only() {
     let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).unwrap() else {

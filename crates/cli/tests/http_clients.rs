@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use support::{Server, succeed, url_of, wait_until};
+use support::{Limit, Server, output_of, succeed, url_of, wait_until};
 
 /// A language that has programs in docs/guides/clients.
 #[derive(Clone, Copy)]
@@ -89,8 +89,8 @@ impl Language {
     }
 
     fn counts(self, file: &Path) -> String {
-        let shown = self.program(self.count_items, &["--show", file.to_str().unwrap()]);
-        let output = { shown }.output().unwrap();
+        let mut shown = self.program(self.count_items, &["--show", file.to_str().unwrap()]);
+        let output = output_of(&mut shown);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout)
             .unwrap()
@@ -199,7 +199,7 @@ fn an_append_whose_answer_is_lost_is_stored_once(language: Language) {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&url_of(&folder.path().join("gesta.db")));
     let url = lose_answers(server.address(), 3);
-    let output = language.add(&url, &items(3)).wait_with_output().unwrap();
+    let output = support::ended(language.add(&url, &items(3)));
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
@@ -221,6 +221,7 @@ fn appends_survive_a_killed_server(language: Language) {
     let url = server.url.clone();
     let items = items(60);
     let mut adding = language.add(&url, &items);
+    let _limit = Limit::of(&adding);
     let mut printed = BufReader::new(adding.stdout.take().unwrap()).lines();
     for number in 0..items.len() {
         let line = printed.next().unwrap().unwrap();
@@ -241,25 +242,24 @@ fn a_refusal_is_raised(language: Language) {
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&url_of(&folder.path().join("gesta.db")));
-    assert!(
-        language
-            .add(&server.url, &items(2))
-            .wait()
-            .unwrap()
-            .success()
-    );
+    let added = support::ended(language.add(&server.url, &items(2)));
+    assert!(added.status.success(), "{added:?}");
     let mut command = language.interpreter();
     command
         .args(language.inline)
         .arg(language.append_at_wrong_revision);
-    let output = command.env("B", &server.url).output().unwrap();
+    let output = output_of(command.env("B", &server.url));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(support::stdout(&output), "wrong_expected_revision 1\n");
-    let metrics = support::get(server.address(), "/metrics");
-    assert!(
-        metrics.contains("gesta_appends_total{outcome=\"wrong_expected_revision\"} 1\n"),
-        "{metrics}"
-    );
+    let refused = || {
+        let metrics = support::get(server.address(), "/metrics");
+        let name = "gesta_appends_total{outcome=\"wrong_expected_revision\"} ";
+        let mut lines = metrics.lines();
+        let count = lines.find_map(|line| line.strip_prefix(name));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    wait_until("the refusal is counted", || refused() > 0);
+    assert_eq!(refused(), 1, "it is not repeated");
     assert_eq!(stored(&server.url), items(2));
 }
 
@@ -338,13 +338,13 @@ fn a_server_with_users_is_told_the_token(language: Language) {
     let server = Server::start(&store);
 
     let mut refused = language.program(language.add_items, &[&server.url, "1", "book"]);
-    let refused = refused.output().unwrap();
+    let refused = output_of(&mut refused);
     assert!(!refused.status.success(), "{refused:?}");
     let text = support::stderr(&refused);
     assert!(text.contains("a token, must be given"), "{text}");
 
     let mut adding = language.program(language.add_items, &[&server.url, "1", "book"]);
-    let added = adding.env("GESTA_TOKEN", token.trim()).output().unwrap();
+    let added = output_of(adding.env("GESTA_TOKEN", token.trim()));
     assert_eq!(support::stdout(&added), "book: revision 0\n", "{added:?}");
     let file = folder.path().join("counts");
     let arguments = [server.url.as_str(), file.to_str().unwrap()];

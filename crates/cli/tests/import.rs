@@ -18,8 +18,8 @@ use std::process::{Output, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    ATTEMPTS, Server, code, gesta, run, run_with_input, signal, stderr, stdout, succeed, url_of,
-    wait_until,
+    Limit, Server, code, ended, gesta, once_quick_enough, run, run_with_input, signal, stderr,
+    stdout, succeed, url_of, wait_until,
 };
 
 /// Events of interleaved streams: JSON, binary, metadata, tags.
@@ -142,7 +142,7 @@ fn a_stopped_import_says_how_far_it_came_and_goes_on() {
         read.status.success()
     });
     signal(&child, Signal::SIGINT);
-    let stopped = child.wait_with_output().unwrap();
+    let stopped = ended(child);
     assert_eq!(code(&stopped), 130, "{stopped:?}");
     let said = stderr(&stopped);
     let skip = said.rsplit_once("--skip ").expect(&said).1.trim();
@@ -176,6 +176,7 @@ fn an_append_that_waits_for_input_can_be_stopped() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let _limit = Limit::of(&child);
         let mut stdin = child.stdin.take().unwrap();
         let line = "{\"stream\":\"a\",\"type\":\"t\",\"data\":1}\n";
         stdin.write_all(line.repeat(3).as_bytes()).unwrap();
@@ -215,7 +216,7 @@ fn a_stopped_export_is_a_failure_and_says_how_to_go_on() {
     assert!(run_with_input(&append, &many).status.success());
     for command in [&["all", "read"][..], &["stream", "read", "a"]] {
         // An export may be quicker than the signal, but not always.
-        let stopped = (0..ATTEMPTS).find_map(|_| stop_export(&store, command, 9_000));
+        let stopped = once_quick_enough(|| stop_export(&store, command, 9_000));
         let stopped = stopped.expect("the export was stopped");
         assert_eq!(code(&stopped), 130, "{stopped:?}");
         assert!(stderr(&stopped).contains("--from"), "{stopped:?}");
@@ -230,6 +231,7 @@ fn stop_export(store: &str, command: &[&str], lines_max: usize) -> Option<Output
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let _limit = Limit::of(&child);
     // A pipe that is full holds the export until it is read on.
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
@@ -299,17 +301,18 @@ fn tail_goes_on_after_a_restart_of_the_server() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let limit = Limit::of(&child);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
         assert!(first.contains("\"data\":0"), "{first}");
-        (child, lines)
+        (child, lines, limit)
     })
     .collect();
     server.kill();
     let server = Server::start_with(&store, &["--listen", &address]);
     append(1);
     append(2);
-    for (mut child, mut lines) in tails {
+    for (mut child, mut lines, _limit) in tails {
         for expected in 1..3 {
             let line = lines.next().unwrap().unwrap();
             assert!(line.contains(&format!("\"data\":{expected}")), "{line}");

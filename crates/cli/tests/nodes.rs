@@ -11,14 +11,21 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Server, code, get, run, run_in_time, signal, stderr, succeed, wait_until};
+use support::{
+    PATIENCE, Server, code, get, patient, run, run_in_time, signal, stderr, succeed, wait_until,
+};
 use tempfile::TempDir;
 
 const LOGS: usize = 4;
+/// The code of a command that says to try again, as when the database has not answered it for 2.5 seconds.
+const TRY_AGAIN: i32 = 5;
+/// For so long commands wait for what they ask of a node.
+const WAIT: &str = "2m";
 
 /// A database of several logs, and the secret of its nodes.
 struct Shared {
@@ -31,7 +38,7 @@ impl Shared {
     /// `None`, said aloud, where PostgreSQL is not installed.
     fn start() -> Option<Self> {
         let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
-        let url = postgres.url();
+        let url = patient(&postgres.url());
         succeed(&["schema", "create", "--store", &url, "--logs", "4"]);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("secret"), "a secret of the tests\n").unwrap();
@@ -59,18 +66,28 @@ impl Shared {
         Server::start_with(&self.url, &node)
     }
 
+    /// Runs a command once.
     fn cluster(&self, arguments: &[&str]) -> std::process::Output {
         run(&[&["cluster"], arguments, &["--store", &self.url]].concat())
     }
 
+    /// Runs a command, and again while it says to try again.
+    fn answered(&self, arguments: &[&str]) -> std::process::Output {
+        let begun = Instant::now();
+        loop {
+            let output = self.cluster(arguments);
+            if code(&output) != TRY_AGAIN || begun.elapsed() > PATIENCE {
+                return output;
+            }
+            eprintln!("{arguments:?}: {}", stderr(&output));
+        }
+    }
+
     /// What a command tells in JSON; it must succeed.
     fn told(&self, arguments: &[&str]) -> Vec<Value> {
-        let all = [
-            &["cluster"],
-            arguments,
-            &["--store", &self.url, "--output", "json"],
-        ];
-        let lines = succeed(&all.concat());
+        let output = self.answered(&[arguments, &["--output", "json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        let lines = support::stdout(&output);
         lines
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -101,7 +118,10 @@ impl Shared {
     }
 
     fn refusal(&self, arguments: &[&str], code_: i32) -> String {
-        let output = self.cluster(arguments);
+        let output = match code_ {
+            TRY_AGAIN => self.cluster(arguments),
+            _ => self.answered(arguments),
+        };
         assert_eq!(code(&output), code_, "{arguments:?}: {output:?}");
         stderr(&output)
     }
@@ -111,6 +131,7 @@ impl Shared {
 fn append(server: &Server, stream: &str) -> String {
     let body = r#"{"events":[{"type":"happened","data":{}}]}"#;
     let mut socket = TcpStream::connect(server.address()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         socket,
         "POST /streams/{stream} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -151,9 +172,14 @@ fn people_direct_the_logs_of_two_nodes() {
             (&node["state"], &node["logs"]),
             (&"up".into(), &logs.into())
         );
-        assert!(node["beat_age_seconds"].as_f64().unwrap() < 30.0, "{node}");
-        assert_eq!(node["cannot_call"], Value::Array(Vec::new()));
+        assert!(node["beat_age_seconds"].as_f64().unwrap() < 60.0, "{node}");
     }
+    wait_until("the nodes can call each other", || {
+        let nodes = shared.status("node");
+        nodes
+            .iter()
+            .all(|node| node["cannot_call"] == Value::Array(Vec::new()))
+    });
     let address = nodes[1]["address"].as_str().unwrap();
     people_move_and_pin_logs(&shared, address);
     people_let_logs_be_balanced(&shared);
@@ -170,7 +196,7 @@ fn people_direct_the_logs_of_two_nodes() {
 
 /// Log 2 goes to the second node, and is pinned to the first one for a while.
 fn people_move_and_pin_logs(shared: &Shared, address: &str) {
-    let moved = shared.told(&["move", "2", "--to", address]);
+    let moved = shared.told(&["move", "2", "--to", address, "--wait", WAIT]);
     assert_eq!(
         (&moved[0]["node"], &moved[0]["moved"]),
         (&2.into(), &true.into())
@@ -203,22 +229,26 @@ fn people_let_logs_be_balanced(shared: &Shared) {
     );
     let planned = shared.told(&["balance", "--dry-run"]);
     match planned.as_slice() {
-        // On a slow machine the nodes have settled, and done it already.
-        [] => assert_eq!(shared.told(&["history"])[0]["reason"], "balance"),
+        // On a slow machine the nodes have settled, and do it already.
+        [] => wait_until("a log is moved for the sake of balance", || {
+            shared.told(&["history"])[0]["reason"] == "balance"
+        }),
         [one] => assert_eq!((&one["to"], &one["reason"]), (&2.into(), &"balance".into())),
         more => panic!("{more:?}"),
     }
 }
 
-/// The first node gives its logs away, and takes part again.
+/// The first node gives its logs away, and takes part again. Its first log then comes by request: nothing moves for the
+/// sake of balance, however long the test takes.
 fn people_drain_a_node(shared: &Shared) {
-    let drained = shared.told(&["drain", "1"]);
+    shared.told(&["freeze"]);
+    let drained = shared.told(&["drain", "1", "--wait", WAIT]);
     assert_eq!(
         (&drained[0]["state"], &drained[0]["logs"]),
         (&"draining".into(), &0.into())
     );
     assert_eq!(shared.owners(), [Some(2); LOGS]);
-    let table = support::stdout(&shared.cluster(&["status"]));
+    let table = support::stdout(&shared.answered(&["status"]));
     assert!(
         table.contains("draining") && !table.contains("NONE"),
         "{table}"
@@ -234,7 +264,7 @@ fn people_drain_a_node(shared: &Shared) {
             .contains("no other node is up")
     );
     assert_eq!(shared.told(&["drain", "1", "--undo"])[0]["state"], "up");
-    shared.told(&["move", "0", "--to", "1"]);
+    shared.told(&["move", "0", "--to", "1", "--wait", WAIT]);
 }
 
 /// Goal: what is wrong is refused with the value and the rule, before anything is asked of a node.
@@ -256,7 +286,7 @@ fn wrong_nodes_logs_and_stores_are_refused() {
     let Some(shared) = Shared::start() else {
         return;
     };
-    let table = support::stdout(&shared.cluster(&["status"]));
+    let table = support::stdout(&shared.answered(&["status"]));
     assert!(table.contains("WITHOUT OWNER: log 0, 1, 2, 3"), "{table}");
     assert!(
         shared
@@ -286,7 +316,7 @@ fn wrong_nodes_logs_and_stores_are_refused() {
             "{said}"
         );
     }
-    assert_eq!(code(&shared.cluster(&["balance"])), 2, "it only tells");
+    assert_eq!(code(&shared.answered(&["balance"])), 2, "it only tells");
     assert!(
         shared
             .owners()
@@ -380,8 +410,11 @@ fn options_of_a_node_may_be_mixed() {
     let advertised = told.replace("127.0.0.1", "localhost");
     let by_file = [&config[..], &["--advertise", &advertised]].concat();
     let _second = Server::start_with(&shared.url, &by_file);
-    let nodes = shared.status("node");
-    assert_eq!(nodes[0]["address"], advertised);
+    // The first one may have had no time to leave.
+    wait_until("the second node is there, and it alone", || {
+        let nodes = shared.status("node");
+        nodes.len() == 1 && nodes[0]["address"] == *advertised
+    });
 }
 
 /// What happened: a mistyped --advertise was the address of a healthy node, which was replaced and stopped.
@@ -447,22 +480,25 @@ fn a_node_tells_who_owns_which_log() {
         "it is the owner itself"
     );
     let address = owner["address"].as_str().unwrap();
-    assert_hint_names(&append(&second, "cart-1"), address, &there);
-
-    assert!(
-        metric(
-            &second,
-            "gesta_cluster_forwarded_calls_total{result=\"answered\"}"
-        ) >= 1.0
-    );
+    // An owner that does not answer for a moment, as when the machine stands still, is passed over: then once more.
+    let counts = || {
+        let answered = "gesta_cluster_forwarded_calls_total{result=\"answered\"}";
+        let direct = "gesta_cluster_direct_appends_total";
+        [answered, direct].map(|name| metric(&second, name))
+    };
+    wait_until("an append is forwarded", || {
+        let before = counts();
+        assert_hint_names(&append(&second, "cart-1"), address, &there);
+        let after = counts();
+        after[0] > before[0] && after[1] <= before[1]
+    });
     let link = format!("gesta_cluster_link_up{{node=\"{address}\"}}");
-    assert!((metric(&second, &link) - 1.0).abs() < f64::EPSILON);
+    wait_until("the link is up", || metric(&second, &link) > 0.5);
     for (name, value) in [
         ("gesta_cluster_logs_owned", 0.0),
         ("gesta_cluster_logs_without_owner", 0.0),
         ("gesta_cluster_nodes{state=\"up\"}", 2.0),
         ("gesta_cluster_nodes{state=\"draining\"}", 0.0),
-        ("gesta_cluster_direct_appends_total", 0.0),
     ] {
         assert!(
             (metric(&second, name) - value).abs() < f64::EPSILON,
@@ -470,8 +506,9 @@ fn a_node_tells_who_owns_which_log() {
         );
     }
     assert_durations_are_told(&first, &second);
-    assert!(metric(&first, "gesta_cluster_beat_age_seconds") < 30.0);
-    assert!(metric(&first, "gesta_cluster_lease_moves_total{reason=\"claim\"}") >= 1.0);
+    assert!(metric(&first, "gesta_cluster_beat_age_seconds") < 60.0);
+    let claims = "gesta_cluster_lease_moves_total{reason=\"claim\"}";
+    wait_until("claims are counted", || metric(&first, claims) >= 1.0);
 }
 
 /// The hint of this response names this owner, and the log's epoch as `/info` shows it.
@@ -497,7 +534,7 @@ fn assert_durations_are_told(first: &Server, second: &Server) {
         (first, "gesta_cluster_changes_total{to=\"here\"}"),
         (first, "gesta_cluster_takeover_seconds_count"),
     ] {
-        assert!(metric(node, name) > 0.0, "{name}");
+        wait_until(name, || metric(node, name) > 0.0);
     }
 }
 
@@ -531,12 +568,24 @@ fn requests_to_a_frozen_node_stay() {
     wait_until("the node is drained", || shared.owners() == [Some(2); LOGS]);
 }
 
+/// So long a node hands its logs over when it is stopped. Then it ends, and others claim them.
+const LEAVES_WITHIN: Duration = Duration::from_secs(10);
+/// How often a node is stopped until it has had that time.
+const ATTEMPTS: usize = 4;
+
 /// Goal: a node that is stopped has handed its logs over when it ends, and is the same node when it is started again at
 /// its address.
 #[test]
 fn a_node_that_is_stopped_hands_its_logs_over() {
+    let in_time = (0..ATTEMPTS).any(|_| is_stopped_in_time());
+    assert!(in_time, "each stop took {LEAVES_WITHIN:?} or more");
+}
+
+/// Returns false if the stop took so long that the node may have given up: the machine stood still, and nothing was
+/// checked.
+fn is_stopped_in_time() -> bool {
     let Some(shared) = Shared::start() else {
-        return;
+        return true;
     };
     let address = gesta_pgtest::free_address().unwrap().to_string();
     let first = shared.node_at(&address);
@@ -544,7 +593,11 @@ fn a_node_that_is_stopped_hands_its_logs_over() {
         shared.owners() == [Some(1); LOGS]
     });
     let _second = shared.node();
+    let begun = Instant::now();
     first.stop();
+    if begun.elapsed() >= LEAVES_WITHIN {
+        return false;
+    }
     assert_eq!(shared.owners(), [Some(2); LOGS]);
     let moves = shared.told(&["history", "--limit", "4"]);
     assert!(
@@ -556,6 +609,7 @@ fn a_node_that_is_stopped_hands_its_logs_over() {
     let numbers: Vec<_> = nodes.iter().map(|node| node["node"].as_u64()).collect();
     assert_eq!(numbers, [Some(1), Some(2)]);
     assert_eq!(nodes[0]["address"], *address);
+    true
 }
 
 /// Goal: a node that does not see the registry says that it is not ready and why, and is ready again afterwards; a node
@@ -566,20 +620,20 @@ fn readiness_follows_the_membership() {
         return;
     };
     let (first, second) = shared.two_nodes();
-    assert!(get(second.address(), "/health/ready").contains("\"ready\""));
+    let ready = || get(second.address(), "/health/ready");
+    wait_until("the node is ready", || ready().contains("\"ready\""));
     first.kill();
     wait_until("the second node has all logs", || {
         shared.owners() == [Some(2); LOGS]
     });
     assert_eq!(shared.status("node").len(), 1);
-    assert!(get(second.address(), "/health/ready").contains("\"ready\""));
+    wait_until("the node is ready alone", || ready().contains("\"ready\""));
     signal(&second.child, Signal::SIGSTOP);
     wait_until("the node counts as silent", || {
         shared.status("node")[0]["silent"] == true
     });
-    assert!(support::stdout(&shared.cluster(&["status"])).contains("SILENT"));
+    assert!(support::stdout(&shared.answered(&["status"])).contains("SILENT"));
     signal(&second.child, Signal::SIGCONT);
-    let ready = || get(second.address(), "/health/ready");
     wait_until("the node beats again", || ready().contains("\"ready\""));
     // Only the registry is gone: appends can succeed.
     let rename = |from: &str, to: &str| {

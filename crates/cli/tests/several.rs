@@ -10,10 +10,13 @@
 mod support;
 
 use gesta_pgtest::{Server as Postgres, fresh_schema, shared};
-use support::{Server, code, get, run, stderr, succeed};
+use support::{Server, code, get, patient, run, stderr, succeed};
 
 fn urls(postgres: &Postgres, count: usize) -> Vec<String> {
-    let url = |_| format!("{}?schema={}&readers=1", postgres.url(), fresh_schema());
+    let url = |_| {
+        let (url, schema) = (postgres.url(), fresh_schema());
+        patient(&format!("{url}?schema={schema}&readers=1"))
+    };
     (0..count).map(url).collect()
 }
 

@@ -8,7 +8,7 @@
 
 mod support;
 
-use support::{Server, code, gesta, run, stderr, succeed, url_of};
+use support::{Server, code, gesta, output_of, run, stderr, succeed, url_of};
 
 /// Goal: a server with a certificate of its own is reached by who is told of its authority, and by nobody else.
 #[test]
@@ -37,7 +37,7 @@ fn a_self_signed_server_is_reached_through_its_authority() {
     let read = [
         "stream", "read", "cart-1", "--store", &by_name, "--output", "json",
     ];
-    let output = gesta(&read).env("GESTA_CA_FILE", ca).output().unwrap();
+    let output = output_of(gesta(&read).env("GESTA_CA_FILE", ca));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
     assert_eq!(code(&run(&[&append[..], &at].concat())), 5);

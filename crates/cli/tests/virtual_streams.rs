@@ -9,9 +9,31 @@
 
 mod support;
 
+use std::process::Output;
+
 use gesta_pgtest::Server as Postgres;
 use serde_json::{Value, json};
-use support::{Server, code, run, run_with_input, stderr, succeed, url_of};
+use support::{Server, code, patient, run, run_with_input, stderr, url_of, wait_until};
+
+/// The code of a command whose store does not answer in time, as on a machine that stands still: nothing was done.
+const TRY_AGAIN: i32 = 5;
+
+/// Runs the binary to its end, and again while it says that the store does not answer.
+fn answered(arguments: &[&str]) -> Output {
+    let mut output = None;
+    wait_until("the store answers", || {
+        let last = output.insert(run(arguments));
+        code(last) != TRY_AGAIN
+    });
+    output.unwrap()
+}
+
+/// The same; it must succeed. Gives standard output.
+fn succeed(arguments: &[&str]) -> String {
+    let output = answered(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    support::stdout(&output)
+}
 
 fn append(store: &str, stream: &str, count: usize) {
     let lines = "{\"type\":\"added\",\"data\":1}\n".repeat(count);
@@ -78,10 +100,10 @@ fn are_switched_on_under_two_servers() {
     let Some(postgres) = Postgres::start().unwrap() else {
         return;
     };
-    let store = postgres.url();
+    let store = patient(&postgres.url());
     let (a, b) = (Server::start(&store), Server::start(&store));
     append(&a.url, "cart-1", 3);
-    let off = run(&["--store", &b.url, "stream", "read", "$ce-cart"]);
+    let off = answered(&["--store", &b.url, "stream", "read", "$ce-cart"]);
     assert!(stderr(&off).contains("gesta virtual-streams on"), "{off:?}");
     assert_eq!(switch(&store, "on"), state(true, 3, 3));
     for server in [&a, &b] {
@@ -94,7 +116,7 @@ fn are_switched_on_under_two_servers() {
     assert_eq!(links(&a.url, "$et-added"), links(&b.url, "$et-added"));
     switch(&store, "off");
     for server in [&a, &b] {
-        let off = run(&["--store", &server.url, "stream", "read", "$ce-cart"]);
+        let off = answered(&["--store", &server.url, "stream", "read", "$ce-cart"]);
         assert!(!off.status.success(), "{off:?}");
     }
     a.stop();
@@ -107,7 +129,7 @@ fn need_a_store_of_one_log() {
     let Some(postgres) = Postgres::start().unwrap() else {
         return;
     };
-    let store = postgres.url();
+    let store = patient(&postgres.url());
     succeed(&["--store", &store, "schema", "create", "--logs", "4"]);
     let refused = run(&["--store", &store, "virtual-streams", "on"]);
     assert!(!refused.status.success());

@@ -3,9 +3,9 @@
 #![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use gesta_client::{Config, HttpStore, OwnerHints};
 use gesta_core::{
@@ -16,6 +16,11 @@ use gesta_memory::MemoryStore;
 use gesta_server::{Cluster, ClusterNode, ClusterPlacement, Handle, LogOwner, Registry};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
+
+/// The longest time that a test waits for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The time for which a client leaves an owner that did not answer.
+const LEFT_FOR: Duration = Duration::from_secs(10);
 
 /// The name of the owner among the nodes.
 const OWNER: &str = "owner:1";
@@ -124,7 +129,7 @@ async fn learned(client: &HttpStore, cluster: &OwnedBy) {
             tokio::task::yield_now().await;
         }
     };
-    let within = tokio::time::timeout(Duration::from_secs(30), told);
+    let within = tokio::time::timeout(PATIENCE, told);
     within.await.expect("the client asks for the placement");
 }
 
@@ -135,7 +140,7 @@ async fn goes_to(client: &HttpStore, node: &Node) {
             append(client).await.expect("stored");
         }
     };
-    let within = tokio::time::timeout(Duration::from_secs(30), gone);
+    let within = tokio::time::timeout(PATIENCE, gone);
     within.await.expect("changes go to the owner");
 }
 
@@ -207,11 +212,12 @@ async fn an_owner_that_refuses_connections_is_left() {
 async fn an_owner_that_does_not_answer_is_left() {
     let mute = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = mute.local_addr().expect("bound");
-    let requests = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&requests);
+    // The moments at which it was asked.
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&requests);
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = mute.accept().await {
-            counted.fetch_add(1, Ordering::SeqCst);
+            noted.lock().expect("no panics").push(Instant::now());
             tokio::spawn(async move {
                 let mut bytes = [0; 1_024];
                 while socket.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
@@ -219,27 +225,36 @@ async fn an_owner_that_does_not_answer_is_left() {
         }
     });
     let (first, cluster) = node_beside(address, OWNER).await;
-    let answer_max = Duration::from_secs(5);
+    // The first server answers in time, also if this machine stands still for a while.
+    let answer_max = Duration::from_secs(15);
     let client = client_that_waits(&[&first.url()], OwnerHints::Follow, answer_max);
     learned(&client, &cluster).await;
     let asks = async {
         loop {
+            let begun = Instant::now();
             if let Err(error) = append(&client).await {
-                break error;
+                break (begun, error);
             }
         }
     };
-    let error = tokio::time::timeout(Duration::from_secs(30), asks).await;
-    let error = error.expect("the owner is asked");
+    let asked = tokio::time::timeout(PATIENCE, asks).await;
+    let (begun, error) = asked.expect("the owner is asked");
     assert!(
         matches!(error.kind(), ErrorKind::OutcomeUnknown(_)),
         "{error}"
     );
-    let asked = requests.load(Ordering::SeqCst);
+    let asked = requests.lock().expect("no panics").len();
     for _ in 0..20 {
-        append(&client).await.expect("stored by the first");
+        let stored = append(&client).await;
+        let again = requests.lock().expect("no panics").get(asked).copied();
+        let Some(again) = again else {
+            stored.expect("stored by the first");
+            continue;
+        };
+        // Then this machine has stood still until the owner could be asked again.
+        assert!(again >= begun + answer_max + LEFT_FOR, "asked too early");
+        break;
     }
-    assert_eq!(requests.load(Ordering::SeqCst), asked);
 }
 
 /// Goal: a server that is gone is passed over, for reads and changes alike.

@@ -25,14 +25,16 @@ fn random_schedules_break_no_promise_and_end_owned_and_balanced() {
     let first = depth::seed();
     let end = Instant::now() + Duration::from_secs(depth::count(8, 900));
     let mut done = 0;
-    while Instant::now() < end {
+    loop {
         let seed = first.wrapping_add(done);
         println!("GESTA_SEED={seed}");
         schedule(seed);
         done += 1;
+        if Instant::now() >= end {
+            break;
+        }
     }
     println!("{done} schedules");
-    assert!(done > 0);
 }
 
 /// Goal: a schedule is its seed: what comes to light can be looked at again.

@@ -1,4 +1,8 @@
-//! The shell, in real time with short beats, on a registry in memory.
+//! The shell, in real time, on a registry in memory.
+//!
+//! A node must not seem dead because this machine is slow. So beats are rare, and the nodes look all the time because
+//! they are asked to. Only tests that need beats have short ones, and what they wait for comes about even if a node is
+//! taken for dead in between.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,9 +23,18 @@ use gesta_core::registry::{ClusterVersion, NodeInfo, Registry};
 use tokio::sync::{Semaphore, mpsc};
 
 const LOGS: u16 = 8;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
-fn options(number: u32) -> Options {
+/// The time between beats where something must happen because of them.
+const SHORT: Duration = Duration::from_millis(250);
+/// The time between beats where a time of some beats must pass. A node is dead after four of them.
+const MEDIUM: Duration = Duration::from_secs(2);
+/// The time between beats where nothing must happen because of them.
+const LONG: Duration = Duration::from_secs(20);
+/// The time from one request to look to the next. With beats of 20 s each node may be asked every 625 ms.
+const LOOK_EVERY: Duration = Duration::from_millis(700);
+
+fn options(number: u32, beat: Duration) -> Options {
     Options {
         info: NodeInfo {
             address: format!("node-{number}:4000").into(),
@@ -31,7 +44,7 @@ fn options(number: u32) -> Options {
             protocol_max: 1,
         },
         config: Config {
-            beat_min: Duration::from_millis(250),
+            beat_min: beat,
             settle: Duration::from_millis(300),
         },
     }
@@ -55,18 +68,42 @@ impl Progress for Pipelines {
     }
 }
 
+/// Starts a node whose beats are rare, and which looks all the time.
 fn start(registry: &MemoryRegistry, number: u32) -> Membership {
-    start_with(registry, number, Arc::new(WithoutLinks), Arc::default())
+    start_with(registry, number, LONG, Arc::new(WithoutLinks))
 }
 
+/// Starts a node that looks all the time. It lives until the test ends, even if the returned handle is dropped.
 fn start_with(
     registry: &MemoryRegistry,
     number: u32,
+    beat: Duration,
     hand_overs: Arc<dyn HandOvers>,
-    pipelines: Arc<Pipelines>,
 ) -> Membership {
     let registry = Arc::new(registry.handle(number));
-    Membership::start(registry, options(number), pipelines, hand_overs).expect("starts")
+    let options = options(number, beat);
+    let membership = Membership::start(
+        registry,
+        options,
+        Arc::new(Pipelines::default()),
+        hand_overs,
+    );
+    let membership = membership.expect("starts");
+    let asked = membership.clone();
+    tokio::spawn(async move {
+        loop {
+            asked.look_now();
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+    membership
+}
+
+/// Starts a node that looks when it beats, which it does often.
+fn start_beating(registry: &MemoryRegistry, number: u32, pipelines: Arc<Pipelines>) -> Membership {
+    let registry = Arc::new(registry.handle(number));
+    let options = options(number, SHORT);
+    Membership::start(registry, options, pipelines, Arc::new(WithoutLinks)).expect("starts")
 }
 
 async fn until(membership: &Membership, what: &str, holds: impl FnMut(&Arc<Placement>) -> bool) {
@@ -88,19 +125,16 @@ fn mine(placement: &Placement) -> usize {
 #[tokio::test]
 async fn nodes_share_the_logs_and_take_over_those_of_one_that_dies() {
     let registry = MemoryRegistry::new(LOGS);
-    let one = start(&registry, 1);
+    let one = start_beating(&registry, 1, Arc::default());
     until(&one, "all are mine", |placement| mine(placement) == 8).await;
-    let two = start(&registry, 2);
+    let two = start_beating(&registry, 2, Arc::default());
     until(&two, "half are mine", |placement| mine(placement) == 4).await;
-    until(&one, "half are left", |placement| mine(placement) == 4).await;
-    let address = one
-        .placement()
-        .log(two.placement().mine().next().unwrap())
-        .unwrap()
-        .owner
-        .clone()
-        .unwrap();
-    assert_eq!(&*address.address, "node-2:4000");
+    until(&one, "half are left, half are at node 2", |placement| {
+        let owners = placement.logs.iter().filter_map(|log| log.owner.as_ref());
+        let others = owners.filter(|owner| &*owner.address == "node-2:4000");
+        (mine(placement), others.count()) == (4, 4)
+    })
+    .await;
     drop(two);
     until(&one, "all are mine again", |placement| mine(placement) == 8).await;
     assert!(one.status().look.is_some() && one.status().trouble.is_none());
@@ -132,14 +166,21 @@ async fn a_node_that_leaves_hands_everything_over_first() {
 #[tokio::test]
 async fn an_outage_moves_nothing_and_is_told() {
     let registry = MemoryRegistry::new(LOGS);
-    let (one, two) = (start(&registry, 1), start(&registry, 2));
+    let [one, two] =
+        [1, 2].map(|number| start_with(&registry, number, MEDIUM, Arc::new(WithoutLinks)));
     until(&one, "half are mine", |placement| mine(placement) == 4).await;
     until(&two, "half are mine", |placement| mine(placement) == 4).await;
-    let before = registry.tables();
     registry.set_down(true);
+    let before = registry.tables();
+    // A node that is silent for so long is dead.
+    let long = MEDIUM * 4 + Duration::from_secs(1);
+    let is_told = |node: &Membership| {
+        let status = node.status();
+        status.trouble.is_some() && status.look_age >= Some(long)
+    };
+    let is_over = |node: &Membership| node.status().trouble.is_none();
     tokio::time::timeout(SOON, async {
-        while one.status().trouble.is_none() || one.status().look_age < Some(Duration::from_secs(1))
-        {
+        while !(is_told(&one) && is_told(&two)) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -147,7 +188,7 @@ async fn an_outage_moves_nothing_and_is_told() {
     .expect("it is told");
     registry.set_down(false);
     tokio::time::timeout(SOON, async {
-        while one.status().trouble.is_some() {
+        while !(is_over(&one) && is_over(&two)) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -162,10 +203,10 @@ async fn an_outage_moves_nothing_and_is_told() {
 async fn a_stuck_log_goes_to_another_node() {
     let registry = MemoryRegistry::new(LOGS);
     let pipelines: Arc<Pipelines> = Arc::default();
-    let one = start_with(&registry, 1, Arc::new(WithoutLinks), Arc::clone(&pipelines));
+    let one = start_beating(&registry, 1, Arc::clone(&pipelines));
     until(&one, "all are mine", |placement| mine(placement) == 8).await;
     pipelines.is_first_stuck.store(true, Ordering::Relaxed);
-    let two = start(&registry, 2);
+    let two = start_beating(&registry, 2, Arc::default());
     until(&two, "the stuck one is mine", |placement| {
         placement.is_mine(LogId(0))
     })
@@ -205,9 +246,10 @@ impl HandOvers for Reluctant {
 async fn a_hand_over_that_is_refused_is_tried_again() {
     let registry = MemoryRegistry::new(LOGS);
     let reluctant: Arc<Reluctant> = Arc::default();
-    let one = start_with(&registry, 1, reluctant.clone(), Arc::default());
+    // Who refuses a log is not asked again for four beats.
+    let one = start_with(&registry, 1, MEDIUM, reluctant.clone());
     until(&one, "all are mine", |placement| mine(placement) == 8).await;
-    let two = start(&registry, 2);
+    let two = start_with(&registry, 2, MEDIUM, Arc::new(WithoutLinks));
     until(&one, "both are there", |placement| {
         placement.nodes.len() == 2
     })
@@ -217,7 +259,13 @@ async fn a_hand_over_that_is_refused_is_tried_again() {
     until(&two, "all are mine", |placement| mine(placement) == 8).await;
     assert!(reluctant.asked.load(Ordering::Relaxed) >= 10);
     assert_eq!(reluctant.finished.load(Ordering::Relaxed), 8);
-    // The claim of all logs at first, and each hand-over.
+    // The claim of all logs at first, and each hand-over. The last one is told after the taker may have seen it.
+    let told = tokio::time::timeout(SOON, async {
+        while reluctant.told.load(Ordering::Relaxed) < 1 + 8 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    told.await.expect("the last hand-over is told");
     assert_eq!(reluctant.told.load(Ordering::Relaxed), 1 + 8);
     let took = one.status().took;
     assert!(took.preparing.count() >= 10 && took.beats.count() > 0);
@@ -264,7 +312,7 @@ async fn who_leaves_tells_the_others_to_the_end() {
         may_end: Arc::clone(&may_end),
         told,
     };
-    let one = start_with(&registry, 1, Arc::new(slowly), Arc::default());
+    let one = start_with(&registry, 1, LONG, Arc::new(slowly));
     until(&one, "all are mine", |placement| mine(placement) == 8).await;
     let _two = start(&registry, 2);
     until(&one, "both are there", |placement| {
@@ -310,7 +358,7 @@ async fn a_membership_that_fails_says_so_and_owns_nothing() {
     let pipelines = Arc::new(Faulty);
     let membership = Membership::start(
         Arc::new(registry),
-        options(1),
+        options(1, SHORT),
         pipelines,
         Arc::new(WithoutLinks),
     );

@@ -3,7 +3,7 @@
 #![expect(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gesta::registry::{ClusterVersion, Registry};
 use gesta::*;
@@ -11,7 +11,7 @@ use gesta_pgtest::{fresh_schema, shared};
 use tokio::net::TcpListener;
 
 const LOGS: u16 = 2;
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 const SECRET: &[u8] = b"what the nodes of these tests share";
 const VERSIONS: [ClusterVersion; 2] = [ClusterVersion(1), ClusterVersion(2)];
 
@@ -34,7 +34,10 @@ struct Cluster {
 impl Cluster {
     async fn new() -> Option<Self> {
         let server = shared()?;
-        let url = format!("{}?schema={}&readers=2", server.url(), fresh_schema());
+        // No busy machine exceeds these times.
+        let times = "answer_timeout=60&connect_timeout=60";
+        let (server, name) = (server.url(), fresh_schema());
+        let url = format!("{server}?schema={name}&readers=2&{times}");
         schema::create(&url, LOGS).await.expect("made");
         let database = Database::open(&url, &Options::default()).await;
         let database = database.expect("opens");
@@ -48,11 +51,24 @@ impl Cluster {
         })
     }
 
+    /// Starts a node. If that fails for a passing reason, as where the machine is too busy for a first look, it is
+    /// tried again.
     async fn start(&self, number: usize, build: NodeBuild) -> Result<Arc<Node>> {
+        let begun = Instant::now();
+        loop {
+            match self.try_to_start(number, build.clone()).await {
+                Err(error) if error.is_retryable() && begun.elapsed() < PATIENCE => {}
+                started => return started,
+            }
+        }
+    }
+
+    async fn try_to_start(&self, number: usize, build: NodeBuild) -> Result<Arc<Node>> {
         let address = &self.addresses[number];
         let listener = TcpListener::bind(address.as_str()).await;
         let options = NodeOptions {
             build,
+            give_up_after: PATIENCE,
             ..NodeOptions::new(address.as_str(), SECRET)?
         };
         let database = Database::open(&self.url, &Options::default()).await?;
@@ -67,13 +83,14 @@ impl Cluster {
         for (log, node) in (0..).map(LogId).zip(nodes) {
             let shared = async {
                 while !node.placement().is_mine(log) {
-                    let look = self.registry.look().await.expect("answers");
-                    let lease = look.lease(log).expect("a lease");
-                    let to = node.placement().me;
-                    let owner = look.holder(lease).map(|holder| holder.id);
-                    if owner.is_some() && owner != to && lease.next_owner != to {
-                        let asked = self.registry.set_next_owner(log, lease.epoch, to).await;
-                        asked.expect("answers");
+                    // Statements of the registry have little time: the next look tells what was done.
+                    if let Ok(look) = self.registry.look().await {
+                        let lease = look.lease(log).expect("a lease");
+                        let to = node.placement().me;
+                        let owner = look.holder(lease).map(|holder| holder.id);
+                        if owner.is_some() && owner != to && lease.next_owner != to {
+                            let _ = self.registry.set_next_owner(log, lease.epoch, to).await;
+                        }
                     }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -92,13 +109,21 @@ async fn appends_pass(nodes: &[Arc<Node>; 2]) {
             let is_there =
                 |name: &String| log_of(&StreamId::from_stored(name.as_str().into()), LOGS) == log;
             let name = names.find(is_there).expect("endless");
-            let event = EventData::json(EventType::new("happened").expect("valid"), "{}");
-            let appended = node
-                .append_to(&name, ExpectedRevision::Any, vec![event])
-                .await;
-            assert_eq!(appended.expect("stored").log, log);
+            let begun = Instant::now();
+            loop {
+                let direct = node.stats().direct;
+                let event = EventData::json(EventType::new("happened").expect("valid"), "{}");
+                let appended = node
+                    .append_to(&name, ExpectedRevision::Any, vec![event])
+                    .await;
+                assert_eq!(appended.expect("stored").log, log);
+                if node.stats().direct == direct {
+                    break;
+                }
+                // On a busy machine the owner may seem silent for a while.
+                assert!(begun.elapsed() < PATIENCE, "it is never forwarded");
+            }
         }
-        assert_eq!(node.stats().direct, 0, "forwarded");
     }
 }
 

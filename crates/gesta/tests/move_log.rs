@@ -16,7 +16,9 @@ use tokio::task::JoinHandle;
 
 const LOGS: u16 = 4;
 const LOG: LogId = LogId(1);
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Options of URLs, for whatever is not to be given up, however busy the machine is.
+const PATIENT: &str = "answer_timeout=60&connect_timeout=60";
 
 /// Pause of a writer between two appends. Each move copies all that was stored before, so the time of a test grows with
 /// the square of the rate.
@@ -25,8 +27,12 @@ fn writer_pause() -> Duration {
 }
 
 fn urls(server: &Server, count: usize) -> Vec<String> {
-    let url = |_| format!("{}?schema={}&readers=2", server.url(), fresh_schema());
-    (0..count).map(url).collect()
+    (0..count).map(|_| fresh_url(server)).collect()
+}
+
+fn fresh_url(server: &Server) -> String {
+    let (server, schema) = (server.url(), fresh_schema());
+    format!("{server}?schema={schema}&readers=2&{PATIENT}")
 }
 
 /// Streams of the log that moves.
@@ -155,6 +161,17 @@ async fn open(urls: &[String]) -> Arc<Store> {
     open_database(&urls.join(" ")).await.expect("opens")
 }
 
+/// Opens a store that gives databases up so soon that a busy machine may exceed it.
+async fn open_hasty(urls: &[String]) -> Arc<Store> {
+    let begun = Instant::now();
+    loop {
+        match open_database(&urls.join(" ")).await {
+            Err(error) if error.is_retryable() && begun.elapsed() < PATIENCE => {}
+            opened => return opened.expect("opens"),
+        }
+    }
+}
+
 /// All events of the log, as a fresh process reads them.
 async fn stored(store: &Store) -> Vec<RecordedEvent> {
     let mut request = ReadAll::forwards();
@@ -205,23 +222,54 @@ async fn open_places(urls: &[String]) -> usize {
     open
 }
 
-/// Does so many steps and dies: between two steps, or at a random moment within the next. True if it was done before.
-async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: bool) -> bool {
-    let mut mover = Mover::open(&urls.join(" "), LOG, goal)
+/// Somebody who was moving a log and has died.
+struct Dead {
+    /// The name of his sessions.
+    name: String,
+    /// Whether the log had been moved before.
+    is_done: bool,
+}
+
+/// Does so many steps and dies: between two steps, or at a random moment within the next.
+async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: bool) -> Dead {
+    let name = fresh_schema();
+    let named = |url: &String| format!("{url}&application_name={name}");
+    let named: Vec<String> = urls.iter().map(named).collect();
+    let mut mover = Mover::open(&named.join(" "), LOG, goal)
         .await
         .expect("opens");
+    let mut is_done = false;
     for _ in 0..steps {
         match mover.step().await {
-            Ok(Step::Done) => return true,
+            Ok(Step::Done) => {
+                is_done = true;
+                break;
+            }
             Ok(_) => {}
             Err(error) => assert!(error.is_retryable(), "{error:?}"),
         }
     }
-    if within {
+    if within && !is_done {
         let moment = Duration::from_micros(u64::from(uuid_bits() % 6_000));
         let _ = tokio::time::timeout(moment, mover.step()).await;
     }
-    false
+    Dead { name, is_done }
+}
+
+/// Waits until the sessions of somebody who has died have ended. Until then what he has begun may still be stored: a
+/// move that others have undone is then announced again, and rows that others are copying are there already.
+async fn has_ended(servers: &[&Server], dead: &Dead) {
+    let sessions = format!(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = '{}'",
+        dead.name
+    );
+    let begun = Instant::now();
+    for server in servers {
+        while server.query(&sessions).expect("answers").is_some() {
+            assert!(begun.elapsed() < PATIENCE, "the sessions do not end");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
 }
 
 /// A random number.
@@ -251,7 +299,7 @@ async fn a_log_moves_under_load_whoever_dies() {
     let Some(server) = shared() else { return };
     let mut urls = urls(server, 2);
     schema::create(&urls.join(" "), LOGS).await.expect("made");
-    let third = format!("{}?schema={}&readers=2", server.url(), fresh_schema());
+    let third = fresh_url(server);
     databases::add(&urls.join(" "), &third)
         .await
         .expect("added");
@@ -268,9 +316,10 @@ async fn a_log_moves_under_load_whoever_dies() {
     }
     for round in 0..30 {
         let goal = MoveTo::Database(&urls[round % 3]);
-        let done = dies_after(&urls, goal, round / 2, round % 2 == 0).await;
+        let dead = dies_after(&urls, goal, round / 2, round % 2 == 0).await;
         assert!(open_places(&urls).await <= 1, "round {round}");
-        let undo = round % 5 == 4 && !done;
+        has_ended(&[server], &dead).await;
+        let undo = round % 5 == 4 && !dead.is_done;
         finish(&urls, if undo { MoveTo::Back } else { goal }).await;
         assert_eq!(open_places(&urls).await, 1, "round {round}");
         // Each process appends before the next move.
@@ -306,19 +355,23 @@ async fn a_log_moves_between_servers_that_die() {
         return;
     };
     let mut servers = [one, other];
-    let url = |server: &Server| format!("{}?answer_timeout=2&connect_timeout=2", server.url());
-    let urls: Vec<String> = servers.iter().map(url).collect();
+    let with = |options: &str| -> Vec<String> {
+        let urls = servers.iter().map(Server::url);
+        urls.map(|url| format!("{url}?{options}")).collect()
+    };
+    let (urls, hasty) = (with(PATIENT), with("answer_timeout=2&connect_timeout=2"));
     schema::create(&urls.join(" "), LOGS).await.expect("made");
-    let stores = vec![open(&urls).await, open(&urls).await];
+    let stores = vec![open_hasty(&hasty).await, open_hasty(&hasty).await];
     let seen = follow(&stores[1]).await;
     let load = Load::begin(&stores[..1]);
     append(&stores[0], &streams(1)[0]).await;
     for round in 0..8 {
         let goal = MoveTo::Database(&urls[round % 2]);
-        dies_after(&urls, goal, round, true).await;
+        let dead = dies_after(&urls, goal, round, true).await;
         let victim = &mut servers[(round / 2) % 2];
         victim.kill_9().expect("killed");
         victim.restart().expect("restarted");
+        has_ended(&[&servers[0], &servers[1]], &dead).await;
         let undo = round % 4 == 3;
         finish(&urls, if undo { MoveTo::Back } else { goal }).await;
         assert_eq!(open_places(&urls).await, 1, "round {round}");

@@ -17,6 +17,8 @@ pub struct Config {
     pub group_bytes_max: usize,
     /// How long a group without consumers runs on before it stops.
     pub idle_max: Duration,
+    /// How long a group that stops may take to store its last checkpoint. After that, events are delivered again.
+    pub last_checkpoint_max: Duration,
 }
 
 impl Default for Config {
@@ -26,6 +28,7 @@ impl Default for Config {
             held_bytes_max: 256 * 1024 * 1024,
             group_bytes_max: 64 * 1024 * 1024,
             idle_max: Duration::from_secs(30),
+            last_checkpoint_max: Duration::from_secs(5),
         }
     }
 }

@@ -34,8 +34,6 @@ use crate::work::{self, Done};
 const MESSAGES_AT_ONCE_MAX: usize = 256;
 /// How often the task checks whether it is still to run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a task that stops may take to store its last checkpoint.
-const LAST_CHECKPOINT_MAX: Duration = Duration::from_secs(5);
 
 /// The state that the tasks of all groups of a process share.
 pub(crate) struct Shared {
@@ -487,11 +485,9 @@ impl Task {
         if matches!(why, Error::NotFound(_) | Error::TakenOver(_)) {
             return;
         }
+        let within = self.shared.config.last_checkpoint_max;
         let last = self.store_the_rest();
-        if tokio::time::timeout(LAST_CHECKPOINT_MAX, last)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(within, last).await.is_err() {
             let group = &self.storage.group;
             tracing::warn!(%group, "the last checkpoint was not stored in time: events will be delivered again");
         }

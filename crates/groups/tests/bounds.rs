@@ -23,7 +23,7 @@ use gesta_groups::{
 };
 use gesta_testkit::support::within;
 
-use support::{ack, create, join, next, on_stream, try_join};
+use support::{ack, create, join, next, on_stream, patient, try_join};
 
 /// A placement in which another process runs everything.
 struct Other;
@@ -128,7 +128,7 @@ async fn a_group_holds_no_more_bytes_than_it_may() {
     let clock = Arc::new(gesta_core::SystemClock);
     let groups = Groups::start_as(store, config, Arc::new(Alone), clock);
     let group = on_stream("cart-1");
-    create(&groups, &group, Settings::default()).await;
+    create(&groups, &group, patient()).await;
     for _ in 0..20 {
         let event = gesta_testkit::support::event("T");
         let event = event.with_metadata(vec![b'x'; 60_000]);

@@ -112,7 +112,7 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
         // It lives for a while, and is killed wherever it is.
         tokio::time::sleep(Duration::from_micros(rng.random_range(0..60_000))).await;
         // The next one begins while it dies.
-        let death = move || process.shutdown_timeout(Duration::from_secs(30));
+        let death = move || process.shutdown_timeout(Duration::from_secs(90));
         dying.push(tokio::task::spawn_blocking(death));
     }
     for death in dying {

@@ -97,6 +97,8 @@ async fn write(store: &FaultyStore) {
 async fn finish_the_rest(groups: &Groups, finished: &Finished) {
     loop {
         let Ok(mut consumer) = join(groups).await else {
+            // Without a pause the time of the test would stand still.
+            tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while let Ok(delivery) = next_or_settled(&mut consumer, groups).await {

@@ -89,6 +89,8 @@ pub struct Times {
     pub return_after: Duration,
     /// The time for which the link to a node that was unreachable must hold before the node gets calls again.
     pub trusted_after: Duration,
+    /// How long bytes that are written may take to leave when a node stops.
+    pub flush_within: Duration,
 }
 
 impl Default for Times {
@@ -101,6 +103,7 @@ impl Default for Times {
             dead_after: Duration::from_secs(3),
             return_after: Duration::from_secs(1),
             trusted_after: Duration::from_secs(5),
+            flush_within: Duration::from_secs(1),
         }
     }
 }

@@ -31,8 +31,6 @@ use crate::serve::Serve;
 
 /// The pause after the listener has failed, for example because there were no file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// How long bytes that are written may take to leave when the server is shut down.
-const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves the links of other nodes. A clone is another handle of the same server. When the last one is dropped, all
 /// links are cut and the port is given back, as if the process had died.
@@ -185,7 +183,8 @@ impl LinkServer {
         let _ = tokio::time::timeout(within, shared.open.emptied()).await;
         shared.ending.cancel();
         shared.tasks.close();
-        if tokio::time::timeout(FLUSH_WITHIN, shared.tasks.wait())
+        let flush_within = shared.config.times.flush_within;
+        if tokio::time::timeout(flush_within, shared.tasks.wait())
             .await
             .is_err()
         {

@@ -12,14 +12,22 @@ use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{
     Address, Answer, AskError, ForwardError, Outgoing, Patience, Reach, Reply, ReturnReason, Route,
-    RouteOwner,
+    RouteOwner, Times,
 };
 use support::{
-    Behaviour, body, config, epoch, forwarder, hint, later, node, node_behind_a_network, route,
-    within,
+    Behaviour, LONG, body, config, epoch, forwarder, forwarder_with, hint, later, node,
+    node_behind_a_network, patient, route, trouble, until, within,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// Times of a forwarder that waits a second for a link, and for an owner.
+fn gives_up_after_a_second() -> Times {
+    Times {
+        return_after: Duration::from_secs(1),
+        ..patient()
+    }
+}
 
 fn returned(reason: ReturnReason, was_written: bool) -> Result<Bytes, ForwardError> {
     Err(ForwardError::Returned {
@@ -226,7 +234,7 @@ async fn deadlines_tell_whether_the_call_was_written() {
             .is_ok()
     );
     owner.owned.behave(0, Behaviour::Hold);
-    let soon = Instant::now() + Duration::from_secs(1);
+    let soon = Instant::now() + LONG;
     let written = support::call(&sender, LogId(0), 1, body("written"), soon);
     let waiting = support::call(&sender, LogId(0), 1, body("waiting"), soon);
     assert_eq!(
@@ -238,12 +246,13 @@ async fn deadlines_tell_whether_the_call_was_written() {
         returned(ReturnReason::DeadlineOver, false)
     );
     let (_, call) = owner.owned.calls().remove(1);
-    assert!(call.remaining <= Duration::from_secs(1));
+    assert!(call.remaining <= LONG);
     // The owner drops it, which makes room for a call that is not late.
     let dropped = owner.owned.take_held().pop().expect("held");
     owner.owned.behave(0, Behaviour::Echo);
     let next = support::call(&sender, LogId(0), 1, body("next"), later());
-    dropped.send(Answer::DeadlineOver).expect("awaited");
+    // Nobody awaits it if this machine has stood still for so long that the lane was given up.
+    let _ = dropped.send(Answer::DeadlineOver);
     assert_eq!(within(next).await, Ok(body("next")));
     assert_eq!(owner.owned.texts(0), ["first", "written", "next"]);
 }
@@ -265,7 +274,7 @@ async fn a_call_that_the_owner_drops_was_not_done() {
 
 #[tokio::test]
 async fn calls_without_an_owner_or_a_link_come_back_after_a_second() {
-    let sender = forwarder(config());
+    let sender = forwarder_with(gives_up_after_a_second());
     let start = Instant::now();
     let nobody = support::call(&sender, LogId(0), 1, body("a"), later());
     // Nobody listens on port 1.
@@ -279,7 +288,7 @@ async fn calls_without_an_owner_or_a_link_come_back_after_a_second() {
     );
     assert!(start.elapsed() >= Duration::from_secs(1));
     assert_eq!(sender.unreachable(), [Address::from(address)]);
-    let trouble = sender.nodes().remove(0).trouble.expect("a sentence");
+    let trouble = trouble(&sender).await;
     assert!(trouble.contains("cannot connect"), "{trouble}");
 }
 
@@ -343,6 +352,7 @@ async fn questions_go_to_a_node_and_not_to_a_log() {
     let answer = sender.ask(&address, 1, body("prepare"), later());
     assert_eq!(within(answer).await, Ok(body("prepare")));
     let nobody = Address::new("127.0.0.1:1");
+    let sender = forwarder_with(gives_up_after_a_second());
     let answer = within(sender.ask(&nobody, 1, body("prepare"), later())).await;
     assert_eq!(answer, Err(AskError::Unreachable));
 }
@@ -368,9 +378,12 @@ async fn nodes_without_logs_are_connected_too() {
 /// Goal: calls that were taken are answered before the links of a node that stops are closed.
 #[tokio::test]
 async fn a_server_that_stops_answers_what_it_has_taken() {
-    let (owner, sender) = (node(config()).await, forwarder(config()));
+    let owner = node(config()).await;
+    let sender = forwarder_with(gives_up_after_a_second());
     owner.owned.behave(0, Behaviour::Hold);
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    // Else the calls may come back before there is a link.
+    until(&sender, owner.address, Reach::Reachable).await;
     let calls: Vec<_> = (0..3)
         .map(|n| support::call(&sender, LogId(0), 1, body(n), later()))
         .collect();
@@ -384,6 +397,8 @@ async fn a_server_that_stops_answers_what_it_has_taken() {
         assert_eq!(reply, Ok(body(n)));
     }
     within(stopped).await.expect("stopped");
+    // Else the forwarder may not have noticed yet, and would write the call.
+    until(&sender, owner.address, Reach::Unreachable).await;
     let call = support::call(&sender, LogId(0), 1, body("later"), later());
     assert_eq!(
         within(call).await,

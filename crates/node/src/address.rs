@@ -5,7 +5,6 @@
 //! Invariant: a process joins with an address that the registry knows as alive only if the address leads to that
 //! process, if nobody listens there, or if the beat of the node that has it has stopped.
 //! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
-//! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,13 +15,15 @@ use gesta_core::registry::{Look, NodeRow, Registry};
 use gesta_core::{Error, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 use uuid::Uuid;
 
 /// The greatest length of an address, in bytes.
 const ADDRESS_BYTES_MAX: usize = 255;
 /// The time within which a process that calls itself must notice the call.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
+/// So many looks, a quarter of a beat apart, must see no beat of a node that is taken for dead.
+const LOOKS: usize = 8;
 /// The greatest number of connections that are read at once meanwhile, because others may be calling as well.
 const CALLERS_MAX: usize = 64;
 
@@ -81,17 +82,27 @@ pub(crate) async fn ensure_free(
     address: &str,
     leases: &membership::Config,
 ) -> Result<()> {
+    ensure_free_within(registry, listener, address, leases, CALL_WITHIN).await
+}
+
+async fn ensure_free_within(
+    registry: &dyn Registry,
+    listener: &TcpListener,
+    address: &str,
+    leases: &membership::Config,
+    call_within: Duration,
+) -> Result<()> {
     let look = registry.look().await?;
     let Some(before) = row(&look, address).map(life) else {
         return Ok(());
     };
-    match tokio::time::timeout(CALL_WITHIN, who_answers(listener, address)).await {
+    match tokio::time::timeout(call_within, who_answers(listener, address)).await {
         Ok(Answers::Here | Answers::Nobody) => return Ok(()),
         Ok(Answers::Elsewhere) | Err(_) => {}
     }
     let beat = leases.beat(look.nodes.len());
-    let until = Instant::now() + beat * 2;
-    while Instant::now() < until {
+    // Looks are counted, not seconds: while both processes stand still, seconds pass and no node beats.
+    for _ in 0..LOOKS {
         tokio::time::sleep(beat / 4).await;
         match row(&registry.look().await?, address) {
             None => return Ok(()),
@@ -181,8 +192,12 @@ mod tests {
 
     /// With this, whoever waits for beats waits for the whole test.
     const SLOW: Duration = Duration::from_secs(1_000);
+    /// A quarter of this passes until a node that lives is seen to live.
+    const BRISK: Duration = Duration::from_secs(10);
     const QUICK: Duration = Duration::from_millis(200);
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(120);
+    /// With this, whoever answers the call is waited for.
+    const CALL_ANSWERED: Duration = Duration::from_secs(60);
 
     async fn listener() -> (TcpListener, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
@@ -210,12 +225,13 @@ mod tests {
         own: &TcpListener,
         address: &str,
         beat_min: Duration,
+        call_within: Duration,
     ) -> Result<()> {
         let leases = membership::Config {
             beat_min,
             ..membership::Config::default()
         };
-        let free = ensure_free(registry, own, address, &leases);
+        let free = ensure_free_within(registry, own, address, &leases, call_within);
         tokio::time::timeout(LIMIT, free).await.expect("in time")
     }
 
@@ -269,10 +285,11 @@ mod tests {
         gone.bind("127.0.0.1:0".parse().expect("an address"))
             .expect("binds");
         let nobody = gone.local_addr().expect("bound").to_string();
-        assert!(try_address(&registry, &own, &here, SLOW).await.is_ok());
+        let free = try_address(&registry, &own, &here, SLOW, CALL_ANSWERED).await;
+        assert!(free.is_ok(), "{free:?}");
         for address in [&here, &nobody] {
             joined(&registry, address).await;
-            let free = try_address(&registry, &own, address, SLOW).await;
+            let free = try_address(&registry, &own, address, SLOW, CALL_ANSWERED).await;
             assert!(free.is_ok(), "{free:?}");
         }
     }
@@ -287,7 +304,8 @@ mod tests {
         for _ in 0..CALLERS_MAX / 2 {
             silent.push(TcpStream::connect(&here).await.expect("connects"));
         }
-        assert!(try_address(&registry, &own, &here, SLOW).await.is_ok());
+        let free = try_address(&registry, &own, &here, SLOW, CALL_ANSWERED).await;
+        assert!(free.is_ok(), "{free:?}");
     }
 
     /// What happened: a mistyped --advertise was the address of a healthy node, which was replaced and stopped.
@@ -313,13 +331,13 @@ mod tests {
                 tokio::time::sleep(QUICK / 10).await;
             }
         });
-        let error = try_address(&registry, &own, &there, QUICK).await;
+        let error = try_address(&registry, &own, &there, BRISK, CALL_WITHIN).await;
         let error = error.expect_err("taken").to_string();
         assert!(error.contains("node 1, which is alive"), "{error}");
         is_over.store(true, Ordering::Relaxed);
         beats.await.expect("ends");
         // It was killed, and something else listens there: a proxy, for example.
-        let free = try_address(&registry, &own, &there, QUICK).await;
+        let free = try_address(&registry, &own, &there, QUICK, CALL_WITHIN).await;
         assert!(free.is_ok(), "{free:?}");
     }
 }

@@ -5,7 +5,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::backend::Backend;
@@ -13,9 +12,7 @@ use gesta_core::{Clock, SystemClock};
 use gesta_store::{Config, Store};
 use gesta_testkit::{StoreFactory, TestStore};
 use support::database::{MemoryBackend, World};
-use support::{Seat, TestNode};
-
-const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+use support::{GIVE_UP_AFTER, Seat, TestNode};
 
 /// Makes clusters of two nodes on worlds of this many logs; the store under test is the node that owns nothing.
 struct ClusterFactory(u16);

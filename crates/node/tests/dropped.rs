@@ -5,7 +5,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -19,11 +18,9 @@ use gesta_core::{
 use gesta_node::{Node, Placements};
 use gesta_store::{Config, Store};
 use support::database::{MemoryBackend, World};
-use support::{PATIENCE, Seat};
+use support::{GIVE_UP_AFTER, PATIENCE, Seat, gives_up_after_a_second, until_linked};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-
-const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// A membership in a registry in memory.
 struct Joined(Membership);
@@ -96,8 +93,10 @@ async fn a_dropped_node_falls_silent() {
     let owns = placement.wait_for(|placement| placement.is_mine(LogId(0)));
     let owns = tokio::time::timeout(PATIENCE, owns).await;
     drop(owns.expect("in time").expect("a membership"));
+    let other = other.with(gives_up_after_a_second());
     let other = other.start(2, &world, Arc::new(SystemClock), GIVE_UP_AFTER);
     other.believes(1, &[(1, Arc::clone(&address))], &[Some(0)]);
+    until_linked(&other).await;
     append(&other.node).await;
     assert_eq!(other.node.stats().direct, 0, "forwarded");
 

@@ -63,6 +63,8 @@ const DRIVER_OPTIONS: &[&str] = &[
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connecting to one of several hosts may take, since another one may be the primary.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(3);
+/// How long a statement of the registry of nodes may take.
+const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -96,6 +98,9 @@ pub struct Config {
     /// How long a batch may take to be answered; after that its connection counts as lost. One second is added for each
     /// MiB.
     pub answer_timeout: Duration,
+    /// How long a statement of the registry of nodes may take in the database. It may wait half of this time for a
+    /// lock. Nodes give up sooner, and a statement must have no effect long after that.
+    pub registry_timeout: Duration,
     /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
     /// Whether opening a store that does not exist is refused, instead of making it.
@@ -117,6 +122,7 @@ impl fmt::Debug for Config {
             .field("compression", &self.compression)
             .field("readers_max", &self.readers_max)
             .field("answer_timeout", &self.answer_timeout)
+            .field("registry_timeout", &self.registry_timeout)
             .field("logs_if_new", &self.logs_if_new)
             .field("must_exist", &self.must_exist)
             .field("is_part", &self.is_part)
@@ -162,6 +168,7 @@ impl Config {
             compression: Compression::default(),
             readers_max: 4,
             answer_timeout: Duration::from_secs(10),
+            registry_timeout: REGISTRY_TIMEOUT,
             logs_if_new: 1,
             must_exist: false,
             is_part: false,

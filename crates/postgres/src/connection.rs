@@ -28,8 +28,6 @@ const READ_TIMELINE: &str = include_str!("../sql/read_timeline.sql");
 
 /// The oldest version of the server that is accepted: 14 brought lz4, and is the oldest version that is tested.
 const VERSION_MIN: i32 = 140_000;
-/// How long a statement of the registry may take.
-const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// How long a connection may take to close in good order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -354,7 +352,11 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
             Duration::from_secs(30),
         ),
         // The caller gives up earlier, and the statement must have no effect long after that.
-        Role::Beats | Role::Leases => (REGISTRY_TIMEOUT, REGISTRY_TIMEOUT / 2, REGISTRY_TIMEOUT),
+        Role::Beats | Role::Leases => (
+            config.registry_timeout,
+            config.registry_timeout / 2,
+            config.registry_timeout,
+        ),
         Role::Admin => (
             Duration::ZERO,
             Duration::from_secs(30),

@@ -40,7 +40,12 @@ impl PostgresFactory {
         } else {
             ""
         };
-        let url = format!("{}?schema={schema}&readers=2{compression}", server.url());
+        // No busy machine exceeds these times.
+        let times = "answer_timeout=60&connect_timeout=60";
+        let url = format!(
+            "{}?schema={schema}&readers=2&{times}{compression}",
+            server.url()
+        );
         let mut config = Config::parse(&url).expect("valid");
         config.logs_if_new = self.logs;
         PostgresBackend::open(config).await.expect("opens")

@@ -24,7 +24,7 @@ fn random_schedules_break_no_promise() {
     println!("GESTA_SEED={first}");
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut done = 0;
-    while Instant::now() < end {
+    loop {
         let seed = first.wrapping_add(done);
         if let Err(finding) = gesta_simulation::check(Form::of(seed), seed) {
             let choices: Vec<String> = finding.choices.iter().map(u32::to_string).collect();
@@ -38,9 +38,12 @@ fn random_schedules_break_no_promise() {
             );
         }
         done += 1;
+        // Afterwards, so that there is one even on a machine that stands still.
+        if Instant::now() >= end {
+            break;
+        }
     }
     println!("{done} schedules");
-    assert!(done > 0);
 }
 
 /// Goal: schedules of nodes do reach what they are about.

@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Author, event, open, read_all, try_open, verify};
+use common::{Author, event, open, read_all, try_open, until_unlocked, verify};
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
@@ -22,6 +22,9 @@ use gesta_testkit::faulty::Random;
 /// Tells the child where to work, and how long its write-ahead log may be.
 const CHILD_HOME: &str = "GESTA_DELETED_WAL_HOME";
 const CHILD_WAL_BYTES: &str = "GESTA_DELETED_WAL_BYTES";
+/// A length that no write-ahead log reaches here. So nothing of it is copied into the file, however long a child goes
+/// on before it is killed.
+const NEVER_COPIED: u64 = 4 * 1024 * 1024 * 1024;
 /// Kills of one store, one after the other.
 const KILLS: usize = 12;
 
@@ -131,7 +134,7 @@ async fn a_killed_store_is_never_refused() {
 async fn a_deleted_wal_is_noticed() {
     for events in [1, 50] {
         let home = tempfile::tempdir().expect("dir");
-        let acknowledged = append_and_kill(home.path(), 32 * 1024 * 1024, events);
+        let acknowledged = append_and_kill(home.path(), NEVER_COPIED, events);
         let image = tempfile::tempdir().expect("dir");
         copy(home.path(), image.path(), &["gesta.db-wal", "gesta.db-shm"]);
         let path = image.path().join("gesta.db");
@@ -156,7 +159,8 @@ async fn a_deleted_wal_is_noticed() {
         backend.close().await;
 
         // Somebody decides to go on without.
-        SqliteBackend::new_incarnation(&SqliteConfig::file(&path)).expect("accepted");
+        let config = SqliteConfig::file(&path);
+        until_unlocked(|| SqliteBackend::new_incarnation(&config)).expect("accepted");
         open(&path).close().await;
     }
 }

@@ -174,14 +174,7 @@ async fn set_metadata(a: &Process, name: &str, json: &'static str) {
 async fn revisions(subscription: &mut Subscription, count: usize) -> Vec<u64> {
     let mut revisions = Vec::new();
     while revisions.len() < count {
-        revisions.push(
-            subscription
-                .next_event()
-                .await
-                .expect("going on")
-                .revision
-                .0,
-        );
+        revisions.push(next_event(subscription).await.revision.0);
     }
     revisions
 }
@@ -267,7 +260,7 @@ async fn from_the_end_begins_exactly_there() {
     }
     let mut seen = Vec::new();
     while seen.len() < 20 {
-        let event = subscription.next_event().await.expect("going on");
+        let event = next_event(&mut subscription).await;
         assert_eq!(event.revision, Revision(2));
         seen.push(event.stream.clone());
     }

@@ -49,9 +49,11 @@ fn at(on: bool, position: Position) -> IndexState {
 /// # Panics
 /// If the backend breaks a promise.
 pub async fn check_virtual_index(backend: Arc<dyn Backend>) {
-    // The store writes entries by itself only after an hour, so none during the check.
+    // The store writes entries by itself only after an hour, so none during the check. A reader waits for as long as a
+    // busy machine may need.
     let mut config = gesta_store::Config::default();
     config.virtual_streams.linger = Duration::from_secs(3_600);
+    config.virtual_streams.wait_max = Duration::from_secs(600);
     let store = Store::open(Arc::clone(&backend), config, Arc::new(SystemClock)).expect("opens");
     check_index(store.as_ref(), backend.as_ref()).await;
     store.shutdown().await.expect("shuts down");

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use crate::factory::StoreFactory;
 
 /// How long one case may take.
-const CASE_DEADLINE: Duration = Duration::from_secs(120);
+const CASE_DEADLINE: Duration = Duration::from_secs(300);
 
 /// One case of the suite.
 #[derive(Clone, Copy)]

@@ -288,3 +288,14 @@ async fn random_faults_can_be_repeated() {
         assert_eq!(run(seed).await, run(seed).await, "seed {seed}");
     }
 }
+
+#[test]
+fn a_seed_gives_one_sequence() {
+    let (mut a, mut b) = (Random::new(7), Random::new(7));
+    let numbers: Vec<u64> = (0..100).map(|_| a.number()).collect();
+    assert!(numbers.iter().all(|number| *number == b.number()));
+    let heads = (0..10_000).filter(|_| a.chance(0.25)).count();
+    assert!((2_300..2_700).contains(&heads), "{heads}");
+    assert_eq!(a.below(0), 0);
+    assert!((0..100).all(|_| a.below(3) < 3));
+}

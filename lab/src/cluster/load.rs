@@ -20,6 +20,8 @@ use crate::faults::writers::Claims;
 use crate::faults::{CurrentStore, load};
 use crate::run::Run;
 
+/// Pause before a probe is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// What the client says when it could not connect.
 const NOT_CONNECTED: &str = "cannot connect to the server";
 
@@ -175,15 +177,17 @@ impl Load {
 pub(crate) struct Prober {
     stores: Vec<HttpStore>,
     logs: u16,
+    patience: Duration,
     record: Arc<Record>,
 }
 
 impl Prober {
-    /// Beside a load on a store of so many logs.
-    pub(crate) fn new(load: &Load, ways: &[Way], logs: u16) -> Result<Self> {
+    /// Beside a load on a store of so many logs. An append that was not answered is tried again for so long.
+    pub(crate) fn new(load: &Load, ways: &[Way], logs: u16, patience: Duration) -> Result<Self> {
         Ok(Self {
             stores: ways.iter().map(connect).collect::<Result<_>>()?,
             logs,
+            patience,
             record: Arc::clone(&load.record),
         })
     }
@@ -205,8 +209,15 @@ impl Prober {
             let event = event.with_id(EventId::random());
             let append = Append::to(stream, ExpectedRevision::NoStream, vec![event]);
             let begun = Instant::now();
-            let answer = self.record.history.append(store, append).await;
-            answer.context("an append to a log of a database that lives")?;
+            loop {
+                let answer = self.record.history.append(store, append.clone()).await;
+                let is_open = answer.as_ref().is_err_and(gesta_core::Error::is_retryable);
+                if !is_open || begun.elapsed() >= self.patience {
+                    answer.context("an append to a log of a database that lives")?;
+                    break;
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
             longest = longest.max(begun.elapsed());
         }
         Ok(longest)

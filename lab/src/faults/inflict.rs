@@ -17,7 +17,7 @@ use crate::postgres;
 use crate::random::Random;
 
 /// How long a reply to be lost is waited for: there may be no append meanwhile.
-const REPLY_WITHIN: Duration = Duration::from_secs(5);
+const REPLY_WITHIN: Duration = Duration::from_secs(60);
 
 /// How hard faults are.
 #[derive(Debug, Clone, Copy)]

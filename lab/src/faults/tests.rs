@@ -1,7 +1,7 @@
 //! Writers, tails and judge together, on stores that keep or break their word.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gesta_core::{EventStore, EventStoreExt};
 use gesta_testkit::history::{HistoryReport, Violation};
@@ -12,6 +12,9 @@ use super::load::Load;
 use super::record::Record;
 use super::tails::Manner;
 use super::writers::Claims;
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
 async fn tortured(breach: Breach) -> (HistoryReport, Arc<Record>) {
@@ -24,7 +27,10 @@ async fn tortured(breach: Breach) -> (HistoryReport, Arc<Record>) {
     for _ in 0..4 {
         load.write("memory", current.clone(), Claims::Mixed, Duration::ZERO);
     }
+    let begun = Instant::now();
     while store.appends() < 2_000 {
+        let appends = store.appends();
+        assert!(begun.elapsed() < PATIENCE, "{appends} appends");
         load.let_go();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -27,18 +27,21 @@ use crate::failure::{Failure, Result, fail};
 use crate::http::Connection;
 use crate::random::Random;
 
-/// A request without an answer has failed.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// A request without an answer has failed. So long that a machine that stands still fails none.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause before a connection or a request of a batch is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// How long the first connections may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 /// Requests of a batch under way at once.
 const BATCH: usize = 64;
 /// A batch in which nothing succeeds for so long is given up.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long after its end the backlog of the last phase is still sent.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long after the end of a phase in a closed loop the requests are still sent that its users have begun. There is
+/// no backlog, so this ends only the wait for a server that takes no connections.
+const GRACE_OF_CLOSED: Duration = Duration::from_secs(60);
 /// Shows of so many acknowledged commands are kept in mind for reads.
 const RECENT: usize = 64;
 
@@ -84,13 +87,18 @@ pub(crate) fn windows(phases: &[Phase], begin: Instant) -> Vec<Window> {
         let from = begin + phase.warm_up;
         let end = from + phase.duration;
         let is_last = number + 1 == phases.len();
+        let until = match phase.drive {
+            Drive::Closed(_) => end + GRACE_OF_CLOSED,
+            Drive::Open { .. } if is_last => end + GRACE,
+            Drive::Open { .. } => end,
+        };
         all.push(Window {
             number,
             phase: *phase,
             begin,
             from,
             end,
-            until: if is_last { end + GRACE } else { end },
+            until,
         });
         begin = end;
     }

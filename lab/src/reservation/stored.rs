@@ -19,7 +19,7 @@ use crate::failure::{Context, Result};
 use crate::faults::{CurrentStore, ask};
 
 /// How long the store may be unavailable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The part of an event about a seat that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]

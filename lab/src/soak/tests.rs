@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gesta_core::EventStore;
@@ -14,6 +14,9 @@ use super::slices::SLICES;
 use crate::faults::bumpy::{Breach, Bumpy};
 use crate::faults::{CurrentStore, World};
 use crate::report::{Cell, Part, Report, Table, Unit};
+
+/// How long a soak is run again because the machine was too busy for it to show everything.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -98,14 +101,7 @@ fn look(lines: &[Line]) -> Vec<String> {
         assert_eq!(table(line, SLICES).rows, std::slice::from_ref(row));
     }
     let read_back = &soak.checks[0].read_back;
-    assert!(read_back.acknowledged > 100, "{soak:?}");
     assert_eq!(read_back.acknowledged, read_back.found);
-    for name in ["append p99", "read p99", "deliver p99", "disk per event"] {
-        assert!(
-            numbers(slices, name).iter().any(|value| *value > 0.0),
-            "{name}"
-        );
-    }
     assert!(!soak.finding.is_empty());
     let faults = table(soak, "Faults");
     let rows = faults.rows.iter();
@@ -113,14 +109,40 @@ fn look(lines: &[Line]) -> Vec<String> {
     healed.map(|row| row.cells[0].told(Unit::Words)).collect()
 }
 
+/// Whether there was enough load for every figure.
+fn has_figures(lines: &[Line]) -> bool {
+    let soak = lines.last().unwrap();
+    let slices = table(soak, SLICES);
+    let has = |name: &&str| numbers(slices, name).iter().any(|value| *value > 0.0);
+    let names = ["append p99", "read p99", "deliver p99", "disk per event"];
+    soak.checks[0].read_back.acknowledged > 100 && names.iter().all(has)
+}
+
+/// Runs the command, and again until there was enough load and faults of all these kinds have healed. Each run must
+/// tell what it must, and pass the check.
+async fn soaked(line: &str, enough: fn(&[Line]) -> bool, kinds: &[&str], check: fn(&[Line])) {
+    let begun = Instant::now();
+    loop {
+        let (valid, lines) = command(line, enough).await;
+        assert!(valid, "{lines:?}");
+        let healed = look(&lines);
+        check(&lines);
+        let has_healed = |kind: &&str| healed.iter().any(|name| name == kind);
+        if has_figures(&lines) && kinds.iter().all(has_healed) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{healed:?}: {lines:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_is_closed_and_opened_under_load_and_keeps_its_word() {
     let line = "--duration 3s --slice 500ms --rate 200 --writers 8 --reads 50 --fault-every 1s";
-    let (valid, lines) = command(line, never).await;
-    assert!(valid);
-    assert_eq!(lines.len(), 7);
-    assert!(lines[6].complete);
-    assert!(look(&lines).contains(&"reopen".to_owned()));
+    soaked(line, never, &["reopen"], |lines| {
+        assert_eq!(lines.len(), 7);
+        assert!(lines[6].complete);
+    })
+    .await;
 }
 
 /// The kinds of the faults in PostgreSQL's soak.
@@ -142,31 +164,31 @@ async fn postgres_is_cut_frozen_and_killed_under_load_and_keeps_its_word() {
         HURT.iter().all(|kind| seen.contains(kind))
             && lines.last().is_some_and(|line| faults(line) == "–")
     };
-    let line = "--store postgres:new --duration 2m --slice 500ms --share 0.2 --writers 16 \
+    let line = "--store postgres:new --duration 10m --slice 500ms --share 0.2 --writers 16 \
         --reads 50 --fault-every 1s --faults database-cut,database-freeze,database-kill --freeze 300ms";
-    let (valid, lines) = command(line, all_healed).await;
-    assert!(valid);
-    let healed = look(&lines);
-    let has_healed = |kind: &&str| healed.iter().any(|name| name == kind);
-    assert!(HURT.iter().all(has_healed), "{healed:?}");
-    let soak = lines.last().unwrap();
-    // It was stopped: all that there was is told.
-    assert!(!soak.complete);
-    let facts = soak.parts.iter().find_map(|part| match part {
-        Part::Facts(facts) => Some(facts),
-        _ => None,
-    });
-    let peak = facts.unwrap().iter().find(|fact| fact.name == "peak");
-    assert!(peak.unwrap().value.number() > Some(0.0));
+    soaked(line, all_healed, &HURT, |lines| {
+        let soak = lines.last().unwrap();
+        // It was stopped: all that there was is told.
+        assert!(!soak.complete);
+        let facts = soak.parts.iter().find_map(|part| match part {
+            Part::Facts(facts) => Some(facts),
+            _ => None,
+        });
+        let peak = facts.unwrap().iter().find(|fact| fact.name == "peak");
+        let peak = peak.unwrap().value.number();
+        // Without a peak there was no load, either.
+        assert!(peak > Some(0.0) || !has_figures(lines));
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_ends_with_its_events_or_when_it_is_stopped() {
     let line = "--until-events 500 --rate 400 --writers 4 --fault-every 0 --slice 10s";
-    let mut counts = Vec::new();
+    let (mut counts, begun) = (Vec::new(), Instant::now());
     // On a busy machine a run may end late, with more events than it must have.
     while counts.iter().all(|count| *count >= 1_000) {
-        assert!(counts.len() < 3, "{counts:?}");
+        assert!(begun.elapsed() < PATIENCE, "{counts:?}");
         let (valid, lines) = command(line, never).await;
         assert!(valid);
         let acknowledged = lines.last().unwrap().checks[0].read_back.acknowledged;

@@ -440,9 +440,13 @@ impl Polled {
     pub(super) async fn wait_for_reads(&self, more: u64) {
         let answers = || self.pool.as_ref().unwrap().answers.load(Ordering::Relaxed);
         let until = answers() + more;
-        while answers() < until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let all = async {
+            while answers() < until {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+        all.expect("readers read");
     }
 }
 

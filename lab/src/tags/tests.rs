@@ -7,6 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
+/// No test waits longer for anything.
+const SOON: Duration = Duration::from_secs(60);
+
 #[derive(Debug, clap::Parser)]
 struct Cli {
     #[command(flatten)]
@@ -52,35 +55,32 @@ async fn schemas_left(url: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_form_is_measured_and_only_polled_ones_cost_more_for_more_readers() {
     let Some(server) = server() else { return };
-    let line = "--events 100 --readers 5 --older 0,1000 --poll 50ms --sweep 3,30";
+    // Each of many readers gets one event, so it reads at least once. The few ones read so rarely that they cannot make
+    // up for that while a burst is slow.
+    let line = "--events 100 --readers 5 --older 0,1000 --poll 500ms --sweep 3,100";
     let (args, url) = (parse(line), server.url());
     let watch = Watch::start(&url).await.unwrap();
-    // A machine that stands still during one of the sweeps spoils the comparison, so it has three tries. What each try
-    // delivers must be right.
-    let mut told = Vec::new();
-    for _ in 0..3 {
-        let mut lab = small(&args, &url, &watch);
-        lab.all(&CancellationToken::new()).await.unwrap();
-        all_is_right(&lab);
-        assert_eq!(schemas_left(&url).await, 0);
-        let mut report = Report::begin("tags", "Tags", 7);
-        show::tell(&mut report, &lab.forms, &lab.sweep, "");
-        report.end(true);
-        assert!(report.valid, "{report}");
+    let mut lab = small(&args, &url, &watch);
+    lab.all(&CancellationToken::new()).await.unwrap();
+    all_is_right(&lab);
+    assert_eq!(schemas_left(&url).await, 0);
+    let mut report = Report::begin("tags", "Tags", 7);
+    show::tell(&mut report, &lab.forms, &lab.sweep, "");
+    report.end(true);
+    assert!(report.valid, "{report}");
 
-        if lab.forms[0].burst.spent.appends.is_none() {
-            return;
-        }
-        let (gesta, polled) = (
-            queries(&lab, Form::Gesta),
-            queries(&lab, Form::TagTableBounded),
-        );
-        if gesta[0].abs_diff(gesta[1]) <= 5 && polled[1] >= polled[0] + 20 {
-            return;
-        }
-        told.push((gesta, polled));
+    if lab.forms[0].burst.spent.appends.is_none() {
+        return;
     }
-    panic!("for 3 and 30 readers, Gesta and polled: {told:?}");
+    let (gesta, polled) = (
+        queries(&lab, Form::Gesta),
+        queries(&lab, Form::TagTableBounded),
+    );
+    let is_cheap = gesta[0].abs_diff(gesta[1]) <= 5;
+    assert!(
+        is_cheap && polled[1] >= polled[0] + 20,
+        "for 3 and 100 readers: Gesta {gesta:?}, polled {polled:?}"
+    );
 }
 
 /// Every form gave every reader what it should have.
@@ -123,7 +123,9 @@ async fn a_stopped_run_leaves_nothing_behind() {
         let stop = CancellationToken::new();
         let stop_it = async {
             // While it is filled.
+            let begun = Instant::now();
             while schemas_left(&url).await == 0 {
+                assert!(begun.elapsed() < SOON, "{form}: it does not begin");
                 tokio::task::yield_now().await;
             }
             stop.cancel();
@@ -135,11 +137,11 @@ async fn a_stopped_run_leaves_nothing_behind() {
     }
 }
 
-/// An event draws its number, a later one is committed first, readers look, then the first is committed.
+/// An event draws its number, a later one is committed first, readers look, then the first is committed. A look is so
+/// rare that the first is not given up before, however busy the machine is.
 async fn faults_after_a_late_commit(form: Form, server: &gesta_pgtest::Server) -> Vec<String> {
-    const SOON: Duration = Duration::from_secs(60);
     let url = server.url();
-    let args = parse("--events 2 --readers 1 --poll 300ms");
+    let args = parse("--events 2 --readers 1 --poll 1s");
     let watch = Watch::start(&url).await.unwrap();
     let plan = Lab::new(&args, &url, &watch).plan(1, 0);
     let mut journal = Polled::new(form, &url, plan, &args.settings()).unwrap();

@@ -1,9 +1,10 @@
 //! Load on a target: so many workers, each with a connection of its own and one append under way.
 //!
-//! In a closed loop an append is intended the moment its worker is free; making its events comes before. With a rate
-//! each worker keeps a schedule, and a late start counts as latency. What was acknowledged is
-//! claimed, for the check. The machine and this process are watched meanwhile: processor time, and how late this
-//! process's own timers are, so that a figure of the generator is not taken for one of the target.
+//! In a closed loop an append is intended the moment its worker is free; making its events comes before. Each worker
+//! makes at least one append there, however late it comes to it, so that every run stores something. With a rate each
+//! worker keeps a schedule, and a late start counts as latency. What was acknowledged is claimed, for the check. The
+//! machine and this process are watched meanwhile: processor time, and how late this process's own timers are, so that
+//! a figure of the generator is not taken for one of the target.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -500,11 +501,12 @@ impl Loop {
 }
 
 impl Clock {
-    /// Waits until the worker may begin its next append: `Some(None)` is now. `None` when the run is over.
+    /// Waits until the worker may begin its next append: `Some(None)` is now. `None` when the run is over; in a closed
+    /// loop that is never before its first append.
     async fn next_start(&self, load: &Load, worker: u32, round: u64) -> Option<Option<Instant>> {
         let Some(rate) = load.rate else {
             let over = Instant::now() >= self.to || self.over.is_cancelled();
-            return (!over).then_some(None);
+            return (round == 0 || !over).then_some(None);
         };
         let workers = f64::from(load.workers);
         let phase = f64::from(worker - load.first_worker) / workers;

@@ -125,7 +125,7 @@ async fn reads_under_way_do_not_starve_recovery() {
     eventually("its batch has missed", || a.stats().misses == 1).await;
     a.release(Answers::Loads);
     for append in [new, newer, known] {
-        let answer = tokio::time::timeout(Duration::from_secs(10), append).await;
+        let answer = tokio::time::timeout(DEADLINE, append).await;
         answer.expect("answered").unwrap().unwrap();
     }
     check(&world);

@@ -24,7 +24,7 @@ use gesta_testkit::depth;
 use gesta_testkit::faulty::{Answers, Fault, LateCommit, World};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::{Process, check, events, eventually, start_two_sharing, start_with, world};
+use support::{DEADLINE, Process, check, events, eventually, start_two_sharing, start_with, world};
 
 fn start(world: &Arc<World>) -> Process {
     start_with(world, Config::default())
@@ -493,10 +493,7 @@ async fn packing_large_data_holds_up_no_other_task() {
     let has_run = std::sync::Mutex::new(has_run);
     let appending = tokio::spawn(async move {
         p.on_packing(move |_| {
-            let waited = has_run
-                .lock()
-                .unwrap()
-                .recv_timeout(Duration::from_secs(10));
+            let waited = has_run.lock().unwrap().recv_timeout(DEADLINE);
             waited.expect("another task runs while data are packed");
             None
         });

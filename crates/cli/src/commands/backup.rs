@@ -33,13 +33,19 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
     } else {
         let database = Database::open(&url, &Options::default()).await;
         let database = database.map_err(|error| hint_at_server(error, &args.to))?;
+        let was_there = args.to.exists();
         let done = tokio::select! {
-            done = database.backup(&args.to) => done.map_err(Failure::from),
-            _ = stop.recv() => Err(stopped(&args.to)),
+            done = database.backup(&args.to) => Some(done),
+            _ = stop.recv() => None,
         };
         // Closing waits until a copy that was stopped is removed.
         database.close().await;
-        done?;
+        match done {
+            Some(done) => done?,
+            // The copy got its name before it could be stopped.
+            None if !was_there && args.to.exists() => {}
+            None => return Err(stopped(&args.to)),
+        }
     }
     let bytes = fs::metadata(&args.to)?.len();
     let file = args.to.display().to_string();

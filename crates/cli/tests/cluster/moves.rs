@@ -8,12 +8,12 @@ use gesta_client::HttpStore;
 use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, LogId, StreamId, log_of,
 };
-use gesta_testkit::depth;
+use gesta_testkit::depth::{self, in_time};
 use tokio::task::JoinSet;
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, WAIT};
 use crate::support;
-use crate::{LOGS, NODES, in_time};
+use crate::{LOGS, NODES};
 
 /// Callers at each node.
 const CALLERS: usize = 2;
@@ -108,8 +108,7 @@ async fn a_log_that_moves_is_away_for_a_moment_only() {
     let Some(nodes) = Nodes::start(NODES, LOGS).await else {
         return;
     };
-    // Else logs move for balance as soon as the nodes have been left alone for a while.
-    nodes.command(&["cluster", "freeze"]);
+    nodes.freeze();
     let log = LogId(0);
     let callers = Callers::start(&nodes, &[log]);
     // Every node but the owner has looked the streams up at most once.
@@ -117,36 +116,34 @@ async fn a_log_that_moves_is_away_for_a_moment_only() {
     let (mut away, mut quiet, mut loads, mut misses) = (vec![], vec![], vec![], vec![]);
     let mut by_role: [Vec<Duration>; 3] = Default::default();
     for _ in 0..depth::count(6, 60) {
-        in_time(async || {
-            let giver = nodes.owner(log.0);
-            let taker = (giver + 1) % NODES;
-            let count = |name| counter(&nodes, taker, name, log);
-            let before = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
-            let begun = Instant::now();
-            let to = nodes.all[taker].address.to_string();
-            tokio::task::block_in_place(|| nodes.command(&["cluster", "move", "0", "--to", &to]));
-            tokio::time::sleep(AROUND).await;
-            let longest = callers.longest(begun, Instant::now());
-            by_role[0].push(longest[giver]);
-            by_role[1].push(longest[taker]);
-            by_role[2].push(longest[3 - giver - taker]);
-            let longest = longest.into_iter().max().unwrap();
-            away.push(longest);
-            let after = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
-            loads.push(after[0] - before[0]);
-            misses.push(after[1] - before[1]);
-            let begun = Instant::now();
-            tokio::time::sleep(AROUND * 2).await;
-            quiet.push(
-                callers
-                    .longest(begun, Instant::now())
-                    .into_iter()
-                    .max()
-                    .unwrap(),
-            );
-            [("longest append while a log moves", longest, MOVE_MAX)]
-        })
-        .await;
+        let giver = nodes.owner(log.0);
+        let taker = (giver + 1) % NODES;
+        let count = |name| counter(&nodes, taker, name, log);
+        let before = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
+        let begun = Instant::now();
+        let to = nodes.all[taker].address.to_string();
+        let command = ["cluster", "move", "0", "--to", &to, "--wait", WAIT];
+        tokio::task::block_in_place(|| nodes.command(&command));
+        tokio::time::sleep(AROUND).await;
+        let longest = callers.longest(begun, Instant::now());
+        by_role[0].push(longest[giver]);
+        by_role[1].push(longest[taker]);
+        by_role[2].push(longest[3 - giver - taker]);
+        let longest = longest.into_iter().max().unwrap();
+        away.push(longest);
+        let after = ["gesta_pipeline_loads", "gesta_pipeline_misses"].map(count);
+        loads.push(after[0] - before[0]);
+        misses.push(after[1] - before[1]);
+        let begun = Instant::now();
+        tokio::time::sleep(AROUND * 2).await;
+        quiet.push(
+            callers
+                .longest(begun, Instant::now())
+                .into_iter()
+                .max()
+                .unwrap(),
+        );
+        in_time("longest append while a log moves", longest, MOVE_MAX);
     }
     callers.end().await;
     for (role, times) in ["giver", "taker", "third"].iter().zip(by_role) {
@@ -171,22 +168,18 @@ async fn the_logs_of_a_node_that_drains_are_away_for_a_moment_only() {
     let callers = Callers::start(&nodes, &logs);
     let (mut away, mut counts) = (vec![], vec![]);
     for _ in 0..depth::count(6, 60) {
-        in_time(async || {
-            let drained = nodes.busiest();
-            counts.push(nodes.logs_owned()[drained]);
-            let drained = nodes.all[drained].address.to_string();
-            let begun = Instant::now();
-            tokio::task::block_in_place(|| nodes.command(&["cluster", "drain", &drained]));
-            tokio::time::sleep(AROUND).await;
-            let longest = callers.longest(begun, Instant::now());
-            let longest = longest.into_iter().max().unwrap();
-            away.push(longest);
-            tokio::task::block_in_place(|| {
-                nodes.command(&["cluster", "drain", &drained, "--undo"])
-            });
-            [("longest append while a node drains", longest, MOVE_MAX)]
-        })
-        .await;
+        let drained = nodes.busiest();
+        counts.push(nodes.logs_owned()[drained]);
+        let drained = nodes.all[drained].address.to_string();
+        let begun = Instant::now();
+        let command = ["cluster", "drain", &drained, "--wait", WAIT];
+        tokio::task::block_in_place(|| nodes.command(&command));
+        tokio::time::sleep(AROUND).await;
+        let longest = callers.longest(begun, Instant::now());
+        let longest = longest.into_iter().max().unwrap();
+        away.push(longest);
+        tokio::task::block_in_place(|| nodes.command(&["cluster", "drain", &drained, "--undo"]));
+        in_time("longest append while a node drains", longest, MOVE_MAX);
     }
     callers.end().await;
     eprintln!("in each round {counts:?} logs were handed over, the longest append was {away:?}");

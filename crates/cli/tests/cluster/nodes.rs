@@ -10,10 +10,14 @@ use gesta_pgtest::{Child, Output, Server as Postgres, free_address};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::support::{self, PATIENCE};
+use crate::support::{self, PATIENCE, patient};
 
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// For so long commands wait for what they ask of a node.
+pub(crate) const WAIT: &str = "2m";
+/// The code of a command that says to try again, as when the database has not answered it for 2.5 seconds.
+const TRY_AGAIN: i32 = 5;
 const SECRET: &str = "what all nodes of the test share\n";
 
 /// One server, running or not. Dropping it kills it.
@@ -136,9 +140,9 @@ impl Nodes {
         let postgres = Postgres::start().unwrap()?;
         let more = (1..databases).map(|_| Postgres::start().unwrap());
         let more: Vec<Postgres> = more.collect::<Option<_>>()?;
-        let (logs_text, url) = (logs.to_string(), postgres.url());
+        let (logs_text, url) = (logs.to_string(), patient(&postgres.url()));
         let mut create = vec!["schema", "create", "--logs", &logs_text];
-        let others: Vec<String> = more.iter().map(Postgres::url).collect();
+        let others: Vec<String> = more.iter().map(|more| patient(&more.url())).collect();
         match databases {
             1 => create.extend(["--store", &url]),
             _ => {
@@ -189,6 +193,8 @@ impl Nodes {
         let (listen_text, address_text) = (listen.to_string(), address.to_string());
         let mut arguments = self.named(&[
             "serve",
+            "--wait-for-store",
+            "60s",
             "--listen",
             &listen_text,
             "--node",
@@ -238,16 +244,39 @@ impl Nodes {
     /// A command with the options that name the store.
     pub(crate) fn named(&self, arguments: &[&str]) -> Vec<String> {
         let urls = [&self.postgres].into_iter().chain(&self.more);
-        let urls = urls.flat_map(|postgres| ["--store".to_owned(), postgres.url()]);
+        let urls = urls.flat_map(|postgres| ["--store".to_owned(), patient(&postgres.url())]);
         let arguments = arguments.iter().map(|argument| (*argument).to_owned());
         arguments.chain(urls).collect()
     }
 
-    /// The output of a command on the store.
+    /// The output of a command on the store, which is run again while it says to try again.
     pub(crate) fn command(&self, arguments: &[&str]) -> String {
         let arguments = self.named(arguments);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        support::succeed(&arguments)
+        let begun = Instant::now();
+        loop {
+            let output = support::run(&arguments);
+            if output.status.success() {
+                return support::stdout(&output);
+            }
+            let may_try_again = support::code(&output) == TRY_AGAIN && begun.elapsed() < PATIENCE;
+            assert!(may_try_again, "{arguments:?}: {output:?}");
+            eprintln!("{}", support::stderr(&output));
+        }
+    }
+
+    /// Lets no log move for the sake of balance any more. Else logs move as soon as the nodes have been left alone for
+    /// a while. Every node has heard of it when this returns, and what was on its way has arrived.
+    pub(crate) fn freeze(&self) {
+        self.command(&["cluster", "freeze"]);
+        // A node hears of it with a beat; the next one is longer after that than a log is on its way.
+        for _ in 0..2 {
+            let now = self.ask("SELECT clock_timestamp()::text");
+            let beaten = format!(
+                "SELECT bool_and(beat_at > '{now}')::text FROM gesta.nodes WHERE state <> 'left'"
+            );
+            support::wait_until("every node beats", || self.ask(&beaten) == "true");
+        }
     }
 
     /// As the databases that the logs lie in say.
@@ -290,7 +319,8 @@ impl Nodes {
             .unwrap()
     }
 
-    /// Waits until every log has an owner that `wanted` accepts; gives the time that it took.
+    /// Waits until every log has an owner that `wanted` accepts; gives the time that it took. Nodes that come and go,
+    /// or stand still, put off balance by up to two minutes.
     pub(crate) async fn owned(&self, what: &str, wanted: impl Fn(&[usize]) -> bool) -> Duration {
         let begun = Instant::now();
         loop {
@@ -299,7 +329,7 @@ impl Nodes {
                 return begun.elapsed();
             }
             assert!(
-                begun.elapsed() < PATIENCE * 2,
+                begun.elapsed() < PATIENCE * 3,
                 "never: {what}; now {owned:?}"
             );
             tokio::time::sleep(LOOK).await;

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, WAIT};
 use crate::support::{self, wait_until};
 
-/// The row of a node in `gesta cluster status`.
+/// The row of a node in `gesta cluster status`; null if there is none.
 fn row(nodes: &Nodes, node: usize) -> Value {
     let status = nodes.command(&["cluster", "status", "--output", "json"]);
     let rows = status
@@ -23,7 +23,7 @@ async fn a_drain_that_is_held_outlasts_a_restart() {
         return;
     };
     let held = nodes.all[0].address.to_string();
-    nodes.command(&["cluster", "drain", &held, "--hold"]);
+    nodes.command(&["cluster", "drain", &held, "--hold", "--wait", WAIT]);
     nodes.all[0].stop().await;
     nodes.all[0].launch();
     nodes.all[0].ready().await;
@@ -42,13 +42,15 @@ async fn a_drain_that_is_held_outlasts_a_restart() {
         "{refused:?}"
     );
     nodes.all[0].stop().await;
+    // It may have had no time to leave.
+    wait_until("the node has left", || row(&nodes, 0).is_null());
     let said = nodes.command(&["cluster", "drain", &held, "--undo"]);
     assert!(said.contains("takes part when it joins again"), "{said}");
     nodes.all[0].launch();
     nodes.all[0].ready().await;
     let now = row(&nodes, 0);
     assert_eq!((&now["state"], &now["held"]), (&"up".into(), &false.into()));
-    nodes.command(&["cluster", "move", "0", "--to", &held]);
+    nodes.command(&["cluster", "move", "0", "--to", &held, "--wait", WAIT]);
 }
 
 /// Goal: `finalize` goes no further than the oldest build reads; a node that cannot read the version of the cluster

@@ -9,7 +9,7 @@ use gesta_core::{
 use gesta_testkit::depth;
 
 use crate::load::Load;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, WAIT};
 use crate::support::PATIENCE;
 
 const LOGS: u16 = 4;
@@ -136,12 +136,13 @@ async fn requests_of_people_reach_the_right_database() {
     for log in [0, 1] {
         // The last one is the node that is drained, so that it has something to hand over.
         for to in addresses.iter().rev() {
-            command(&["cluster", "move", &log.to_string(), "--to", to]);
+            let log_text = log.to_string();
+            command(&["cluster", "move", &log_text, "--to", to, "--wait", WAIT]);
             assert_eq!(owner(&nodes, log).0, *to, "log {log}");
         }
     }
     command(&["cluster", "thaw"]);
-    command(&["cluster", "drain", &addresses[0]]);
+    command(&["cluster", "drain", &addresses[0], "--wait", WAIT]);
     assert_eq!(nodes.logs_owned(), [0, 4]);
     command(&["cluster", "drain", &addresses[0], "--undo"]);
     command(&["cluster", "pin", "1", "--to", &addresses[0]]);

@@ -9,15 +9,17 @@ use base64::engine::general_purpose::STANDARD;
 use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope};
 use gesta_client::{Config, Credentials, HttpStore};
 use gesta_core::{
-    EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, SetStreamMetadata,
-    StreamId, StreamMetadata,
+    ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
+    SetStreamMetadata, StreamId, StreamMetadata,
 };
-use gesta_groups::{Create, GroupId, Settings, Source};
+use gesta_groups::{Create, Error, GroupId, Settings, Source};
 
 use crate::nodes::{Node, Nodes};
 use crate::raw::{Raw, soon};
 
 const NODES: usize = 3;
+/// The status of an answer that nothing can be done.
+const UNAVAILABLE: u16 = 503;
 /// Those beside the first administrator, and their groups.
 const USERS: [(&str, &[&str]); 3] = [("ops", &["$ops"]), ("user", &[]), ("mate", &["team"])];
 
@@ -30,6 +32,21 @@ pub(crate) struct World {
 
 fn password_of(name: &str) -> String {
     format!("password of {name}")
+}
+
+/// The outcome of a call, which is made again while nothing can be done: after the machine has stood still a node has
+/// no news of the accounts for a moment, and does not hear the owner.
+pub(crate) async fn served<T>(call: impl AsyncFn() -> gesta_core::Result<T>) -> T {
+    soon(async {
+        loop {
+            match call().await {
+                Ok(outcome) => return outcome,
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    })
+    .await
 }
 
 /// What a user says who they are.
@@ -66,7 +83,8 @@ impl World {
                 full_name: String::new(),
                 first: FirstUser::RefuseRights,
             };
-            world.accounts(world.forwarder).add_user(add).await.unwrap();
+            let accounts = world.accounts(world.forwarder);
+            served(async || accounts.add_user(add.clone()).await).await;
             world.until_all_answer(&basic(name), 200).await;
         }
         Some(world)
@@ -104,7 +122,26 @@ impl World {
         Accounts::of(Arc::new(self.store(node)))
     }
 
-    /// The status of a call to a node.
+    /// The answer of a node to a call, which is made again while nothing can be done; see [`served`].
+    pub(crate) async fn answer(
+        &self,
+        node: usize,
+        call: (&str, &str),
+        authorization: &str,
+        body: &str,
+    ) -> Raw {
+        soon(async {
+            loop {
+                let raw = Raw::call(self.address(node), call, authorization, body).await;
+                if raw.status() != UNAVAILABLE {
+                    return raw;
+                }
+            }
+        })
+        .await
+    }
+
+    /// The status of that answer.
     pub(crate) async fn status(
         &self,
         node: usize,
@@ -112,8 +149,7 @@ impl World {
         authorization: &str,
         body: &str,
     ) -> u16 {
-        let raw = Raw::call(self.address(node), call, authorization, body);
-        raw.await.status()
+        self.answer(node, call, authorization, body).await.status()
     }
 
     /// Waits until the node knows where clients reach the others.
@@ -121,7 +157,7 @@ impl World {
         soon(async {
             loop {
                 let call = ("GET", "/info");
-                let raw = Raw::call(self.address(node), call, &basic("root"), "").await;
+                let raw = self.answer(node, call, &basic("root"), "").await;
                 let info = raw.rest().await;
                 let (_, body) = info.split_once("\r\n\r\n").unwrap();
                 let info: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -153,8 +189,9 @@ impl World {
             prefixes: prefixes.iter().map(ToString::to_string).collect(),
             expires: None,
         };
-        let made = self.accounts(self.forwarder).create_token(token).await;
-        let header = format!("Bearer {}", made.unwrap());
+        let accounts = self.accounts(self.forwarder);
+        let made = served(async || accounts.create_token(token.clone()).await).await;
+        let header = format!("Bearer {made}");
         self.until_all_answer(&header, 200).await;
         header
     }
@@ -163,8 +200,11 @@ impl World {
     pub(crate) async fn seed(&self, stream: &str) {
         let event = EventData::json(EventType::new("T").unwrap(), "1");
         let store = self.store(self.forwarder);
-        let stored = store.append_to(stream, ExpectedRevision::Any, vec![event]);
-        stored.await.unwrap();
+        served(async || {
+            let events = vec![event.clone()];
+            store.append_to(stream, ExpectedRevision::Any, events).await
+        })
+        .await;
     }
 
     pub(crate) async fn set_metadata(&self, stream: &str, json: &str) {
@@ -174,7 +214,7 @@ impl World {
             metadata: StreamMetadata::parse(json.to_owned()).unwrap(),
         };
         let store = self.store(self.forwarder);
-        store.set_stream_metadata(request).await.unwrap();
+        served(async || store.set_stream_metadata(request.clone()).await).await;
     }
 
     /// Makes the group `g` of a stream, or of `$all`.
@@ -189,6 +229,10 @@ impl World {
             filter: Filter::ALL,
         };
         let groups = self.store(self.owner).groups();
-        groups.create(&create).await.unwrap();
+        served(async || match groups.create(&create).await {
+            Err(Error::Store(error)) => Err(error),
+            made => Ok(made.unwrap()),
+        })
+        .await;
     }
 }

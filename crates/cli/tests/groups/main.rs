@@ -25,14 +25,14 @@ use std::sync::atomic::Ordering;
 use gesta_client::{HttpGroups, HttpStore};
 use gesta_testkit::depth;
 use nodes::Nodes;
-use support::{Server, url_of};
+use support::{Server, patient, url_of};
 use work::{Seen, append, group, lost, until};
 
 /// Done-when: ten consumers, random refusals, time-outs and disconnects, two kills of the server.
 async fn every_event_is_finished_or_parked(store: &str) {
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
-    let events: usize = depth::count(3_000, 100_000);
+    let events: usize = depth::count(1_500, 100_000);
     let address = gesta_pgtest::free_address().unwrap().to_string();
     let start = || Server::start_with(store, &["--listen", &address]);
     let mut server = start();
@@ -62,8 +62,8 @@ async fn every_event_is_finished_or_parked(store: &str) {
         info.is_ok_and(|info| info.checkpoint == Some(last))
     };
     until("all is settled", is_settled).await;
-    seen.stop.store(true, Ordering::SeqCst);
     check_counts(&groups, &server, &seen).await;
+    seen.stop.store(true, Ordering::SeqCst);
     for consumer in consumers {
         consumer.await.unwrap();
     }
@@ -116,7 +116,7 @@ async fn a_group_of_a_cluster_loses_nothing_when_its_node_is_killed() {
     };
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
-    let events: usize = depth::count(3_000, 100_000);
+    let events: usize = depth::count(1_500, 100_000);
     let owner = runs_the_group_once_created(&nodes).await;
     append(&nodes.all[owner].store(), 0..events).await;
     let seen = Arc::new(Seen::default());
@@ -158,12 +158,18 @@ async fn a_group_of_a_cluster_loses_nothing_when_its_node_is_killed() {
 
 /// Creates the group at the node that takes it.
 async fn runs_the_group_once_created(nodes: &Nodes) -> usize {
-    for (number, node) in nodes.all.iter().enumerate() {
-        if work::try_create(&node.store().groups()).await {
-            return number;
+    let mut taker = None;
+    until("a node takes the group", async || {
+        for (number, node) in nodes.all.iter().enumerate() {
+            if work::try_create(&node.store().groups()).await {
+                taker = Some(number);
+                return true;
+            }
         }
-    }
-    panic!("no node takes the group");
+        false
+    })
+    .await;
+    taker.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,6 +184,7 @@ async fn a_group_loses_nothing_on_postgresql() {
     let Some(server) = gesta_pgtest::shared() else {
         return;
     };
-    let store = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let schema = gesta_pgtest::fresh_schema();
+    let store = patient(&format!("{}?schema={schema}", server.url()));
     every_event_is_finished_or_parked(&store).await;
 }

@@ -2,14 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
-use rand::RngExt as _;
 
 use crate::fetched::Client;
-use crate::support::{self, Server};
+use crate::support::{self, Limit, Server, patient};
 
 /// A node, and how to start it again; none of it runs after it was killed.
 pub(crate) struct Node {
@@ -65,7 +63,7 @@ impl Nodes {
     /// A store, and nodes that do not run yet. A file among their options lies in the folder of the test.
     fn created(logs: &str, options: &[&str]) -> Option<Self> {
         let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
-        let store = postgres.url();
+        let store = patient(&postgres.url());
         support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
         if logs == "1" {
             support::succeed(&["virtual-streams", "on", "--store", &store]);
@@ -160,16 +158,12 @@ impl Nodes {
 }
 
 /// An address that nobody listens at, whose port every client understands: the one for Java reads the ports of all
-/// hosts but the first one as numbers of sixteen bits with a sign. Ports below are not given to outgoing connections
-/// either.
+/// hosts but the first one as numbers of sixteen bits with a sign.
 fn address_for_clients() -> String {
-    const PORTS: std::ops::Range<u16> = 20_000..32_768;
-    loop {
-        let port = rand::rng().random_range(PORTS);
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return listener.local_addr().unwrap().to_string();
-        }
-    }
+    const PORT_MAX: u16 = 32_767;
+    let mut addresses = (0..PORT_MAX).map(|_| gesta_pgtest::free_address().unwrap());
+    let address = addresses.find(|address| address.port() <= PORT_MAX);
+    address.expect("a low port").to_string()
 }
 
 /// What a node tells of its cluster.
@@ -209,6 +203,7 @@ fn loses_nothing(client: &Client, program: &[OsString], login: &[OsString], mut 
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdout(Stdio::piped());
     let mut running = command.spawn().unwrap();
+    let _limit = Limit::of(&running);
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().expect("half is written").unwrap(), "half");
     nodes.kill(nodes.leader());

@@ -4,11 +4,12 @@
 //! one for each client; what is run is what the page says, with the address of the server in place of the page's.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{is_installed, is_installed_as};
+use crate::support::{is_installed, is_installed_as, output_of};
 
 /// The address that the pages of the guide and the published programs name.
 const ADDRESSES_OF_PAGES: [&str; 2] = ["127.0.0.1:2113", "localhost:2113"];
@@ -52,20 +53,36 @@ pub(crate) fn addressed(program: &str, address: &str) -> String {
     program.replace(named.expect("the address of a server"), address)
 }
 
-/// A folder of this name for what is fetched, beside what is built.
-fn fetched(name: &str) -> PathBuf {
+/// A folder of this name for what is fetched, beside what is built, and its lock.
+fn fetched(name: &str) -> (PathBuf, File) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
-    folder
+    let lock = lock(&folder);
+    (folder, lock)
 }
 
-/// A client, fetched by the first test that wants it, while the others wait: two installations in one folder at a time
-/// break it.
+/// Waits until no other process writes into the folder of a client, and keeps them from it until this is dropped: two
+/// installations in one folder at a time break it.
+fn lock(folder: &Path) -> File {
+    let lock = File::create(folder.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    lock
+}
+
+/// Copies a file, unless the copy is there already: then another process may be reading it.
+fn copy(from: &Path, to: &Path) {
+    let wanted = std::fs::read(from).unwrap();
+    if !std::fs::read(to).is_ok_and(|found| found == wanted) {
+        std::fs::write(to, wanted).unwrap();
+    }
+}
+
+/// A client, fetched by the first test of a process that wants it, while the others wait.
 type Once = OnceLock<Option<Client>>;
 
 /// Runs a step of fetching; false, said aloud, if it fails, and with `CI` set that is a failure.
 fn fetch(command: &mut Command) -> bool {
-    let output = command.output().unwrap();
+    let output = output_of(command);
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(std::env::var_os("CI").is_none(), "{command:?}: {said}");
@@ -116,7 +133,7 @@ fn fetch_python() -> Option<Client> {
         return None;
     }
     let requirements = std::fs::read_to_string(programs().join("requirements.txt")).unwrap();
-    let folder = fetched("python-client");
+    let (folder, _lock) = fetched("python-client");
     let (python, done) = (python_of(&folder), folder.join("fetched"));
     let is_there = std::fs::read_to_string(&done).is_ok_and(|text| text == requirements);
     if !is_there {
@@ -153,7 +170,7 @@ fn fetch_node() -> Option<Client> {
     if !is_installed("node") || !is_installed("npm") {
         return None;
     }
-    let folder = fetched("node-client");
+    let (folder, _lock) = fetched("node-client");
     let package = std::fs::read_to_string(programs().join("package.json")).unwrap();
     let done = folder.join("fetched");
     let is_there = std::fs::read_to_string(&done).is_ok_and(|text| text == package);
@@ -170,7 +187,7 @@ fn fetch_node() -> Option<Client> {
     }
     // Modules are looked for beside the program.
     for name in ["check.mjs", "cluster.mjs"] {
-        std::fs::copy(programs().join(name), folder.join(name)).unwrap();
+        copy(&programs().join(name), &folder.join(name));
     }
     Some(Client {
         check: Some(vec!["node".into(), "check.mjs".into()]),
@@ -182,7 +199,7 @@ fn fetch_node() -> Option<Client> {
 
 /// The Rust client, which is compiled with its program.
 pub(crate) fn rust() -> Option<Client> {
-    let folder = fetched("rust-client");
+    let (folder, _lock) = fetched("rust-client");
     let mut download = Command::new("cargo");
     download.args(["fetch", "--locked", "--quiet"]);
     if !fetch(download.current_dir(programs().join("rust"))) {
@@ -202,14 +219,16 @@ pub(crate) fn rust() -> Option<Client> {
         check: Some(vec![folder.join("debug/check").into()]),
         run_text: |client, text| {
             // An example of a copy of the package, so that what is compiled already is not compiled again.
+            let _lock = lock(&client.folder);
             let package = client.folder.join("package");
             std::fs::create_dir_all(package.join("examples")).unwrap();
             std::fs::create_dir_all(package.join("src")).unwrap();
             for name in ["Cargo.toml", "Cargo.lock", "src/main.rs"] {
-                let from = programs().join("rust").join(name);
-                std::fs::copy(from, package.join(name)).unwrap();
+                copy(&programs().join("rust").join(name), &package.join(name));
             }
-            client.write("package/examples/text.rs", text);
+            let file = fresh("rs");
+            client.write(&format!("package/examples/{file}"), text);
+            let example = file.trim_end_matches(".rs");
             let folder = client.folder.clone().into_os_string();
             let run = [
                 "cargo",
@@ -217,7 +236,7 @@ pub(crate) fn rust() -> Option<Client> {
                 "--quiet",
                 "--locked",
                 "--example",
-                "text",
+                example,
                 "--manifest-path",
             ];
             let mut run: Vec<OsString> = run.iter().map(Into::into).collect();
@@ -255,7 +274,7 @@ pub(crate) fn java() -> Option<Client> {
     if !is_installed("mvn") {
         return None;
     }
-    let folder = fetched("java-client");
+    let (folder, _lock) = fetched("java-client");
     let (classes, list) = (folder.join("classes"), folder.join("classpath"));
     let mut resolve = Command::new("mvn");
     resolve
@@ -277,7 +296,7 @@ pub(crate) fn java() -> Option<Client> {
         check: Some(check.iter().map(Into::into).collect()),
         run_text: |client, text| {
             let path = std::fs::read_to_string(client.folder.join("classpath")).unwrap();
-            let program = client.write("text/Quickstart.java", text);
+            let program = client.write(&format!("{}/Quickstart.java", fresh("program")), text);
             let run: [OsString; 3] = ["java".into(), "-cp".into(), path.trim().into()];
             [&run[..], &[program.into()]].concat()
         },
@@ -291,9 +310,9 @@ pub(crate) fn go() -> Option<Client> {
     if !is_installed_as("go", "version") {
         return None;
     }
-    let folder = fetched("go-client");
+    let (folder, _lock) = fetched("go-client");
     for name in ["go.mod", "go.sum"] {
-        std::fs::copy(programs().join("go").join(name), folder.join(name)).unwrap();
+        copy(&programs().join("go").join(name), &folder.join(name));
     }
     let mut download = Command::new("go");
     download.args(["mod", "download"]).current_dir(&folder);

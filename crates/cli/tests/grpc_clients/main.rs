@@ -26,7 +26,7 @@ use cut::Cut;
 use fetched::{Client, programs};
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
-use support::{Server, url_of};
+use support::{Limit, Server, output_of, patient, url_of};
 
 impl Client {
     /// Runs a program; it must succeed. Gives what it prints.
@@ -37,7 +37,7 @@ impl Client {
             .args(arguments)
             .current_dir(&self.folder)
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        let output = command.output().unwrap();
+        let output = output_of(&mut command);
         let (said, wrong) = (support::stdout(&output), support::stderr(&output));
         assert!(output.status.success(), "{program:?} {said}\n{wrong}");
         said
@@ -98,7 +98,7 @@ fn passes_everywhere(client: Option<&Client>) {
     if depth::count(false, true)
         && let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap()
     {
-        client.passes_on(&postgres.url());
+        client.passes_on(&patient(&postgres.url()));
     }
 }
 
@@ -170,6 +170,7 @@ fn a_group_loses_nothing(client: &Client, addresses: &str, servers: &mut dyn Kil
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let _limit = Limit::of(&running);
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     for _ in 0..2 {
         let line = lines.next().expect("a part is half finished").unwrap();
@@ -196,7 +197,7 @@ fn a_group_of_the_python_client_loses_nothing_on_postgresql() {
         && is_deep("a group of the Python client on PostgreSQL alone")
         && let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap()
     {
-        let mut alone = Alone::start(&postgres.url());
+        let mut alone = Alone::start(&patient(&postgres.url()));
         a_group_loses_nothing(client, &alone.address.clone(), &mut alone);
     }
 }
@@ -247,7 +248,7 @@ fn the_python_client_comes_over_tls_as_a_user() {
         .arg(server.url.strip_prefix("https://").unwrap())
         .arg(&ca)
         .args(["alice", "password-of-alice"]);
-    let output = command.output().unwrap();
+    let output = output_of(&mut command);
     let (said, wrong) = (support::stdout(&output), support::stderr(&output));
     assert_eq!(said, "['item-added']\ndenied\nunauthenticated\n", "{wrong}");
     server.stop();

@@ -33,7 +33,11 @@ import {
 } from "@kurrent/kurrentdb-client";
 
 const [address, through, cutter] = process.argv.slice(2);
-const client = KurrentDBClient.connectionString(`kurrentdb://${address}?tls=false`);
+// By default the client gives up after ten seconds, for which a machine may stand still.
+const options = "tls=false&defaultDeadline=60000&keepAliveTimeout=60000";
+// Milliseconds: however long a check takes, no event of a group comes again because of that.
+const messageTimeout = 3_600_000;
+const client = KurrentDBClient.connectionString(`kurrentdb://${address}?${options}`);
 
 const name = (category = "cart") => `${category}-${randomUUID()}`;
 const event = (type = "item-added", data = { item: "book" }, more = {}) => jsonEvent({ type, data, ...more });
@@ -93,7 +97,7 @@ const checks = {
     await client.appendToStream(stream, events(2), { streamState: 0n });
     await client.appendToStream(stream, event(), { streamState: STREAM_EXISTS });
     assert.deepEqual(await revisions(stream), [0, 1, 2, 3]);
-    const lenient = KurrentDBClient.connectionString(`kurrentdb://${address}?tls=false&throwOnAppendFailure=false`);
+    const lenient = KurrentDBClient.connectionString(`kurrentdb://${address}?${options}&throwOnAppendFailure=false`);
     const told = await lenient.appendToStream(stream, event(), { streamState: 1n });
     assert.equal(told.success, false);
     await lenient.dispose();
@@ -301,7 +305,8 @@ const checks = {
   async aGroupAcknowledgesRetriesAndParks() {
     const [stream, group] = [name(), "mail"];
     await client.appendToStream(stream, events(10));
-    const settings = persistentSubscriptionToStreamSettingsFromDefaults({ startFrom: START, maxRetryCount: 1 });
+    const defaults = { startFrom: START, maxRetryCount: 1, messageTimeout };
+    const settings = persistentSubscriptionToStreamSettingsFromDefaults(defaults);
     await client.createPersistentSubscriptionToStream(stream, group, settings);
     await assert.rejects(
       client.createPersistentSubscriptionToStream(stream, group, settings),
@@ -345,13 +350,11 @@ const checks = {
   async aGroupIsJoinedAgainAfterACut() {
     const [stream, group] = [name(), "cut"];
     await client.appendToStream(stream, events(10));
-    // Nothing comes again for the time that it took.
-    const defaults = { startFrom: START, messageTimeout: 3_600_000 };
-    const settings = persistentSubscriptionToStreamSettingsFromDefaults(defaults);
+    const settings = persistentSubscriptionToStreamSettingsFromDefaults({ startFrom: START, messageTimeout });
     await client.createPersistentSubscriptionToStream(stream, group, settings);
     const info = () => client.getPersistentSubscriptionToStreamInfo(stream, group);
     const outstanding = async () => Number((await info()).stats.outstandingMessagesCount);
-    const own = KurrentDBClient.connectionString(`kurrentdb://${through}?tls=false`);
+    const own = KurrentDBClient.connectionString(`kurrentdb://${through}?${options}`);
     const join = () => own.subscribeToPersistentSubscriptionToStream(stream, group, { bufferSize: 10 });
     const found = [];
     await assert.rejects(async () => {
@@ -381,7 +384,7 @@ const checks = {
 
   async aGroupOnAllEventsHasAFilter() {
     const mark = randomUUID().replaceAll("-", "");
-    const settings = persistentSubscriptionToAllSettingsFromDefaults({ startFrom: START });
+    const settings = persistentSubscriptionToAllSettingsFromDefaults({ startFrom: START, messageTimeout });
     const filter = streamNameFilter({ prefixes: [`wanted${mark}`] });
     await client.createPersistentSubscriptionToAll(mark, settings, { filter });
     await client.appendToStream(name(), events(3));
@@ -397,7 +400,7 @@ const checks = {
   },
 
   async aClientDiscoversTheServer() {
-    const discovering = KurrentDBClient.connectionString(`kurrentdb+discover://${address}?tls=false`);
+    const discovering = KurrentDBClient.connectionString(`kurrentdb+discover://${address}?${options}`);
     const stream = name();
     await discovering.appendToStream(stream, event());
     assert.equal((await collect(discovering.readStream(stream))).length, 1);

@@ -16,7 +16,7 @@ import {
 
 const addresses = process.argv[2];
 const EVENTS = 200;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 const connect = () => KurrentDBClient.connectionString(`kurrentdb://${addresses}?tls=false&maxDiscoverAttempts=50`);
 const pause = () => new Promise((resolve) => setTimeout(resolve, 50));
 

@@ -16,7 +16,7 @@ from kurrentdbclient import exceptions
 ADDRESSES, LOGIN = sys.argv[1], sys.argv[2:]
 WAY = f"{LOGIN[0]}@{ADDRESSES}?tlsCaFile={LOGIN[1]}" if LOGIN else f"{ADDRESSES}?Tls=false"
 EVENTS = 200
-PATIENCE = 60
+PATIENCE = 120
 
 
 def connect():

@@ -4,11 +4,24 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// Longest wait for something that must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits for something, but not for ever.
+pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !happened() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 pub(crate) struct Running {
     child: Child,
@@ -50,26 +63,30 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(String::new()));
-        let address = loop {
-            let line = lines.next().expect("the server ended").unwrap();
-            *log.lock().unwrap() += &format!("{line}\n");
-            if let Some((_, address)) = line.split_once("listening on http://") {
-                break address.trim().to_owned();
-            }
-        };
+        let (told, address) = mpsc::channel();
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 *kept.lock().unwrap() += &format!("{line}\n");
+                if let Some((_, address)) = line.split_once("listening on http://") {
+                    // Nobody waits for a second one.
+                    let _ = told.send(address.trim().to_owned());
+                }
             }
         });
-        Self {
+        let mut server = Self {
             child,
-            address,
+            address: String::new(),
             log,
+        };
+        match address.recv_timeout(PATIENCE) {
+            Ok(address) => server.address = address,
+            Err(RecvTimeoutError::Timeout) => panic!("never listens: {}", server.log()),
+            Err(RecvTimeoutError::Disconnected) => panic!("it ended: {}", server.log()),
         }
+        server
     }
 
     pub(crate) fn log(&self) -> String {
@@ -86,19 +103,28 @@ impl Running {
 
     /// Waits for its end, and for the last of its log.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let status = self.child.wait().unwrap();
-        while Arc::strong_count(&self.log) > 1 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        status
+        until("the server ends", || {
+            self.child.try_wait().unwrap().is_some()
+        });
+        until("its log ends", || Arc::strong_count(&self.log) == 1);
+        self.child.wait().unwrap()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
         let socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        socket
+    }
+
+    /// Reads from a socket until this text has come; gives all that was read.
+    pub(crate) fn read_until(&self, socket: &mut TcpStream, text: &str) -> String {
+        let (mut read, mut buffer) = (String::new(), [0; 4_096]);
+        while !read.contains(text) {
+            let bytes = socket.read(&mut buffer).unwrap();
+            assert!(bytes > 0, "ended before {text:?}: {read}\n{}", self.log());
+            read.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
+        }
+        read
     }
 
     /// Sends a head that begins with this line.

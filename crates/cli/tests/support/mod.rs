@@ -11,31 +11,96 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gesta_testkit::depth;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Longest wait for something that must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So often a test tries to be quicker than what it is to break off.
-pub(crate) const ATTEMPTS: usize = 20;
+/// So often at least a test tries to be quicker than what it is to break off.
+const ATTEMPTS: usize = 20;
 
-/// The binary with these arguments, and nothing of our environment.
+/// The longest time that a program may run.
+fn longest() -> Duration {
+    PATIENCE * depth::count(4, 60)
+}
+
+/// The binary with these arguments, and nothing of our environment. A server gives its clients more time than by
+/// default, since a machine may stand still; no test that starts it here is about these times.
 pub(crate) fn gesta(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gesta"));
     command
         .args(arguments)
         .env_remove("GESTA_STORE")
+        .env("GESTA_SERVER_HANDSHAKE_MAX", "2m")
+        .env("GESTA_SERVER_HEAD_READ_MAX", "2m")
         .stdin(Stdio::null());
     command
 }
 
+/// The URL of a database with more time to connect than by default. A command connects once, and does not try again if
+/// the machine stood still meanwhile.
+pub(crate) fn patient(url: &str) -> String {
+    let mark = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{mark}connect_timeout=60")
+}
+
+/// Kills a program when its time is over, unless this is dropped before. Whoever reads what the program says then comes
+/// to an end.
+pub(crate) struct Limit {
+    _goes_on: mpsc::Sender<()>,
+}
+
+impl Limit {
+    pub(crate) fn of(child: &Child) -> Self {
+        let (goes_on, dropped) = mpsc::channel::<()>();
+        let (child, longest) = (i32::try_from(child.id()).unwrap(), longest());
+        std::thread::spawn(move || {
+            if dropped.recv_timeout(longest) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("process {child} has not ended after {longest:?}, and is killed");
+                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+            }
+        });
+        Self { _goes_on: goes_on }
+    }
+}
+
+/// Waits for the end of a program, and takes what it says. A program that takes too long is killed.
+pub(crate) fn ended(child: Child) -> Output {
+    let _limit = Limit::of(&child);
+    child.wait_with_output().unwrap()
+}
+
+/// Runs a program to its end, and takes what it says. A program that takes too long is killed.
+pub(crate) fn output_of(command: &mut Command) -> Output {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended(command.spawn().unwrap())
+}
+
 /// Runs the binary to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
-    gesta(arguments).output().unwrap()
+    output_of(&mut gesta(arguments))
+}
+
+/// Tries to be quicker than what it is to break off, until an attempt was; `None` if none was for as long as patience
+/// lasts.
+pub(crate) fn once_quick_enough<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let (begun, mut attempts) = (Instant::now(), 0);
+    while attempts < ATTEMPTS || begun.elapsed() < PATIENCE {
+        if let Some(broken_off) = attempt() {
+            return Some(broken_off);
+        }
+        attempts += 1;
+    }
+    None
 }
 
 /// Runs the binary to its end, and kills it if it has not ended in time, as a server that serves does not.
@@ -71,7 +136,7 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Output {
     let input = input.to_owned();
     // A command that refuses its input may end before it has read all of it.
     let writing = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     writing.join().unwrap();
     output
 }
@@ -125,6 +190,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// The body of the answer to a GET.
 pub(crate) fn get(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     socket.write_all(request.as_bytes()).unwrap();
     let answer = std::io::read_to_string(socket).unwrap();
@@ -149,13 +215,14 @@ impl Server {
         Self::start_with_variables(store, more, &[])
     }
 
-    /// With these environment variables.
+    /// With these environment variables. The server waits for a store that is away when it starts.
     pub(crate) fn start_with_variables(
         store: &str,
         more: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        let mut command = gesta(&[&["serve", "--store", store], more].concat());
+        let serve = ["serve", "--store", store, "--wait-for-store", "60s"];
+        let mut command = gesta(&[&serve[..], more].concat());
         Self::spawn(command.envs(variables.iter().copied()))
     }
 
@@ -167,26 +234,31 @@ impl Server {
 
     fn spawn(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
-        let url = loop {
-            let Some(line) = lines.next() else {
-                panic!("the server ended: {:?}", log.lock().unwrap())
-            };
-            let line = line.unwrap();
-            if let Some((_, url)) = line.split_once("listening on ") {
-                break url.trim().to_owned();
-            }
-            log.lock().unwrap().push(line);
-        };
+        let (told, url) = mpsc::channel();
         let said = Arc::clone(&log);
         // Whoever writes to a closed pipe dies: keep reading.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                said.lock().unwrap().push(line);
+                match line.split_once("listening on ") {
+                    // Nobody waits for a second one.
+                    Some((_, url)) => drop(told.send(url.trim().to_owned())),
+                    None => said.lock().unwrap().push(line),
+                }
             }
         });
-        Self { child, url, log }
+        let mut server = Self {
+            child,
+            url: String::new(),
+            log,
+        };
+        match url.recv_timeout(PATIENCE) {
+            Ok(url) => server.url = url,
+            Err(RecvTimeoutError::Timeout) => panic!("never listens: {:?}", server.logged("")),
+            Err(RecvTimeoutError::Disconnected) => panic!("it ended: {:?}", server.logged("")),
+        }
+        server
     }
 
     /// The lines of its log that contain this text.
@@ -203,6 +275,9 @@ impl Server {
 
     pub(crate) fn stop(mut self) {
         signal(&self.child, Signal::SIGTERM);
+        wait_until("the server ends", || {
+            self.child.try_wait().unwrap().is_some()
+        });
         assert!(self.child.wait().unwrap().success());
     }
 

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::{EventStore, ExpectedRevision, Filter, StreamId};
 use gesta_groups::{
@@ -33,7 +34,10 @@ pub(crate) async fn sqlite() -> Option<Home> {
 
 pub(crate) async fn postgres() -> Option<Home> {
     let server = gesta_pgtest::shared()?;
-    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let schema = gesta_pgtest::fresh_schema();
+    // Longer than a busy machine stands still.
+    let times = "answer_timeout=60&connect_timeout=60";
+    let url = format!("{}?schema={schema}&{times}", server.url());
     let store = gesta::Options::creating().open(&url).await.expect("opens");
     let _home = Arc::new(());
     Some(Home { store, _home })
@@ -61,8 +65,13 @@ macro_rules! on_every_backend {
 }
 pub(crate) use on_every_backend;
 
+/// Starts a process. When it stops, it stores how far its groups have come, however busy the machine is.
 pub(crate) fn groups(home: &Home) -> Groups {
-    Groups::start(Arc::clone(&home.store), Config::default())
+    let config = Config {
+        last_checkpoint_max: Duration::from_secs(600),
+        ..Config::default()
+    };
+    Groups::start(Arc::clone(&home.store), config)
 }
 
 pub(crate) fn on_stream(stream: &str) -> GroupId {
@@ -70,13 +79,21 @@ pub(crate) fn on_stream(stream: &str) -> GroupId {
     GroupId::new(Source::Stream(stream), "mail").expect("valid")
 }
 
-/// Makes settings that write a checkpoint for every event at once.
+/// Makes settings by which a consumer loses no event because the machine stands still.
+pub(crate) fn patient() -> Settings {
+    Settings {
+        message_timeout_ms: 600_000,
+        ..Settings::default()
+    }
+}
+
+/// Makes patient settings that write a checkpoint for every event at once.
 pub(crate) fn eager() -> Settings {
     Settings {
         checkpoint_after_ms: 0,
         min_checkpoint_count: 1,
         max_checkpoint_count: 1,
-        ..Settings::default()
+        ..patient()
     }
 }
 

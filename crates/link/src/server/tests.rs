@@ -22,6 +22,11 @@ use crate::pipe::{Pipe, PipeEvent};
 use crate::route::{Address, Epoch, Hint};
 use crate::serve::{Answer, Call, Question, Served};
 
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which something is dead or late. No test lasts so long.
+const NEVER: Duration = Duration::from_secs(3_600);
+
 /// Takes calls and never answers, but those of log 1.
 #[derive(Default)]
 struct Silent(Mutex<Vec<u8>>);
@@ -50,7 +55,13 @@ fn config() -> LinkConfig {
         address: Address::new("own:1"),
         build: String::new(),
         protocols: Protocols::THIS,
-        times: Times::default(),
+        times: Times {
+            connect_within: NEVER,
+            silent_after: NEVER,
+            dead_after: NEVER,
+            flush_within: PATIENCE,
+            ..Times::default()
+        },
         bounds: Bounds {
             lane_calls_max: 3,
             lane_bytes_max: 100,
@@ -69,13 +80,10 @@ struct Attack {
 
 impl Attack {
     async fn start() -> Self {
-        Self::start_with(config()).await
-    }
-
-    async fn start_with(config: LinkConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let serve = Arc::new(Silent::default());
-        let server = LinkServer::start(listener, config, Arc::clone(&serve) as _).expect("started");
+        let server = LinkServer::start(listener, config(), Arc::clone(&serve) as _);
+        let server = server.expect("started");
         let process = Uuid::new_v4();
         let link = connect(&server, process).await;
         Self {
@@ -98,7 +106,7 @@ impl Attack {
     async fn is_alive(&self) {
         let link = connect(&self.server, Uuid::new_v4()).await;
         let mut pipe = lane(&link, 1, 1, [(0, 99, 5)]);
-        while next(&mut pipe).await != PipeEvent::Data {}
+        until(&mut pipe, PipeEvent::Data).await;
         let frame = pipe.next_frame(Instant::now()).expect("valid");
         assert!(matches!(frame, Some((Frame::Reply { seq: 0, .. }, _))));
     }
@@ -146,10 +154,36 @@ fn lane(
 }
 
 async fn next(pipe: &mut Pipe) -> PipeEvent {
-    let event = poll_fn(|context| pipe.poll(context));
-    tokio::time::timeout(Duration::from_secs(20), event)
-        .await
-        .expect("in time")
+    within(poll_fn(|context| pipe.poll(context))).await
+}
+
+/// Waits for this event. Other events may come before it.
+async fn until(pipe: &mut Pipe, wanted: PipeEvent) {
+    loop {
+        let event = next(pipe).await;
+        if event == wanted {
+            return;
+        }
+        assert_ne!(event, PipeEvent::Ended, "{wanted:?} never came");
+    }
+}
+
+/// Waits, but not for ever.
+async fn within<T>(what: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, what).await;
+    waited.expect("it takes too long")
+}
+
+/// Waits until these kinds of calls were served, while nothing happens on a lane.
+async fn until_served(attack: &Attack, pipe: &mut Pipe, kinds: &[u8]) {
+    let are_served = async {
+        while attack.kinds() != kinds {
+            let polled = poll_fn(|context| std::task::Poll::Ready(pipe.poll(context)));
+            assert!(polled.await.is_pending());
+            tokio::task::yield_now().await;
+        }
+    };
+    within(are_served).await;
 }
 
 #[tokio::test]
@@ -200,30 +234,28 @@ async fn calls_that_came_while_the_owner_stood_still_are_not_served() {
     let server = server.expect("started");
     let link = connect(&server, Uuid::new_v4()).await;
     let mut pipe = lane(&link, 1, 1, [(0, 10, 5)]);
-    while next(&mut pipe).await != PipeEvent::Data {}
-    SUSPENDED.store(60, Ordering::Relaxed);
+    until(&mut pipe, PipeEvent::Data).await;
+    SUSPENDED.store(2 * NEVER.as_secs(), Ordering::Relaxed);
     pipe.push(Frame::Call {
         seq: 1,
         kind: 11,
         is_in_doubt: false,
-        remaining: Duration::from_secs(600),
+        remaining: 10 * NEVER,
         body: Bytes::new(),
     });
-    while next(&mut pipe).await != PipeEvent::Ended {}
+    until(&mut pipe, PipeEvent::Ended).await;
     assert_eq!(*serve.0.lock().expect("no panics"), [10]);
     // A new link is served.
     let link = connect(&server, Uuid::new_v4()).await;
     let mut pipe = lane(&link, 1, 1, [(0, 12, 5)]);
-    while next(&mut pipe).await != PipeEvent::Data {}
+    until(&mut pipe, PipeEvent::Data).await;
 }
 
 /// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node
 /// that came when all places were taken was refused, and who renewed 64 silent connections kept everybody out.
 #[tokio::test]
 async fn silent_strangers_give_way_to_nodes() {
-    let mut patient = config();
-    patient.times.connect_within = Duration::from_secs(3_600);
-    let attack = Attack::start_with(patient).await;
+    let attack = Attack::start().await;
     let mut strangers = Vec::new();
     for _ in 0..100 {
         let mut socket = TcpStream::connect(attack.server.local_address())
@@ -232,11 +264,13 @@ async fn silent_strangers_give_way_to_nodes() {
         // The challenge shows that it has a place.
         socket.write_all(b"GESTALNK").await.expect("sent");
         socket.write_all(&[1; 32]).await.expect("sent");
-        socket.read_exact(&mut [0; 32]).await.expect("a challenge");
+        let mut challenge = [0; 32];
+        let read = within(socket.read_exact(&mut challenge)).await;
+        read.expect("a challenge");
         strangers.push(socket);
         attack.is_alive().await;
     }
-    let first = strangers[0].read(&mut [0]).await;
+    let first = within(strangers[0].read(&mut [0])).await;
     assert!(matches!(first, Ok(0) | Err(_)), "cut off");
 }
 
@@ -246,24 +280,10 @@ async fn silent_strangers_give_way_to_nodes() {
 async fn a_lane_that_was_replaced_is_not_served() {
     let attack = Attack::start().await;
     let mut old = attack.lane(1, [(0, 10, 1)]);
-    while attack.kinds() != [10] {
-        assert!(
-            poll_fn(|context| std::task::Poll::Ready(old.poll(context)))
-                .await
-                .is_pending()
-        );
-        tokio::task::yield_now().await;
-    }
+    until_served(&attack, &mut old, &[10]).await;
     let second = connect(&attack.server, attack.process).await;
     let mut new = lane(&second, 0, 2, [(0, 20, 1)]);
-    while attack.kinds() != [10, 20] {
-        assert!(
-            poll_fn(|context| std::task::Poll::Ready(new.poll(context)))
-                .await
-                .is_pending()
-        );
-        tokio::task::yield_now().await;
-    }
+    until_served(&attack, &mut new, &[10, 20]).await;
     old.push(Frame::Call {
         seq: 1,
         kind: 11,
@@ -352,7 +372,7 @@ async fn a_server_that_stops_refuses_what_it_has_not_read() {
         }
         if !std::mem::replace(&mut stopped, true) {
             let server = attack.server.clone();
-            tokio::spawn(async move { server.shutdown(Duration::from_secs(5)).await });
+            tokio::spawn(async move { server.shutdown(PATIENCE).await });
         }
     }
     assert!(

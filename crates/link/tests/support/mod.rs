@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use gesta_core::{Incarnation, LogId};
 use gesta_link::{
     Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
-    Protocols, Question, Route, RouteOwner, Secret, Serve, Served, StoreIdentity, Times,
+    Protocols, Question, Reach, Route, RouteOwner, Secret, Serve, Served, StoreIdentity, Times,
 };
 use gesta_pgtest::FaultProxy;
 use tokio::net::TcpListener;
@@ -24,8 +24,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 /// No test waits longer for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The time after which something is dead, silent or late, if nothing may be so. No test lasts so long.
+pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
+/// The time after which something is given up where a test waits for that. What must not be given up comes in time,
+/// even if the machine stands still for a while.
+pub(crate) const LONG: Duration = Duration::from_secs(15);
 
+/// The configuration of a node that nothing is too slow for.
 pub(crate) fn config() -> LinkConfig {
     LinkConfig {
         store: StoreIdentity {
@@ -36,21 +42,34 @@ pub(crate) fn config() -> LinkConfig {
         address: Address::new("own:1"),
         build: "test".to_owned(),
         protocols: Protocols::THIS,
-        times: Times::default(),
+        times: patient(),
         bounds: Bounds::default(),
     }
 }
 
-/// Times for tests that wait for a dead link.
+/// Times with which only what is broken comes to an end.
+pub(crate) fn patient() -> Times {
+    Times {
+        connect_within: NEVER,
+        silent_after: NEVER,
+        dead_after: NEVER,
+        return_after: NEVER,
+        flush_within: LONG,
+        ..Times::default()
+    }
+}
+
+/// Times of a forwarder that gives a node up soon after its link broke. Without an answer the link breaks after
+/// [`LONG`].
 pub(crate) fn quick() -> Times {
     Times {
+        connect_within: Duration::from_secs(1),
         ping_every: Duration::from_millis(100),
         ping_waiting_every: Duration::from_millis(50),
-        silent_after: Duration::from_millis(300),
-        dead_after: Duration::from_secs(1),
+        dead_after: LONG,
         return_after: Duration::from_millis(300),
         trusted_after: Duration::from_millis(700),
-        ..Times::default()
+        ..patient()
     }
 }
 
@@ -91,6 +110,39 @@ pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
 
 pub(crate) fn forwarder(config: LinkConfig) -> Forwarder {
     Forwarder::start(config, Arc::new(|_, _| {})).expect("started")
+}
+
+/// A forwarder with these times.
+pub(crate) fn forwarder_with(times: Times) -> Forwarder {
+    forwarder(LinkConfig { times, ..config() })
+}
+
+/// Waits until a node can be reached, or cannot.
+pub(crate) async fn until(sender: &Forwarder, address: SocketAddr, reach: Reach) {
+    let is_so = async {
+        loop {
+            let nodes = sender.nodes();
+            let node = nodes.iter().find(|node| node.address == address.into());
+            if node.is_some_and(|node| node.reach == reach) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    within(is_so).await;
+}
+
+/// Waits until the forwarder says why there is no link to its only node.
+pub(crate) async fn trouble(sender: &Forwarder) -> String {
+    let is_told = async {
+        loop {
+            if let Some(trouble) = sender.nodes().remove(0).trouble {
+                return trouble;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    within(is_told).await
 }
 
 /// What an owner does with the calls of a log.

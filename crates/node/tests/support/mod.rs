@@ -21,7 +21,7 @@ use futures::future::{BoxFuture, ready};
 use gesta_cluster::{LogPlace, Member, Owner, Placement};
 use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Clock, Incarnation, Result};
-use gesta_link::{Address, LinkConfig, Protocols, Secret, StoreIdentity};
+use gesta_link::{Address, LinkConfig, Protocols, Reach, Secret, StoreIdentity, Times};
 use gesta_node::{Node, Placements};
 use gesta_pgtest::FaultProxy;
 use gesta_store::Store;
@@ -31,6 +31,44 @@ use uuid::Uuid;
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The time after which a node gives a change up, where a test does not wait for that.
+pub const GIVE_UP_AFTER: Duration = PATIENCE;
+
+/// Times with which no link is dead, silent or late because this machine stands still for a while.
+pub fn patient() -> Times {
+    let never = Duration::from_secs(3_600);
+    Times {
+        connect_within: never,
+        silent_after: never,
+        dead_after: never,
+        return_after: never,
+        ..Times::default()
+    }
+}
+
+/// Times with which calls come back when there was no link, or no owner, for a second.
+pub fn gives_up_after_a_second() -> Times {
+    Times {
+        return_after: Duration::from_secs(1),
+        ..patient()
+    }
+}
+
+/// Waits until a node has a link to the owners that it believes in: else a call may not wait for it.
+pub async fn until_linked(node: &TestNode) {
+    let is_linked = async {
+        loop {
+            let nodes = node.node.forwarder().nodes();
+            if !nodes.is_empty() && nodes.iter().all(|node| node.reach == Reach::Reachable) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, is_linked).await;
+    waited.expect("linked");
+}
 
 /// The placement that one node sees; at first it knows nothing.
 #[derive(Default)]
@@ -50,16 +88,24 @@ impl Placements for Arrangement {
 pub struct Seat {
     listener: TcpListener,
     pub address: Arc<str>,
+    /// The times of its links; patient ones at first.
+    times: Times,
 }
 
 impl Seat {
     pub async fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let address = listener.local_addr().expect("an address").to_string();
+        let address = gesta_pgtest::free_address().expect("a port");
+        let listener = TcpListener::bind(address).await.expect("bound");
         Self {
             listener,
-            address: address.into(),
+            address: address.to_string().into(),
+            times: patient(),
         }
+    }
+
+    /// Sets the times of its links.
+    pub fn with(self, times: Times) -> Self {
+        Self { times, ..self }
     }
 
     /// A node that the others reach by way of a network, which a test can hurt.
@@ -113,7 +159,7 @@ impl Seat {
             address: Address::new(self.address),
             build: "test".into(),
             protocols: Protocols::THIS,
-            times: gesta_link::Times::default(),
+            times: self.times,
             bounds: gesta_link::Bounds::default(),
         };
         let config = gesta_node::Config {

@@ -26,8 +26,18 @@ pub(crate) fn store_url(server: &Server) -> String {
     format!("{}?schema={}", server.url(), fresh_schema())
 }
 
+/// The configuration of a store. The times that the URL does not name are long, so that no busy machine exceeds them.
 pub(crate) fn config(url: &str) -> Config {
-    Config::parse(url).expect("valid URL")
+    let mut url = url.to_owned();
+    for option in ["answer_timeout", "connect_timeout"] {
+        if !url.contains(option) {
+            let mark = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{mark}{option}={}", PATIENCE.as_secs()));
+        }
+    }
+    let mut config = Config::parse(&url).expect("valid URL");
+    config.registry_timeout = PATIENCE;
+    config
 }
 
 pub(crate) async fn open(url: &str) -> PostgresBackend {
@@ -38,6 +48,12 @@ pub(crate) async fn open(url: &str) -> PostgresBackend {
 pub(crate) async fn fresh() -> Option<(PostgresBackend, String)> {
     let url = store_url(shared()?);
     Some((open(&url).await, url))
+}
+
+/// The schema in a URL that has no other option.
+pub(crate) fn schema_of(url: &str) -> &str {
+    let (_, schema) = url.split_once("?schema=").expect("has a schema");
+    schema
 }
 
 /// A plain connection to the store's schema, as superuser.
@@ -82,27 +98,45 @@ pub(crate) async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<
         needed: Duration::from_millis(50),
         waited: Duration::from_millis(3),
     };
-    let heard = async { while at_other.next().await != Some(hello) {} };
+    until_told(one, hello, at_other).await;
+}
+
+/// Sends this message until it arrives, since messages are lost while a connection is made anew. Returns those that
+/// have arrived before it.
+pub(crate) async fn until_told(
+    one: &PostgresBackend,
+    message: Signal,
+    at_other: &mut BoxStream<'static, Signal>,
+) -> Vec<Signal> {
+    let mut before = Vec::new();
+    let arrives = async {
+        loop {
+            let next = at_other.next().await.expect("endless");
+            if next == message {
+                return;
+            }
+            before.push(next);
+        }
+    };
     let say = async {
         loop {
-            one.send_signal(hello).await;
+            one.send_signal(message).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let heard = async {
-        tokio::select! { () = heard => {} () = say => {} }
+    let arrives = async {
+        tokio::select! { () = arrives => {} () = say => {} }
     };
-    let heard = tokio::time::timeout(PATIENCE, heard).await;
-    heard.expect("the message arrives");
+    let arrived = tokio::time::timeout(PATIENCE, arrives).await;
+    arrived.unwrap_or_else(|_| panic!("never arrives: {message:?}"));
+    before
 }
 
-/// An empty store of several logs on `server`, with its URL.
+/// An empty store of several logs on `server`, with its URL. The sessions of the backend have the name of its schema.
 pub(crate) async fn fresh_logs(server: &Server, logs: u16) -> (PostgresBackend, String) {
     let url = store_url(server);
-    let mut config = config(&url);
+    let mut config = config(&format!("{url}&application_name={}", schema_of(&url)));
     config.logs_if_new = logs;
-    // Statements that a test holds up do not give up, however slow the machine is.
-    config.answer_timeout = Duration::from_secs(60);
     (PostgresBackend::open(config).await.expect("opens"), url)
 }
 

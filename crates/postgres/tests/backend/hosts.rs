@@ -15,10 +15,11 @@ use gesta_pgtest::{
     Cluster, FaultProxy, Replication, SilentHost, free_address, fresh_schema, shared,
 };
 use gesta_postgres::PostgresBackend;
+use gesta_testkit::depth;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::common::{Author, LOG, config, direct, draft, is_committed, open, store_url};
+use crate::common::{Author, LOG, PATIENCE, config, direct, draft, is_committed, open, store_url};
 
 /// How long after a promotion the connection to the old primary is given up, at the latest.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
@@ -37,14 +38,16 @@ async fn begun(backend: &PostgresBackend) -> (Box<dyn LogWriter>, Author) {
     (writer, author)
 }
 
-/// The append that was under way to the old primary ends soon after another host was promoted, with an unknown outcome.
+/// The append that was under way to the old primary ends after another host was promoted, before its time is over, with
+/// an unknown outcome.
 async fn is_noticed(promoted: Instant, answer: JoinHandle<BatchOutcome>) {
-    assert!(is_unknown(&answer.await.expect("ends")));
-    assert!(
-        promoted.elapsed() < NOTICED_WITHIN,
-        "{:?}",
-        promoted.elapsed()
-    );
+    let outcome = answer.await.expect("ends");
+    let BatchOutcome::Unknown(error) = &outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(!error.to_string().contains("no answer within"), "{error}");
+    let took = promoted.elapsed();
+    depth::in_time("a promotion is noticed", took, NOTICED_WITHIN);
 }
 
 /// Goal: a first host that accepts and stays silent costs a moment, once.
@@ -54,26 +57,29 @@ async fn a_hung_first_host_does_not_hide_the_primary() {
     let silent = SilentHost::start().await.expect("listens");
     let own = server.addr().to_string();
     let url = store_url(server).replacen(&own, &format!("{},{own}", silent.addr()), 1);
+    // The silent host has more time to answer than this test waits.
+    let url = format!("{url}&connect_timeout=600");
     let begun = Instant::now();
-    let backend = open(&url).await;
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begun.elapsed()
-    );
+    let opened = timeout(PATIENCE, open(&url)).await;
+    let backend = opened.expect("the primary is found");
+    let bound = Duration::from_secs(5);
+    depth::in_time("opening beside a hung host", begun.elapsed(), bound);
     let mut author = Author::default();
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("a", "T")]).await
     ));
     // The silent host is not asked first again. (On a busy machine the primary may be so slow that it is asked second.)
-    let mut unasked = 0;
-    for _ in 0..5 {
-        let asked = silent.connections();
-        backend.open_writer(LOG).await.expect("opens");
-        unasked += usize::from(silent.connections() == asked);
-    }
-    assert!(unasked > 0, "asked each time");
+    let unasked = async {
+        loop {
+            let asked = silent.connections();
+            backend.open_writer(LOG).await.expect("opens");
+            if silent.connections() == asked {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, unasked).await.expect("asked each time");
 }
 
 /// Goal: an error names every host with its port, and what is wrong with each.
@@ -89,11 +95,8 @@ async fn errors_name_each_host_and_port() {
     let error = PostgresBackend::open(config(&url))
         .await
         .expect_err("no server");
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begun.elapsed()
-    );
+    let bound = Duration::from_secs(5);
+    depth::in_time("an error about all hosts", begun.elapsed(), bound);
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
     let text = error.to_string();
     assert!(
@@ -107,6 +110,19 @@ async fn errors_name_each_host_and_port() {
     assert!(!format!("{text} {error:?}").contains("se-cret"));
 }
 
+/// Opens a store that waits for hosts so briefly that a busy machine may exceed it.
+async fn open_hasty(url: &str) -> PostgresBackend {
+    let opens = async {
+        loop {
+            match PostgresBackend::open(config(url)).await {
+                Err(error) if error.is_retryable() => {}
+                opened => return opened.expect("opens"),
+            }
+        }
+    };
+    timeout(PATIENCE, opens).await.expect("opens in time")
+}
+
 /// What happened: where all hosts were standbys, an attempt to connect ended at once, and the pauses between attempts
 /// grew to a second, so appends went on up to two seconds after the promotion. What holds now: whoever wants to append
 /// waits for the promotion, and learns of it within a moment.
@@ -116,21 +132,31 @@ async fn a_connection_for_appends_waits_for_a_promotion() {
         return;
     };
     let url = format!("{}?schema={}", cluster.url(), fresh_schema());
-    let patient = open(&format!("{url}&connect_timeout=60")).await;
-    let hasty = open(&format!("{url}&connect_timeout=1")).await;
+    let patient = open(&format!("{url}&connect_timeout=600")).await;
+    let hasty = open_hasty(&format!("{url}&connect_timeout=1")).await;
     let (_, mut author) = begun(&patient).await;
     cluster.wait_for_standby(1).expect("caught up");
     cluster.server_mut(0).kill_9().expect("killed");
-    let begun = Instant::now();
-    let error = hasty.open_writer(LOG).await.err().expect("no primary");
-    assert!(begun.elapsed() >= Duration::from_secs(1), "{error}");
-    assert!(error.to_string().contains("is a standby"), "{error}");
+    let refused = async {
+        loop {
+            let begun = Instant::now();
+            let error = hasty.open_writer(LOG).await.err().expect("no primary");
+            assert!(begun.elapsed() >= Duration::from_secs(1), "{error}");
+            // On a busy machine the standby may not answer in so short a time.
+            if error.to_string().contains("is a standby") {
+                return;
+            }
+        }
+    };
+    let refused = timeout(PATIENCE, refused).await;
+    refused.expect("the standby says what it is");
     let opening = patient.open_writer(LOG);
     let promoting = tokio::task::spawn_blocking(move || {
         cluster.promote(1).expect("promoted");
         cluster
     });
-    let (opened, cluster) = tokio::join!(opening, promoting);
+    let (opened, cluster) = tokio::join!(timeout(PATIENCE * 2, opening), promoting);
+    let opened = opened.expect("in time");
     let mut writer = opened.expect("opens, by the attempt that began before the promotion");
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("b", "T")]).await
@@ -138,8 +164,8 @@ async fn a_connection_for_appends_waits_for_a_promotion() {
     drop(cluster);
 }
 
-/// An append in flight to a frozen primary ends soon after another host was promoted, and everything goes on there.
-/// With default settings: without another host it would be waited for ten seconds.
+/// An append in flight to a frozen primary ends after another host was promoted, and everything goes on there, although
+/// the time for its answer is not over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     let Some(mut cluster) = Cluster::start(1, Replication::Asynchronous).expect("starts") else {
@@ -154,17 +180,11 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     backend.log_end(LOG, Purpose::Read).await.expect("answers");
     cluster.wait_for_standby(1).expect("caught up");
     cluster.server(0).freeze().expect("frozen");
-    let sent = Instant::now();
     let mut lost = author.clone();
     let answer = tokio::spawn(writer.submit(lost.batch(&*writer, &[draft("a", "T")])));
     cluster.promote(1).expect("promoted");
     let promoted = Instant::now();
     is_noticed(promoted, answer).await;
-    assert!(
-        sent.elapsed() < Duration::from_secs(10),
-        "before its time was over: {:?}",
-        sent.elapsed()
-    );
     // Nothing waits for the frozen host any more: neither a new connection nor the reads whose connections led there.
     let begun = Instant::now();
     let mut writer = backend.open_writer(LOG).await.expect("opens");
@@ -176,11 +196,8 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("a", "T")]).await
     ));
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begun.elapsed()
-    );
+    let bound = Duration::from_secs(2);
+    depth::in_time("all goes on beside a frozen host", begun.elapsed(), bound);
 }
 
 /// A primary lives, and its commits wait for a standby that is lost: no time-out of the database ends that wait. When
@@ -221,7 +238,7 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
     let proxy = FaultProxy::start(server.addr()).expect("listens");
-    let backend = open(&format!("{}&answer_timeout=5", proxy.url(&url))).await;
+    let backend = open(&format!("{}&answer_timeout=10", proxy.url(&url))).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
     assert!(is_committed(
@@ -239,11 +256,8 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     proxy.set_half_open(true);
     let silent = Instant::now();
     assert!(is_unknown(&last.await.expect("ends")));
-    assert!(
-        silent.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        silent.elapsed()
-    );
+    // Multiplied it would be 80 s.
+    assert!(silent.elapsed() < PATIENCE, "{:?}", silent.elapsed());
     assert!(
         silent.elapsed() > Duration::from_secs(1),
         "{:?}",
@@ -253,7 +267,8 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
 
 /// Statements that give up waiting again and again may wait for a commit that itself waits for a lost standby: the
 /// writer gives its host up. Each of the statements has a known outcome. That the other hosts then come first is for
-/// the tests of `hosts`: which of two hosts answers sooner, the machine decides.
+/// the tests of `hosts`: which of two hosts answers sooner, the machine decides. That a statement gives up waiting for
+/// a lock is for the tests of `faults`; here a trigger says so at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_repeated_lock_time_outs_the_host_is_given_up() {
     let Some(server) = shared() else { return };
@@ -261,27 +276,34 @@ async fn after_repeated_lock_time_outs_the_host_is_given_up() {
     let first = FaultProxy::start(server.addr()).expect("listens");
     let second = FaultProxy::start(server.addr()).expect("listens");
     let url = plain.replacen(&own, &format!("{},{}", first.addr(), second.addr()), 1);
-    // Statements wait for locks for less than half of this time: on a busy machine, too, the answer is there before it.
-    let backend = open(&format!("{url}&answer_timeout=5")).await;
+    let backend = open(&url).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let locker = direct(&plain).await;
-    let lock = "BEGIN; LOCK TABLE streams IN EXCLUSIVE MODE";
-    locker.batch_execute(lock).await.expect("locked");
+    let plant = "CREATE FUNCTION give_up() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN RAISE EXCEPTION 'canceled' USING ERRCODE = '55P03'; END $$;
+                 CREATE TRIGGER give_up BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.data = 'waits')
+                 EXECUTE FUNCTION give_up();";
+    direct(&plain)
+        .await
+        .batch_execute(plant)
+        .await
+        .expect("planted");
     let mut author = Author::default();
     for _ in 0..2 {
-        let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
+        let mut waits = draft("a", "T");
+        waits.data = "waits".into();
+        let batch = author.clone().batch(&*writer, &[waits]);
         let outcome = writer.submit(batch).await;
         assert!(matches!(outcome, BatchOutcome::Failed(_)), "{outcome:?}");
     }
-    locker.batch_execute("ROLLBACK").await.expect("released");
-    let begun = Instant::now();
-    let reason = loop {
-        let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
-        match writer.submit(batch).await {
-            BatchOutcome::Unknown(error) => break error.to_string(),
-            other => assert!(begun.elapsed() < Duration::from_secs(30), "{other:?}"),
+    let given_up = async {
+        loop {
+            let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
+            if let BatchOutcome::Unknown(error) = writer.submit(batch).await {
+                return error.to_string();
+            }
         }
     };
+    let reason = timeout(PATIENCE, given_up).await.expect("given up");
     assert!(
         reason.contains("statements repeatedly gave up waiting"),
         "{reason}"

@@ -22,7 +22,7 @@ use gesta_testkit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::{LOG, config, direct, open, store_url};
+use crate::common::{LOG, PATIENCE, config, direct, open, schema_of, store_url, until_row};
 
 const LOGS: u16 = 5;
 
@@ -156,14 +156,19 @@ async fn a_connection_that_opens_slowly_is_used_in_the_end() {
     let proxy = FaultProxy::start(server.addr()).expect("starts");
     let backend = open(&proxy.url(&url)).await;
     let registry = backend.registry().expect("shared");
-    proxy.set_round_trip(Duration::from_millis(150));
-    let limit = Duration::from_millis(300);
-    let mut given_up = 0;
-    while tokio::time::timeout(limit, registry.look()).await.is_err() {
-        given_up += 1;
-        assert!(given_up < 100, "it never opens");
+    let before = proxy.connections();
+    let callers = 5;
+    // Opening takes many round trips, so no caller that gives up this soon ever sees its end.
+    proxy.set_round_trip(Duration::from_millis(500));
+    for _ in 1..callers {
+        let look = tokio::time::timeout(Duration::from_millis(200), registry.look());
+        assert!(look.await.is_err(), "opened at once");
     }
-    assert!(given_up > 0, "opening takes longer than that");
+    let look = tokio::time::timeout(PATIENCE, registry.look()).await;
+    look.expect("it opens in the end").expect("looks");
+    // One of them, and what the backend opens meanwhile for other purposes.
+    let opened = proxy.connections() - before;
+    assert!(opened < callers, "each caller began anew: {opened}");
 }
 
 /// Schedule 27: a synchronous standby that hangs holds up claims, but no beats.
@@ -172,17 +177,14 @@ async fn beats_do_not_wait_for_standbys() {
     let Some(server) = Server::start_with(ServerConfig::default()).expect("starts") else {
         return;
     };
-    let (registry, _) = registry(&server).await;
+    let (registry, url) = registry(&server).await;
     let node = registry.join(&join(0, 5)).await.expect("joins");
-    lose_standby(&server, &*registry, node).await;
+    lose_standby(&url, &*registry, node).await;
     for number in 0..5 {
-        assert!(
-            registry
-                .beat(&beat(node, 5, number))
-                .await
-                .expect("answers")
-                .is_registered
-        );
+        let next = beat(node, 5, number);
+        let beaten = tokio::time::timeout(PATIENCE, registry.beat(&next)).await;
+        let look = beaten.expect("not held up").expect("answers");
+        assert!(look.is_registered);
     }
 }
 
@@ -194,16 +196,16 @@ async fn drains_and_deaths_do_not_make_beats_wait_for_standbys() {
     let Some(server) = Server::start_with(ServerConfig::default()).expect("starts") else {
         return;
     };
-    let (registry, _) = registry(&server).await;
+    let (registry, url) = registry(&server).await;
     let node = registry.join(&join(0, 5)).await.expect("joins");
     let dead = registry.join(&join(1, 9)).await.expect("joins");
-    lose_standby(&server, &*registry, node).await;
+    lose_standby(&url, &*registry, node).await;
     for (number, state) in (0..).zip([NodeState::Draining, NodeState::Up]) {
         let drain = registry.set_state(node, Generation(5), state);
-        let drained = tokio::time::timeout(STATEMENT, drain).await;
+        let drained = tokio::time::timeout(PATIENCE, drain).await;
         assert!(matches!(drained, Ok(Ok(true))), "{drained:?}");
         let next = beat(node, 5, number);
-        let beaten = tokio::time::timeout(STATEMENT, registry.beat(&next)).await;
+        let beaten = tokio::time::timeout(PATIENCE, registry.beat(&next)).await;
         let look = beaten.expect("not held up").expect("answers");
         assert!(look.is_registered);
     }
@@ -212,35 +214,31 @@ async fn drains_and_deaths_do_not_make_beats_wait_for_standbys() {
         generation: Generation(9),
         beat: 9,
     };
-    let declared = tokio::time::timeout(STATEMENT, registry.declare_dead(suspect)).await;
+    let declared = tokio::time::timeout(PATIENCE, registry.declare_dead(suspect)).await;
     assert!(matches!(declared, Ok(Ok(true))), "{declared:?}");
     let look = registry.look().await.expect("answers");
     assert!(look.node(dead).is_none());
 }
 
-/// No statement that waits for nothing takes so long.
-const STATEMENT: Duration = Duration::from_secs(10);
-
 /// From now on commits wait for a synchronous standby that is not there.
-async fn lose_standby(server: &Server, registry: &dyn Registry, node: NodeId) {
-    server
-        .execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-        .expect("set");
-    server.execute("SELECT pg_reload_conf()").expect("told");
+async fn lose_standby(url: &str, registry: &dyn Registry, node: NodeId) {
+    let client = direct(url).await;
+    let lose = "ALTER SYSTEM SET synchronous_standby_names = 'missing'";
+    client.batch_execute(lose).await.expect("set");
+    let tell = "SELECT pg_reload_conf()";
+    client.batch_execute(tell).await.expect("told");
     // The server takes the setting over a moment later; until then commits do not wait.
-    let mut epochs = 0..200;
-    let hangs = loop {
-        let epoch = epochs
-            .next()
-            .expect("a claim waits for the standby in the end");
-        let claims = [claim(0, node, 5, epoch)];
-        let limit = Duration::from_millis(500);
-        match tokio::time::timeout(limit, registry.claim(&claims)).await {
-            Ok(got) => assert_eq!(got.expect("answers"), [LOG]),
-            Err(silent) => break silent,
+    let claims = async {
+        for epoch in 0.. {
+            let got = registry.claim(&[claim(0, node, 5, epoch)]).await;
+            assert_eq!(got.expect("answers"), [LOG]);
         }
     };
-    println!("the claim hangs: {hangs}");
+    let hangs = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    tokio::select! {
+        () = claims => panic!("claims end"),
+        _ = until_row(&client, hangs) => {}
+    }
 }
 
 /// Goal: the moves that are kept for people are bounded.
@@ -325,7 +323,11 @@ async fn a_store_of_version_1_gets_its_leases() {
 #[tokio::test]
 async fn freezing_takes_the_leases_in_order() {
     let Some(server) = shared() else { return };
-    let (registry, url) = registry(server).await;
+    let (_, url) = registry(server).await;
+    // Sessions with a name of their own: other tests freeze leases, too.
+    let name = format!("freezing_{}", schema_of(&url));
+    let backend = open(&format!("{url}&application_name={name}")).await;
+    let registry = backend.registry().expect("shared");
     let (first, other) = (direct(&url).await, direct(&url).await);
     // The row of log 0 is the last one in the table now.
     let last = "UPDATE leases SET frozen = false WHERE log = 0";
@@ -333,18 +335,12 @@ async fn freezing_takes_the_leases_in_order() {
     let lock = "BEGIN; SELECT FROM leases WHERE log = 0 FOR UPDATE";
     first.batch_execute(lock).await.expect("locked");
     let mut freezing = registry.freeze(true);
+    let waiting = format!(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = '{name}' AND wait_event_type = 'Lock' \
+         AND query LIKE '-- Freezes%'"
+    );
     let waits = async {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                       AND wait_event_type = 'Lock' AND query LIKE '-- Freezes%'";
-        while other
-            .query_one(waiting, &[])
-            .await
-            .expect("counted")
-            .get::<_, i64>(0)
-            == 0
-        {
-            tokio::task::yield_now().await;
-        }
+        until_row(&other, &waiting).await;
         let free = "SELECT log FROM leases WHERE log > 0 FOR UPDATE SKIP LOCKED";
         other.query(free, &[]).await.expect("answers").len()
     };
@@ -403,21 +399,10 @@ async fn closing_closes_the_connections_of_the_registry() {
     let (outcome, ()) = tokio::join!(beating, backend.close());
     assert!(outcome.is_err());
     client.batch_execute("COMMIT").await.expect("unlocked");
-    let open = "SELECT count(*) FROM pg_stat_activity \
-                WHERE datname = current_database() AND application_name = 'gesta'";
-    let gone = async {
-        while client
-            .query_one(open, &[])
-            .await
-            .expect("counted")
-            .get::<_, i64>(0)
-            > 0
-        {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let gone = tokio::time::timeout(Duration::from_secs(20), gone).await;
-    gone.expect("all connections are closed while the registry is still held");
+    let none_is_open = "SELECT WHERE NOT EXISTS (SELECT FROM pg_stat_activity \
+                        WHERE datname = current_database() AND application_name = 'gesta')";
+    // All connections are closed while the registry is still held.
+    until_row(&client, none_is_open).await;
     drop(registry);
 }
 
@@ -449,9 +434,10 @@ impl Progress for Idle {
 async fn member(url: &str, number: usize) -> Membership {
     let options = Options {
         info: info(number),
+        // The time between beats is the usual one: a node must not look dead because the machine is busy.
         config: gesta_cluster::membership::Config {
-            beat_min: Duration::from_millis(500),
             settle: Duration::from_millis(500),
+            ..gesta_cluster::membership::Config::default()
         },
     };
     let registry = open(url).await.registry().expect("shared");
@@ -462,7 +448,7 @@ async fn member(url: &str, number: usize) -> Membership {
 async fn owns(member: &Membership, count: usize) {
     let mut changes = member.changes();
     let holds = changes.wait_for(|placement| placement.mine().count() == count);
-    let waited = tokio::time::timeout(Duration::from_secs(30), holds).await;
+    let waited = tokio::time::timeout(PATIENCE, holds).await;
     let has = waited.is_ok_and(|held| held.is_ok());
     assert!(has, "{count}: {:?}", member.placement());
 }
@@ -486,7 +472,7 @@ async fn shared_evenly(registry: &dyn Registry) -> Look {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(60), is_so).await;
+    let waited = tokio::time::timeout(PATIENCE, is_so).await;
     waited.expect("shared evenly")
 }
 
@@ -515,7 +501,7 @@ async fn nodes_share_the_logs_of_a_database_that_restarts() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), answers)
+    tokio::time::timeout(PATIENCE, answers)
         .await
         .expect("it is back");
     assert_eq!(
@@ -525,7 +511,7 @@ async fn nodes_share_the_logs_of_a_database_that_restarts() {
     );
     drop(two);
     owns(&one, usize::from(LOGS)).await;
-    one.leave(Duration::from_secs(2)).await;
+    one.leave(PATIENCE).await;
     assert!(
         registry
             .look()

@@ -1,15 +1,17 @@
 //! Making, refusing and migrating stores; rights; messages between processes.
 
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position};
-use gesta_pgtest::{Server, shared};
+use gesta_pgtest::{fresh_schema, shared};
 use gesta_postgres::{PostgresBackend, schema};
 use uuid::Uuid;
 
 use crate::common::{
-    Author, LOG, config, direct, draft, is_committed, open, store_url, until_heard,
+    Author, LOG, PATIENCE, config, direct, draft, is_committed, open, schema_of, store_url,
+    until_heard, until_told,
 };
 
 #[tokio::test]
@@ -152,7 +154,7 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
     let config_of = config(&url);
-    let (_, name) = url.split_once("?schema=").expect("has one");
+    let name = schema_of(&url);
     server
         .execute(&format!("CREATE ROLE {name}_app LOGIN"))
         .expect("made");
@@ -205,14 +207,17 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
 #[tokio::test]
 async fn a_database_of_another_encoding_is_refused() {
     let Some(server) = shared() else { return };
+    let latin = fresh_schema();
     server
-        .execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        .execute(&format!(
+            "CREATE DATABASE {latin} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+        ))
         .expect("made");
-    let error = PostgresBackend::open(config(&server.url_for("latin")))
+    let error = PostgresBackend::open(config(&server.url_for(&latin)))
         .await
         .expect_err("refused");
     assert!(error.to_string().contains("UTF8"), "{error}");
-    let error = PostgresBackend::open(config(&server.url_for("missing")))
+    let error = PostgresBackend::open(config(&server.url_for(&fresh_schema())))
         .await
         .expect_err("refused");
     assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
@@ -225,27 +230,28 @@ fn appended(position: u64) -> Signal {
     }
 }
 
+/// Waits until a listener is told that messages may have been lost.
+async fn is_interrupted(listener: &mut BoxStream<'static, Signal>) {
+    let told = async { while listener.next().await != Some(Signal::Interrupted) {} };
+    tokio::time::timeout(PATIENCE, told).await.expect("told");
+}
+
 #[tokio::test]
 async fn messages_reach_the_others_and_interruptions_are_told() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
-    let (_, schema) = url.split_once("?schema=").expect("has one");
     // Sessions with a name of their own: the sessions of other tests are not ended with them.
-    let named = format!("{url}&application_name=messages_{schema}");
+    let name = format!("messages_{}", schema_of(&url));
+    let named = format!("{url}&application_name={name}");
     let (one, other) = (open(&named).await, open(&named).await);
     let (mut at_one, mut at_other) = (one.signals(), other.signals());
     until_heard(&one, &mut at_other).await;
     for position in 1..=100 {
         one.send_signal(appended(position)).await;
     }
-    let mut count = 0;
-    loop {
-        let signal = at_other.next().await.expect("endless");
-        count += usize::from(matches!(signal, Signal::Appended { .. }));
-        if signal == appended(100) {
-            break;
-        }
-    }
+    let arrived = until_told(&one, appended(100), &mut at_other).await;
+    let about_appends = |signal: &&Signal| matches!(signal, Signal::Appended { .. });
+    let count = arrived.iter().filter(about_appends).count();
     assert!(count < 20, "merged, not {count} messages");
     let go_on = Signal::GiveWay {
         log: LOG,
@@ -253,33 +259,26 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         needed: std::time::Duration::ZERO,
         waited: std::time::Duration::ZERO,
     };
-    other.send_signal(go_on).await;
-    loop {
-        let signal = at_one.next().await.expect("endless");
-        assert!(
-            matches!(signal, Signal::Interrupted) || signal == go_on,
-            "our own came back: {signal:?}"
-        );
-        if signal == go_on {
-            break;
-        }
-    }
+    let arrived = until_told(&other, go_on, &mut at_one).await;
+    assert!(
+        arrived.iter().all(|signal| *signal == Signal::Interrupted),
+        "our own came back: {arrived:?}"
+    );
     let client = direct(&url).await;
     let end = format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'messages_{schema}'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}'"
     );
     client.batch_execute(&end).await.expect("ended");
-    while at_one.next().await != Some(Signal::Interrupted) {}
-    while at_other.next().await != Some(Signal::Interrupted) {}
-    one.send_signal(appended(200)).await;
-    while at_other.next().await != Some(appended(200)) {}
+    is_interrupted(&mut at_one).await;
+    is_interrupted(&mut at_other).await;
+    until_told(&one, appended(200), &mut at_other).await;
 }
 
-/// What `pg_dump` says of a schema.
-fn dump(server: &Server, schema: &str) -> Vec<u8> {
+/// What `pg_dump` says of a schema in the database at this URL.
+fn dump(database: &str, schema: &str) -> Vec<u8> {
     let programs = gesta_pgtest::find_binaries().expect("found before");
     let dump = std::process::Command::new(programs.join("pg_dump"))
-        .args(["--schema", schema, "--dbname", &server.url()])
+        .args(["--schema", schema, "--dbname", database])
         .output()
         .expect("runs");
     assert!(
@@ -310,7 +309,11 @@ fn restore(url: &str, dump: &[u8]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_is_restored_into_a_new_life() {
     let Some(server) = shared() else { return };
-    let url = store_url(server);
+    // Databases of its own: `pg_dump` reads the catalog of the whole database, which other tests change meanwhile.
+    let made = || server.create_database(&fresh_schema()).expect("made");
+    let (database, restored_database) = (made(), made());
+    let schema_name = fresh_schema();
+    let url = format!("{database}?schema={schema_name}");
     let backend = open(&url).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
@@ -321,15 +324,13 @@ async fn a_dump_is_restored_into_a_new_life() {
             .append(&mut *writer, &[tagged, draft("b", "T")])
             .await
     ));
-    let (_, schema_name) = url.split_once("?schema=").expect("has one");
-    let dump = dump(server, schema_name);
+    let dump = dump(&database, &schema_name);
     // Appended after the backup: lost by the restore.
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("a", "T")]).await
     ));
-    server.create_database("restored").expect("made");
-    restore(&server.url_for("restored"), &dump);
-    let restored_url = url.replace("/postgres?", "/restored?");
+    restore(&restored_database, &dump);
+    let restored_url = format!("{restored_database}?schema={schema_name}");
     let old = backend.history().incarnation;
     let new = schema::new_incarnation(&config(&restored_url))
         .await

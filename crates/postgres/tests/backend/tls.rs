@@ -4,7 +4,7 @@ use gesta_core::backend::Backend;
 use gesta_pgtest::{Auth, Server, ServerConfig, fresh_schema};
 use gesta_postgres::PostgresBackend;
 
-use crate::common::{LOG, config};
+use crate::common::{LOG, config, until_row};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tls");
 
@@ -40,16 +40,9 @@ async fn is_encrypted(backend: PostgresBackend, server: &Server) -> Option<bool>
     let end =
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gesta'";
     client.batch_execute(end).await.expect("ended");
-    let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gesta'";
-    while client
-        .query_one(left, &[])
-        .await
-        .expect("reads")
-        .get::<_, i64>(0)
-        > 0
-    {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    let none_is_left = "SELECT WHERE NOT EXISTS
+                        (SELECT FROM pg_stat_activity WHERE application_name = 'gesta')";
+    until_row(&client, none_is_left).await;
     found
 }
 

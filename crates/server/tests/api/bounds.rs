@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::{AllPage, EventStore, ReadAll};
@@ -12,6 +12,9 @@ use gesta_testkit::{Around, Outer};
 
 use crate::client::{Server, config, soon};
 use crate::gated::GatedStore;
+
+/// The time after the server is told to stop in which one more request of an idle connection is answered.
+const LAST_REQUEST_MAX: Duration = Duration::from_millis(500);
 
 const APPEND: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 
@@ -122,9 +125,11 @@ async fn subscriptions_and_connections_beyond_the_maximum_are_overload() {
         loop {
             second.received.clear();
             second.say(subscribe).await;
-            second.until("}\n\n").await;
-            if second.received.contains("caught_up") {
-                return;
+            while !second.received.contains("overloaded") {
+                if second.received.contains("caught_up") {
+                    return;
+                }
+                assert!(second.more().await, "{}", second.received);
             }
         }
     })
@@ -369,15 +374,22 @@ async fn stopping_lets_running_requests_finish_and_takes_no_more() {
 
 /// What happened: a request that met the closing of its idle connection on the way had no answer, though nothing was
 /// wrong with it. Now it is answered, and the answer says that the connection ends.
+///
+/// It is answered if it comes within half a second. If this machine has stood still for longer, that is tried again.
 #[tokio::test]
 async fn stopping_answers_one_more_request_of_an_idle_connection() {
+    soon(async { while !is_one_more_request_answered().await {} }).await;
+}
+
+/// Stops a server, then asks on two of its idle connections. Returns false if they were closed late enough.
+async fn is_one_more_request_answered() -> bool {
     let server = Server::with(config(), GatedStore::new()).await;
     let question = "GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut idle = server.raw(question).await;
     idle.until("live").await;
     // Accepted by the system, and perhaps not by the server yet.
     let mut fresh = server.raw("").await;
-    let handle = server.handle.clone();
+    let (handle, begun) = (server.handle.clone(), Instant::now());
     let stopping = tokio::spawn(async move { handle.shutdown().await });
     while tokio::net::TcpStream::connect(server.handle.local_addr())
         .await
@@ -388,12 +400,14 @@ async fn stopping_answers_one_more_request_of_an_idle_connection() {
     }
     for connection in [idle, fresh] {
         let answer = connection.rest().await;
-        assert!(
-            answer.trim_end().ends_with('}') && answer.contains("connection: close"),
-            "{answer}"
-        );
+        let is_answered = answer.trim_end().ends_with('}') && answer.contains("connection: close");
+        if !is_answered {
+            assert!(begun.elapsed() >= LAST_REQUEST_MAX, "{answer}");
+            return false;
+        }
     }
     soon(stopping).await.expect("stopped");
+    true
 }
 
 /// Goal: a supervisor that waits for ten seconds, as most do, sees the server end by itself.

@@ -276,11 +276,7 @@ async fn http_2_is_spoken_on_the_same_port() {
         (answer.status().as_u16(), answer.version()),
         (200, hyper::Version::HTTP_2)
     );
-    let body = answer
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
+    let body = soon(answer.into_body().collect()).await;
+    let body = body.expect("a body").to_bytes();
     assert_eq!(body, "{\"status\":\"ready\"}");
 }

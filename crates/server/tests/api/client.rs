@@ -1,6 +1,7 @@
 //! Starts a server for a test, and makes the calls of tests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::EventStore;
 use gesta_memory::MemoryStore;
@@ -15,9 +16,15 @@ use serde_json::Value;
 
 pub(crate) use crate::raw::{Raw, soon};
 
+/// A configuration in which nothing is too slow, also if this machine stands still for a while.
 pub(crate) fn config() -> Config {
     Config {
         listen: ([127, 0, 0, 1], 0).into(),
+        handshake_max: Duration::from_secs(60),
+        head_read_max: Duration::from_secs(60),
+        write_stall_max: Duration::from_secs(600),
+        slow_reader_window: Duration::from_secs(600),
+        shutdown_grace: Duration::from_secs(30),
         ..Config::default()
     }
 }

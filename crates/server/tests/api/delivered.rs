@@ -5,7 +5,7 @@ use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
 use gesta_groups::{GroupId, Settings, Source};
 use serde_json::{Value, json};
 
-use crate::access::world::{World, basic};
+use crate::access::world::{World, access_config, basic};
 use crate::client::{Raw, Server, soon};
 use crate::groups::{consume, data, deliveries};
 
@@ -164,7 +164,7 @@ async fn a_group_on_a_virtual_stream_names_no_hidden_stream() {
 async fn deliveries_count_for_the_user() {
     let of = gesta_access::Config {
         user_bytes_per_second: 100,
-        ..gesta_access::Config::default()
+        ..access_config()
     };
     let world = World::new_with(of).await;
     let event = EventData::json(

@@ -166,7 +166,7 @@ async fn server_with_exact_group() -> Server {
     let server = Server::start().await;
     let settings = json!({"settings": {
         "checkpoint_after_ms": 0, "min_checkpoint_count": 1, "max_checkpoint_count": 1,
-        "extra_statistics": true,
+        "extra_statistics": true, "message_timeout_ms": 600_000,
     }});
     call(&server, "PUT", GROUP, settings).await;
     server
@@ -190,7 +190,16 @@ async fn consumers_share_events_and_are_shown() {
         Some(20_000)
     );
 
-    let info = server.get(GROUP).await.json();
+    // The group reads the fifth event on its own.
+    let info = soon(async {
+        loop {
+            let info = server.get(GROUP).await.json();
+            if info["running"]["waiting"] == 1 {
+                return info;
+            }
+        }
+    })
+    .await;
     let running = &info["running"];
     assert_eq!(
         (&running["in_flight"], &running["waiting"]),
@@ -200,7 +209,7 @@ async fn consumers_share_events_and_are_shown() {
     assert_eq!(running["consumers"][1]["consumer"], json!(two));
 
     // A server that stops tells its consumers.
-    server.handle.shutdown().await;
+    soon(server.handle.shutdown()).await;
     assert!(first.rest().await.contains("event: error"));
 }
 

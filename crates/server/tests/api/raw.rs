@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Longest time that a test waits for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits for `what`, with a deadline.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -60,11 +60,9 @@ impl Raw {
         self.received[9..12].parse().expect("a status")
     }
 
+    /// Sends bytes. Whether the server has closed the connection, reading shows.
     pub(crate) async fn say(&mut self, bytes: &str) {
-        self.socket
-            .write_all(bytes.as_bytes())
-            .await
-            .expect("written");
+        let _ = soon(self.socket.write_all(bytes.as_bytes())).await;
     }
 
     /// Reads more bytes; returns false at the end.
@@ -82,18 +80,21 @@ impl Raw {
 
     /// Reads until this text has come.
     pub(crate) async fn until(&mut self, text: &str) {
-        while !self.received.contains(text) {
-            assert!(
-                self.more().await,
-                "ended before {text:?}: {}",
-                self.received
-            );
-        }
+        let come = async {
+            while !self.received.contains(text) {
+                assert!(
+                    self.more().await,
+                    "ended before {text:?}: {}",
+                    self.received
+                );
+            }
+        };
+        soon(come).await;
     }
 
     /// Reads until the server closes.
     pub(crate) async fn rest(mut self) -> String {
-        while self.more().await {}
+        soon(async { while self.more().await {} }).await;
         self.received
     }
 }

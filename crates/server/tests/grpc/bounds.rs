@@ -17,6 +17,7 @@ use prost::Message;
 
 use crate::claims::{BATCHES, batch, proposed};
 use crate::client::Client;
+use crate::connection::soon;
 use crate::requests::{APPEND, GROUPS, READ, appending, consuming, following, reading};
 
 async fn with(config: Config) -> Client {
@@ -29,14 +30,17 @@ async fn has_arrived(client: &Client, bytes: usize) {
     let mut figures = client.open(path, &[]).await;
     figures.send(&StatsReq::default()).await;
     figures.close();
-    loop {
-        let message = figures.next().await.expect("figures");
-        let figures = StatsResp::decode(message).expect("figures").stats;
-        let held = figures["gesta-bytes-in-flight"].parse::<usize>();
-        if held.expect("a number") >= bytes {
-            return;
+    soon(async {
+        loop {
+            let message = figures.next().await.expect("figures");
+            let figures = StatsResp::decode(message).expect("figures").stats;
+            let held = figures["gesta-bytes-in-flight"].parse::<usize>();
+            if held.expect("a number") >= bytes {
+                return;
+            }
         }
-    }
+    })
+    .await;
 }
 
 /// Goal: messages that arrive count against the bytes in flight, also if they never become whole, and are given back.
@@ -54,21 +58,27 @@ async fn what_arrives_is_counted_and_given_back() {
     half.send_bytes(Bytes::from(whole).slice(..600_000)).await;
     has_arrived(&client, 600_000).await;
     // Now there is no room for another one, until the first is given up.
-    let refused = loop {
-        let ended = client.call(APPEND, &appending("cart-2", 500_000)).await;
-        if ended.code != 0 {
-            break ended;
+    let refused = soon(async {
+        loop {
+            let ended = client.call(APPEND, &appending("cart-2", 500_000)).await;
+            if ended.code != 0 {
+                return ended;
+            }
         }
-    };
+    })
+    .await;
     assert_eq!(refused.code, 14, "{}", refused.message());
     assert!(refused.message().starts_with("Server Is Too Busy"));
     drop(half);
-    while client
-        .call(APPEND, &appending("cart-2", 500_000))
-        .await
-        .code
-        != 0
-    {}
+    soon(async {
+        loop {
+            let ended = client.call(APPEND, &appending("cart-2", 500_000)).await;
+            if ended.code == 0 {
+                return;
+            }
+        }
+    })
+    .await;
 }
 
 /// One batch for which there was no room ended the call, and with it all batches that its client had under way. Goal:
@@ -170,7 +180,7 @@ async fn calls_without_an_end_take_places_of_their_own() {
     let none: &[gesta_grpc::messages::streams::BatchAppendReq] = &[];
     assert_eq!(client.call(batches, none).await.code, 14);
     drop(first);
-    while client.call(batches, none).await.code != 0 {}
+    soon(async { while client.call(batches, none).await.code != 0 {} }).await;
 }
 
 /// Goal: a server that stops tells the calls without an end, so that their clients look for another one.
@@ -189,7 +199,7 @@ async fn a_server_that_stops_says_so() {
         (ended.code, ended.message().as_str()),
         (14, "the server is stopping")
     );
-    stopping.await.expect("it stops");
+    soon(stopping).await.expect("it stops");
 }
 
 /// Goal: frames that break the rules are refused by their heads, before any of their bytes are waited for.

@@ -30,7 +30,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use crate::client::Client;
-use crate::connection::Ended;
+use crate::connection::{Ended, soon};
 use crate::requests::{APPEND, appending, bytes_of, identifier};
 
 pub(crate) const BATCHES: &str = "/event_store.client.streams.Streams/BatchAppend";
@@ -331,15 +331,29 @@ async fn refusals_before_a_call_have_details_too() {
         let info = ErrorInfo::decode(status.details[0].value.as_slice()).expect("a message");
         (ended.code, info.reason)
     };
-    let waiting = client.open(RECORDS, &[("grpc-timeout", "1S")]).await;
+    let waiting = client.open(RECORDS, &[]).await;
     // The first call has the only place once it has come.
-    let refused = loop {
-        let ended = client.call(SESSION, &[Empty {}]).await;
-        if ended.code == 14 {
-            break ended;
+    let refused = soon(async {
+        loop {
+            let ended = client.call(SESSION, &[Empty {}]).await;
+            if ended.code == 14 {
+                return ended;
+            }
         }
-    };
+    })
+    .await;
     assert_eq!(reason(&refused), (14, "SERVER_OVERLOADED".to_owned()));
-    let late = waiting.end().await;
+    drop(waiting);
+    // Its place is free a moment later.
+    let late = soon(async {
+        loop {
+            let call = client.open(RECORDS, &[("grpc-timeout", "1S")]).await;
+            let ended = call.end().await;
+            if ended.code != 14 {
+                return ended;
+            }
+        }
+    })
+    .await;
     assert_eq!(reason(&late), (4, "OPERATION_TIMEOUT".to_owned()));
 }

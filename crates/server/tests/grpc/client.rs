@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::EventStore;
 use gesta_memory::MemoryStore;
@@ -26,7 +27,12 @@ impl Deref for Client {
 impl Client {
     /// Starts a new server over an empty store, and connects to it.
     pub(crate) async fn start() -> Self {
-        Self::with(Config::default(), Arc::new(MemoryStore::new())).await
+        let config = Config {
+            // What is being answered when the server stops is answered, also if this machine stands still for a while.
+            shutdown_grace: Duration::from_secs(30),
+            ..Config::default()
+        };
+        Self::with(config, Arc::new(MemoryStore::new())).await
     }
 
     pub(crate) async fn with(config: Config, store: Arc<dyn EventStore>) -> Self {

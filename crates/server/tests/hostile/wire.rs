@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::generate::{Attempt, Expect};
 
 /// Longest time that an answer may take.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_secs(120);
 
 /// How long a client waits before it gives up a request that was never whole.
 const PATIENCE: Duration = Duration::from_millis(20);

@@ -8,9 +8,17 @@ use gesta_postgres::{Config, PostgresBackend, schema};
 use gesta_several::{DatabasePart, Several};
 use gesta_store::Store;
 
-/// The configuration of one database.
+/// The configuration of one database. The times that the URL does not name are long, so that no busy machine exceeds
+/// them.
 pub(crate) fn config(url: &str) -> Config {
-    let mut config = Config::parse(url).expect("valid");
+    let mut url = url.to_owned();
+    for option in ["answer_timeout", "connect_timeout"] {
+        if !url.contains(option) {
+            let mark = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{mark}{option}=60"));
+        }
+    }
+    let mut config = Config::parse(&url).expect("valid");
     config.is_part = true;
     config.must_exist = true;
     config
@@ -38,21 +46,20 @@ pub(crate) async fn create(urls: &[String], logs: u16) -> Vec<MapCopy> {
 }
 
 /// Opens one database.
-pub(crate) async fn part(url: &str) -> DatabasePart {
-    let backend = PostgresBackend::open(config(url)).await.expect("opens");
-    let backend = Arc::new(backend);
-    DatabasePart {
+pub(crate) async fn part(url: &str) -> Result<DatabasePart> {
+    let backend = Arc::new(PostgresBackend::open(config(url)).await?);
+    Ok(DatabasePart {
         copy: backend.map(),
         backend: backend.clone(),
         keeper: backend,
-    }
+    })
 }
 
 /// Puts databases together.
 pub(crate) async fn several(urls: &[String]) -> Result<Several> {
     let mut parts = Vec::new();
     for url in urls {
-        parts.push(part(url).await);
+        parts.push(part(url).await?);
     }
     Several::open(&parts).await
 }

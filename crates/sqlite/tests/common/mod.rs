@@ -158,13 +158,21 @@ pub(crate) fn open(path: &Path) -> SqliteBackend {
     }
 }
 
-/// Tries to open a store. A process that another test of this program is just starting holds, for a moment, all files
-/// that this one had open, the lock of a store that was closed meanwhile among them: that is waited for.
+/// Tries to open a store, as [`until_unlocked`] does.
 pub(crate) fn try_open(path: &Path) -> gesta_core::Result<SqliteBackend> {
+    until_unlocked(|| SqliteBackend::open(SqliteConfig::file(path)))
+}
+
+/// Does what needs the lock of a store. A process that another test of this program is just starting holds, for a
+/// moment, all files that this one had open, the lock of a store that was closed meanwhile among them: that is waited
+/// for, a minute at most.
+pub(crate) fn until_unlocked<T>(
+    mut attempt: impl FnMut() -> gesta_core::Result<T>,
+) -> gesta_core::Result<T> {
     let begun = std::time::Instant::now();
     loop {
-        match SqliteBackend::open(SqliteConfig::file(path)) {
-            Err(error) if begun.elapsed().as_secs() < 10 && is_locked(&error) => {
+        match attempt() {
+            Err(error) if begun.elapsed().as_secs() < 60 && is_locked(&error) => {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             tried => return tried,

@@ -83,15 +83,21 @@ pub async fn next(subscription: &mut Subscription) -> Result<SubscriptionMessage
     message.expect("not ended")
 }
 
+/// The next event, soon; other messages are skipped.
+pub async fn next_event(subscription: &mut Subscription) -> SharedEvent {
+    loop {
+        let message = next(subscription).await.expect("going on");
+        if let SubscriptionMessage::Event { event, .. } = message {
+            return event;
+        }
+    }
+}
+
 /// Positions of the next `count` events; other messages are skipped.
 pub async fn positions(subscription: &mut Subscription, count: usize) -> Vec<u64> {
     let mut positions = Vec::new();
     while positions.len() < count {
-        if let SubscriptionMessage::Event { event, .. } =
-            next(subscription).await.expect("going on")
-        {
-            positions.push(event.position.0);
-        }
+        positions.push(next_event(subscription).await.position.0);
     }
     positions
 }

@@ -1,10 +1,13 @@
 //! A factory of stores without faults, since the stores of fault tests must keep the contract themselves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{Clock, SystemClock};
+use gesta_store::{Config, Store};
 
+use super::store::FaultyStore;
 use super::world::World;
 use crate::factory::{StoreFactory, TestStore};
 
@@ -22,7 +25,14 @@ impl WorldFactory {
     }
 
     fn open(world: &Arc<World>) -> TestStore {
-        TestStore::owned(world.store().share(), Arc::clone(world) as _)
+        TestStore::owned(Self::store(world), Arc::clone(world) as _)
+    }
+
+    fn store(world: &Arc<World>) -> Arc<Store> {
+        let mut config = Config::default();
+        // A reader of a virtual stream must not give up because the machine stands still.
+        config.virtual_streams.wait_max = Duration::from_secs(600);
+        FaultyStore::on(world, config).share()
     }
 }
 
@@ -49,7 +59,7 @@ impl StoreFactory for WorldFactory {
             return None;
         }
         let world = World::with_clock(self.logs, Arc::new(SystemClock));
-        let store = world.store().share();
+        let store = Self::store(&world);
         store.switch_virtual_streams(true).await.expect("switched");
         Some(TestStore::owned(store, world as _))
     }

@@ -52,19 +52,3 @@ impl Random {
         Duration::from_millis(self.number() % millis.saturating_add(1).max(1))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_gives_one_sequence() {
-        let (mut a, mut b) = (Random::new(7), Random::new(7));
-        let numbers: Vec<u64> = (0..100).map(|_| a.number()).collect();
-        assert!(numbers.iter().all(|number| *number == b.number()));
-        let heads = (0..10_000).filter(|_| a.chance(0.25)).count();
-        assert!((2_300..2_700).contains(&heads), "{heads}");
-        assert_eq!(a.below(0), 0);
-        assert!((0..100).all(|_| a.below(3) < 3));
-    }
-}

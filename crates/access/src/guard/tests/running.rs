@@ -219,11 +219,11 @@ async fn tokens_end() {
     assert!(is_unauthenticated(world.bearer(&guess).await));
 }
 
-/// A clock of the time since some moment that a test moves.
+/// The time since some moment, in seconds. Only the test below moves it.
 static LATER: AtomicU64 = AtomicU64::new(0);
 
 fn moved_uptime() -> Duration {
-    gesta_core::uptime() + Duration::from_secs(LATER.load(Ordering::SeqCst))
+    Duration::from_secs(LATER.load(Ordering::SeqCst))
 }
 
 /// A store whose subscriptions can be broken.
@@ -347,7 +347,7 @@ async fn a_store_stays_closed_when_its_marker_is_gone() {
             .delete_stream(delete(names::MARKER, kind))
             .await
             .expect("deleted");
-        let again = World::over(Arc::clone(&world.store), Config::default()).await;
+        let again = World::over(Arc::clone(&world.store), config()).await;
         assert!(again.access.is_on(), "{kind:?}");
         assert!(write(&again.anonymous(), "a").await.is_err(), "{kind:?}");
     }
@@ -358,11 +358,11 @@ async fn a_store_stays_closed_when_its_marker_is_gone() {
         .set_stream_metadata(hidden)
         .await
         .expect("hidden");
-    let again = World::over(Arc::clone(&world.store), Config::default()).await;
+    let again = World::over(Arc::clone(&world.store), config()).await;
     assert!(again.access.is_on() && write(&again.anonymous(), "a").await.is_err());
     let config = Config {
         mode: Mode::On,
-        ..Config::default()
+        ..config()
     };
     let forced = World::over(Arc::new(MemoryStore::new()), config).await;
     assert!(
@@ -404,7 +404,7 @@ async fn secrets_are_not_shown() {
 async fn users_have_limits() {
     let config = Config {
         user_bytes_per_second: 100,
-        ..Config::default()
+        ..config()
     };
     let world = World::over(Arc::new(MemoryStore::new()), config).await;
     world.add("root", &["$admins"]).await.expect("added");

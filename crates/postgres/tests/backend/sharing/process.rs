@@ -11,7 +11,10 @@ use gesta_postgres::PostgresBackend;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::common::{Author, confirm_of, direct, draft, fresh_logs, is_committed, open};
+use crate::common::{
+    Author, PATIENCE, confirm_of, direct, draft, fresh_logs, is_committed, open, schema_of,
+    until_row,
+};
 
 pub(super) const LOGS: u16 = 4;
 
@@ -19,6 +22,7 @@ pub(super) const LOGS: u16 = 4;
 pub(super) struct Hold {
     pub(super) client: tokio_postgres::Client,
     pub(super) key: i64,
+    schema: String,
 }
 
 impl Hold {
@@ -41,7 +45,12 @@ impl Hold {
              SELECT pg_advisory_lock({key})"
         );
         client.batch_execute(&plant).await.expect("planted");
-        Self { client, key }
+        let schema = schema_of(url).to_owned();
+        Self {
+            client,
+            key,
+            schema,
+        }
     }
 
     /// Waits until a statement waits for its release.
@@ -55,27 +64,18 @@ impl Hold {
 
     /// Waits until an append to several logs waits for the transaction of another process.
     pub(super) async fn waits_for_a_rival(&self) {
-        let waits = "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
-                     WHERE NOT granted AND locktype = 'transactionid' AND query ~ '^-- (Stores batches of several|As insert_events_of_logs)'";
-        self.finds(waits).await;
+        let waits = format!(
+            "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+             WHERE NOT granted AND locktype = 'transactionid' AND application_name = '{}'
+             AND query ~ '^-- (Stores batches of several|As insert_events_of_logs)'",
+            self.schema
+        );
+        self.finds(&waits).await;
     }
 
     /// Waits until the query finds something.
     pub(super) async fn finds(&self, query: &str) {
-        let begun = Instant::now();
-        while self
-            .client
-            .query(query, &[])
-            .await
-            .expect("reads")
-            .is_empty()
-        {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "not found: {query}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_row(&self.client, query).await;
     }
 
     pub(super) async fn again(&self) {
@@ -122,7 +122,7 @@ impl Process {
             if sent.elapsed() < Duration::from_millis(1) {
                 return;
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is not near");
+            assert!(begun.elapsed() < PATIENCE, "it is not near");
         }
     }
 
@@ -208,7 +208,7 @@ pub(super) fn stream_of(log: usize) -> String {
 }
 
 pub(super) async fn ends<T>(task: JoinHandle<T>) -> T {
-    let ended = tokio::time::timeout(Duration::from_secs(30), task).await;
+    let ended = tokio::time::timeout(PATIENCE, task).await;
     ended.expect("ends in time").expect("does not panic")
 }
 

@@ -7,7 +7,7 @@ use gesta_access::{Accounts, Config as AccessConfig, NewToken, Scope};
 use gesta_core::{Clock, EventStore, SystemClock, Timestamp};
 use gesta_memory::MemoryStore;
 
-use super::world::{Moved, World, add};
+use super::world::{Moved, World, access_config, add};
 use crate::client::{config, soon};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -33,7 +33,7 @@ async fn what_runs_ends_when_its_token_expires() {
     let clock = Moved::default();
     let of = AccessConfig {
         clock: Arc::new(clock.clone()),
-        ..AccessConfig::default()
+        ..access_config()
     };
     let world = World::over(store, accounts, config(), of).await;
     world.seed("plan").await;

@@ -73,10 +73,19 @@ pub(crate) async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
     accounts.add_user(add).await.expect("added");
 }
 
+/// A configuration in which no time passes: the news of the accounts does not grow old because this machine stands
+/// still for a while, and what a user has read or written stays outstanding.
+pub(crate) fn access_config() -> AccessConfig {
+    AccessConfig {
+        uptime: || Duration::ZERO,
+        ..AccessConfig::default()
+    }
+}
+
 impl World {
     /// Starts a server over a store with an administrator, an operator, a user, and one of the group team.
     pub(crate) async fn new() -> Self {
-        Self::new_with(AccessConfig::default()).await
+        Self::new_with(access_config()).await
     }
 
     /// Starts the same server with other bounds.

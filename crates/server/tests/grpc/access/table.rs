@@ -19,6 +19,8 @@ async fn every_call_with_every_caller() {
     }
     world.set_metadata("open", "{}").await;
     world.set_metadata("team", OF_TEAM).await;
+    let of_team = || bytes_of(&reading(read_of("team")));
+    soon(async { while world.call(READ, &basic("user"), of_team()).await.0 != 7 {} }).await;
     for name in ["open", "team"] {
         let stream = StreamId::new(name).expect("valid");
         world.group(Source::Stream(stream)).await;

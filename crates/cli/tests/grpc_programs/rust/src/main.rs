@@ -19,6 +19,9 @@ use uuid::Uuid;
 
 type Checked = kurrentdb::Result<()>;
 
+/// However long a check takes, no event of a group comes again because of that.
+const NEVER: Duration = Duration::from_secs(3_600);
+
 fn connect(address: &str, scheme: &str) -> Client {
     let settings = format!("{scheme}://{address}?tls=false");
     Client::new(settings.parse().expect("settings")).expect("a client")
@@ -393,6 +396,7 @@ async fn groups(client: &Client) -> Checked {
         .await?;
     let options = PersistentSubscriptionOptions::default()
         .start_from(StreamPosition::Start)
+        .message_timeout(NEVER)
         .max_retry_count(1);
     client
         .create_persistent_subscription(stream.as_str(), group, &options)
@@ -484,10 +488,9 @@ async fn a_cut(client: &Client, through: &str, cutter: &str) -> Checked {
     client
         .append_to_stream(stream.as_str(), &Default::default(), events(10))
         .await?;
-    // Nothing comes again for the time that it took.
     let options = PersistentSubscriptionOptions::default()
         .start_from(StreamPosition::Start)
-        .message_timeout(Duration::from_secs(3_600));
+        .message_timeout(NEVER);
     client
         .create_persistent_subscription(stream.as_str(), group, &options)
         .await?;
@@ -516,15 +519,20 @@ async fn a_cut(client: &Client, through: &str, cutter: &str) -> Checked {
     assert!(consumer.next().await.is_err(), "the connection was cut");
     until(client, (&stream, group), |_, consumers| consumers == 0).await?;
     // The first call after a cut tells that the connection is gone.
-    let mut consumer = loop {
-        match own
-            .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
-            .await
-        {
-            Ok(consumer) => break consumer,
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+    let joined = async {
+        loop {
+            match own
+                .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
+                .await
+            {
+                Ok(consumer) => break consumer,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
         }
     };
+    let mut consumer = tokio::time::timeout(Duration::from_secs(60), joined)
+        .await
+        .expect("it is joined again");
     let mut rest = Vec::new();
     while rest.len() < 6 {
         let event = consumer.next().await?;

@@ -49,6 +49,12 @@ import java.util.concurrent.TimeUnit;
  * wrong.
  */
 public final class Check {
+    /** By default the client gives up after ten seconds, for which a machine may stand still. */
+    private static final String OPTIONS = "?tls=false&defaultDeadline=60000&keepAliveTimeout=60000";
+
+    /** Milliseconds: however long a check takes, no event of a group comes again because of that. */
+    private static final int NEVER = 3_600_000;
+
     private static KurrentDBClient client;
     private static KurrentDBPersistentSubscriptionsClient groups;
 
@@ -326,7 +332,10 @@ public final class Check {
     private static void aGroup() throws Exception {
         String stream = name("cart");
         client.appendToStream(stream, events(10)).get();
-        var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().maxRetryCount(1);
+        var settings = CreatePersistentSubscriptionToStreamOptions.get()
+                .fromStart()
+                .messageTimeoutInMs(NEVER)
+                .maxRetryCount(1);
         groups.createToStream(stream, "mail", settings).get();
         // This client has no exceptions of its own for a group that is there already, or not at all.
         fails(StatusRuntimeException.class, groups.createToStream(stream, "mail", settings));
@@ -402,11 +411,10 @@ public final class Check {
     private static void aCut(String through, String cutter) throws Exception {
         String stream = name("cart");
         client.appendToStream(stream, events(10)).get();
-        // Nothing comes again for the time that it took.
-        var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().messageTimeoutInMs(3_600_000);
+        var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().messageTimeoutInMs(NEVER);
         groups.createToStream(stream, "cut", settings).get();
         var own = KurrentDBPersistentSubscriptionsClient.create(
-                KurrentDBConnectionString.parseOrThrow("kurrentdb://" + through + "?tls=false"));
+                KurrentDBConnectionString.parseOrThrow("kurrentdb://" + through + OPTIONS));
         BlockingQueue<Integer> found = new LinkedBlockingQueue<>();
         CompletableFuture<Void> over = new CompletableFuture<>();
         own.subscribeToStream(stream, "cut", new PersistentSubscriptionListener() {
@@ -469,7 +477,7 @@ public final class Check {
 
     public static void main(String[] arguments) throws Exception {
         for (String scheme : List.of("kurrentdb", "kurrentdb+discover")) {
-            var settings = KurrentDBConnectionString.parseOrThrow(scheme + "://" + arguments[0] + "?tls=false");
+            var settings = KurrentDBConnectionString.parseOrThrow(scheme + "://" + arguments[0] + OPTIONS);
             client = KurrentDBClient.create(settings);
             groups = KurrentDBPersistentSubscriptionsClient.create(settings);
             check("expectedStates", Check::expectedStates);
