@@ -1,20 +1,17 @@
 //! The short forms of torture and fail-over: real processes that are hurt, and every promise checked.
+//!
+//! They run one after the other (`.config/nextest.toml`): fail-overs count the seconds, and torture uses all processors.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use gesta_pgtest::Patroni;
 use gesta_testkit::depth::{self, Depth};
 
-/// Commands run one after the other: fail-overs count the seconds, and torture uses all processors.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Runs the command; it must find that every promise was kept.
 fn promises_are_kept(arguments: &[&str]) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Path::new(env!("CARGO_BIN_EXE_gesta-lab"));
     let server = lab.with_file_name("gesta");
     assert!(

@@ -14,8 +14,8 @@ use std::process::{Output, Stdio};
 use std::time::Instant;
 
 use support::{
-    PATIENCE, Server, code, ended, gesta, output_of, patient, run_with_input, stderr, stdout,
-    succeed, url_of, wait_until,
+    PATIENCE, Server, Tries, code, ended, gesta, output_of, patient, run_with_input, stderr,
+    stdout, succeed, url_of, wait_until,
 };
 
 /// The code of a command to which the server says that nothing can be done.
@@ -38,12 +38,13 @@ fn token(store: &str, user: &str, more: &[&str]) -> String {
 /// Runs with these variables, and again while the server has no news of the accounts, as after the machine has stood
 /// still.
 fn with(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let begun = Instant::now();
+    let tries = Tries::of(format!("{arguments:?}"));
     loop {
         let output = output_of(gesta(arguments).envs(variables.iter().copied()));
-        if code(&output) != TRY_AGAIN || begun.elapsed() > PATIENCE {
+        if code(&output) != TRY_AGAIN {
             return output;
         }
+        std::thread::sleep(tries.pause_after(stderr(&output)));
     }
 }
 

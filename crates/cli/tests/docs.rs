@@ -216,18 +216,24 @@ fn commands_of_the_pages_run() {
     if !support::is_installed("curl") {
         return;
     }
-    let mut run = 0;
+    let (mut run, mut matches) = (0, [0; TIME_TO_CONSUME.len()]);
     for (path, text) in pages() {
         let says_so = text
             .lines()
             .take(5)
             .any(|line| line.contains("crates/cli/tests/docs.rs"));
         if says_so {
+            for block in blocks(&text, "sh") {
+                for (count, (page, _)) in matches.iter_mut().zip(TIME_TO_CONSUME) {
+                    *count += block.matches(page).count();
+                }
+            }
             run_page(&path, &text);
             run += 1;
         }
     }
     assert!(run > 0);
+    assert_eq!(matches, [1; TIME_TO_CONSUME.len()], "{TIME_TO_CONSUME:?}");
 }
 
 fn run_page(path: &Path, text: &str) {
@@ -289,14 +295,18 @@ fn run_page(path: &Path, text: &str) {
 }
 
 /// A page cuts a consumer off after a second, since it does not end by itself. Here it has a minute, and is cut off
-/// when the first delivery has come.
-fn with_time_to_consume(block: &str) -> String {
-    let (page, here) = ("curl -sN --max-time 1 ", "curl -sN --max-time 60 ");
-    let (all, first) = (
+/// when the first delivery has come: what stands on the page, once on all pages together, and what is run instead.
+const TIME_TO_CONSUME: [(&str, &str); 2] = [
+    ("curl -sN --max-time 1 ", "curl -sN --max-time 60 "),
+    (
         " > deliveries ",
         " | grep --max-count=1 '\"delivery\":' > deliveries ",
-    );
-    block.replace(page, here).replace(all, first)
+    ),
+];
+
+fn with_time_to_consume(block: &str) -> String {
+    let replaced = |block: String, (page, here): (&str, &str)| block.replace(page, here);
+    TIME_TO_CONSUME.into_iter().fold(block.to_owned(), replaced)
 }
 
 /// The blocks of a page in this language.

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use gesta_testkit::depth;
 use running::{Running, until};
 
+/// An answer that waits for nothing comes within this time, even if the machine stands still meanwhile.
+const AT_ONCE: Duration = Duration::from_secs(60);
+
 /// Status and body of the answer to these bytes.
 fn answer(server: &Running, request: &str) -> (u16, String) {
     let mut socket = server.connect();
@@ -145,7 +148,9 @@ fn the_openapi_document_says_what_names_may_be() {
 #[test]
 fn a_store_that_takes_no_more_is_not_ready_and_says_so_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let server = Running::with_small_files(directory.path(), 4 * 1024 * 1024);
+    // An append that waits for what cannot come waits for so long.
+    let variables = [("GESTA_APPEND_GIVE_UP_AFTER", "1h")];
+    let server = Running::with_small_files(directory.path(), 4 * 1024 * 1024, &variables);
     // A server that is asked while the machine stands still may say that it is not ready.
     until("the server is ready", || {
         status(&server.get("/health/ready")) == 200
@@ -159,8 +164,10 @@ fn a_store_that_takes_no_more_is_not_ready_and_says_so_at_once() {
     // The one that met the limit may be in doubt; those after it are not.
     assert!(matches!(refused, Some(503 | 504)), "{refused:?}");
     let begun = Instant::now();
-    assert_eq!(status(&server.post("/streams/a", &body)), 503);
+    let answer = server.post("/streams/a", &body);
     let took = begun.elapsed();
+    assert!(took < AT_ONCE, "{took:?}: {answer}");
+    assert_eq!(status(&answer), 503);
     depth::in_time("a full store says so", took, Duration::from_secs(5));
     let ready = server.get("/health/ready");
     assert_eq!(status(&ready), 503, "{ready}");

@@ -13,19 +13,21 @@ use std::process::Output;
 
 use gesta_pgtest::Server as Postgres;
 use serde_json::{Value, json};
-use support::{Server, code, patient, run, run_with_input, stderr, url_of, wait_until};
+use support::{Server, Tries, code, patient, run, run_with_input, stderr, url_of};
 
 /// The code of a command whose store does not answer in time, as on a machine that stands still: nothing was done.
 const TRY_AGAIN: i32 = 5;
 
 /// Runs the binary to its end, and again while it says that the store does not answer.
 fn answered(arguments: &[&str]) -> Output {
-    let mut output = None;
-    wait_until("the store answers", || {
-        let last = output.insert(run(arguments));
-        code(last) != TRY_AGAIN
-    });
-    output.unwrap()
+    let tries = Tries::of(format!("{arguments:?}"));
+    loop {
+        let output = run(arguments);
+        if code(&output) != TRY_AGAIN {
+            return output;
+        }
+        std::thread::sleep(tries.pause_after(stderr(&output)));
+    }
 }
 
 /// The same; it must succeed. Gives standard output.

@@ -188,7 +188,9 @@ impl Mover {
     ///
     /// # Errors
     /// `Unavailable` if a database does not answer, or another process moves logs of the store; `Unsupported` if
-    /// another log is being moved; `Corrupt` if the databases contradict each other.
+    /// another log is being moved, or this one to another database; `Corrupt` if the databases contradict each other.
+    /// If a mover that has died still stores its last step, this may be `Refused` (once the sessions of that mover have
+    /// ended, another mover goes on), or `Unsupported` because its move is announced late.
     ///
     /// # Cancel safety
     /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection

@@ -72,7 +72,7 @@ pub(crate) fn check(address: &str) -> Result<()> {
 }
 
 /// Refuses an address that another process has, as far as that can be told. In a restart at the same address this
-/// returns at once. If it cannot be told who listens there, this takes two beats.
+/// returns at once. If it cannot be told who listens there, this takes two beats at least.
 ///
 /// # Errors
 /// `InvalidArgument` if a node with this address is alive; the errors of the registry.
@@ -220,6 +220,17 @@ mod tests {
         registry.join(&join).await.expect("joins")
     }
 
+    /// Lets the node that has joined beat.
+    async fn beats(registry: &MemoryRegistry, node: NodeId, beat: i64) {
+        let beat = Beat {
+            node,
+            generation: Generation(7),
+            beat,
+            unreachable: Vec::new(),
+        };
+        registry.beat(&beat).await.expect("answers");
+    }
+
     async fn try_address(
         registry: &MemoryRegistry,
         own: &TcpListener,
@@ -316,18 +327,12 @@ mod tests {
         let node = joined(&registry, &there).await;
         let is_over = Arc::new(AtomicBool::new(false));
         let (beating, ends) = (Arc::clone(&registry), Arc::clone(&is_over));
-        let beats = tokio::spawn(async move {
+        let lives = tokio::spawn(async move {
             for beat in 2.. {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
-                let beat = Beat {
-                    node,
-                    generation: Generation(7),
-                    beat,
-                    unreachable: Vec::new(),
-                };
-                beating.beat(&beat).await.expect("answers");
+                beats(&beating, node, beat).await;
                 tokio::time::sleep(QUICK / 10).await;
             }
         });
@@ -335,9 +340,30 @@ mod tests {
         let error = error.expect_err("taken").to_string();
         assert!(error.contains("node 1, which is alive"), "{error}");
         is_over.store(true, Ordering::Relaxed);
-        beats.await.expect("ends");
+        lives.await.expect("ends");
         // It was killed, and something else listens there: a proxy, for example.
         let free = try_address(&registry, &own, &there, QUICK, CALL_WITHIN).await;
         assert!(free.is_ok(), "{free:?}");
+    }
+
+    /// What happened: two beats of time were waited for. Both processes stood still for so long (a machine that
+    /// sleeps), the node had not beaten yet when they went on, and it was taken for dead.
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_nobody_can_beat_does_not_count() {
+        let registry = MemoryRegistry::new(1);
+        let ((own, _), (_other, there)) = (listener().await, listener().await);
+        let node = joined(&registry, &there).await;
+        let trying = try_address(&registry, &own, &there, BRISK, CALL_WITHIN);
+        let stands_still = async {
+            // The call is over, and the first look for a beat is waited for.
+            tokio::time::sleep(CALL_WITHIN + BRISK / 8).await;
+            tokio::time::advance(BRISK * 3).await;
+            // That look finds no beat. The node beats before the second one.
+            tokio::time::sleep(BRISK / 8).await;
+            beats(&registry, node, 2).await;
+        };
+        let (free, ()) = tokio::join!(trying, stands_still);
+        let error = free.expect_err("taken").to_string();
+        assert!(error.contains("node 1, which is alive"), "{error}");
     }
 }

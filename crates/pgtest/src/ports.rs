@@ -4,8 +4,10 @@
 //! otherwise be given the port before the server has it, or while the server is started again. And no two processes are
 //! given the same port while both live: each port has a file that its process holds the lock of.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,8 +20,8 @@ const APART: u32 = 97;
 /// Where Linux tells which ports are for outgoing connections.
 const OUTGOING_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// The folder, among the temporary files, that has a file for each port that was given out.
-const LOCKS: &str = "gesta-test-ports";
+/// The folder that has a file for each port that was given out: one for all users and runs of this machine.
+const LOCKS: &str = "/tmp/gesta-test-ports";
 
 /// Returns a loopback address that nobody uses at this moment, another one at each call. While this process lives, no
 /// other process is given it by this function.
@@ -43,12 +45,16 @@ pub fn free_address() -> std::io::Result<SocketAddr> {
 
 /// Takes the lock of a port until this process ends. `false` if another process has it.
 ///
-/// Where no file can be made, every port counts as ours: two processes then seldom begin at neighbouring ports.
+/// Where no file can be made or opened, every port counts as ours: two processes then seldom begin at neighbouring ports.
 fn is_ours(port: u16) -> bool {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    let folder = std::env::temp_dir().join(LOCKS);
-    let _ = std::fs::create_dir_all(&folder);
-    let Ok(file) = File::create(folder.join(port.to_string())) else {
+    let folder = Path::new(LOCKS);
+    if std::fs::create_dir(folder).is_ok() {
+        // Files of other users are opened for reading, which is enough to lock them.
+        let _ = std::fs::set_permissions(folder, Permissions::from_mode(0o1777));
+    }
+    let path = folder.join(port.to_string());
+    let Ok(file) = File::open(&path).or_else(|_| File::create(&path)) else {
         return true;
     };
     let is_ours = file.try_lock().is_ok();

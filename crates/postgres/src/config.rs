@@ -65,6 +65,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(3);
 /// How long a statement of the registry of nodes may take.
 const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
+/// The shortest such time. Half of it must be a millisecond, for to PostgreSQL 0 means "no limit".
+const REGISTRY_TIMEOUT_MIN: Duration = Duration::from_millis(2);
+/// How old the settings of the server in `/info` may be.
+const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -99,8 +103,13 @@ pub struct Config {
     /// MiB.
     pub answer_timeout: Duration,
     /// How long a statement of the registry of nodes may take in the database. It may wait half of this time for a
-    /// lock. Nodes give up sooner, and a statement must have no effect long after that.
+    /// lock. Nodes give up sooner, and a statement must have no effect long after that. It is no option of the URL, and
+    /// at least two milliseconds.
     pub registry_timeout: Duration,
+    /// The time between two looks at the settings of the server and at the incarnation of the store. It is no option of
+    /// the URL; tests set it.
+    #[doc(hidden)]
+    pub settings_pause: Duration,
     /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
     /// Whether opening a store that does not exist is refused, instead of making it.
@@ -123,6 +132,7 @@ impl fmt::Debug for Config {
             .field("readers_max", &self.readers_max)
             .field("answer_timeout", &self.answer_timeout)
             .field("registry_timeout", &self.registry_timeout)
+            .field("settings_pause", &self.settings_pause)
             .field("logs_if_new", &self.logs_if_new)
             .field("must_exist", &self.must_exist)
             .field("is_part", &self.is_part)
@@ -169,6 +179,7 @@ impl Config {
             readers_max: 4,
             answer_timeout: Duration::from_secs(10),
             registry_timeout: REGISTRY_TIMEOUT,
+            settings_pause: SETTINGS_PAUSE,
             logs_if_new: 1,
             must_exist: false,
             is_part: false,
@@ -265,6 +276,19 @@ impl Config {
         if !has("tcp_user_timeout") {
             self.driver.tcp_user_timeout(self.answer_timeout);
         }
+    }
+
+    /// Checks what a caller can set beside the URL.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if statements of the registry had no limit.
+    pub(crate) fn check(&self) -> Result<()> {
+        let found = self.registry_timeout;
+        if found < REGISTRY_TIMEOUT_MIN {
+            let rule = format!("must be at least {REGISTRY_TIMEOUT_MIN:?}, found {found:?}");
+            return Err(Error::invalid("registry_timeout", rule));
+        }
+        Ok(())
     }
 
     /// Returns how long connecting to one host may take, with the start of the session.
@@ -467,6 +491,19 @@ mod tests {
             error.contains("shema") && error.contains("schema (name of"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn statements_of_the_registry_always_have_a_limit() {
+        let mut config = Config::parse("postgres://h/d").expect("valid");
+        assert!(config.check().is_ok());
+        for wrong in [Duration::ZERO, Duration::from_millis(1)] {
+            config.registry_timeout = wrong;
+            let error = config.check().expect_err("no limit").to_string();
+            assert!(error.contains("registry_timeout"), "{error}");
+        }
+        config.registry_timeout = REGISTRY_TIMEOUT_MIN;
+        assert!(config.check().is_ok());
     }
 
     #[test]

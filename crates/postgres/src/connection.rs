@@ -133,6 +133,7 @@ pub(crate) struct Settings {
 
 impl Connector {
     pub(crate) fn new(config: Config) -> Result<Self> {
+        config.check()?;
         let hosts = Arc::new(Hosts::new(&config)?);
         Ok(Self {
             config,

@@ -32,8 +32,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
 /// How long the other hosts may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);
-/// How old the settings in `/info` may be.
-const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
@@ -262,7 +260,7 @@ async fn look_at_hosts(host_watch: &HostWatch) -> String {
 /// what an idle server asks of the database.
 async fn look_at_settings(client: &Client, connector: &Connector, ledger: &Ledger) -> String {
     loop {
-        tokio::time::sleep(SETTINGS_PAUSE).await;
+        tokio::time::sleep(connector.config.settings_pause).await;
         let (settings, found) =
             match tokio::time::timeout(ANSWER_TIMEOUT, read_settings(client)).await {
                 Ok(Ok(found)) => found,

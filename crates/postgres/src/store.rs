@@ -57,7 +57,8 @@ impl PostgresBackend {
     ///
     /// # Errors
     /// `Unavailable` if no primary can be reached; `Schema` if the store is of another version, or is missing and must
-    /// exist; `Unsupported` if the server, its settings, our rights, or a pooler in between cannot keep the contract.
+    /// exist; `Unsupported` if the server, its settings, our rights, or a pooler in between cannot keep the contract;
+    /// `InvalidArgument` if the configuration breaks a rule.
     ///
     /// # Cancel safety
     /// If the future is dropped, a store that was to be made may have been made or not.

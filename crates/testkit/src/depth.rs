@@ -6,6 +6,9 @@
 
 use std::time::Duration;
 
+/// The quick form lets anything take as long as this.
+const QUICK_BOUND_MIN: Duration = Duration::from_secs(60);
+
 /// How much random tests try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
@@ -39,21 +42,18 @@ pub fn count<T>(quick: T, deep: T) -> T {
     }
 }
 
-/// Prints how long something took, as a line that `scripts/run-tests` keeps. The deep form also checks that it took no
-/// longer than `bound`.
+/// Prints how long something took, as a line that `scripts/run-tests` keeps. In the deep form it must have taken no longer
+/// than `bound`; in the quick form, no longer than a minute and ten times `bound`, whichever is longer.
 ///
-/// Why the quick form does not check it: it decides whether a change is merged, and a busy machine would decide that by
-/// chance.
+/// Why the quick form does not hold the bound: it decides whether a change is merged, and a busy machine would decide
+/// that by chance.
 ///
 /// # Panics
-/// If it took longer, in the deep form.
+/// If it took longer.
 pub fn in_time(what: &str, took: Duration, bound: Duration) {
     eprintln!("figure: {what}: {took:?}, bound {bound:?}");
-    let is_checked = Depth::from_environment() == Depth::Deep;
-    assert!(
-        !is_checked || took <= bound,
-        "{what}: {took:?} instead of {bound:?} at most"
-    );
+    let most = count(QUICK_BOUND_MIN.max(bound * 10), bound);
+    assert!(took <= most, "{what}: {took:?} instead of {most:?} at most");
 }
 
 /// Returns the seed that `GESTA_SEED` asks for, if it is set.

@@ -12,6 +12,7 @@ use gesta_client::{Config, HttpStore};
 use gesta_core::{Error, ErrorKind};
 use indicatif::ProgressBar;
 use serde_json::json;
+use tokio::signal::unix::Signal;
 
 use super::{admin, client, given_store, interrupts, is_server};
 use crate::args::{Backup, Global, Restore};
@@ -21,6 +22,8 @@ use crate::output::Output;
 
 /// The longest time in which a server makes a copy.
 const COPY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The text of the error of a copy that ends because its database is being closed.
+const STOPPED: &str = "the backup was stopped";
 
 pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) -> Outcome {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
@@ -33,19 +36,9 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
     } else {
         let database = Database::open(&url, &Options::default()).await;
         let database = database.map_err(|error| hint_at_server(error, &args.to))?;
-        let was_there = args.to.exists();
-        let done = tokio::select! {
-            done = database.backup(&args.to) => Some(done),
-            _ = stop.recv() => None,
-        };
-        // Closing waits until a copy that was stopped is removed.
+        let done = copy(&database, &args.to, &mut stop).await;
         database.close().await;
-        match done {
-            Some(done) => done?,
-            // The copy got its name before it could be stopped.
-            None if !was_there && args.to.exists() => {}
-            None => return Err(stopped(&args.to)),
-        }
+        done?;
     }
     let bytes = fs::metadata(&args.to)?.len();
     let file = args.to.display().to_string();
@@ -54,8 +47,29 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
     })
 }
 
+/// Copies the store. Ctrl-C stops the copy. The result is that of the copy itself: it may have got its name, or failed,
+/// before it could be stopped.
+async fn copy(database: &Database, to: &Path, stop: &mut Signal) -> Outcome {
+    let mut copying = std::pin::pin!(database.backup(to));
+    let ended = tokio::select! {
+        // The copy is polled first: it has begun when it is stopped, and closing the database waits for it.
+        biased;
+        ended = &mut copying => Some(ended),
+        _ = stop.recv() => None,
+    };
+    if let Some(ended) = ended {
+        return ended.map_err(Failure::from);
+    }
+    // Closing the database stops the copy, which then removes what it wrote.
+    let (ended, ()) = tokio::join!(copying, database.close());
+    ended.map_err(|error| match error.kind() {
+        ErrorKind::Unavailable(text) if text == STOPPED => stopped(to),
+        _ => error.into(),
+    })
+}
+
 fn stopped(to: &Path) -> Failure {
-    Failure::interrupted(format!("stopped; nothing is left at {}", to.display()))
+    Failure::interrupted(format!("stopped; no copy was made at {}", to.display()))
 }
 
 /// Adds to the error that a store which a server has open is copied through the server.

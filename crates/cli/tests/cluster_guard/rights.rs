@@ -9,7 +9,7 @@ use gesta_testkit::depth::in_time;
 use crate::connection::{Connection, Open};
 use crate::raw::{Raw, soon};
 use crate::requests::{GROUPS, READ, bytes_of, consuming, following, reading};
-use crate::support::PATIENCE;
+use crate::support::Tries;
 use crate::world::{World, basic, served};
 
 /// Every node follows a change within this time (`docs/operating/security.md`).
@@ -76,7 +76,7 @@ async fn opened(
     headers: &[(&str, &str)],
     (path, sent, then): (&str, Bytes, fn(&mut Open)),
 ) -> Open {
-    let begun = Instant::now();
+    let tries = Tries::of(path);
     loop {
         let mut open = connection.open(path, headers).await;
         open.send_bytes(sent.clone()).await;
@@ -85,8 +85,8 @@ async fn opened(
             return open;
         }
         let ended = open.end().await;
-        let may_try_again = ended.code == UNAVAILABLE && begun.elapsed() < PATIENCE;
-        assert!(may_try_again, "{} {}", ended.code, ended.message());
+        assert_eq!(ended.code, UNAVAILABLE, "{}", ended.message());
+        tokio::time::sleep(tries.pause_after(ended.message())).await;
     }
 }
 

@@ -1,7 +1,5 @@
 //! Every kind of call with every kind of caller, through the node that owns the log and through one that forwards.
 
-use std::time::Instant;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gesta_access::Scope;
@@ -10,7 +8,7 @@ use crate::connection::Connection;
 use crate::grpc_rows::{self, status};
 use crate::http_rows;
 use crate::requests::GROUPS;
-use crate::support::PATIENCE;
+use crate::support::Tries;
 use crate::world::{World, basic};
 
 /// What has no end is ended by this deadline; other calls have time.
@@ -79,12 +77,13 @@ async fn every_caller_over_grpc_through_every_node() {
                 let timeout = if expected == 4 { ENDLESS } else { TIMEOUT };
                 let bytes = sent(node * callers.len() + n);
                 let by = (authorization.as_str(), timeout);
-                let begun = Instant::now();
+                let tries = Tries::of(format!("{path} by {name} through {node}"));
                 let code = loop {
                     let code = status(&connection, &path, by, bytes.clone()).await;
-                    if code != UNAVAILABLE || begun.elapsed() > PATIENCE {
+                    if code != UNAVAILABLE {
                         break code;
                     }
+                    tokio::time::sleep(tries.pause_after(code)).await;
                 };
                 assert_eq!(code, expected, "{name} through {node}: {path} {bytes:?}");
             }

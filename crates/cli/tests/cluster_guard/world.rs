@@ -16,6 +16,7 @@ use gesta_groups::{Create, Error, GroupId, Settings, Source};
 
 use crate::nodes::{Node, Nodes};
 use crate::raw::{Raw, soon};
+use crate::support::Tries;
 
 const NODES: usize = 3;
 /// The status of an answer that nothing can be done.
@@ -37,11 +38,14 @@ fn password_of(name: &str) -> String {
 /// The outcome of a call, which is made again while nothing can be done: after the machine has stood still a node has
 /// no news of the accounts for a moment, and does not hear the owner.
 pub(crate) async fn served<T>(call: impl AsyncFn() -> gesta_core::Result<T>) -> T {
+    let tries = Tries::of("a call of the store");
     soon(async {
         loop {
             match call().await {
                 Ok(outcome) => return outcome,
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable(_)) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable(_)) => {
+                    tokio::time::sleep(tries.pause_after(error)).await;
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -130,12 +134,14 @@ impl World {
         authorization: &str,
         body: &str,
     ) -> Raw {
+        let tries = Tries::of(format!("{} {} through {node}", call.0, call.1));
         soon(async {
             loop {
                 let raw = Raw::call(self.address(node), call, authorization, body).await;
                 if raw.status() != UNAVAILABLE {
                     return raw;
                 }
+                tokio::time::sleep(tries.pause_after(UNAVAILABLE)).await;
             }
         })
         .await

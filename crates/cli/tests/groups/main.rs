@@ -158,10 +158,10 @@ async fn a_group_of_a_cluster_loses_nothing_when_its_node_is_killed() {
 
 /// Creates the group at the node that takes it.
 async fn runs_the_group_once_created(nodes: &Nodes) -> usize {
-    let mut taker = None;
+    let (mut taker, mut is_in_doubt) = (None, false);
     until("a node takes the group", async || {
         for (number, node) in nodes.all.iter().enumerate() {
-            if work::try_create(&node.store().groups()).await {
+            if work::try_create(&node.store().groups(), &mut is_in_doubt).await {
                 taker = Some(number);
                 return true;
             }

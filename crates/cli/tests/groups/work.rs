@@ -99,7 +99,9 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
         let which = [Which::Delivery(delivery.number)];
         let answered = match rng.random_range(0..1_000) {
             0..5 => return,
-            5..60 => consumer.nack(&which, Action::Retry, "not now").await,
+            // Also an event that was not answered for before may time out, until it is parked.
+            5..15 => continue,
+            15..60 => consumer.nack(&which, Action::Retry, "not now").await,
             60..80 => {
                 consumer
                     .nack(&which, Action::Park, "cannot be billed")
@@ -141,11 +143,16 @@ pub(crate) fn start(urls: &[String], seen: &Arc<Seen>, seed: u64) -> Vec<JoinHan
 }
 
 pub(crate) async fn create(groups: &HttpGroups) {
-    assert!(try_create(groups).await);
+    let mut is_in_doubt = false;
+    until("the group is created", async || {
+        try_create(groups, &mut is_in_doubt).await
+    })
+    .await;
 }
 
-/// Creates the group, if this server is to run it, and knows that it is.
-pub(crate) async fn try_create(groups: &HttpGroups) -> bool {
+/// Creates the group, if this server is to run it, and knows that it is. Notes whether the group may have been created
+/// though the answer was an error: then a later try may find it.
+pub(crate) async fn try_create(groups: &HttpGroups, is_in_doubt: &mut bool) -> bool {
     let create = Create {
         group: group(),
         settings: settings(),
@@ -154,7 +161,12 @@ pub(crate) async fn try_create(groups: &HttpGroups) -> bool {
     match groups.create(&create).await {
         Ok(_) => true,
         Err(Error::NotHere { .. }) => false,
-        Err(Error::Store(error)) if error.is_retryable() => false,
+        Err(Error::Exists(_)) if *is_in_doubt => true,
+        Err(Error::Store(error)) if error.is_retryable() => {
+            eprintln!("the group is created again: {error}");
+            *is_in_doubt = true;
+            false
+        }
         Err(error) => panic!("{error}"),
     }
 }

@@ -250,6 +250,7 @@ fn the_python_client_comes_over_tls_as_a_user() {
         .args(["alice", "password-of-alice"]);
     let output = output_of(&mut command);
     let (said, wrong) = (support::stdout(&output), support::stderr(&output));
+    eprint!("{wrong}");
     assert_eq!(said, "['item-added']\ndenied\nunauthenticated\n", "{wrong}");
     server.stop();
 }

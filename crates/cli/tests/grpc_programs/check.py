@@ -57,8 +57,10 @@ def read_virtual(client, stream, **options):
     while True:
         try:
             return read(client, stream, **options)
-        except exceptions.ServiceUnavailableError:
-            assert time.monotonic() < deadline
+        except exceptions.ServiceUnavailableError as error:
+            print(f"read again: {stream}: {error}", file=sys.stderr, flush=True)
+            assert time.monotonic() < deadline, f"never served: {stream}: {error}"
+            time.sleep(0.1)
 
 
 def expected_states(client):

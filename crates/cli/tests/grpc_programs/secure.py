@@ -18,8 +18,10 @@ def served(call):
     while True:
         try:
             return call()
-        except exceptions.ServiceUnavailableError:
-            assert time.monotonic() < deadline
+        except exceptions.ServiceUnavailableError as error:
+            print(f"called again: {error}", file=sys.stderr, flush=True)
+            assert time.monotonic() < deadline, f"never served: {error}"
+            time.sleep(0.1)
 
 
 with connect(password) as client:

@@ -45,10 +45,15 @@ impl Running {
         Self::spawn(command, directory)
     }
 
-    /// Starts a server whose files cannot grow beyond so many bytes.
+    /// Starts a server with these variables, whose files cannot grow beyond so many bytes.
     #[allow(dead_code, reason = "not every test has a use for it")]
-    pub(crate) fn with_small_files(directory: &Path, bytes_max: u64) -> Self {
+    pub(crate) fn with_small_files(
+        directory: &Path,
+        bytes_max: u64,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut command = Command::new("sh");
+        command.envs(variables.iter().copied());
         // A write beyond the limit fails, and does not end the process.
         let blocks = bytes_max / 512;
         let script = format!("trap '' XFSZ; ulimit -f {blocks} && exec \"$0\" \"$@\"");

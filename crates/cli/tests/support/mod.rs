@@ -178,6 +178,33 @@ pub(crate) fn is_installed_as(program: &str, version: &str) -> bool {
     is_installed
 }
 
+/// Pause between two tries of the same call.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The tries of a call that is made again while it says that nothing can be done, as after the machine has stood still.
+pub(crate) struct Tries {
+    what: String,
+    begun: Instant,
+}
+
+impl Tries {
+    pub(crate) fn of(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Prints why the last try failed, and returns the pause before the next one. Fails when the tries have lasted
+    /// longer than a machine that stands still for some seconds explains.
+    pub(crate) fn pause_after(&self, why: impl std::fmt::Display) -> Duration {
+        let (what, lasted) = (&self.what, self.begun.elapsed());
+        eprintln!("not served after {lasted:?}, and tried again: {what}: {why}");
+        assert!(lasted < PATIENCE, "never served: {what}: {why}");
+        PAUSE
+    }
+}
+
 /// Waits until something is so.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();

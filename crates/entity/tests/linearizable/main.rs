@@ -40,8 +40,7 @@ fn judge(seed: u64, plant: Plant, setting: Setting) -> Vec<check::Violation> {
 /// Plays a share of the histories.
 fn prove(share: u64, setting: Setting) {
     let seeds = match depth::seed_asked_for() {
-        Some(seed) if share == 0 => vec![seed],
-        Some(_) => Vec::new(),
+        Some(seed) => vec![seed],
         None => {
             let count: u64 = match setting {
                 Setting::Strangers => depth::count(1_000, 20_000),

@@ -90,7 +90,7 @@ pub(crate) async fn until_row(client: &tokio_postgres::Client, sql: &str) -> tok
     found.unwrap_or_else(|_| panic!("never a row: {sql}"))
 }
 
-/// Sends a message until it arrives: before both listen, messages may be lost.
+/// Waits until a message arrives, so that both listen from now on.
 pub(crate) async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<'static, Signal>) {
     let hello = Signal::GiveWay {
         log: LOG,
@@ -98,37 +98,42 @@ pub(crate) async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<
         needed: Duration::from_millis(50),
         waited: Duration::from_millis(3),
     };
-    until_told(one, hello, at_other).await;
+    until_told(one, &[hello], at_other).await;
 }
 
-/// Sends this message until it arrives, since messages are lost while a connection is made anew. Returns those that
-/// have arrived before it.
+/// Sends these messages once and waits for the last of them. Only when one of the two processes says that messages may
+/// have been lost is the last one sent again. Returns what has arrived before it.
 pub(crate) async fn until_told(
     one: &PostgresBackend,
-    message: Signal,
+    messages: &[Signal],
     at_other: &mut BoxStream<'static, Signal>,
 ) -> Vec<Signal> {
+    let mut at_one = one.signals();
+    for message in messages {
+        one.send_signal(*message).await;
+    }
+    let last = *messages.last().expect("a message");
     let mut before = Vec::new();
     let arrives = async {
         loop {
-            let next = at_other.next().await.expect("endless");
-            if next == message {
-                return;
+            let is_interrupted = tokio::select! {
+                next = at_other.next() => {
+                    let next = next.expect("endless");
+                    if next == last {
+                        return;
+                    }
+                    before.push(next);
+                    next == Signal::Interrupted
+                }
+                next = at_one.next() => next == Some(Signal::Interrupted),
+            };
+            if is_interrupted {
+                one.send_signal(last).await;
             }
-            before.push(next);
         }
-    };
-    let say = async {
-        loop {
-            one.send_signal(message).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let arrives = async {
-        tokio::select! { () = arrives => {} () = say => {} }
     };
     let arrived = tokio::time::timeout(PATIENCE, arrives).await;
-    arrived.unwrap_or_else(|_| panic!("never arrives: {message:?}"));
+    arrived.unwrap_or_else(|_| panic!("never arrives: {last:?}"));
     before
 }
 

@@ -41,7 +41,8 @@ async fn begun(backend: &PostgresBackend) -> (Box<dyn LogWriter>, Author) {
 /// The append that was under way to the old primary ends after another host was promoted, before its time is over, with
 /// an unknown outcome.
 async fn is_noticed(promoted: Instant, answer: JoinHandle<BatchOutcome>) {
-    let outcome = answer.await.expect("ends");
+    let answer = timeout(PATIENCE, answer).await;
+    let outcome = answer.expect("noticed in time").expect("ends");
     let BatchOutcome::Unknown(error) = &outcome else {
         panic!("{outcome:?}");
     };
@@ -175,7 +176,11 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     let silent = SilentHost::start().await.expect("listens");
     let (old, new) = (cluster.server(0).addr(), cluster.server(1).addr());
     let url = cluster.url_through(&[silent.addr(), old, new]);
-    let backend = open(&format!("{url}?schema={}", fresh_schema())).await;
+    // Every host has more time to answer than this test waits.
+    let times = "connect_timeout=600&answer_timeout=600";
+    let url = format!("{url}?schema={}&{times}", fresh_schema());
+    let opened = timeout(PATIENCE, open(&url)).await;
+    let backend = opened.expect("the primary is found");
     let (mut writer, mut author) = begun(&backend).await;
     backend.log_end(LOG, Purpose::Read).await.expect("answers");
     cluster.wait_for_standby(1).expect("caught up");
@@ -187,15 +192,15 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     is_noticed(promoted, answer).await;
     // Nothing waits for the frozen host any more: neither a new connection nor the reads whose connections led there.
     let begun = Instant::now();
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let end = backend
-        .log_end(LOG, Purpose::Append)
-        .await
-        .expect("answers");
-    assert_eq!(end.position, author.end.position);
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("a", "T")]).await
-    ));
+    let goes_on = async {
+        let mut writer = backend.open_writer(LOG).await.expect("opens");
+        let end = backend.log_end(LOG, Purpose::Append).await;
+        assert_eq!(end.expect("answers").position, author.end.position);
+        let appended = author.append(&mut *writer, &[draft("a", "T")]).await;
+        assert!(is_committed(&appended), "{appended:?}");
+    };
+    let done = timeout(PATIENCE, goes_on).await;
+    done.expect("nothing waits for the frozen host");
     let bound = Duration::from_secs(2);
     depth::in_time("all goes on beside a frozen host", begun.elapsed(), bound);
 }

@@ -246,10 +246,8 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     let (one, other) = (open(&named).await, open(&named).await);
     let (mut at_one, mut at_other) = (one.signals(), other.signals());
     until_heard(&one, &mut at_other).await;
-    for position in 1..=100 {
-        one.send_signal(appended(position)).await;
-    }
-    let arrived = until_told(&one, appended(100), &mut at_other).await;
+    let many: Vec<Signal> = (1..=100).map(appended).collect();
+    let arrived = until_told(&one, &many, &mut at_other).await;
     let about_appends = |signal: &&Signal| matches!(signal, Signal::Appended { .. });
     let count = arrived.iter().filter(about_appends).count();
     assert!(count < 20, "merged, not {count} messages");
@@ -259,7 +257,7 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         needed: std::time::Duration::ZERO,
         waited: std::time::Duration::ZERO,
     };
-    let arrived = until_told(&other, go_on, &mut at_one).await;
+    let arrived = until_told(&other, &[go_on], &mut at_one).await;
     assert!(
         arrived.iter().all(|signal| *signal == Signal::Interrupted),
         "our own came back: {arrived:?}"
@@ -271,7 +269,7 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     client.batch_execute(&end).await.expect("ended");
     is_interrupted(&mut at_one).await;
     is_interrupted(&mut at_other).await;
-    until_told(&one, appended(200), &mut at_other).await;
+    until_told(&one, &[appended(200)], &mut at_other).await;
 }
 
 /// What `pg_dump` says of a schema in the database at this URL.
