@@ -1,6 +1,7 @@
 //! The short forms of torture and fail-over: real processes that are hurt, and every promise checked.
 //!
-//! They run one after the other (`.config/nextest.toml`): fail-overs count the seconds, and torture uses all processors.
+//! They run one after the other (`.config/nextest.toml`): fail-overs count the seconds, and torture uses all
+//! processors.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 

@@ -45,7 +45,8 @@ pub fn free_address() -> std::io::Result<SocketAddr> {
 
 /// Takes the lock of a port until this process ends. `false` if another process has it.
 ///
-/// Where no file can be made or opened, every port counts as ours: two processes then seldom begin at neighbouring ports.
+/// Where no file can be made or opened, every port counts as ours: two processes then seldom begin at neighbouring
+/// ports.
 fn is_ours(port: u16) -> bool {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let folder = Path::new(LOCKS);

@@ -42,8 +42,8 @@ pub fn count<T>(quick: T, deep: T) -> T {
     }
 }
 
-/// Prints how long something took, as a line that `scripts/run-tests` keeps. In the deep form it must have taken no longer
-/// than `bound`; in the quick form, no longer than a minute and ten times `bound`, whichever is longer.
+/// Prints how long something took, as a line that `scripts/run-tests` keeps. In the deep form it must have taken no
+/// longer than `bound`; in the quick form, no longer than a minute or ten times `bound`, whichever is longer.
 ///
 /// Why the quick form does not hold the bound: it decides whether a change is merged, and a busy machine would decide
 /// that by chance.
