@@ -590,8 +590,15 @@ fn requests_to_a_frozen_node_stay() {
     assert_eq!(withdrawn[0]["moved"], true);
     assert_eq!(shared.status("log")[1]["next_owner"], Value::Null);
     to_both(Signal::SIGCONT);
+    let mut seen = Vec::new();
     wait_until("log 0 has moved, and it alone", || {
-        shared.owners() == [Some(2), Some(1), Some(1), Some(1)]
+        let owners = shared.owners();
+        if seen.last() != Some(&owners) {
+            eprintln!("owners: {owners:?}");
+            seen.push(owners);
+        }
+        seen.last()
+            .is_some_and(|owners| *owners == [Some(2), Some(1), Some(1), Some(1)])
     });
     to_both(Signal::SIGSTOP);
     let late = shared.refusal(&["drain", "1", "--wait", "100ms"], 5);
