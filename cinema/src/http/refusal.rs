@@ -8,6 +8,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use gesta::ErrorKind;
 use gesta::entity::Error;
 
 use crate::domain::Rejection;
@@ -134,6 +135,12 @@ impl<R: Into<Refusal>> From<Error<R>> for Refusal {
                 );
                 Self::new(StatusCode::GATEWAY_TIMEOUT, text)
             }
+            Error::Failed(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
+                Self::new(
+                    StatusCode::GONE,
+                    "SHOW_CLOSED: the show was closed for ever",
+                )
+            }
             Error::Failed(error) => {
                 tracing::error!(%error, "a show is out of order");
                 let text = format!("FAILED: {error}");
@@ -151,7 +158,8 @@ mod tests {
     #[test]
     fn each_failure_has_its_status() {
         let unavailable = || gesta::Error::unavailable("away");
-        let refusals: [(Error<Rejection>, u16, &str); 6] = [
+        let closed = ErrorKind::StreamTombstoned(gesta::StreamId::new("show-1").expect("a name"));
+        let refusals: [(Error<Rejection>, u16, &str); 7] = [
             (
                 Error::KeyReused("a".into()),
                 422,
@@ -177,6 +185,7 @@ mod tests {
                 504,
                 "OUTCOME_UNKNOWN: ",
             ),
+            (Error::Failed(closed.into()), 410, "SHOW_CLOSED: "),
             (Error::Failed(unavailable()), 500, "FAILED: "),
         ];
         for (error, status, text) in refusals {

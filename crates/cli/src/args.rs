@@ -350,7 +350,8 @@ pub(crate) enum AllCommand {
     {\"stream\": \"cart-1\", \"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
     Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one\n\
     from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply\n\
-    repeated; --skip only saves the time. Metadata of streams (`$$…`) are not imported: use `gesta stream metadata --set`."
+    repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge\n\
+    cannot be imported: an input that has them is refused, since what they hide could be read."
 )]
 pub(crate) struct AllImport {
     /// The file; standard input if absent or `-`.
@@ -364,6 +365,9 @@ pub(crate) struct AllImport {
     /// Most events that are appended at a time.
     #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) batch: u16,
+    /// Let the events of streams that were deleted, tombstoned or bounded by $maxAge be read in the copy.
+    #[arg(long)]
+    pub(crate) revive_deleted: bool,
 }
 
 /// The events to show: values of one option are alternatives (tags: all of them), different options must all hold.

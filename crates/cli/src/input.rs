@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use gesta_core::{EventData, EventId, EventType, StreamId, Tag, Tags};
+use gesta_core::{EventData, EventId, EventType, Revision, StreamId, Tag, Tags};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -23,6 +23,8 @@ use crate::exit::{Failure, Outcome};
 
 /// The longest line that is read, in bytes: an event of 16 MiB in base64, and its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How many events are read in advance.
 const READ_AHEAD_EVENTS: usize = 64;
@@ -44,9 +46,9 @@ struct Line {
     /// The stream in which an event that was read stood. Only `gesta all import` uses it.
     stream: Option<String>,
     content_type: Option<String>,
+    /// The revision at which an event that was read stood. The store gives it another one, if need be.
+    revision: Option<u64>,
     /// The fields that the store makes anew. They are accepted so that what was read can be imported.
-    #[serde(rename = "revision")]
-    _revision: Option<IgnoredAny>,
     #[serde(rename = "log")]
     _log: Option<IgnoredAny>,
     #[serde(rename = "position")]
@@ -63,6 +65,8 @@ pub(crate) struct LineEvent {
     pub(crate) line: u64,
     /// The stream that the line names, if it names one.
     pub(crate) stream: Option<StreamId>,
+    /// The revision that the line tells, if it tells one.
+    pub(crate) revision: Option<Revision>,
     /// The event, which always has an id.
     pub(crate) event: EventData,
 }
@@ -155,6 +159,10 @@ impl<R: BufRead> Lines<R> {
             return Ok(None);
         }
         self.number += 1;
+        // Some editors and exports begin a text with the byte order mark of UTF-8.
+        if self.number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
+        }
         if read as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
             return Err(self.refuse(&format!("is longer than {LINE_BYTES_MAX} bytes")));
         }
@@ -215,6 +223,7 @@ impl<R: BufRead> Lines<R> {
         Ok(LineEvent {
             line: self.number,
             stream,
+            revision: line.revision.map(Revision),
             event: event
                 .with_id(line.id.map_or_else(|| self.id(), EventId))
                 .with_metadata(metadata)
@@ -308,6 +317,8 @@ mod tests {
             .expect("one event");
         assert_eq!(null.data, "null");
         assert!(first("\n \n").expect("valid").is_none());
+        let marked = first("\u{feff}{\"type\":\"a\",\"data\":1}").expect("valid");
+        assert_eq!(marked.expect("one event").data, "1");
     }
 
     #[test]

@@ -117,6 +117,114 @@ fn one_stream_is_imported_under_another_name() {
     );
 }
 
+/// Goal: metadata of streams come with an import, at their place, once however often it is repeated.
+#[test]
+fn metadata_of_streams_are_imported() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two, three) = (
+        url_of(&home.path().join("1.db")),
+        url_of(&home.path().join("2.db")),
+        url_of(&home.path().join("3.db")),
+    );
+    let lines = |stream: &str, count: usize| -> String {
+        let line = format!("{{\"stream\":\"{stream}\",\"type\":\"t\",\"data\":1}}\n");
+        line.repeat(count)
+    };
+    let set = |store: &str, stream: &str, document: &str| {
+        let metadata = ["--store", store, "stream", "metadata", stream, "--set"];
+        succeed(&[&metadata[..], &[document]].concat())
+    };
+    run_with_input(&["--store", &one, "all", "import"], &lines("cut", 10));
+    set(
+        &one,
+        "cut",
+        r#"{"$tb":5,"owner":"x","$acl":{"$r":["bob"]}}"#,
+    );
+    set(&one, "newest", r#"{"$maxCount":2}"#);
+    run_with_input(&["--store", &one, "all", "import"], &lines("newest", 5));
+    let exported = succeed(&["--store", &one, "--output", "json", "all", "read"]);
+    for _ in 0..2 {
+        let done = run_with_input(&["--store", &two, "all", "import"], &exported);
+        assert!(done.status.success(), "{done:?}");
+        for stream in ["cut", "newest"] {
+            let [there, here] = [&one, &two].map(|store| {
+                let read = ["--output", "json", "--store", store, "stream"];
+                let events = succeed(&[&read[..], &["read", stream]].concat());
+                let metadata = succeed(&[&read[..], &["metadata", stream]].concat());
+                (contents(&events), metadata)
+            });
+            assert_eq!(there, here, "{stream}");
+        }
+    }
+
+    // Where other events stand at these revisions, the same metadata would hide others.
+    run_with_input(
+        &["--store", &three, "all", "import"],
+        &lines("cut", 1).replace('1', "2"),
+    );
+    let refused = run_with_input(&["--store", &three, "all", "import"], &exported);
+    let said = stderr(&refused);
+    assert!(
+        code(&refused) == 2 && said.contains("line 11") && said.contains("other revisions"),
+        "{said}"
+    );
+}
+
+/// Goal: an import never makes readable what was hidden, unless somebody has asked for that.
+///
+/// What happened: deleted and tombstoned streams came back as readable ones, with exit code 0.
+#[test]
+fn what_hides_events_is_not_lost_in_silence() {
+    for (hides, what) in [
+        (
+            &["delete", "gone", "--yes"][..],
+            "is the delete of the stream \"gone\"",
+        ),
+        (
+            &["delete", "gone", "--tombstone", "--yes"],
+            "is the tombstone of the stream \"gone\"",
+        ),
+        (
+            &["metadata", "gone", "--set", r#"{"$maxAge":1}"#],
+            "sets $maxAge of the stream \"gone\"",
+        ),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let (one, two) = (
+            url_of(&home.path().join("1.db")),
+            url_of(&home.path().join("2.db")),
+        );
+        let event = "{\"stream\":\"gone\",\"type\":\"t\",\"data\":1}\n";
+        run_with_input(&["--store", &one, "all", "import"], event);
+        succeed(&[&["--store", &one, "stream"], hides].concat());
+        let exported = succeed(&["--store", &one, "--output", "json", "all", "read"]);
+        let file = home.path().join("events.jsonl");
+        std::fs::write(&file, &exported).unwrap();
+        let file = file.to_str().unwrap();
+        let refused = run(&["--store", &two, "all", "import", file]);
+        let said = stderr(&refused);
+        assert!(
+            code(&refused) == 2 && said.contains("line 2") && said.contains(what),
+            "{said}"
+        );
+        assert!(said.contains("gesta backup"), "{said}");
+        let nothing = succeed(&["--store", &two, "--output", "json", "all", "read"]);
+        assert_eq!(nothing, "", "nothing is stored of a file that is refused");
+        let refused = run_with_input(&["--store", &two, "all", "import"], &exported);
+        assert_eq!(code(&refused), 2, "{refused:?}");
+
+        let revived = run(&["--store", &two, "all", "import", file, "--revive-deleted"]);
+        assert!(
+            revived.status.success() && stderr(&revived).contains("because they hide events: 1;"),
+            "{revived:?}"
+        );
+        let read = succeed(&[
+            "--store", &two, "--output", "json", "stream", "read", "gone",
+        ]);
+        assert_eq!(read.lines().count(), 1);
+    }
+}
+
 fn contents_of(lines: &str, index: usize) -> Value {
     serde_json::from_str(lines.lines().nth(index).unwrap()).unwrap()
 }

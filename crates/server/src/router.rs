@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gesta_wire::{shortened, shown};
-use hyper::body::Incoming;
-use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::body::RequestBody;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, cors, groups, grpc, read, subscribe, system, write};
+use crate::{backup, cors, groups, grpc, read, sse, subscribe, system, write};
 
 /// Answers a request. It never fails: an error is an answer too.
 pub(crate) async fn answer(
@@ -53,6 +53,7 @@ pub(crate) async fn answer(
         Ok(_) if route.asks_store() => state.readiness.request_succeeded(),
         _ => {}
     }
+    let answer = answer.and_then(|answer| tells_its_end(&parts, answer));
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
     cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
@@ -68,6 +69,29 @@ pub(crate) async fn answer(
         begun.elapsed(),
     );
     answer
+}
+
+/// Refuses an answer whose receiver could not tell that it broke off: in HTTP/1.0 an answer without a length ends when the
+/// connection does, and a proxy that asks by HTTP/1.0, as nginx does by default, passes part of it on as whole.
+///
+/// Events that a server sends (SSE) are let through: their reader takes each end for a break, and goes on after the last
+/// event.
+fn tells_its_end(parts: &Parts, answer: Answer) -> Result<Answer> {
+    let has_length = || {
+        answer.headers().contains_key(CONTENT_LENGTH) || answer.body().size_hint().exact().is_some()
+    };
+    let is_events = || {
+        answer
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|it| it == sse::MEDIA_TYPE)
+    };
+    if parts.version >= Version::HTTP_11 || has_length() || is_events() {
+        return Ok(answer);
+    }
+    let detail = "this answer has no length, and HTTP/1.0 cannot tell whether it came whole: ask by HTTP/1.1 or HTTP/2; \
+                  a proxy must do so too (nginx: proxy_http_version 1.1)";
+    Err(Problem::new(problem::UNSUPPORTED, detail))
 }
 
 /// Admits a call, and carries it out.

@@ -32,6 +32,9 @@ use crate::fanout::EncodedEvents;
 use crate::problem::{self, Problem};
 use crate::state::State;
 
+/// The media type of such answers.
+pub(crate) const MEDIA_TYPE: &str = "text/event-stream";
+
 /// Number of bytes after which messages that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 

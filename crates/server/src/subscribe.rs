@@ -11,7 +11,7 @@ use crate::gate::Ticket;
 use crate::pages::Links;
 use crate::problem::{Problem, Result};
 use crate::read::{self, with_filter};
-use crate::sse::{Events, Feed};
+use crate::sse::{self, Events, Feed};
 use crate::uri::Parameters;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
@@ -94,7 +94,7 @@ pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
     let events = Events::new(call.state.clone(), feed, call.activity.clone());
     let mut answer = with_type(
         StatusCode::OK,
-        HeaderValue::from_static("text/event-stream"),
+        HeaderValue::from_static(sse::MEDIA_TYPE),
         AnswerBody::parts(events),
     );
     answer.body_mut().guards().request = Some(ticket);

@@ -5,14 +5,19 @@
 //! time, the ids that it has already are read, and events with these ids are passed over; so it does not matter where
 //! an earlier import was stopped, how large its batches were, or how long ago it was. Memory: 16 bytes and some
 //! overhead for each event that the target has already, and one batch.
+//!
+//! What hides events: metadata of streams are set at their place in the order. Deletes, tombstones and `$maxAge` cannot be
+//! copied by appends, which make times anew and add to streams only; an import without them would make readable what
+//! was hidden. So an input that has them is refused, before anything is stored if it is a file.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 
 use gesta_core::{
-    Append, Direction, ErrorKind, EventData, EventId, EventStore, ExpectedRevision, ReadStream,
-    Revision, StreamAppend, StreamFrom, StreamId, limits,
+    AllFrom, Append, Direction, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
+    Filter, Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamAppend, StreamFrom,
+    StreamId, StreamMetadata, limits,
 };
 use serde_json::json;
 
@@ -49,7 +54,12 @@ struct Import<'a> {
     line: u64,
     stored: u64,
     there: u64,
-    metadata: u64,
+    /// Whether events that were hidden may become readable.
+    revive_deleted: bool,
+    /// How many lines that hide events were passed over.
+    passed_over: u64,
+    /// Streams of which an event has another revision than its line says.
+    renumbered: HashSet<StreamId>,
 }
 
 pub(super) async fn run(
@@ -62,6 +72,11 @@ pub(super) async fn run(
     let open = |path: &Path| {
         File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
     };
+    if let Some(path) = file
+        && !args.revive_deleted
+    {
+        refuse_what_hides(open(path)?, args.skip).await?;
+    }
     let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, args.skip)?;
     let mut import = Import {
         store,
@@ -73,7 +88,9 @@ pub(super) async fn run(
         line: args.skip,
         stored: 0,
         there: 0,
-        metadata: 0,
+        revive_deleted: args.revive_deleted,
+        passed_over: 0,
+        renumbered: HashSet::new(),
     };
     progress.set(import.came());
     let done = import.all(&mut feed, args, progress).await;
@@ -84,14 +101,14 @@ pub(super) async fn run(
     if feed.lines() == 0 {
         return Err(Failure::usage("the input is empty: nothing to import"));
     }
-    if import.metadata > 0 {
+    if import.passed_over > 0 {
         eprintln!(
-            "{} events of metadata streams were not imported: use `gesta stream metadata --set`",
-            import.metadata
+            "lines passed over because they hide events: {}; what they hid can be read now",
+            import.passed_over
         );
     }
     let (stored, there) = (import.stored, import.there);
-    let record = json!({"lines": feed.lines(), "stored": stored, "already_stored": there, "metadata_skipped": import.metadata});
+    let record = json!({"lines": feed.lines(), "stored": stored, "already_stored": there, "passed_over": import.passed_over});
     output.record(&record, |_| {
         format!("imported {stored} events; {there} were there already")
     })
@@ -110,15 +127,26 @@ impl Import<'_> {
         while let Some(LineEvent {
             line,
             stream,
-            event,
+            revision,
+            mut event,
         }) = feed.next().await?
         {
             let stream = stream
                 .or_else(|| args.stream.clone())
                 .ok_or_else(|| refuse_line(line, "names no stream: give one with --stream"))?;
-            if stream.as_str().starts_with("$$") {
-                self.metadata += 1;
-                continue;
+            if let Some(described) = stream.as_str().strip_prefix("$$") {
+                if let Some(why) = what_hides(described, &event) {
+                    if !self.revive_deleted {
+                        return Err(refuse_line(line, &why));
+                    }
+                    self.passed_over += 1;
+                    continue;
+                }
+                // The store writes the metadata of such an event itself.
+                event.metadata = Default::default();
+                self.check_truncation(line, described, &event).await?;
+            } else if let Some(revision) = revision {
+                self.compare_revision(&stream, revision, &event).await?;
             }
             if self.is_full_for(&stream, &event, usize::from(args.batch)) {
                 self.flush().await?;
@@ -137,11 +165,54 @@ impl Import<'_> {
     fn is_full_for(&self, stream: &StreamId, event: &EventData, events_max: usize) -> bool {
         let is_last = self.batch.last().is_some_and(|(last, _)| last == stream);
         let is_among = self.batch.iter().any(|(other, _)| other == stream);
+        let is_metadata = stream.as_str().starts_with("$$");
         self.batch_events >= events_max
+            || (is_last && is_metadata)
             || (self.batch_events > 0 && self.batch_bytes + event.payload_bytes() > BATCH_BYTES_MAX)
             || (!is_last && is_among)
             || (!is_last && self.one_stream && !self.batch.is_empty())
             || (!is_last && self.batch.len() >= limits::APPEND_STREAMS_MAX)
+    }
+
+    /// Remembers the stream if the event will stand at another revision than where it stood.
+    async fn compare_revision(
+        &mut self,
+        stream: &StreamId,
+        revision: Revision,
+        event: &EventData,
+    ) -> Outcome {
+        if self.renumbered.contains(stream) {
+            return Ok(());
+        }
+        let waiting = self.batch.iter().filter(|(other, _)| other == stream);
+        let waiting: usize = waiting.map(|(_, events)| events.len()).sum();
+        let target = self.target(stream).await?;
+        let next = target.last.map_or(0, |last| last.0 + 1) + waiting as u64;
+        let is_there = event.id.is_some_and(|id| target.ids.contains(&id));
+        if !is_there && revision.0 != next {
+            self.renumbered.insert(stream.clone());
+        }
+        Ok(())
+    }
+
+    /// Refuses `$tb` of a stream whose revisions are others now: it would hide other events.
+    async fn check_truncation(&mut self, line: u64, described: &str, event: &EventData) -> Outcome {
+        let metadata = StreamMetadata::parse(event.data.clone())
+            .map_err(|error| refuse_line(line, &error.to_string()))?;
+        let renumbered = self
+            .renumbered
+            .iter()
+            .any(|stream| stream.as_str() == described);
+        if metadata.truncate_before.is_some() && renumbered && !self.revive_deleted {
+            return Err(refuse_line(
+                line,
+                &format!(
+                    "truncates the stream {described:?}, whose events have other revisions in this store ($tb would hide \
+                     others); {CURE}"
+                ),
+            ));
+        }
+        Ok(())
     }
 
     fn add(&mut self, stream: StreamId, event: EventData) {
@@ -220,11 +291,69 @@ impl Import<'_> {
     }
 }
 
+/// What to do instead of an import that would make hidden events readable.
+const CURE: &str = "copy the store by `gesta backup` and `gesta restore`, or by the means of its database, or accept \
+                    with --revive-deleted that all events can be read";
+
+/// Says why an event of the metadata stream of `described` cannot be imported.
+fn what_hides(described: &str, event: &EventData) -> Option<String> {
+    let what = match event.event_type.as_str() {
+        "$deleted" => "is the delete",
+        "$tombstone" => "is the tombstone",
+        _ => match StreamMetadata::parse(event.data.clone()) {
+            Ok(metadata) if metadata.max_age.is_some() => "sets $maxAge",
+            _ => return None,
+        },
+    };
+    Some(format!(
+        "{what} of the stream {described:?}; an import makes times anew and only appends, so that events which were hidden \
+         could be read; {CURE}"
+    ))
+}
+
+/// Reads a whole file, and refuses it if a line hides events.
+async fn refuse_what_hides(file: File, skip: u64) -> Outcome {
+    let mut feed = Feed::start(Some(file), Ids::OfText, skip)?;
+    while let Some(LineEvent {
+        line,
+        stream,
+        event,
+        ..
+    }) = feed.next().await?
+    {
+        let described = stream
+            .as_ref()
+            .and_then(|stream| stream.as_str().strip_prefix("$$"));
+        if let Some(why) = described.and_then(|described| what_hides(described, &event)) {
+            return Err(refuse_line(line, &why));
+        }
+    }
+    Ok(())
+}
+
+/// Reads what a stream of the target store has, also what its metadata hide.
 async fn read_target(store: &dyn EventStore, stream: &StreamId) -> Outcome<Target> {
     let mut target = Target {
         last: None,
         ids: HashSet::new(),
     };
+    // A metadata stream has no metadata, so nothing hides its events.
+    let is_metadata = stream.as_str().starts_with("$$");
+    if !is_metadata
+        && store
+            .stream_metadata(stream.clone())
+            .await?
+            .revision
+            .is_some()
+    {
+        read_hidden(store, stream, &mut target).await?;
+    } else {
+        read_visible(store, stream, &mut target).await?;
+    }
+    Ok(target)
+}
+
+async fn read_visible(store: &dyn EventStore, stream: &StreamId, target: &mut Target) -> Outcome {
     let mut from = StreamFrom::Start;
     loop {
         let request = ReadStream {
@@ -235,18 +364,41 @@ async fn read_target(store: &dyn EventStore, stream: &StreamId) -> Outcome<Targe
         };
         let page = match store.read_stream(request).await {
             Ok(page) => page,
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
-                return Ok(target);
-            }
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        for event in &page.events {
-            target.ids.insert(event.id);
-            target.last = Some(event.revision);
-        }
+        target.take(page.events.iter());
         match page.next {
             Some(next) if !page.end => from = StreamFrom::Revision(next),
-            _ => return Ok(target),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Reads the events of a stream out of all events, where metadata hide none that still exists.
+async fn read_hidden(store: &dyn EventStore, stream: &StreamId, target: &mut Target) -> Outcome {
+    let mut request = ReadAll {
+        filter: Filter::query(Query {
+            stream_prefixes: vec![stream.as_str().to_owned()],
+            ..Query::default()
+        }),
+        ..ReadAll::forwards()
+    };
+    loop {
+        let page = store.read_all(request.clone()).await?;
+        target.take(page.events.iter().filter(|event| event.stream == *stream));
+        if page.end {
+            return Ok(());
+        }
+        request.from = AllFrom::Checkpoint(page.next);
+    }
+}
+
+impl Target {
+    fn take<'a>(&mut self, events: impl Iterator<Item = &'a RecordedEvent>) {
+        for event in events {
+            self.ids.insert(event.id);
+            self.last = Some(event.revision);
         }
     }
 }

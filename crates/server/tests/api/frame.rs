@@ -97,3 +97,37 @@ async fn codings_of_bodies_that_are_not_known_are_refused_as_such() {
         assert_eq!((found.0, found.1.as_str()), expected, "{headers}");
     }
 }
+
+/// Goal: nobody takes part of an answer for the whole. In HTTP/1.0, which proxies ask by, an answer without a length ends
+/// when the connection does.
+#[tokio::test]
+async fn answers_without_a_length_are_refused_over_http_1_0() {
+    let server = Server::start().await;
+    let length = r#"{"events":[{"type":"T","data":1}]}"#.len();
+    let append = format!(
+        "POST /streams/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{{\"events\":[{{\"type\":\"T\",\"data\":1}}]}}"
+    );
+    assert_eq!(answer(&server, &append).await.0, 201);
+    for (path, lines) in [
+        ("/all", 501),
+        ("/streams/a", 501),
+        ("/info", 200),
+        ("/metrics", 200),
+        ("/openapi.json", 200),
+    ] {
+        let ask = |accept: &str| format!("GET {path} HTTP/1.0\r\nAccept: {accept}\r\n\r\n");
+        assert_eq!(
+            answer(&server, &ask("application/json")).await.0,
+            200,
+            "{path}"
+        );
+        let found = answer(&server, &ask("application/x-ndjson")).await;
+        assert_eq!(found.0, lines, "{path}");
+    }
+    // Each end of these is a break, after which the reader goes on behind the last event.
+    let ask = "GET /all/subscribe HTTP/1.0\r\n\r\n";
+    let mut connection = server.raw(ask).await;
+    connection.until("\"type\":\"T\"").await;
+    assert_eq!(connection.status(), 200);
+}
