@@ -3,7 +3,8 @@
 //!
 //! And the configuration of a reverse proxy that docs/operating shows.
 //!
-//! They need `python3`, `node`, `curl` and `nginx`. Without one of them its tests are skipped loudly; with `CI=true` they fail.
+//! They need `python3`, `node`, `curl` and `nginx`. Without one of them its tests are skipped loudly; with `CI=true`
+//! they fail.
 
 #![allow(
     clippy::unwrap_used,
@@ -193,8 +194,8 @@ fn forward(client: &TcpStream, server: &TcpStream, to_lose: &AtomicUsize) {
     });
 }
 
-/// Goal: the configuration of docs/operating/proxies.md lets everything through a real nginx: names, large bodies, lines,
-/// subscriptions, gRPC.
+/// Goal: the configuration of docs/operating/proxies.md lets everything through a real nginx: names, large bodies,
+/// lines, subscriptions, gRPC.
 #[test]
 fn a_reverse_proxy_lets_everything_through() {
     if !support::is_installed_as("nginx", "-v") {

@@ -71,11 +71,11 @@ pub(crate) async fn answer(
     answer
 }
 
-/// Refuses an answer whose receiver could not tell that it broke off: in HTTP/1.0 an answer without a length ends when the
-/// connection does, and a proxy that asks by HTTP/1.0, as nginx does by default, passes part of it on as whole.
+/// Refuses an answer whose receiver could not tell that it broke off: in HTTP/1.0 an answer without a length ends when
+/// the connection does, and a proxy that asks by HTTP/1.0, as nginx does by default, passes part of it on as whole.
 ///
-/// Events that a server sends (SSE) are let through: their reader takes each end for a break, and goes on after the last
-/// event.
+/// Events that a server sends (SSE) are let through: their reader takes each end for a break, and goes on after the
+/// last event.
 fn tells_its_end(parts: &Parts, answer: Answer) -> Result<Answer> {
     let has_length = || {
         answer.headers().contains_key(CONTENT_LENGTH) || answer.body().size_hint().exact().is_some()

@@ -6,8 +6,8 @@
 //! an earlier import was stopped, how large its batches were, or how long ago it was. Memory: 16 bytes and some
 //! overhead for each event that the target has already, and one batch.
 //!
-//! What hides events: metadata of streams are set at their place in the order. Deletes, tombstones and `$maxAge` cannot be
-//! copied by appends, which make times anew and add to streams only; an import without them would make readable what
+//! What hides events: metadata of streams are set at their place in the order. Deletes, tombstones and `$maxAge` cannot
+//! be copied by appends, which make times anew and add to streams only; an import without them would make readable what
 //! was hidden. So an input that has them is refused, before anything is stored if it is a file.
 
 use std::collections::{HashMap, HashSet};

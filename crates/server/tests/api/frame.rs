@@ -98,8 +98,8 @@ async fn codings_of_bodies_that_are_not_known_are_refused_as_such() {
     }
 }
 
-/// Goal: nobody takes part of an answer for the whole. In HTTP/1.0, which proxies ask by, an answer without a length ends
-/// when the connection does.
+/// Goal: nobody takes part of an answer for the whole. In HTTP/1.0, which proxies ask by, an answer without a length
+/// ends when the connection does.
 #[tokio::test]
 async fn answers_without_a_length_are_refused_over_http_1_0() {
     let server = Server::start().await;
