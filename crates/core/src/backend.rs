@@ -459,6 +459,13 @@ pub trait Backend: Send + Sync + 'static {
     /// contract.
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>>;
 
+    /// Returns why appends cannot succeed, as far as the backend knows without asking a database: the place where the
+    /// data lie has gone, or can only be read. It is quick.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Unsupported`, with what to do.
+    fn ready(&self) -> Result<()>;
+
     /// Reads the end of a log from the primary.
     ///
     /// # Errors

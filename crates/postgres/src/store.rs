@@ -208,6 +208,10 @@ impl Backend for PostgresBackend {
             .map(Bytes::from)
     }
 
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
         self.check_open()?;
         if self.check_home(log).is_err() {

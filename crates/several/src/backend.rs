@@ -161,6 +161,10 @@ impl Backend for Several {
         self.routes.backend(home).pack(stream, content_type, data)
     }
 
+    fn ready(&self) -> Result<()> {
+        self.routes.backends().try_for_each(|part| part.ready())
+    }
+
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
         let at = self.routes.home(log)?;
         let inner = self.routes.at(log, |part| part.open_writer(log)).await?;

@@ -246,6 +246,10 @@ impl Backend for Database {
         None
     }
 
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
         not_simulated()
     }

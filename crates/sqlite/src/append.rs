@@ -5,7 +5,8 @@
 //! follows a lost one must miss. Outcomes: batches that *miss* or are *refused*, and those that fail before their
 //! commit, are rolled back. A commit that fails with an I/O error is *unknown*, and closes the store for writing
 //! (`fault`): pages that could not be synced may be gone from the cache of the operating system, so a second attempt
-//! could succeed without them.
+//! could succeed without them. A commit is also *unknown* if the name of the store no longer leads to the file in which
+//! it was stored.
 
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ impl LogWriter for SqliteWriter {
 
 /// Stores a batch on the writing thread.
 fn store(state: &mut WriteState, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
-    if let Err(error) = state.fault.check() {
+    if let Err(error) = state.check_writable() {
         return BatchOutcome::Failed(error);
     }
     let conn = &state.reader.conn;
@@ -87,9 +88,20 @@ fn store(state: &mut WriteState, batch: &Batch, epoch: WriterEpoch) -> BatchOutc
     match commit(conn) {
         Ok(()) => {
             note_end(state.note.as_deref(), batch);
-            BatchOutcome::Committed
+            answer_in_place(state)
         }
         Err(error) => commit_failed(conn, &state.fault, error),
+    }
+}
+
+/// Answers a commit, unless the names of the store lead elsewhere now: then it may be in a file that nobody will find.
+fn answer_in_place(state: &mut WriteState) -> BatchOutcome {
+    match state.check_in_place() {
+        Ok(()) => BatchOutcome::Committed,
+        Err(error) => {
+            let kind = ErrorKind::OutcomeUnknown(error.kind().to_string());
+            BatchOutcome::Unknown(Error::new(kind).caused_by(error))
+        }
     }
 }
 

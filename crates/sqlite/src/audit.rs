@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::connection::open_reading;
 use crate::error::{Outcome, closed};
+use crate::place::Place;
 use crate::read_connection::ReadConnection;
 use crate::reader::Readers;
 
@@ -34,8 +35,8 @@ enum Access {
 }
 
 impl SqliteAudit {
-    pub(crate) fn of_file(path: &std::path::Path) -> Outcome<Self> {
-        let conn = open_reading(path)?;
+    pub(crate) fn of_file(place: &Place) -> Outcome<Self> {
+        let conn = open_reading(place)?;
         conn.execute_batch(include_str!("../sql/begin_read.sql"))?;
         // The snapshot begins with the first read.
         conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;

@@ -1,107 +1,185 @@
 //! A backup is a consistent copy of a running store in a file of its own. A restore puts such a copy where no store is.
 //!
-//! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own. Appends
-//! go on meanwhile; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has
+//! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own, which was
+//! opened with the store: so it copies the store that is open here, whatever its name leads to meanwhile. Appends go on; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has
 //! another name until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the
 //! incarnation of the store; a restored store gets another (C9).
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use gesta_core::{Error, Result};
-use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+use uuid::Uuid;
 
-use crate::connection::open_reading;
 use crate::end_note;
-use crate::error::{Fault, Outcome};
-use crate::files::sync_directory_of;
+use crate::error::Outcome;
+use crate::files::{self, FileId, sync_directory_of, with_suffix};
+use crate::place::{self, Found, Place};
+use crate::read_connection::ReadConnection;
 
 /// Text with which the name of an unfinished copy ends.
 const UNFINISHED: &str = ".unfinished";
+/// Text between the name of the store and a random one in the name of a copy that will have none.
+const NAMELESS: &str = "-copy-";
 /// Number of pages copied before the copy looks again whether to stop: 4 MiB.
 const PAGES_PER_STEP: i32 = 1_024;
 
-/// The store from which a copy is made.
-pub(crate) enum Source<'a> {
-    /// The file of a store; the copy gets a connection and a snapshot of its own.
-    File(&'a Path),
-    /// The connection of a store in memory.
-    Memory(&'a Connection),
-}
-
-/// Copies a store to a new file. The copy stops when `stopped` returns true.
+/// Copies the store of a connection to a new file. The copy stops when `stopped` returns true.
 ///
 /// # Errors
 /// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped. Nothing is left behind
 /// then.
-pub(crate) fn back_up(from: &Source<'_>, to: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
+pub(crate) fn back_up(
+    from: &mut ReadConnection,
+    to: &Path,
+    stopped: &dyn Fn() -> bool,
+) -> Outcome<()> {
     check_new("backup", to)?;
-    let unfinished = unfinished(to);
-    let result = copy(from, &unfinished, stopped)
-        .and_then(|()| finish(&unfinished, to).map_err(Fault::from));
-    if result.is_err() {
-        remove_if_there(&unfinished);
-    }
-    result
+    let unfinished = with_suffix(to, UNFINISHED);
+    // Left behind by a copy that was killed; nobody needs it.
+    remove_if_there(&unfinished);
+    let new = New::create(&unfinished)?;
+    new.fill(from, stopped)?;
+    new.finish(to)?;
+    Ok(())
 }
 
-/// Copies a store to a file without a name. The file is gone when it is closed, however the process ends.
+/// Copies the store of a connection to a file without a name, made at one of `paths`, the first that can be. The file is
+/// gone when it is closed, however the process ends.
 ///
 /// # Errors
 /// `Unavailable` if the copy cannot be made, or was stopped.
 pub(crate) fn copy_without_name(
-    from: &Source<'_>,
-    path: &Path,
+    from: &mut ReadConnection,
+    paths: &[PathBuf],
     stopped: &dyn Fn() -> bool,
 ) -> Outcome<File> {
-    let copied = copy(from, path, stopped)
-        .and_then(|()| File::open(path).map_err(|error| failed_at(path, error).into()));
-    remove_if_there(path);
-    copied
+    let mut failed = Error::unavailable("there is no place for the copy");
+    for path in paths {
+        match New::create(path) {
+            Ok(new) => {
+                new.fill(from, stopped)?;
+                return Ok(new
+                    .file
+                    .try_clone()
+                    .map_err(|error| failed_at(path, error))?);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed.into())
 }
 
-/// Returns the path at which a copy without a name is made, for a moment. It is beside the store, where there is space
-/// for one.
-pub(crate) fn nameless(path: &Path) -> PathBuf {
-    with_suffix(path, "-copy")
+/// Returns the paths at which a copy without a name is made, for a moment: beside the store, where there should be space
+/// for one, unless its folder is gone or read-only, or belongs to another store now; else among temporary files. Each
+/// name is used once, so that no two processes write to one file.
+pub(crate) fn nameless(place: Option<&Place>) -> Vec<PathBuf> {
+    let name = Uuid::new_v4();
+    let temporary = std::env::temp_dir().join(format!("gesta{NAMELESS}{name}"));
+    match place {
+        Some(place) if place.look() == Found::InPlace => {
+            let beside = with_suffix(place.path(), &format!("{NAMELESS}{name}"));
+            vec![beside, temporary]
+        }
+        _ => vec![temporary],
+    }
+}
+
+/// Removes copies without a name that a process which was killed has left beside the store.
+pub(crate) fn remove_left_behind(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    // Earlier versions called it just `-copy`.
+    remove_if_there(&with_suffix(path, "-copy"));
+    let begins = format!("{}{NAMELESS}", name.to_string_lossy());
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&begins) {
+            remove_if_there(&entry.path());
+        }
+    }
 }
 
 fn check_new(what: &str, path: &Path) -> Result<()> {
-    if path.exists() {
-        let rule = format!("must be a new file, {} exists", path.display());
-        return Err(Error::invalid(what, rule));
+    // A symbolic link that leads nowhere is something too.
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(exists(what, path));
     }
     Ok(())
 }
 
-fn unfinished(to: &Path) -> PathBuf {
-    with_suffix(to, UNFINISHED)
+fn exists(what: &str, path: &Path) -> Error {
+    let rule = format!("must be a new file, {} exists", path.display());
+    Error::invalid(what, rule)
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path.as_os_str());
-    name.push(suffix);
-    PathBuf::from(name)
+/// A file that a copy is written to, which only its owner may read. Dropping it removes its name.
+struct New {
+    path: PathBuf,
+    file: File,
 }
 
-fn copy(from: &Source<'_>, path: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
-    // Left behind by a copy that was killed; nobody needs it.
-    remove_if_there(path);
-    let mut target = Connection::open(path)?;
-    // The whole file is synced at the end, or removed: no journal, which would be left behind too.
-    target.pragma_update(None, "journal_mode", "OFF")?;
-    target.pragma_update(None, "synchronous", "OFF")?;
-    match from {
-        Source::Memory(conn) => copy_pages(conn, &mut target, -1, stopped),
-        Source::File(file) => {
-            let conn = open_reading(file)?;
-            conn.execute_batch(include_str!("../sql/begin_read.sql"))?;
+impl New {
+    fn create(path: &Path) -> Result<Self> {
+        let file = files::private()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|error| failed_at(path, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// Copies all pages of one snapshot into the file.
+    fn fill(&self, from: &mut ReadConnection, stopped: &dyn Fn() -> bool) -> Outcome<()> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // SQLite refuses any symbolic link on the way with that flag, those of folders too.
+        let path = fs::canonicalize(&self.path).map_err(|error| failed_at(&self.path, error))?;
+        let mut target = Connection::open_with_flags(path, flags)?;
+        // The whole file is synced at the end, or removed: no journal, which would be left behind too.
+        target.pragma_update(None, "journal_mode", "OFF")?;
+        target.pragma_update(None, "synchronous", "OFF")?;
+        from.in_snapshot(|conn, _| {
             // The snapshot begins with the first read, and keeps the copy from beginning again after each commit.
             conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;
-            copy_pages(&conn, &mut target, PAGES_PER_STEP, stopped)
+            copy_pages(conn, &mut target, PAGES_PER_STEP, stopped)
+        })?;
+        target.close().map_err(|(_, error)| error)?;
+        self.check_name()?;
+        // Nothing is missing from the copy, and nobody has it open.
+        place::clear_mark(&self.file).map_err(|error| failed_at(&self.path, error))?;
+        Ok(())
+    }
+
+    /// Refuses a name that leads to another file meanwhile: SQLite may have written to that one.
+    fn check_name(&self) -> Result<()> {
+        let failed = |error| failed_at(&self.path, error);
+        let named = FileId::of(&fs::metadata(&self.path).map_err(failed)?);
+        if named == FileId::of(&self.file.metadata().map_err(failed)?) {
+            return Ok(());
         }
+        let text = format!("{} was replaced meanwhile", self.path.display());
+        Err(Error::unavailable(text))
+    }
+
+    fn finish(self, to: &Path) -> Result<()> {
+        self.file.sync_all().map_err(|error| failed_at(to, error))?;
+        self.check_name()?;
+        finish(&self.path, to)
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        // After `finish` it has another name.
+        remove_if_there(&self.path);
     }
 }
 
@@ -129,14 +207,13 @@ fn failed_at(path: &Path, error: std::io::Error) -> Error {
     Error::unavailable(format!("{}: {error}", path.display())).caused_by(error)
 }
 
+/// Gives a synced copy its name.
 fn finish(unfinished: &Path, to: &Path) -> Result<()> {
-    let failed = |error| failed_at(to, error);
-    File::open(unfinished)
-        .and_then(|file| file.sync_all())
-        .map_err(failed)?;
-    check_new("backup", to)?;
-    fs::rename(unfinished, to).map_err(failed)?;
-    sync_directory_of(to).map_err(failed)
+    files::rename_to_new(unfinished, to).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => exists("backup", to),
+        _ => failed_at(to, error),
+    })?;
+    sync_directory_of(to).map_err(|error| failed_at(to, error))
 }
 
 /// Removes a file, which need not exist.
@@ -174,13 +251,25 @@ impl Restoring {
             );
             return Err(Error::invalid("backup", rule));
         }
+        place::check_not_open("backup", from)?;
+        let mut source = File::open(from).map_err(|error| failed_at(from, error))?;
+        if place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0 {
+            let rule = format!(
+                "must be a file made by `gesta backup`; {} was copied from a store in use, or from one that was not closed, and \
+                 need not be whole",
+                from.display()
+            );
+            return Err(Error::invalid("backup", rule));
+        }
         let restoring = Self {
-            unfinished: unfinished(to),
+            unfinished: with_suffix(to, UNFINISHED),
             to: to.to_owned(),
         };
         restoring.remove_all();
-        let mut source = File::open(from).map_err(|error| failed_at(from, error))?;
-        File::create_new(&restoring.unfinished)
+        files::private()
+            .write(true)
+            .create_new(true)
+            .open(&restoring.unfinished)
             .and_then(|mut target| std::io::copy(&mut source, &mut target))
             .map_err(|error| failed_at(&restoring.unfinished, error))?;
         Ok(restoring)
@@ -200,6 +289,9 @@ impl Restoring {
     pub fn finish(self) -> Result<()> {
         // A note of a store that was here says nothing about this one.
         end_note::remove(&self.to).map_err(|error| failed_at(&self.to, error))?;
+        File::open(&self.unfinished)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| failed_at(&self.unfinished, error))?;
         finish(&self.unfinished, &self.to)
     }
 

@@ -52,7 +52,7 @@ pub struct SqliteConfig {
     pub synchronous: Synchronous,
     /// What to do if there is no store.
     pub missing: Missing,
-    /// Number of connections that read at once (1 to 64). They are opened when needed.
+    /// Number of connections that read at once (1 to 64). They are opened with the store.
     pub readers: usize,
     /// Length of the write-ahead log, in bytes, at which it is started again from its beginning. It grows beyond that
     /// length while a reader holds an old snapshot.

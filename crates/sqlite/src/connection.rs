@@ -2,7 +2,6 @@
 //!
 //! Settings on which durability or order rest are read back after they were set.
 
-use std::path::Path;
 use std::time::Duration;
 
 use gesta_core::{Durability, Error, ErrorKind, Result};
@@ -10,6 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::config::{Location, SqliteConfig, Synchronous};
 use crate::error::Outcome;
+use crate::place::{Found, Place};
 
 /// Lowest version of SQLite that is accepted. Earlier versions can corrupt the WAL when one connection writes while
 /// another checkpoints.
@@ -38,15 +38,13 @@ pub(crate) fn check_library() -> Result<()> {
     .into())
 }
 
-/// Opens the connection that writes. It creates the file if there is none.
+/// Opens the connection that writes. The file must exist: one that SQLite made could be at a name that leads elsewhere
+/// meanwhile, and would have another mode.
 pub(crate) fn open_writing(location: &Location, config: &SqliteConfig) -> Outcome<Connection> {
     let synchronous = config.synchronous;
     let conn = match location {
         Location::Memory => Connection::open_in_memory()?,
-        Location::File(path) => open_file(
-            path,
-            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        )?,
+        Location::File(path) => open_file(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
     };
     if let Location::File(path) = location
         && conn.is_readonly(rusqlite::MAIN_DB)?
@@ -93,15 +91,29 @@ pub(crate) fn open_writing(location: &Location, config: &SqliteConfig) -> Outcom
     Ok(conn)
 }
 
-/// Opens a connection that can only read.
-pub(crate) fn open_reading(path: &Path) -> Outcome<Connection> {
-    let conn = open_file(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+/// Opens a connection to the file of an open store that can only read. From then on it needs no name of the store.
+///
+/// # Errors
+/// `Unsupported` if the name of the store leads elsewhere: the connection would read another store.
+pub(crate) fn open_reading(place: &Place) -> Outcome<Connection> {
+    check_in_place(place)?;
+    let conn = open_file(place.path(), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     settle(&conn, READER_CACHE_KIB)?;
     conn.pragma_update(None, "query_only", true)?;
+    // SQLite opens the write-ahead log with the first read.
+    conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;
+    check_in_place(place)?;
     Ok(conn)
 }
 
-fn open_file(path: &Path, flags: OpenFlags) -> Outcome<Connection> {
+fn check_in_place(place: &Place) -> Result<()> {
+    match place.look_at_names() {
+        Found::Moved(text) => Err(ErrorKind::Unsupported(text).into()),
+        _ => Ok(()),
+    }
+}
+
+fn open_file(path: &std::path::Path, flags: OpenFlags) -> Outcome<Connection> {
     // Each connection is used by one thread at a time.
     Ok(Connection::open_with_flags(
         path,
@@ -169,7 +181,9 @@ mod tests {
             (Synchronous::Normal, "weakened"),
             (Synchronous::Off, "weakened"),
         ] {
-            let mut config = SqliteConfig::file(home.path().join("a.db"));
+            let path = home.path().join("a.db");
+            std::fs::write(&path, "").expect("writes");
+            let mut config = SqliteConfig::file(path);
             config.synchronous = asked;
             let location = config.location.clone();
             let conn = open_writing(&location, &config).expect("opens");
@@ -186,10 +200,12 @@ mod tests {
     fn a_reading_connection_cannot_write() {
         let home = tempfile::tempdir().expect("dir");
         let path = home.path().join("a.db");
+        std::fs::write(&path, "").expect("writes");
+        let place = Place::take(&path).expect("free");
         let config = SqliteConfig::file(&path);
         let writer = open_writing(&config.location, &config).expect("opens");
-        writer.execute_batch("CREATE TABLE a (x)").expect("creates");
-        let reader = open_reading(&path).expect("opens");
-        assert!(reader.execute_batch("DELETE FROM a").is_err());
+        crate::schema::migrate(&writer).expect("creates");
+        let reader = open_reading(&place).expect("opens");
+        assert!(reader.execute_batch("DELETE FROM tags").is_err());
     }
 }

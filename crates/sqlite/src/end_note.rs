@@ -7,10 +7,15 @@
 //! crash of the process or loss of power can make a healthy store end before it. The first commit after opening and
 //! after each checkpoint is noted before it is answered, and what was committed during a checkpoint is noted at its
 //! end. So the note is after what the database file holds without its write-ahead log, except in the moment in which a
-//! checkpoint ends. Not here: stores with weakened durability. They may lose commits, so nothing is noted for them.
+//! checkpoint ends. For stores with weakened durability no position is noted, since they may lose commits.
+//!
+//! The note also names the *opening*: a random number that a store draws each time that it is opened after it was closed
+//! in good order. While the store is open, the database file holds the same number (the `user_version` of its header),
+//! which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log, and the
+//! note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
+//! Order: the number is in the note, synced, before it is in the file, and in the file before anything is appended.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,7 +24,7 @@ use gesta_core::{Error, ErrorKind, Incarnation, LogId, Position, Result};
 use gesta_sql::name_checksum;
 use uuid::Uuid;
 
-use crate::files::sync_directory_of;
+use crate::files::{self, sync_directory_of, with_suffix};
 
 /// Text with which the line of a note starts.
 const HEADER: &str = "gesta-end-1";
@@ -29,14 +34,33 @@ const HEADER: &str = "gesta-end-1";
 pub(crate) struct Noted {
     incarnation: Incarnation,
     position: Position,
+    opening: Opening,
+}
+
+/// Number of an opening; 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opening(pub(crate) i32);
+
+impl Opening {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn random() -> Self {
+        let (_, low) = Uuid::new_v4().as_u64_pair();
+        let [_, _, _, _, a, b, c, d] = low.to_be_bytes();
+        // 0 means that the store is closed.
+        Self(i32::from_be_bytes([a, b, c, d]) | 1)
+    }
 }
 
 impl Noted {
     /// Writes the note as one line, shorter than a sector of a disk, so that it is written whole or not at all.
     fn to_line(self) -> String {
         let (incarnation, position) = (self.incarnation, self.position.0);
-        let sum = self.checksum();
-        format!("{HEADER} incarnation={incarnation} position={position:020} checksum={sum:016x}\n")
+        let (sum, opening) = (self.checksum(), self.opening.0);
+        // The opening comes last: versions that do not know it read no further than the checksum.
+        format!(
+            "{HEADER} incarnation={incarnation} position={position:020} checksum={sum:016x} opening={opening:08x}\n"
+        )
     }
 
     fn checksum(self) -> i64 {
@@ -48,15 +72,17 @@ impl Noted {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.trim_end().split(' ');
+        let mut words = line.split_ascii_whitespace();
         let mut value = |name: &str| words.next()?.strip_prefix(name);
         value(HEADER).filter(|rest| rest.is_empty())?;
         let incarnation = Uuid::parse_str(value("incarnation=")?).ok()?;
         let position = value("position=")?.parse().ok()?;
-        let sum = value("checksum=")?.to_owned();
+        let sum = value("checksum=")?;
+        let opening = value("opening=").and_then(|text| u32::from_str_radix(text, 16).ok());
         let noted = Self {
             incarnation: Incarnation(incarnation),
             position: Position(position),
+            opening: Opening(opening.map_or(0, u32::cast_signed)),
         };
         (format!("{:016x}", noted.checksum()) == sum).then_some(noted)
     }
@@ -64,13 +90,7 @@ impl Noted {
 
 /// Returns the path of the note that belongs to the database at `path`.
 pub(crate) fn file_of(path: &Path) -> PathBuf {
-    beside(path, "-end")
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path.as_os_str());
-    name.push(suffix);
-    PathBuf::from(name)
+    with_suffix(path, "-end")
 }
 
 /// Reads the note of the database at `path`. Returns `None` if there is none that can be read, such as one whose first
@@ -105,7 +125,7 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
     if fs::metadata(path).is_ok_and(|found| found.len() > 0) {
         return Ok(());
     }
-    let wal = beside(path, "-wal");
+    let wal = with_suffix(path, "-wal");
     let wal_bytes = fs::metadata(&wal).map_or(0, |found| found.len());
     if wal_bytes > 0 {
         return Err(Error::corrupt(format!(
@@ -148,8 +168,68 @@ pub(crate) fn check_end(
          backup (`gesta restore`); to go on without the missing events run `gesta schema new-incarnation`",
         path.display(),
         noted.position,
-        beside(path, "-wal").display()
+        with_suffix(path, "-wal").display()
     ))))
+}
+
+/// Refuses a database file that was not closed in good order and beside which the note of that opening is not. It is
+/// called before SQLite opens anything, with the opening that the file itself holds.
+///
+/// # Errors
+/// `Corrupt`, with what may have happened and what to do.
+pub(crate) fn check_opening(path: &Path, opening: Opening) -> Result<()> {
+    if opening == Opening::NONE || read(path).is_some_and(|noted| noted.opening == opening) {
+        return Ok(());
+    }
+    let (note, wal) = (file_of(path), with_suffix(path, "-wal"));
+    Err(Error::new(ErrorKind::Corrupt(format!(
+        "{} was not closed in good order, and {}, which belongs to it, is not beside it: the file was moved, linked, mounted or \
+         copied alone, and its newest events may be in the write-ahead log that it had under its former name. Nothing was \
+         changed. Bring {} and {} here from there, or open it under that name; a copy of a store in use is made by \
+         `gesta backup`; to go on with the events that are here, run `gesta schema new-incarnation`",
+        path.display(),
+        note.display(),
+        wal.display(),
+        note.display()
+    ))))
+}
+
+/// Notes an opening, before it is in the database file. What was noted of the end of the log stays.
+///
+/// # Errors
+/// `Unavailable` if the note cannot be written.
+pub(crate) fn note_opening(path: &Path, incarnation: Incarnation, opening: Opening) -> Result<()> {
+    let before = read(path).filter(|noted| noted.incarnation == incarnation);
+    let noted = Noted {
+        incarnation,
+        position: before.map_or(Position::START, |noted| noted.position),
+        opening,
+    };
+    let file = open_file(path)?;
+    write_synced(&file, noted)
+        .and_then(|()| sync_directory_of(path))
+        .map_err(|error| {
+            Error::unavailable(format!("cannot write {}: {error}", file_of(path).display()))
+                .caused_by(error)
+        })
+}
+
+fn open_file(path: &Path) -> Result<File> {
+    files::check_one_name(&file_of(path))?;
+    files::private()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(file_of(path))
+        .map_err(|error| {
+            Error::unavailable(format!("cannot open {}: {error}", file_of(path).display()))
+                .caused_by(error)
+        })
+}
+
+fn write_synced(file: &File, noted: Noted) -> std::io::Result<()> {
+    write_at_start(file, noted.to_line().as_bytes())?;
+    file.sync_data()
 }
 
 /// Writes the note. The writing thread and the checkpoint thread share it.
@@ -157,35 +237,26 @@ pub(crate) fn check_end(
 pub(crate) struct EndNote {
     path: PathBuf,
     incarnation: Incarnation,
+    opening: Opening,
     file: File,
     noted: AtomicU64,
     due: AtomicBool,
-    named: AtomicBool,
 }
 
 impl EndNote {
-    /// Prepares the note of the database at `path`. It writes nothing yet.
+    /// Prepares the note of the database at `path`, whose opening is noted. It writes nothing yet.
     ///
     /// # Errors
     /// `Unavailable` if the file cannot be opened.
-    pub(crate) fn open(path: &Path, incarnation: Incarnation) -> Result<Self> {
+    pub(crate) fn open(path: &Path, incarnation: Incarnation, opening: Opening) -> Result<Self> {
         let before = read(path).filter(|noted| noted.incarnation == incarnation);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(file_of(path))
-            .map_err(|error| {
-                Error::unavailable(format!("cannot open {}: {error}", file_of(path).display()))
-                    .caused_by(error)
-            })?;
         Ok(Self {
             path: path.to_owned(),
             incarnation,
-            file,
+            opening,
+            file: open_file(path)?,
             noted: AtomicU64::new(before.map_or(0, |noted| noted.position.0)),
             due: AtomicBool::new(true),
-            named: AtomicBool::new(false),
         })
     }
 
@@ -218,13 +289,9 @@ impl EndNote {
         let noted = Noted {
             incarnation: self.incarnation,
             position,
+            opening: self.opening,
         };
-        write_at_start(&self.file, noted.to_line().as_bytes())?;
-        self.file.sync_data()?;
-        if !self.named.swap(true, Ordering::Relaxed) {
-            sync_directory_of(&self.path)?;
-        }
-        Ok(())
+        write_synced(&self.file, noted)
     }
 }
 
@@ -249,13 +316,14 @@ mod tests {
         let home = tempfile::tempdir().expect("dir");
         let path = home.path().join("gesta.db");
         let incarnation = Incarnation::random();
-        let note = EndNote::open(&path, incarnation).expect("opens");
+        let note = EndNote::open(&path, incarnation, Opening(-5)).expect("opens");
         assert_eq!(read(&path), None, "nothing is noted yet");
         note.write(Position(7));
         note.write(Position(5));
         let expected = Noted {
             incarnation,
             position: Position(7),
+            opening: Opening(-5),
         };
         assert_eq!(read(&path), Some(expected));
         assert!(expected.to_line().len() < 512, "one sector");
@@ -274,9 +342,49 @@ mod tests {
     fn a_note_is_due_once_after_opening_and_after_each_checkpoint() {
         let home = tempfile::tempdir().expect("dir");
         let path = home.path().join("gesta.db");
-        let note = EndNote::open(&path, Incarnation::random()).expect("opens");
+        let note = EndNote::open(&path, Incarnation::random(), Opening(1)).expect("opens");
         assert!(note.take_due() && !note.take_due());
         note.expect_next();
         assert!(note.take_due() && !note.take_due());
+    }
+
+    /// Goal: a file that was not closed needs the note of that opening; notes of earlier versions are read.
+    #[test]
+    fn an_opening_must_be_the_one_that_is_noted() {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("gesta.db");
+        let incarnation = Incarnation::random();
+        check_opening(&path, Opening::NONE).expect("closed, and no note");
+        let error = check_opening(&path, Opening(7))
+            .expect_err("no note")
+            .to_string();
+        for part in [
+            "gesta.db-end",
+            "gesta.db-wal",
+            "gesta backup",
+            "new-incarnation",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        note_opening(&path, incarnation, Opening(7)).expect("writes");
+        EndNote::open(&path, incarnation, Opening(7))
+            .expect("opens")
+            .write(Position(9));
+        check_opening(&path, Opening(7)).expect("noted");
+        check_opening(&path, Opening(8)).expect_err("another one");
+        note_opening(&path, incarnation, Opening(8)).expect("writes");
+        assert_eq!(read(&path).map(|noted| noted.position), Some(Position(9)));
+
+        // A version before this one writes its shorter line over the longer one, or alone.
+        let text = fs::read_to_string(file_of(&path)).expect("text");
+        let (before, after) = text.split_once(" opening=").expect("an opening");
+        for (earlier, opening) in [
+            (format!("{before}\n"), Opening::NONE),
+            (format!("{before}\nopening={after}"), Opening(8)),
+        ] {
+            fs::write(file_of(&path), earlier).expect("writes");
+            let noted = read(&path).expect("readable");
+            assert_eq!((noted.position, noted.opening), (Position(9), opening));
+        }
     }
 }

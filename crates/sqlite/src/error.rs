@@ -5,11 +5,14 @@
 //! that it could not write. So the store is closed for writing until it is opened again.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use gesta_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
+
+use crate::files;
 
 /// An error inside this crate, before it becomes the public one.
 #[derive(Debug, thiserror::Error)]
@@ -94,14 +97,26 @@ pub(crate) fn write_fault(error: &rusqlite::Error) -> WriteFault {
     }
 }
 
-/// Reason why the store no longer writes, once there is one. All parts of the store share it.
+/// Reason why the store no longer writes, once there is one, with what to do. All parts of the store share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultMark(Arc<OnceLock<String>>);
 
 impl FaultMark {
+    /// Closes the store for writing after an error of the disk or the file.
     pub(crate) fn set(&self, cause: &dyn fmt::Display) {
-        if self.0.set(cause.to_string()).is_ok() {
-            tracing::error!(%cause, "the store is closed for writing; verify it and open it again");
+        self.close(format!(
+            "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
+        ));
+    }
+
+    /// Closes the store for writing because its names no longer lead to it. The sentence says what to do.
+    pub(crate) fn set_lost(&self, sentence: &str) {
+        self.close(format!("the store was closed for writing: {sentence}"));
+    }
+
+    fn close(&self, text: String) {
+        if self.0.set(text.clone()).is_ok() {
+            tracing::error!("{text}");
         }
     }
 
@@ -113,12 +128,41 @@ impl FaultMark {
     pub(crate) fn check(&self) -> Result<()> {
         match self.0.get() {
             None => Ok(()),
-            Some(cause) => Err(ErrorKind::Unsupported(format!(
-                "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
-            ))
-            .into()),
+            Some(text) => Err(ErrorKind::Unsupported(text.clone()).into()),
         }
     }
+}
+
+/// Makes the error for a store that cannot be opened, and says it if the disk is full: SQLite calls that an I/O error if
+/// it happens to the file by which connections share their memory.
+pub(crate) fn opening_failed(path: &Path, fault: Fault) -> Error {
+    let Fault::Sql(error) = fault else {
+        return fault.into();
+    };
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    let is_shared_memory = matches!(
+        code,
+        Some(ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMMAP | ffi::SQLITE_IOERR_SHMOPEN)
+    );
+    let may_be_space = is_shared_memory
+        || matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+        );
+    let is_full = matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull));
+    let why = if is_full || may_be_space && files::is_full(path) {
+        "there is no space on its disk: free some, and start again"
+    } else if is_shared_memory {
+        "the file beside it that ends in -shm cannot be made as large as it must be, or not be shared in memory \
+         (is a quota used up? is it a network file system?)"
+    } else {
+        return public(error);
+    };
+    let text = format!(
+        "{} cannot be opened: {why} (SQLite: {error})",
+        path.display()
+    );
+    Error::unavailable(text).caused_by(error)
 }
 
 pub(crate) fn closed() -> Error {

@@ -1,15 +1,348 @@
-//! The name of a file survives a crash only if its directory is synced, which is done here.
+//! What the file system says about files: which file a name leads to, whether its name is the only one, who may read
+//! it, and whether its locks work. New files and directories are made for their owner alone.
+//!
+//! Why here: events, hashes of passwords and tokens lie in these files, and what keeps two processes apart hangs on the
+//! file that a name leads to, not on the name.
 
-use std::fs::File;
-use std::path::Path;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::ErrorKind as Io;
+use std::path::{Path, PathBuf};
+
+use gesta_core::{Error, ErrorKind, Result};
+
+/// The mode of a new file: only its owner may read it. SQLite gives `-wal` and `-shm` the mode of the database.
+#[cfg(unix)]
+const FILE_MODE: u32 = 0o600;
+/// The mode of a new directory.
+#[cfg(unix)]
+const DIRECTORY_MODE: u32 = 0o700;
+/// Largest number of symbolic links that are followed one after the other, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// Which file it is, whatever its name. It is told from all other files that exist at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    /// Returns the identity of a file; `None` where the operating system has none.
+    #[cfg(unix)]
+    pub(crate) fn of(found: &Metadata) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt;
+        Some(Self {
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn of(_: &Metadata) -> Option<Self> {
+        None
+    }
+}
 
 /// Makes the name of a file durable, where directories can be synced.
 pub(crate) fn sync_directory_of(path: &Path) -> std::io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
     if cfg!(unix) {
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+        File::open(directory_of(path))?.sync_all()?;
     }
     Ok(())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Returns the path with something added to its name.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Returns options that open a file which only its owner may read if it is made.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, FILE_MODE);
+    options
+}
+
+/// Creates a directory and those above it, for their owner alone, and makes their names durable.
+pub(crate) fn create_directories(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        create_directories(parent)?;
+    }
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, DIRECTORY_MODE);
+    match builder.create(path) {
+        Err(error) if error.kind() != Io::AlreadyExists => Err(error),
+        _ => sync_directory_of(path),
+    }
+}
+
+/// Follows symbolic links from a path to the name at which the file is, or will be, so that a link to what does not
+/// exist yet is taken for what it leads to.
+pub(crate) fn follow_links(path: &Path) -> std::io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&path) {
+            Ok(target) => path = directory_of(&path).join(target),
+            // It is no link, or it is not there.
+            Err(_) => return Ok(path),
+        }
+    }
+    let text = format!("{} leads through too many symbolic links", path.display());
+    Err(std::io::Error::other(text))
+}
+
+/// Refuses a file of a store that somebody could change, remove or replace under another name: it must be a regular
+/// file with one name, in the same mount as its folder. A file that is not there is fine.
+///
+/// Why: the files of a store are found by their names. A database with two names has two write-ahead logs, and a
+/// write-ahead log with two names is emptied under one of them and read again under the other. Either loses events.
+///
+/// # Errors
+/// `Unsupported`, with what to do; `Unavailable` if the file system does not answer.
+pub(crate) fn check_one_name(path: &Path) -> Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == Io::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(Error::unavailable(format!("{}: {error}", path.display())).caused_by(error));
+        }
+    };
+    let refuse =
+        |why: String| Err(ErrorKind::Unsupported(format!("{} {why}", path.display())).into());
+    if !found.is_file() {
+        return refuse("is no regular file, and a store needs one there".into());
+    }
+    let names = names(&found);
+    if names > 1 {
+        return refuse(format!(
+            "has {names} names (hard links), and a store must have one, because the files beside it are found by its name: \
+             remove the other names (`find DIRECTORY -xdev -samefile {}` lists them), or make a real copy (`gesta backup`, `cp`)",
+            path.display()
+        ));
+    }
+    if is_mounted_alone(path) {
+        return refuse(format!(
+            "is mounted alone, without the folder it lies in, and the files that belong to it would be left elsewhere: \
+             mount the whole folder instead of {}",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn names(found: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(found)
+}
+
+#[cfg(not(unix))]
+fn names(_: &Metadata) -> u64 {
+    1
+}
+
+/// Returns whether a file is itself the place of a mount. A kernel that does not tell the mount of a file (before Linux
+/// 5.8) is asked for the device only.
+#[cfg(target_os = "linux")]
+fn is_mounted_alone(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let flags = StatxFlags::MNT_ID | StatxFlags::BASIC_STATS;
+    let look = |path: &Path| statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, flags);
+    // The folder may be reached by a symbolic link; `.` behind it is where the link leads.
+    let (Ok(file), Ok(directory)) = (look(path), look(&directory_of(path).join("."))) else {
+        return false;
+    };
+    let tells = |found: &rustix::fs::Statx| found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    if tells(&file) && tells(&directory) {
+        return file.stx_mnt_id != directory.stx_mnt_id;
+    }
+    false
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mounted_alone(_: &Path) -> bool {
+    false
+}
+
+/// Warns of a store that other users of the machine can read or write: it holds events, and hashes of passwords.
+pub(crate) fn warn_of_others(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let mode = |path: &Path| fs::metadata(path).map_or(0, |found| found.mode() & 0o7777);
+        let (file, directory) = (mode(path), mode(directory_of(path)));
+        // Who cannot enter the folder cannot open what is in it.
+        if file & 0o077 != 0 && directory & 0o011 != 0 {
+            tracing::warn!(
+                file = %path.display(),
+                mode = format!("{file:04o}"),
+                "other users of this machine can read the store, or write to it: chmod 700 its folder, and chmod 600 its files"
+            );
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}
+
+/// Refuses a file system that several machines may share: its locks hold for one of them, or its memory is not shared,
+/// and SQLite needs both.
+///
+/// # Errors
+/// `Unsupported`, with the kind of the file system.
+#[cfg(target_os = "linux")]
+pub(crate) fn check_file_system(file: &File, path: &Path) -> Result<()> {
+    let Ok(found) = rustix::fs::fstatfs(file) else {
+        return Ok(());
+    };
+    // The number is 32 bits of a type whose width depends on the machine.
+    let bytes = found.f_type.to_ne_bytes();
+    let number = bytes
+        .first_chunk::<8>()
+        .map(|bytes| u64::from_ne_bytes(*bytes) & u64::from(u32::MAX));
+    let kind = match number {
+        Some(0x6969) => "NFS",
+        Some(0x517B | 0xFF53_4D42 | 0xFE53_4D42) => "SMB",
+        Some(0x5346_414F | 0x6B41_4653) => "AFS",
+        Some(0x7375_7245) => "Coda",
+        Some(0x00C3_6400) => "Ceph",
+        Some(0x0BD0_0BD0) => "Lustre",
+        Some(0x786F_4256) => "a shared folder of VirtualBox",
+        Some(0x0102_1997) => {
+            tracing::warn!(
+                file = %path.display(),
+                "the store lies on 9p, where locks may hold for this machine alone: let no other machine open it"
+            );
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    Err(ErrorKind::Unsupported(format!(
+        "{} lies on {kind}, a file system of several machines, which does not keep what SQLite needs to be safe: \
+         put the store on a local disk, or use PostgreSQL",
+        path.display()
+    ))
+    .into())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn check_file_system(_: &File, _: &Path) -> Result<()> {
+    Ok(())
+}
+
+/// Returns whether the disk has no space left for a few pages or a new file; false if that cannot be known.
+pub(crate) fn is_full(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        const PAGES_BYTES: u64 = 64 * 1024;
+        rustix::fs::statvfs(directory_of(path)).is_ok_and(|found| {
+            found.f_bavail.saturating_mul(found.f_frsize) < PAGES_BYTES
+                || (found.f_files > 0 && found.f_favail == 0)
+        })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
+}
+
+/// Returns whether nothing can be written where a file is, because its disk, or the mount at its name, is read-only.
+pub(crate) fn is_read_only(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        let is = |found: rustix::io::Result<rustix::fs::StatVfs>| {
+            found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+        };
+        is(rustix::fs::fstatvfs(file)) || is(rustix::fs::statvfs(path))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        false
+    }
+}
+
+/// Gives a file another name, unless something has that name.
+///
+/// # Errors
+/// `AlreadyExists` if something has the name; others of the file system.
+pub(crate) fn rename_to_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // Not every file system can do it.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            done => return Ok(done?),
+        }
+    }
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(Io::AlreadyExists.into());
+    }
+    fs::rename(from, to)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_followed_to_what_does_not_exist_yet() {
+        let home = tempfile::tempdir().expect("dir");
+        let home = home.path();
+        symlink("second", home.join("first")).expect("links");
+        symlink("sub/gesta.db", home.join("second")).expect("links");
+        let found = follow_links(&home.join("first")).expect("follows");
+        assert_eq!(found, home.join("sub/gesta.db"));
+        symlink("round", home.join("round")).expect("links");
+        assert!(follow_links(&home.join("round")).is_err());
+    }
+
+    #[test]
+    fn a_file_has_one_name_and_is_regular() {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("gesta.db");
+        check_one_name(&path).expect("not there");
+        fs::write(&path, "x").expect("writes");
+        check_one_name(&path).expect("one name");
+        fs::hard_link(&path, home.path().join("other")).expect("links");
+        let error = check_one_name(&path).expect_err("two").to_string();
+        assert!(
+            error.contains("2 names") && error.contains("-samefile"),
+            "{error}"
+        );
+        symlink("gesta.db", home.path().join("link")).expect("links");
+        let error = check_one_name(&home.path().join("link")).expect_err("a link");
+        assert!(error.to_string().contains("no regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_new_name_is_never_that_of_another_file() {
+        let home = tempfile::tempdir().expect("dir");
+        let (one, two) = (home.path().join("one"), home.path().join("two"));
+        fs::write(&one, "1").expect("writes");
+        symlink("nowhere", &two).expect("links");
+        let error = rename_to_new(&one, &two).expect_err("taken");
+        assert_eq!(error.kind(), Io::AlreadyExists);
+        fs::remove_file(&two).expect("removes");
+        rename_to_new(&one, &two).expect("free");
+        assert_eq!(fs::read_to_string(&two).expect("reads"), "1");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Why: a store without set-up, as safe as the larger ones. One thread writes; its transactions are the batches of the
 //! append pipeline, and each is durable when it is answered (`synchronous=FULL`).
-//! Invariants: one process at a time (lock file); checksums are checked on every event that is read; no read
+//! Invariants: one process at a time (a lock of the file, and one beside it); checksums are checked on every event that is read; no read
 //! transaction outlives the page that it serves; an I/O error while writing closes the store for appends.
 //! Not here: the append pipeline, subscriptions, `EventStore` (`gesta-store` makes one of this backend).
 //!
@@ -23,6 +23,7 @@ mod lookup;
 mod names;
 mod page;
 mod payload;
+mod place;
 mod read;
 mod read_connection;
 mod reader;

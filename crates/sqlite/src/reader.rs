@@ -2,8 +2,8 @@
 //!
 //! Invariants: a job runs on a blocking thread, from the beginning to the end of its transaction, and hands its whole
 //! result over at once. So nothing that waits for a network holds a snapshot. Each connection serves one job at a time.
+//! All connections of a file are opened with the store: one that is opened later, by name, could read another store.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gesta_core::{Error, Result};
@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::connection;
 use crate::error::{Outcome, closed};
+use crate::place::Place;
 use crate::read_connection::ReadConnection;
 use crate::write_thread::WriteThread;
 
@@ -34,21 +35,28 @@ pub(crate) enum Readers {
 /// Idle connections, and permits for as many as may be busy.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    path: PathBuf,
+    place: Arc<Place>,
     permits: Arc<Semaphore>,
     permits_count: u32,
     idle: Mutex<Vec<ReadConnection>>,
 }
 
 impl Readers {
-    pub(crate) fn pool(path: PathBuf, readers: usize) -> Self {
+    /// Opens the connections.
+    ///
+    /// # Errors
+    /// Those of [`connection::open_reading`].
+    pub(crate) fn pool(place: &Arc<Place>, readers: usize) -> Outcome<Self> {
         let readers = readers.clamp(1, 1_000);
-        Readers::Pool(Arc::new(Pool {
-            path,
+        let idle: Outcome<Vec<_>> = (0..readers)
+            .map(|_| Ok(ReadConnection::new(connection::open_reading(place)?)))
+            .collect();
+        Ok(Readers::Pool(Arc::new(Pool {
+            place: Arc::clone(place),
             permits: Arc::new(Semaphore::new(readers)),
             permits_count: u32::try_from(readers).unwrap_or(1),
-            idle: Mutex::new(Vec::new()),
-        }))
+            idle: Mutex::new(idle?),
+        })))
     }
 
     pub(crate) fn shared(thread: WriteThread) -> Self {
@@ -107,7 +115,8 @@ impl Pool {
             let idle = pool.take_idle().pop();
             let mut reader = match idle {
                 Some(reader) => reader,
-                None => ReadConnection::new(connection::open_reading(&pool.path)?),
+                // One was given up, because it could not end its snapshot.
+                None => ReadConnection::new(connection::open_reading(&pool.place)?),
             };
             let result = job(&mut reader);
             // A connection that could not end its snapshot is not used again.

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::config::{Location, Missing};
+use crate::end_note::Opening;
 use crate::error::Outcome;
 
 /// All steps of the schema, in their order.
@@ -184,6 +185,17 @@ pub(crate) fn new_incarnation(conn: &Connection) -> Outcome<Incarnation> {
         [incarnation.0.as_bytes()],
     )?;
     Ok(incarnation)
+}
+
+/// Reads the mark of the opening, as the whole store has it.
+pub(crate) fn read_mark(conn: &Connection) -> rusqlite::Result<Opening> {
+    conn.pragma_query_value(None, "user_version", |row| row.get(0))
+        .map(Opening)
+}
+
+/// Sets the mark of the opening. It is in the file itself after the next checkpoint.
+pub(crate) fn set_mark(conn: &Connection, opening: Opening) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "user_version", opening.0)
 }
 
 /// Corrupt, naming an interned name that cannot be believed.

@@ -1,7 +1,8 @@
 //! The SQLite backend: opening, closing, and which connection does what.
 //!
-//! Opening, in this order: library version, directory, lock, connection and its settings, schema, threads.
-//! Closing, in this order: readers, queue of the writing thread, connection (which empties the WAL), lock.
+//! Opening, in this order: library version, directory, lock, file and its lock, the checks of the note, connection and its
+//! settings, schema, mark of the opening, threads, reading connections. From then on no name of the store is used.
+//! Closing, in this order: readers, queue of the writing thread, mark, connection (which empties the WAL), file, lock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,21 +24,22 @@ use gesta_core::{
     Visibility,
 };
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use crate::append::SqliteWriter;
 use crate::audit::SqliteAudit;
-use crate::backup::{self, Source};
+use crate::backup;
 use crate::checkpoint::WalWatch;
 use crate::config::{Location, Missing, SqliteConfig};
-use crate::end_note::{self, EndNote};
-use crate::error::{FaultMark, Outcome, closed};
+use crate::end_note::{self, EndNote, Opening};
+use crate::error::{FaultMark, Outcome, closed, opening_failed};
+use crate::files::create_directories;
 use crate::lock::StoreLock;
+use crate::place::{Found, Place, cannot_open};
 use crate::read_connection::ReadConnection;
 use crate::reader::Readers;
 use crate::schema::{self, Migrated};
 use crate::virtual_index::SqliteIndex;
-use crate::write_thread::{WriteState, WriteThread};
+use crate::write_thread::{self, WriteState, WriteThread};
 use crate::{connection, files, lookup, read, scavenge};
 
 /// Largest number of batches that may wait for the writing thread: one is committed while the next is being sent.
@@ -48,8 +50,10 @@ const BATCHES_IN_FLIGHT_MAX: usize = 2;
 pub struct SqliteBackend {
     info: Arc<BackendInfo>,
     history: CurrentHistory,
-    location: Location,
+    place: Option<Arc<Place>>,
     readers: Readers,
+    /// One more reading connection, with which copies are made.
+    copier: Readers,
     thread: WriteThread,
     fault: FaultMark,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -77,16 +81,20 @@ impl SqliteBackend {
         connection::check_library()?;
         let opened = Opened::new(&config)?;
         opened.check_end()?;
-        Ok(Self::start(opened, &config)?)
+        let path = path_of(&opened.location);
+        files::warn_of_others(&path);
+        Self::start(opened, &config).map_err(|fault| opening_failed(&path, fault))
     }
 
     fn start(opened: Opened, config: &SqliteConfig) -> Outcome<Self> {
+        let marks = schema::prepare(&opened.conn, &opened.location, config.missing)?;
+        let opening = opened.begin()?;
         let Opened {
             mut conn,
             location,
-            lock,
+            held,
         } = opened;
-        let marks = schema::prepare(&conn, &location, config.missing)?;
+        let place = held.as_ref().map(|(place, _)| Arc::clone(place));
         let info = BackendInfo {
             backend: "sqlite",
             engine: format!("SQLite {}", rusqlite::version()),
@@ -102,7 +110,7 @@ impl SqliteBackend {
         let fault = FaultMark::default();
         let note = match &location {
             Location::File(path) if matches!(info.durability, Durability::Full(_)) => {
-                Some(Arc::new(EndNote::open(path, marks.incarnation)?))
+                Some(Arc::new(EndNote::open(path, marks.incarnation, opening)?))
             }
             _ => None,
         };
@@ -121,16 +129,29 @@ impl SqliteBackend {
                 )?)
             }
         };
-        let (thread, handle) = WriteThread::start(conn, fault.clone(), wal, note, lock)?;
-        let readers = match &location {
-            Location::Memory => Readers::shared(thread.clone()),
-            Location::File(path) => Readers::pool(path.clone(), config.readers),
+        // Before the thread, which gives the file up when it ends.
+        let pools = match &place {
+            None => None,
+            Some(place) => {
+                let pools = (
+                    Readers::pool(place, config.readers)?,
+                    Readers::pool(place, 1)?,
+                );
+                if let Found::Moved(text) = place.look_at_names() {
+                    return Err(Error::unavailable(text).into());
+                }
+                Some(pools)
+            }
         };
+        let (thread, handle) = WriteThread::start(conn, fault.clone(), wal, note, held)?;
+        let shared = || Readers::shared(thread.clone());
+        let (readers, copier) = pools.unwrap_or_else(|| (shared(), shared()));
         Ok(Self {
             info: Arc::new(info),
             history: CurrentHistory::new(marks.incarnation),
-            location,
+            place,
             readers,
+            copier,
             thread,
             fault,
             handle: Mutex::new(Some(handle)),
@@ -150,8 +171,9 @@ impl SqliteBackend {
         if config.missing == Missing::Refuse {
             schema::require(&opened.conn, &opened.location)?;
         }
+        opened.begin()?;
         let migrated = schema::migrate(&opened.conn)?;
-        opened.close()?;
+        opened.close();
         Ok(migrated)
     }
 
@@ -162,13 +184,14 @@ impl SqliteBackend {
     /// Those of [`SqliteBackend::open`]. A store that does not exist is not created.
     pub fn new_incarnation(config: &SqliteConfig) -> Result<Incarnation> {
         connection::check_library()?;
-        let opened = Opened::new(&config.clone().must_exist())?;
+        // What the note of the opening says is what shall be forgotten.
+        let opened = Opened::unchecked(&config.clone().must_exist())?;
         schema::prepare(&opened.conn, &opened.location, Missing::Refuse)?;
         let incarnation = schema::new_incarnation(&opened.conn)?;
         if let Location::File(path) = &opened.location {
             end_note::remove(path).map_err(|error| cannot_open(path, error))?;
         }
-        opened.close()?;
+        opened.close();
         Ok(incarnation)
     }
 
@@ -183,6 +206,7 @@ impl SqliteBackend {
         let opened = Opened::new(&config.clone().must_exist())?;
         opened.check_end()?;
         schema::prepare(&opened.conn, &opened.location, Missing::Refuse)?;
+        opened.begin()?;
         let Location::File(path) = opened.location.clone() else {
             return Ok((0, 0));
         };
@@ -195,7 +219,7 @@ impl SqliteBackend {
         opened.vacuum()?;
         opened.truncate_wal()?;
         let after = bytes()?;
-        opened.close()?;
+        opened.close();
         Ok((before, after))
     }
 
@@ -213,7 +237,8 @@ impl SqliteBackend {
             .await
     }
 
-    /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed.
+    /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed. It is made beside
+    /// the store, or, if nothing can be written there any more, in the directory of temporary files.
     ///
     /// # Errors
     /// Those of [`SqliteBackend::backup`].
@@ -221,17 +246,14 @@ impl SqliteBackend {
     /// # Cancel safety
     /// Dropping the future stops the copy soon; [`Backend::close`] waits for that.
     pub async fn backup_file(&self) -> Result<fs::File> {
-        let path = match &self.location {
-            Location::File(path) => backup::nameless(path),
-            Location::Memory => std::env::temp_dir().join(format!("gesta-copy-{}", Uuid::new_v4())),
-        };
-        self.copy(move |from, stopped| backup::copy_without_name(from, &path, stopped))
+        let paths = backup::nameless(self.place.as_deref());
+        self.copy(move |from, stopped| backup::copy_without_name(from, &paths, stopped))
             .await
     }
 
     async fn copy<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Source<'_>, &dyn Fn() -> bool) -> Outcome<T> + Send + 'static,
+        work: impl FnOnce(&mut ReadConnection, &dyn Fn() -> bool) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         let busy = |_| {
             Error::from(gesta_core::ErrorKind::Overloaded(
@@ -245,22 +267,14 @@ impl SqliteBackend {
         let dropped = StopOnDrop::default();
         let flag = Arc::clone(&dropped.0);
         let stopped = move || flag.load(Ordering::Relaxed) || closing.load(Ordering::Relaxed);
-        match &self.location {
-            Location::Memory => {
-                self.readers
-                    .run(move |reader| work(&Source::Memory(&reader.conn), &stopped))
-                    .await
-            }
-            Location::File(path) => {
-                let (path, snapshot) = (path.clone(), Counted::new(&self.copies.snapshots));
-                let copying = tokio::task::spawn_blocking(move || {
-                    let result = work(&Source::File(&path), &stopped);
-                    drop((snapshot, turn));
-                    result
-                });
-                Ok(copying.await.map_err(|error| closed().caused_by(error))??)
-            }
-        }
+        let snapshot = Counted::new(&self.copies.snapshots);
+        self.copier
+            .run(move |from| {
+                let result = work(from, &stopped);
+                drop((snapshot, turn));
+                result
+            })
+            .await
     }
 
     /// Opens one snapshot of the store for `gesta_sql::verify::audit`.
@@ -268,11 +282,11 @@ impl SqliteBackend {
     /// # Errors
     /// `Unavailable` if the file cannot be opened or read.
     pub async fn audit(&self) -> Result<SqliteAudit> {
-        match &self.location {
-            Location::Memory => Ok(SqliteAudit::of_memory(self.readers.clone())),
-            Location::File(path) => {
-                let path = path.clone();
-                let work = tokio::task::spawn_blocking(move || SqliteAudit::of_file(&path));
+        match &self.place {
+            None => Ok(SqliteAudit::of_memory(self.readers.clone())),
+            Some(place) => {
+                let place = Arc::clone(place);
+                let work = tokio::task::spawn_blocking(move || SqliteAudit::of_file(&place));
                 Ok(work.await.map_err(|error| closed().caused_by(error))??)
             }
         }
@@ -331,23 +345,39 @@ struct Opened {
     // Fields are dropped in this order: the lock last.
     conn: rusqlite::Connection,
     location: Location,
-    lock: Option<StoreLock>,
+    held: Option<(Arc<Place>, StoreLock)>,
 }
 
 impl Opened {
+    /// Opens a store of which nothing is missing, as far as the note of its opening tells.
     fn new(config: &SqliteConfig) -> Result<Self> {
-        let (location, lock) = match &config.location {
+        Self::open(config, |place| {
+            end_note::check_opening(place.path(), Opening(place.mark()?))
+        })
+    }
+
+    fn unchecked(config: &SqliteConfig) -> Result<Self> {
+        Self::open(config, |_| Ok(()))
+    }
+
+    /// Opens a store. `check` runs before SQLite opens anything, because SQLite would change the files.
+    fn open(config: &SqliteConfig, check: impl FnOnce(&Place) -> Result<()>) -> Result<Self> {
+        let (location, held) = match &config.location {
             Location::Memory => (Location::Memory, None),
             Location::File(path) => {
                 let path = settle_path(path, config.missing)?;
                 let lock = StoreLock::take(&path)?;
                 end_note::check_file(&path)?;
+                create_file(&path)?;
+                let place = Place::take(&path)?;
+                check(&place)?;
                 // Left behind by a process that was killed.
-                backup::remove_if_there(&backup::nameless(&path));
-                (Location::File(path), Some(lock))
+                backup::remove_left_behind(&path);
+                (Location::File(path), Some((Arc::new(place), lock)))
             }
         };
-        let conn = connection::open_writing(&location, config)?;
+        let conn = connection::open_writing(&location, config)
+            .map_err(|fault| opening_failed(&path_of(&location), fault))?;
         if let Location::File(path) = &location {
             // The name of a new file must be as durable as what will be stored in it.
             files::sync_directory_of(path).map_err(|error| cannot_open(path, error))?;
@@ -355,8 +385,35 @@ impl Opened {
         Ok(Self {
             conn,
             location,
-            lock,
+            held,
         })
+    }
+
+    /// Marks the store as open, in the file itself, before anything else is changed. A store that was not closed in good
+    /// order keeps the mark that it has. A file that is no store yet gets none.
+    fn begin(&self) -> Outcome<Opening> {
+        let (Some((place, _)), Some(marks)) = (&self.held, schema::read_marks(&self.conn)?) else {
+            return Ok(Opening::NONE);
+        };
+        let mut opening = Opening(place.mark()?);
+        if opening == Opening::NONE {
+            opening = Opening::random();
+            end_note::note_opening(place.path(), marks.incarnation, opening)?;
+        }
+        if schema::read_mark(&self.conn)? != opening {
+            schema::set_mark(&self.conn, opening)?;
+        }
+        if place.mark()? != opening.0 {
+            self.truncate_wal()?;
+        }
+        if place.mark()? != opening.0 {
+            tracing::warn!(
+                file = %place.path().display(),
+                "another program reads the store, so its file does not say yet that it is open"
+            );
+        }
+        place.note_log();
+        Ok(opening)
     }
 
     /// Copies the write-ahead log into the file, and empties it.
@@ -386,11 +443,16 @@ impl Opened {
         )?)
     }
 
-    fn close(self) -> Outcome<()> {
-        let Opened { conn, lock, .. } = self;
-        conn.close().map_err(|(_, error)| error)?;
-        drop(lock);
-        Ok(())
+    fn close(self) {
+        let place = self.held.as_ref().map(|(place, _)| &**place);
+        write_thread::close(self.conn, place, true);
+    }
+}
+
+fn path_of(location: &Location) -> PathBuf {
+    match location {
+        Location::Memory => PathBuf::new(),
+        Location::File(path) => path.clone(),
     }
 }
 
@@ -403,40 +465,32 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
     if let Ok(found) = fs::canonicalize(path) {
         return Ok(found);
     }
-    let name = path.file_name().ok_or_else(|| {
+    let failed = |error| cannot_open(path, error);
+    // SQLite would follow a link to what does not exist yet, and so would have its files beside the target.
+    let target = files::follow_links(path).map_err(failed)?;
+    let name = target.file_name().ok_or_else(|| {
         Error::invalid(
             "store",
             format!("must name a file, found {}", path.display()),
         )
     })?;
-    let parent = path
+    let parent = target
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let failed = |error| cannot_open(path, error);
     create_directories(parent).map_err(failed)?;
     Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
 }
 
-/// Creates a directory and those above it, and makes their names durable.
-fn create_directories(path: &Path) -> std::io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
+/// Creates the database file if there is none, for its owner alone.
+fn create_file(path: &Path) -> Result<()> {
+    let created = files::private().write(true).create_new(true).open(path);
+    match created {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(cannot_open(path, error))
+        }
+        _ => Ok(()),
     }
-    if let Some(parent) = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-    {
-        create_directories(parent)?;
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => files::sync_directory_of(path),
-    }
-}
-
-fn cannot_open(path: &Path, error: std::io::Error) -> Error {
-    Error::unavailable(format!("cannot open {}: {error}", path.display())).caused_by(error)
 }
 
 fn check_log(log: LogId) -> Result<()> {
@@ -467,6 +521,23 @@ impl Backend for SqliteBackend {
         check_log(log)?;
         self.fault.check()?;
         Ok(Box::new(SqliteWriter::new(self.thread.clone())))
+    }
+
+    fn ready(&self) -> Result<()> {
+        self.fault.check()?;
+        match self.place.as_ref().map(|place| place.look()) {
+            None | Some(Found::InPlace) => Ok(()),
+            Some(Found::ReadOnly(text) | Found::Moved(text)) => {
+                Err(gesta_core::ErrorKind::Unsupported(text).into())
+            }
+            Some(Found::WithoutLog) => {
+                // The writing thread saves what the log holds, and says what to do.
+                self.thread.run(|_| {})?;
+                Err(Error::unavailable(
+                    "the write-ahead log of the store was removed or replaced while the store was open",
+                ))
+            }
+        }
     }
 
     async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
@@ -556,7 +627,7 @@ impl Backend for SqliteBackend {
         loop {
             let removed = self
                 .on_thread(move |state| {
-                    state.fault.check()?;
+                    state.check_writable()?;
                     Ok(scavenge::remove_some(
                         &state.reader.conn,
                         stream,
@@ -584,6 +655,7 @@ impl Backend for SqliteBackend {
     async fn close(&self) {
         self.copies.closing.store(true, Ordering::Relaxed);
         drop(self.copies.one.lock().await);
+        self.copier.close().await;
         self.readers.close().await;
         self.thread.stop();
         let handle = self

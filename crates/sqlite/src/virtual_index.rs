@@ -48,7 +48,7 @@ impl SqliteIndex {
 }
 
 fn in_transaction<T>(state: &WriteState, job: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
-    state.fault.check()?;
+    state.check_writable()?;
     let conn = &state.reader.conn;
     let begun = conn.prepare_cached(include_str!("../sql/begin_write.sql"));
     let result = begun

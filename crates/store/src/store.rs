@@ -243,6 +243,7 @@ impl Store {
     /// Asks every pipeline first, which knows without the database, and then reads the end of every log.
     async fn check_ready(&self) -> Result<()> {
         self.check_open()?;
+        self.backend.ready()?;
         for pipeline in &self.pipelines {
             pipeline.ready().await?;
         }

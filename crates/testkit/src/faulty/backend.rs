@@ -68,6 +68,10 @@ impl Backend for FaultyBackend {
         packing.and_then(|pack| pack(data))
     }
 
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
         self.process.read(Read::Connect, |_| ()).await?;
         Ok(Box::new(Writer::open(Arc::clone(&self.process))))

@@ -1,0 +1,460 @@
+//! The database file of an open store: held open and locked as long as the store is open, and watched.
+//!
+//! Why a lock on the file itself, beside that of `lock`: a file may have several names (links, mounts), and a name may
+//! come to lead to another file (a folder that is moved, removed, replaced or mounted over). This lock belongs to the
+//! file, whatever its name. It is of a kind (`flock`) that SQLite's own locks do not meet on Linux; elsewhere they do,
+//! so only there it is taken. Closing any handle of the file drops the locks that SQLite holds on it in this process, so
+//! the handle is closed after all connections, and a file that this process holds is never opened here again.
+//!
+//! Why the file is watched: SQLite goes on with a file whose name is gone, and what it appends there would be found by
+//! nobody. And at the end it removes a write-ahead log by name, which would be that of another store. So every commit
+//! looks before it is answered, and `Place::look` at other times.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use gesta_core::{Error, ErrorKind, Result};
+
+use crate::files::{self, FileId, with_suffix};
+
+/// Where in the header of a SQLite file its `user_version` stands; see `end_note` for what it says here.
+const MARK_AT: u64 = 60;
+
+/// How often a file is opened whose name leads to another one each time.
+const ATTEMPTS: usize = 3;
+
+/// The database files that this process holds.
+static HELD: Mutex<Option<HashSet<FileId>>> = Mutex::new(None);
+
+/// The database file of an open store.
+#[derive(Debug)]
+pub(crate) struct Place {
+    path: PathBuf,
+    wal: PathBuf,
+    id: Option<FileId>,
+    wal_id: OnceLock<FileId>,
+    /// The handle with the lock; `None` once the store is closed.
+    file: Mutex<Option<File>>,
+}
+
+/// What a look at the names of a store has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// Everything is in its place.
+    InPlace,
+    /// The disk, or the mount at this name, is read-only now. The sentence says what to do.
+    ReadOnly(String),
+    /// The name of the database leads to no file, or to another one. The sentence says what to do.
+    Moved(String),
+    /// The database is in its place, but the name of its write-ahead log leads to no file, or to another one.
+    WithoutLog,
+}
+
+impl Place {
+    /// Holds the database file at `path`, which must exist, and locks it.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file is open in another process or another store of this one, under whatever name;
+    /// `Unsupported` if it, or a file beside it, has several names, or lies where locks do not hold.
+    pub(crate) fn take(path: &Path) -> Result<Self> {
+        for suffix in ["", "-wal", "-shm", "-end"] {
+            files::check_one_name(&with_suffix(path, suffix))?;
+        }
+        let (file, claim) = open_claimed(path)?;
+        let id = claim.0;
+        files::check_file_system(&file, path)?;
+        lock(&file, path, id)?;
+        claim.keep();
+        Ok(Self {
+            path: path.to_owned(),
+            wal: with_suffix(path, "-wal"),
+            id,
+            wal_id: OnceLock::new(),
+            file: Mutex::new(Some(file)),
+        })
+    }
+
+    /// Notes which file the write-ahead log is. It is called once SQLite has opened it, and it stays the same one until
+    /// the store is closed.
+    pub(crate) fn note_log(&self) {
+        if let Some(id) = fs::metadata(&self.wal).ok().as_ref().and_then(FileId::of) {
+            // It is noted once; a store notes it once.
+            let _ = self.wal_id.set(id);
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the mark of an opening (`end_note`) from the file itself: what it holds without its write-ahead log.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file cannot be read.
+    pub(crate) fn mark(&self) -> Result<i32> {
+        let file = self.lock_file();
+        let Some(file) = file.as_ref() else {
+            return Ok(0);
+        };
+        let mut bytes = [0; 4];
+        match read_at(file, &mut bytes, MARK_AT) {
+            Ok(()) => Ok(i32::from_be_bytes(bytes)),
+            // A new file.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+            Err(error) => Err(cannot_open(&self.path, error)),
+        }
+    }
+
+    /// Looks where the names of the store lead, and whether it can be written.
+    pub(crate) fn look(&self) -> Found {
+        let found = self.look_at_names();
+        if found != Found::InPlace {
+            return found;
+        }
+        let file = self.lock_file();
+        if file
+            .as_ref()
+            .is_some_and(|file| files::is_read_only(file, &self.path))
+        {
+            return Found::ReadOnly(format!(
+                "the disk of {} is mounted read-only: mount it for writing again (`mount -o remount,rw`); reads go on, \
+                 and so do appends after that",
+                self.path.display()
+            ));
+        }
+        Found::InPlace
+    }
+
+    /// Looks where the names of the store lead. This is cheap enough for every commit.
+    pub(crate) fn look_at_names(&self) -> Found {
+        if !leads_to(&self.path, self.id) {
+            return Found::Moved(self.moved());
+        }
+        match self.wal_id.get() {
+            Some(id) if !leads_to(&self.wal, Some(*id)) => Found::WithoutLog,
+            _ => Found::InPlace,
+        }
+    }
+
+    /// Says where the file is now, and what to do.
+    fn moved(&self) -> String {
+        let file = self.lock_file();
+        let now = file.as_ref().and_then(present_name);
+        let path = self.path.display();
+        let instead = match fs::symlink_metadata(&self.path) {
+            Ok(_) => "another file is there now",
+            Err(_) => "nothing is there now",
+        };
+        match now {
+            Some(now) if now == self.path => format!(
+                "{path} no longer leads to the store that is open here, because something was mounted over it or its folder \
+                 ({instead}): stop this process, unmount what is there, and start it again; what was acknowledged is in \
+                 the file below"
+            ),
+            Some(now) => format!(
+                "{path} was moved to {} while the store was open ({instead}): stop this process, then move the folder \
+                 back, or start it with the new path; what was acknowledged is in the moved file",
+                now.display()
+            ),
+            None => format!(
+                "{path} was removed while the store was open ({instead}), and only this process still has it: save it \
+                 before this process ends (`gesta backup --store URL-OF-THIS-SERVER copy.db`), then stop this process, and \
+                 put the copy in place (`gesta restore`)"
+            ),
+        }
+    }
+
+    /// Closes the handle and so ends the lock. All connections must be closed.
+    pub(crate) fn release(&self) {
+        let file = self.lock_file().take();
+        if file.is_some() {
+            forget_held(self.id);
+        }
+        drop(file);
+    }
+
+    fn lock_file(&self) -> std::sync::MutexGuard<'_, Option<File>> {
+        // A panic cannot leave a handle half changed.
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Refuses a file that a store has open, in this process or another. It changes nothing.
+///
+/// # Errors
+/// `InvalidArgument`, named `what`, if the file is open; `Unavailable` if it cannot be read.
+pub(crate) fn check_not_open(what: &str, path: &Path) -> Result<()> {
+    let failed = |error| cannot_open(path, error);
+    let id = FileId::of(&fs::metadata(path).map_err(failed)?);
+    let refuse = || {
+        let rule = format!(
+            "must be a file made by `gesta backup`, and {} is a store that is open",
+            path.display()
+        );
+        Err(Error::invalid(what, rule))
+    };
+    if is_held(id) {
+        return refuse();
+    }
+    if cfg!(target_os = "linux")
+        && let Err(fs::TryLockError::WouldBlock) =
+            File::open(path).map_err(failed)?.try_lock_shared()
+    {
+        return refuse();
+    }
+    Ok(())
+}
+
+/// Opens a database file, after claiming it for this process.
+fn open_claimed(path: &Path) -> Result<(File, Claim)> {
+    let failed = |error: std::io::Error| cannot_open(path, error);
+    for _ in 0..ATTEMPTS {
+        let id = FileId::of(&fs::metadata(path).map_err(failed)?);
+        let claim = Claim::new(path, id)?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(failed)?;
+        let opened = FileId::of(&file.metadata().map_err(failed)?);
+        if opened == id {
+            return Ok((file, claim));
+        }
+        // The name leads to another file now. On an overlay, opening for writing can have made the file a new one.
+        if is_held(opened) {
+            // Closing it would drop the locks that SQLite holds on it in this process.
+            std::mem::forget(file);
+        }
+    }
+    let text = format!("{} was replaced while it was being opened", path.display());
+    Err(Error::unavailable(text))
+}
+
+/// The claim of a file for this process, which ends unless it is kept.
+struct Claim(Option<FileId>);
+
+impl Claim {
+    fn new(path: &Path, id: Option<FileId>) -> Result<Self> {
+        let Some(id) = id else { return Ok(Self(None)) };
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.get_or_insert_default().insert(id) {
+            return Ok(Self(Some(id)));
+        }
+        Err(is_open_in(
+            path,
+            &format!("this process ({})", std::process::id()),
+        ))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        forget_held(self.0);
+    }
+}
+
+fn is_held(id: Option<FileId>) -> bool {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    id.is_some_and(|id| held.as_ref().is_some_and(|held| held.contains(&id)))
+}
+
+fn forget_held(id: Option<FileId>) {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(held), Some(id)) = (held.as_mut(), id) {
+        held.remove(&id);
+    }
+}
+
+fn lock(file: &File, path: &Path, id: Option<FileId>) -> Result<()> {
+    if !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(fs::TryLockError::WouldBlock) => {
+            let holder = id.and_then(holder_of);
+            let holder = holder.map_or("another process".into(), |id| format!("process {id}"));
+            Err(is_open_in(path, &holder))
+        }
+        Err(fs::TryLockError::Error(error)) => Err(Error::unavailable(format!(
+            "cannot lock {}: {error}",
+            path.display()
+        ))
+        .caused_by(error)),
+    }
+}
+
+fn is_open_in(path: &Path, holder: &str) -> Error {
+    Error::unavailable(format!(
+        "{} is open in {holder}, which holds the lock of the file itself, perhaps under another name of it; a SQLite store \
+         belongs to one process at a time: stop that process, or reach the store through its server",
+        path.display()
+    ))
+}
+
+/// Finds the process that holds the lock of a file, as far as the kernel tells.
+fn holder_of(id: FileId) -> Option<u32> {
+    let mut text = String::new();
+    File::open("/proc/locks")
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .ok()?;
+    let inode = format!(":{}", id.inode);
+    text.lines().find_map(|line| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, process, file, ..] = words[..] else {
+            return None;
+        };
+        file.ends_with(&inode).then(|| process.parse().ok())?
+    })
+}
+
+fn leads_to(path: &Path, id: Option<FileId>) -> bool {
+    match fs::metadata(path) {
+        Ok(found) => FileId::of(&found) == id,
+        // Other errors than these do not say that the file is elsewhere.
+        Err(error) => !matches!(
+            error.kind(),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+        ),
+    }
+}
+
+/// Returns the name that an open file has now; `None` if it has none.
+#[cfg(target_os = "linux")]
+fn present_name(file: &File) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    (!name.to_string_lossy().ends_with(" (deleted)")).then_some(name)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn present_name(_: &File) -> Option<PathBuf> {
+    None
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    use std::io::{Seek, SeekFrom};
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
+}
+
+/// Takes the mark of an opening out of a copy, which nobody has open.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn clear_mark(mut copy: &File) -> std::io::Result<()> {
+    use std::io::{Seek, SeekFrom, Write};
+    copy.seek(SeekFrom::Start(MARK_AT))?;
+    copy.write_all(&[0; 4])
+}
+
+/// Reads the mark of an opening from a file that is no open store.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
+    let mut bytes = [0; 4];
+    match read_at(file, &mut bytes, MARK_AT) {
+        Ok(()) => Ok(i32::from_be_bytes(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the error for a database file that cannot be opened.
+pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) {
+        let text = format!(
+            "{} is read-only for this user: a store must be writable, also to be read ({error})",
+            path.display()
+        );
+        return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+    }
+    Error::unavailable(format!("cannot open {}: {error}", path.display())).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(home: &Path) -> Place {
+        let path = home.join("gesta.db");
+        fs::write(&path, "x").expect("writes");
+        Place::take(&path).expect("free")
+    }
+
+    /// Goal: neither this process nor another holds a file twice, and the claim ends with the store.
+    #[test]
+    fn a_file_is_held_once() {
+        let home = tempfile::tempdir().expect("dir");
+        let place = held(home.path());
+        let error = Place::take(place.path()).expect_err("held").to_string();
+        assert!(
+            error.contains("this process") && error.contains("which holds the lock"),
+            "{error}"
+        );
+        assert!(check_not_open("backup", place.path()).is_err());
+        let path = place.path().to_owned();
+        place.release();
+        check_not_open("backup", &path).expect("closed");
+        Place::take(&path).expect("free again");
+    }
+
+    #[test]
+    fn a_look_tells_what_became_of_the_name() {
+        let home = tempfile::tempdir().expect("dir");
+        let home = fs::canonicalize(home.path()).expect("exists");
+        let place = held(&home);
+        assert_eq!(place.look(), Found::InPlace);
+        let moved = |place: &Place| match place.look() {
+            Found::Moved(text) => text,
+            other => panic!("{other:?}"),
+        };
+        fs::rename(place.path(), home.join("new.db")).expect("renames");
+        let text = moved(&place);
+        assert!(
+            text.contains("new.db") && text.contains("nothing is there"),
+            "{text}"
+        );
+        fs::write(place.path(), "another").expect("writes");
+        let text = moved(&place);
+        assert!(text.contains("another file is there"), "{text}");
+        fs::remove_file(home.join("new.db")).expect("removes");
+        let text = moved(&place);
+        assert!(
+            text.contains("was removed") && text.contains("gesta backup"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_look_tells_a_log_that_is_gone() {
+        let home = tempfile::tempdir().expect("dir");
+        let place = held(home.path());
+        fs::write(home.path().join("gesta.db-wal"), "x").expect("writes");
+        place.note_log();
+        assert_eq!(place.look(), Found::InPlace);
+        fs::remove_file(home.path().join("gesta.db-wal")).expect("removes");
+        assert_eq!(place.look(), Found::WithoutLog);
+    }
+}
