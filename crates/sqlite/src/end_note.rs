@@ -228,7 +228,7 @@ fn open_file(path: &Path) -> Result<File> {
 }
 
 fn write_synced(file: &File, noted: Noted) -> std::io::Result<()> {
-    write_at_start(file, noted.to_line().as_bytes())?;
+    files::write_at(file, noted.to_line().as_bytes(), 0)?;
     file.sync_data()
 }
 
@@ -293,18 +293,6 @@ impl EndNote {
         };
         write_synced(&self.file, noted)
     }
-}
-
-#[cfg(unix)]
-fn write_at_start(file: &File, bytes: &[u8]) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, 0)
-}
-
-#[cfg(not(unix))]
-fn write_at_start(mut file: &File, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::{Seek, SeekFrom, Write};
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(bytes)
 }
 
 #[cfg(test)]

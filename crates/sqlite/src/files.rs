@@ -277,6 +277,38 @@ pub(crate) fn is_read_only(file: &File, path: &Path) -> bool {
     }
 }
 
+/// Reads from a place of a file, which must hold as many bytes.
+#[cfg(unix)]
+pub(crate) fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn read_at(mut file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    let before = file.stream_position()?;
+    file.seek(SeekFrom::Start(at))?;
+    let read = file.read_exact(bytes);
+    file.seek(SeekFrom::Start(before))?;
+    read
+}
+
+/// Writes to a place of a file, and leaves the handle at the place where it was.
+#[cfg(unix)]
+pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn write_at(mut file: &File, bytes: &[u8], at: u64) -> std::io::Result<()> {
+    use std::io::{Seek, SeekFrom, Write};
+    let before = file.stream_position()?;
+    file.seek(SeekFrom::Start(at))?;
+    let written = file.write_all(bytes);
+    file.seek(SeekFrom::Start(before))?;
+    written
+}
+
 /// Gives a file another name, unless something has that name.
 ///
 /// # Errors

@@ -100,7 +100,7 @@ impl Place {
             return Ok(0);
         };
         let mut bytes = [0; 4];
-        match read_at(file, &mut bytes, MARK_AT) {
+        match files::read_at(file, &mut bytes, MARK_AT) {
             Ok(()) => Ok(i32::from_be_bytes(bytes)),
             // A new file.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
@@ -345,26 +345,12 @@ fn present_name(_: &File) -> Option<PathBuf> {
     None
 }
 
-#[cfg(unix)]
-fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
-}
-
-#[cfg(not(unix))]
-fn read_at(mut file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
-    use std::io::{Seek, SeekFrom};
-    file.seek(SeekFrom::Start(at))?;
-    file.read_exact(bytes)
-}
-
-/// Takes the mark of an opening out of a copy, which nobody has open.
+/// Takes the mark of an opening out of a copy, which nobody has open. It leaves the handle at the place where it was.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn clear_mark(mut copy: &File) -> std::io::Result<()> {
-    use std::io::{Seek, SeekFrom, Write};
-    copy.seek(SeekFrom::Start(MARK_AT))?;
-    copy.write_all(&[0; 4])
+pub(crate) fn clear_mark(copy: &File) -> std::io::Result<()> {
+    files::write_at(copy, &[0; 4], MARK_AT)
 }
 
 /// Reads the mark of an opening from a file that is no open store.
@@ -373,7 +359,7 @@ pub(crate) fn clear_mark(mut copy: &File) -> std::io::Result<()> {
 /// Those of the file system.
 pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
     let mut bytes = [0; 4];
-    match read_at(file, &mut bytes, MARK_AT) {
+    match files::read_at(file, &mut bytes, MARK_AT) {
         Ok(()) => Ok(i32::from_be_bytes(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
         Err(error) => Err(error),

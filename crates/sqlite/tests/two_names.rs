@@ -17,7 +17,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -151,7 +151,6 @@ async fn child() {
             }
             Some((_, to)) => {
                 let mut copy = backend.backup_file().await.expect("copies");
-                copy.rewind().expect("rewinds");
                 let mut bytes = Vec::new();
                 copy.read_to_end(&mut bytes).expect("reads");
                 fs::write(to, bytes).expect("writes");
