@@ -233,6 +233,10 @@ impl EventStore for Guarded {
         for append in &request.streams {
             self.check_change(Operation::Append(&append.stream)).await?;
         }
+        // Whether a condition holds tells something of its stream.
+        for condition in &request.conditions {
+            self.check(Operation::Read(condition.stream())).await?;
+        }
         self.check_events(&request)?;
         let _call = self.enter()?;
         self.had(request.payload_bytes());

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use gesta_core::backend::Backend;
 use gesta_core::{
-    After, Append, AppendedStream, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
-    ExpectedRevision, LifecycleChange, Position, Result, SetStreamMetadata, StreamAppend, StreamId,
-    StreamMetadata,
+    After, Append, AppendedStream, Condition, DeleteKind, DeleteStream, Error, EventData, EventId,
+    EventType, ExpectedRevision, LifecycleChange, Position, Result, SetStreamMetadata,
+    StreamAppend, StreamId, StreamMetadata,
 };
 use tokio::time::Instant;
 
@@ -148,6 +148,8 @@ pub(crate) enum Change {
         after: After,
         events: Vec<EventData>,
     },
+    /// The command changes nothing of the stream; its claim must hold for the other parts to be stored.
+    Condition(About),
     /// The command records this change in the metadata stream.
     Lifecycle {
         kind: LifecycleChange,
@@ -155,6 +157,15 @@ pub(crate) enum Change {
         id: EventId,
         ids: IdSource,
     },
+}
+
+/// What the claim of a condition is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum About {
+    /// The claim is about the events of the stream.
+    Events,
+    /// The claim is about the metadata of the stream.
+    Metadata,
 }
 
 /// Who made the event ids of a command.
@@ -194,7 +205,11 @@ impl StreamPart {
 
     /// Returns whether the part only asks whether its claim holds.
     pub(crate) fn is_question(&self) -> bool {
-        matches!(&self.change, Change::Owned { events, .. } if events.is_empty())
+        match &self.change {
+            Change::Owned { events, .. } => events.is_empty(),
+            Change::Condition(_) => true,
+            Change::Events { .. } | Change::Lifecycle { .. } => false,
+        }
     }
 
     /// Returns the id of the first event.
@@ -204,6 +219,7 @@ impl StreamPart {
                 events.first().and_then(|event| event.id)
             }
             Change::Lifecycle { id, .. } => Some(*id),
+            Change::Condition(_) => None,
         }
     }
 
@@ -214,22 +230,27 @@ impl StreamPart {
                 events.iter().filter_map(|event| event.id).collect()
             }
             Change::Lifecycle { id, .. } => vec![*id],
+            Change::Condition(_) => Vec::new(),
         }
     }
 
     pub(crate) fn ids_from(&self) -> IdSource {
         match &self.change {
             Change::Events { ids, .. } | Change::Lifecycle { ids, .. } => *ids,
-            // An owner never sends events again.
-            Change::Owned { .. } => IdSource::Store,
+            // An owner never sends events again, and a condition has none.
+            Change::Owned { .. } | Change::Condition(_) => IdSource::Store,
         }
     }
 
-    /// Returns the stream to which the events are appended.
+    /// Returns the stream to which the events are appended, or which a condition is about.
     pub(crate) fn target(&self) -> StreamId {
         match &self.change {
-            Change::Events { .. } | Change::Owned { .. } => self.stream.clone(),
-            Change::Lifecycle { .. } => self.stream.metadata_stream(),
+            Change::Events { .. } | Change::Owned { .. } | Change::Condition(About::Events) => {
+                self.stream.clone()
+            }
+            Change::Lifecycle { .. } | Change::Condition(About::Metadata) => {
+                self.stream.metadata_stream()
+            }
         }
     }
 
@@ -239,6 +260,7 @@ impl StreamPart {
                 (events.as_slice(), None)
             }
             Change::Lifecycle { kind, .. } => (&[][..], Some(kind.event_type())),
+            Change::Condition(_) => (&[][..], None),
         };
         events
             .iter()
@@ -260,6 +282,7 @@ pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
                 cost.events += 1;
                 cost.bytes += metadata.json().len();
             }
+            Change::Condition(_) => {}
         }
         cost.bytes += part.stream.as_str().len();
     }
@@ -272,7 +295,29 @@ pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
 /// `InvalidArgument` if the request breaks a limit.
 pub(crate) fn of_append(request: Append) -> Result<Vec<StreamPart>> {
     request.validate()?;
-    request.streams.into_iter().map(of_stream).collect()
+    let Append {
+        streams,
+        conditions,
+    } = request;
+    let mut parts: Vec<StreamPart> = streams.into_iter().map(of_stream).collect::<Result<_>>()?;
+    // Last, so that the parts which are stored are the first ones, in the order of the request.
+    parts.extend(conditions.into_iter().filter_map(of_condition));
+    Ok(parts)
+}
+
+/// Makes the part of a condition; `None` if it holds always.
+fn of_condition(condition: Condition) -> Option<StreamPart> {
+    let Condition::Stream { stream, expected } = condition;
+    let (stream, about) = match stream.described_stream() {
+        Some(described) => (described, About::Metadata),
+        None => (stream, About::Events),
+    };
+    (expected != ExpectedRevision::Any).then(|| StreamPart {
+        stream,
+        expected,
+        change: Change::Condition(about),
+        packed: Vec::new(),
+    })
 }
 
 fn of_stream(append: StreamAppend) -> Result<StreamPart> {

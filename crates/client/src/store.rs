@@ -125,7 +125,7 @@ impl EventStore for HttpStore {
     async fn append(&self, request: Append) -> Result<Appended> {
         request.validate()?;
         match request.streams.as_slice() {
-            [part] => {
+            [part] if request.conditions.is_empty() => {
                 let path = Path::of_stream(&part.stream, "");
                 let body = request::append_to(part);
                 let answer = self.write(Method::POST, path, body, &part.stream).await?;

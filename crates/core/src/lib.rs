@@ -47,10 +47,10 @@ pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subsc
 pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
-    AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,
-    Direction, ExpectedRevision, ListStreams, MetadataSet, ReadAll, ReadStream, SetStreamMetadata,
-    SharedEvent, StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord, StreamPage,
-    StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
+    AllFrom, AllPage, Append, Appended, AppendedStream, Condition, DeleteKind, DeleteStream,
+    Deleted, Direction, ExpectedRevision, ListStreams, MetadataSet, ReadAll, ReadStream,
+    SetStreamMetadata, SharedEvent, StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
 };
 pub use resolved::Resolved;
 pub use slice::{SLICES, log_of, routing_key, slice_of};

@@ -48,11 +48,37 @@ pub struct StreamAppend {
     pub events: Vec<EventData>,
 }
 
+/// What an append requires of what it does not write. It is decided together with the claims of the append, and
+/// confirmed by the commit that stores the events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// A stream to which the append does not append is in this state. The stream must be of the same log.
+    Stream {
+        /// The stream. The condition on a metadata stream `$$name` is about the last revision of the metadata.
+        stream: StreamId,
+        /// Its state. [`ExpectedRevision::Any`] holds always.
+        expected: ExpectedRevision,
+    },
+}
+
+impl Condition {
+    /// Returns the stream that the condition is about.
+    #[must_use]
+    pub fn stream(&self) -> &StreamId {
+        match self {
+            Condition::Stream { stream, .. } => stream,
+        }
+    }
+}
+
 /// One append: events for one or several streams of one log, stored whole or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Append {
     /// The events by stream: at least one stream, and no stream twice.
     pub streams: Vec<StreamAppend>,
+    /// What must hold besides, of streams to which the append does not append; at most one condition for a stream. The
+    /// retry of an append that is stored is answered as the first time, whether its conditions still hold or not.
+    pub conditions: Vec<Condition>,
 }
 
 impl Append {
@@ -65,7 +91,22 @@ impl Append {
                 expected,
                 events,
             }],
+            conditions: Vec::new(),
         }
+    }
+
+    /// Adds the condition that a stream to which the append does not append is in this state.
+    #[must_use]
+    pub fn provided_that(mut self, stream: StreamId, expected: ExpectedRevision) -> Self {
+        let condition = Condition::Stream { stream, expected };
+        self.conditions.push(condition);
+        self
+    }
+
+    /// Returns all streams that the append names: those to which it appends, and those of its conditions.
+    pub fn named_streams(&self) -> impl Iterator<Item = &StreamId> {
+        let written = self.streams.iter().map(|append| &append.stream);
+        written.chain(self.conditions.iter().map(Condition::stream))
     }
 
     /// Returns the number of events in all streams.
@@ -107,6 +148,7 @@ impl Append {
                 ));
             }
         }
+        self.validate_conditions(named)?;
         at_most("events", self.payload_bytes(), limits::APPEND_BYTES_MAX).map_err(|_| {
             Error::invalid(
                 "events",
@@ -116,6 +158,42 @@ impl Append {
                 ),
             )
         })
+    }
+}
+
+impl Append {
+    /// Checks the conditions. `named` are the streams to which the append appends.
+    fn validate_conditions<'a>(&'a self, mut named: HashSet<&'a StreamId>) -> Result<()> {
+        let streams = self.streams.len() + self.conditions.len();
+        if streams > limits::APPEND_STREAMS_MAX {
+            let max = limits::APPEND_STREAMS_MAX;
+            let rule = format!("must not bring the append above {max} streams, found {streams}");
+            return Err(Error::invalid("conditions", rule));
+        }
+        for (number, condition) in self.conditions.iter().enumerate() {
+            let wrong =
+                |rule: String| Err(Error::invalid(format!("conditions[{number}].stream"), rule));
+            let stream = condition.stream();
+            stream.refuse_if_virtual()?;
+            if stream
+                .described_stream()
+                .is_some_and(|of| of.as_str().starts_with("$$"))
+            {
+                return wrong(format!(
+                    "{stream:?}: a metadata stream has no metadata stream"
+                ));
+            }
+            if self.streams.iter().any(|append| append.stream == *stream) {
+                return wrong(format!(
+                    "must be a stream to which the append does not append, found {stream:?}: its own expected revision \
+                     says what it must be"
+                ));
+            }
+            if !named.insert(stream) {
+                return wrong(format!("must not stand twice, found {stream:?}"));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Appends, deletes and changes of metadata. Every check comes first, then the events are stored, under one lock.
 
 use gesta_core::{
-    Append, AppendedStream, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
+    Append, AppendedStream, Condition, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
     ExpectedRevision, Lifecycle, LifecycleChange, LogId, Position, Result, Revision,
     SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Timestamp,
 };
@@ -35,8 +35,15 @@ impl State {
         let retries = expectations
             .iter()
             .filter(|expectation| matches!(expectation, Expectation::Retry { .. }));
-        if (1..expectations.len()).contains(&retries.count()) {
+        let retries = retries.count();
+        if (1..expectations.len()).contains(&retries) {
             return Err(self.mixture(&request, &expectations));
+        }
+        if retries == 0 {
+            request
+                .conditions
+                .iter()
+                .try_for_each(|condition| self.check_condition(condition))?;
         }
 
         let mut streams = Vec::with_capacity(request.streams.len());
@@ -57,7 +64,7 @@ impl State {
     }
 
     fn common_log(&self, request: &Append) -> Result<LogId> {
-        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
+        let mut logs = request.named_streams().map(|stream| self.log_of(stream));
         let first = logs.next().unwrap_or_default();
         if logs.all(|log| log == first) {
             return Ok(first);
@@ -66,6 +73,22 @@ impl State {
             "appends",
             "must name streams of one log; names that share a {…} part do",
         ))
+    }
+
+    fn check_condition(&self, condition: &Condition) -> Result<()> {
+        let Condition::Stream { stream, expected } = condition;
+        if *expected == ExpectedRevision::Any {
+            return Ok(());
+        }
+        if let Some(described) = stream.described_stream() {
+            self.lifecycle_unless_tombstoned(&described)?;
+        }
+        let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
+        let last = self.last(stream);
+        match expectation_holds(*expected, last, &lifecycle) {
+            true => Ok(()),
+            false => Err(wrong(stream, *expected, last, &lifecycle)),
+        }
     }
 
     /// Compares one part of an append with the stream that it is for.

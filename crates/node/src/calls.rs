@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use gesta_core::{
-    Append, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
+    Append, Condition, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
     ExpectedRevision, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
     Tag, Tags,
 };
@@ -22,6 +22,10 @@ pub(crate) const SET_METADATA: u8 = 3;
 
 /// The kind of a call of something beside the store.
 pub(crate) const SERVICE: u8 = 4;
+
+/// The kind of a call that is an append with conditions. It differs from [`APPEND`], since a build that does not know
+/// conditions must not store the events without them.
+pub(crate) const APPEND_IF: u8 = 5;
 
 /// A decoded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +65,10 @@ impl Change {
         match self {
             Self::Append(request) => {
                 request.validate()?;
-                let mut parts = request.streams.iter();
-                parts.try_for_each(|part| check_claim(part.expected))
+                let parts = request.streams.iter().map(|part| part.expected);
+                let conditions = request.conditions.iter();
+                let conditions = conditions.map(|Condition::Stream { expected, .. }| *expected);
+                parts.chain(conditions).try_for_each(check_claim)
             }
             Self::Delete(request, _) => check_claim(request.expected),
             Self::SetMetadata(request, _) => check_claim(request.expected),
@@ -72,7 +78,8 @@ impl Change {
     /// Returns the kind of the call that the change is sent as.
     pub fn kind(&self) -> u8 {
         match self {
-            Self::Append(_) => APPEND,
+            Self::Append(request) if request.conditions.is_empty() => APPEND,
+            Self::Append(_) => APPEND_IF,
             Self::Delete(..) => DELETE,
             Self::SetMetadata(..) => SET_METADATA,
         }
@@ -104,7 +111,7 @@ impl Change {
     /// `Unsupported` if this build does not know the call; `InvalidArgument` if its contents break a rule.
     pub fn decode(kind: u8, body: Bytes) -> Result<Self> {
         match kind {
-            APPEND => AppendCall::decode(body)
+            APPEND | APPEND_IF => AppendCall::decode(body)
                 .map_err(unreadable)?
                 .read()
                 .map(Self::Append),
@@ -136,6 +143,17 @@ fn unreadable(why: impl std::fmt::Display) -> Error {
 struct AppendCall {
     #[prost(message, repeated, tag = "1")]
     streams: Vec<PartMessage>,
+    #[prost(message, repeated, tag = "2")]
+    conditions: Vec<ConditionMessage>,
+}
+
+/// A condition: the state of a stream.
+#[derive(Clone, PartialEq, Message)]
+struct ConditionMessage {
+    #[prost(string, tag = "1")]
+    stream: String,
+    #[prost(message, optional, tag = "2")]
+    expected: Option<ExpectedMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -198,8 +216,16 @@ impl AppendCall {
             expected: Some(part.expected.into()),
             events: part.events.iter().map(EventMessage::from).collect(),
         };
+        let condition = |condition: &Condition| {
+            let Condition::Stream { stream, expected } = condition;
+            ConditionMessage {
+                stream: stream.as_str().to_owned(),
+                expected: Some((*expected).into()),
+            }
+        };
         Self {
             streams: request.streams.iter().map(part).collect(),
+            conditions: request.conditions.iter().map(condition).collect(),
         }
     }
 
@@ -215,8 +241,17 @@ impl AppendCall {
                     .collect::<Result<_>>()?,
             })
         };
-        let streams = self.streams.into_iter().map(part).collect::<Result<_>>()?;
-        Ok(Append { streams })
+        let condition = |condition: ConditionMessage| {
+            Ok(Condition::Stream {
+                stream: StreamId::new(&*condition.stream)?,
+                expected: read_expected(condition.expected)?,
+            })
+        };
+        let conditions = self.conditions.into_iter().map(condition);
+        Ok(Append {
+            streams: self.streams.into_iter().map(part).collect::<Result<_>>()?,
+            conditions: conditions.collect::<Result<_>>()?,
+        })
     }
 }
 
@@ -363,7 +398,11 @@ mod tests {
                 expected,
                 metadata: StreamMetadata::parse(r#"{"$maxCount":2}"#).expect("valid"),
             });
+            let other = StreamId::new("cart-2").expect("valid");
+            let with_condition = append.clone().provided_that(other, expected);
+            assert_eq!(Change::append(with_condition.clone()).kind(), APPEND_IF);
             let changes = [
+                Change::append(with_condition),
                 Change::append(append),
                 delete(DeleteKind::Soft),
                 delete(DeleteKind::Tombstone),

@@ -8,10 +8,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{
-    Append, ContentType, EventData, EventId, EventType, StreamAppend, StreamId, Tag, Tags, limits,
+    Append, Condition, ContentType, EventData, EventId, EventType, StreamAppend, StreamId, Tag,
+    Tags, limits,
 };
 use gesta_wire::json::{Bounded, DEPTH_MAX, Object, Text, is_too_deep};
-use gesta_wire::request::{AppendBody, EventBody, Events, PartBody, SeveralBody};
+use gesta_wire::request::{AppendBody, ConditionBody, EventBody, Events, PartBody, SeveralBody};
 use gesta_wire::shown;
 use serde_json::value::RawValue;
 
@@ -71,7 +72,21 @@ pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
             events: events(payload, &prefix, part.events)?,
         });
     }
-    Ok(Append { streams })
+    let conditions = body.conditions.0.into_iter().enumerate();
+    let conditions = conditions.map(|(i, Object(condition))| condition_of(i, condition));
+    Ok(Append {
+        streams,
+        conditions: conditions.collect::<Result<_>>()?,
+    })
+}
+
+fn condition_of(number: usize, body: ConditionBody) -> Result<Condition> {
+    let stream = StreamId::new(body.stream)
+        .map_err(|error| Problem::invalid_at(format!("conditions[{number}].stream"), &error))?;
+    Ok(Condition::Stream {
+        stream,
+        expected: body.expected.0,
+    })
 }
 
 fn events(payload: &Payload, prefix: &str, bodies: Events<'_>) -> Result<Vec<EventData>> {

@@ -80,7 +80,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` if the streams belong to several logs.
     pub fn log_of_append(&self, request: &Append) -> Result<LogId> {
-        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
+        let mut logs = request.named_streams().map(|stream| self.log_of(stream));
         let first = logs.next().unwrap_or_default();
         if logs.all(|log| log == first) {
             return Ok(first);

@@ -384,6 +384,7 @@ async fn an_append_stays_within_one_log() {
     let append = |names: [&str; 2]| {
         ours.store.append(Append {
             streams: names.map(part).to_vec(),
+            conditions: Vec::new(),
         })
     };
     append(["cart-{7}", "payment-{7}"]).await.expect("one log");

@@ -151,6 +151,10 @@ macro_rules! conformance_tests {
                 a_stream_and_its_metadata_go_together
                 opposite_orders_have_one_winner
                 readers_see_no_half_of_an_append
+                conditions_of_other_streams_must_hold
+                conditions_do_not_refuse_a_retry
+                racing_appends_that_exclude_each_other_are_not_both_stored
+                wrong_conditions_are_refused
             }
             limits {
                 events_of_one_append_and_one_page

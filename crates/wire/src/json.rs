@@ -75,6 +75,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 #[serde(transparent)]
 pub struct Bounded<T, const MAX: usize>(pub Vec<T>);
 
+impl<T, const MAX: usize> Bounded<T, MAX> {
+    /// Returns whether the list has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl<T, const MAX: usize> Default for Bounded<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use gesta_core::{Append, ContentType, EventData, Query, StreamAppend, limits};
+use gesta_core::{Append, Condition, ContentType, EventData, Query, StreamAppend, limits};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -33,6 +33,19 @@ pub type Events<'a> = Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX
 pub struct SeveralBody<P> {
     /// What is appended to each stream; at most [`limits::APPEND_STREAMS_MAX`] streams.
     pub appends: Bounded<P, { limits::APPEND_STREAMS_MAX }>,
+    /// What must hold of streams to which nothing is appended.
+    #[serde(default, skip_serializing_if = "Bounded::is_empty")]
+    pub conditions: Bounded<Object<ConditionBody>, { limits::APPEND_STREAMS_MAX }>,
+}
+
+/// The state of a stream to which nothing is appended.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConditionBody {
+    /// The name of the stream.
+    pub stream: String,
+    /// The revision that the stream must have.
+    pub expected: Expected,
 }
 
 /// What is appended to one of several streams.
@@ -131,8 +144,16 @@ pub fn append_several(append: &Append) -> Bytes {
         expected: Expected(part.expected),
         events: events(part),
     });
+    let conditions = append.conditions.iter().map(|condition| {
+        let Condition::Stream { stream, expected } = condition;
+        Object(ConditionBody {
+            stream: stream.as_str().to_owned(),
+            expected: Expected(*expected),
+        })
+    });
     written(&SeveralBody {
         appends: Bounded(parts.collect()),
+        conditions: Bounded(conditions.collect()),
     })
 }
 

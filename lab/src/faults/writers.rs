@@ -124,6 +124,7 @@ impl Writer {
         });
         let request = Append {
             streams: streams.collect(),
+            conditions: Vec::new(),
         };
         let appended = match self.append(request).await {
             Answer::Stored(appended) => appended,

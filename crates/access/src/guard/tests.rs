@@ -189,7 +189,13 @@ async fn of_several_streams_each_is_checked_before_anything_is_written() {
         };
         let request = Append {
             streams: vec![append("a"), append(forbidden)],
+            conditions: Vec::new(),
         };
+        assert!(is_forbidden(user.append(request).await), "{forbidden}");
+        // A condition tells whether there is such a stream.
+        let events = vec![event("{}")];
+        let append = Append::to(id("a"), ExpectedRevision::Any, events);
+        let request = append.provided_that(id(forbidden), ExpectedRevision::NoStream);
         assert!(is_forbidden(user.append(request).await), "{forbidden}");
     }
     assert!(

@@ -156,7 +156,7 @@ impl<T> Forming<T> {
     /// Places all events of a command whose claims hold.
     pub(crate) fn place(&mut self, command: Command<T>, known: &mut Knowledge, place: Placement) {
         let mut streams = Vec::with_capacity(command.parts.len());
-        for part in &command.parts {
+        for part in command.parts.iter().filter(|part| !part.is_question()) {
             streams.push(self.place_part(part, known, place));
         }
         self.bytes += command.cost.bytes;
@@ -186,6 +186,7 @@ impl<T> Forming<T> {
                 lifecycle_event = [lifecycle_event_of(&state, *kind, metadata, *id)];
                 &lifecycle_event
             }
+            Change::Condition(_) => unreachable!("a condition is not placed"),
         };
         let first_position = self.next_position(place);
         let row = head.map_or(RowId(first_position.0), |head| head.row);
@@ -211,6 +212,7 @@ impl<T> Forming<T> {
         match part.change {
             Change::Events { .. } | Change::Owned { .. } => state.main = Some(last),
             Change::Lifecycle { .. } => state.meta = Some(last),
+            Change::Condition(_) => {}
         }
         self.touch(&part.stream, state, known);
         AppendedStream {

@@ -4,7 +4,7 @@ use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleCh
 
 use super::knowledge::heads::StreamState;
 use super::lookup::Found;
-use crate::command::{Change, IdSource, StreamPart};
+use crate::command::{About, Change, IdSource, StreamPart};
 
 /// The answer to a claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub(crate) enum Fit {
     RefusedUnlessStored(ErrorKind),
     /// The claim does not hold.
     Refused(ErrorKind),
+    /// The claim of a condition does not hold. The events of the other parts decide whether the command is a retry,
+    /// which is answered all the same.
+    ConditionFails(ErrorKind),
 }
 
 /// Checks the claim of one part against the state of its stream.
@@ -26,6 +29,7 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
     if state.tombstoned {
         let refusal = ErrorKind::StreamTombstoned(part.stream.clone());
         return match part.change {
+            Change::Condition(_) => Fit::ConditionFails(refusal),
             // A change of metadata is no reason for its own refusal: it is refused as events are.
             Change::Lifecycle {
                 kind: LifecycleChange::Metadata,
@@ -39,6 +43,20 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
             check_target(part, state.main.map(|head| head.last), state.deleted_before)
         }
         Change::Owned { after, .. } => check_owner(part, *after, state),
+        Change::Condition(about) => {
+            let fit = match about {
+                About::Events => {
+                    check_target(part, state.main.map(|head| head.last), state.deleted_before)
+                }
+                About::Metadata => {
+                    check_target(part, state.meta.map(|head| head.last), Revision(0))
+                }
+            };
+            match fit {
+                Fit::Refused(refusal) => Fit::ConditionFails(refusal),
+                fit => fit,
+            }
+        }
         Change::Lifecycle {
             kind: LifecycleChange::Metadata,
             ..
@@ -161,13 +179,17 @@ pub(crate) enum Decision {
 }
 
 /// Decides a whole command. The first part that fails by itself decides. A mixture of stored and new parts is refused
-/// for its first stored part.
+/// for its first stored part. Conditions count only if nothing is stored already.
 pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found>) -> Decision {
-    let mut stored_first = None;
+    let (mut stored_first, mut failed_condition) = (None, None);
     let mut stored = Vec::with_capacity(parts.len());
     for ((part, judged), found) in parts.iter().zip(judged).zip(found) {
         let refusal = match (&judged.fit, found) {
             (Fit::Refused(refusal), _) => Some(refusal.clone()),
+            (Fit::ConditionFails(refusal), _) => {
+                failed_condition.get_or_insert_with(|| refusal.clone());
+                None
+            }
             (_, Found::Stored(streams)) => {
                 stored_first.get_or_insert_with(|| no_retry(part, &judged.state));
                 stored.push(streams);
@@ -184,9 +206,10 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
             return Decision::Refuse(refusal);
         }
     }
+    let written = parts.iter().filter(|part| !part.is_question()).count();
     match stored_first {
-        None => Decision::Store,
-        Some(_) if stored.len() == parts.len() => Decision::Retry(stored),
+        None => failed_condition.map_or(Decision::Store, Decision::Refuse),
+        Some(_) if stored.len() == written => Decision::Retry(stored),
         Some(refusal) => Decision::Refuse(refusal),
     }
 }
@@ -194,8 +217,12 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
 /// Makes the refusal of a part whose first event is stored, but which is not a retry as a whole.
 fn no_retry(part: &StreamPart, state: &StreamState) -> ErrorKind {
     let actual = match &part.change {
-        Change::Events { .. } | Change::Owned { .. } => state.visible(),
-        Change::Lifecycle { .. } => state.meta.map(|head| head.last),
+        Change::Events { .. } | Change::Owned { .. } | Change::Condition(About::Events) => {
+            state.visible()
+        }
+        Change::Lifecycle { .. } | Change::Condition(About::Metadata) => {
+            state.meta.map(|head| head.last)
+        }
     };
     ErrorKind::WrongExpectedRevision {
         stream: part.target(),
@@ -246,7 +273,7 @@ mod tests {
             Fit::RefusedUnlessStored(_) => "refused unless stored",
             Fit::Refused(ErrorKind::WrongExpectedRevision { actual: None, .. }) => "wrong, none",
             Fit::Refused(ErrorKind::WrongExpectedRevision { .. }) => "wrong",
-            Fit::Refused(_) => "refused",
+            Fit::Refused(_) | Fit::ConditionFails(_) => "refused",
         }
     }
 

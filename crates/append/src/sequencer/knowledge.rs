@@ -165,6 +165,7 @@ impl Knowledge {
         let head = match &part.change {
             Change::Events { .. } | Change::Owned { .. } => judged.state.main?,
             Change::Lifecycle { .. } => judged.state.meta?,
+            Change::Condition(_) => return None,
         };
         let place = match &judged.fit {
             Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
@@ -183,7 +184,7 @@ impl Knowledge {
                     }
                 }
             }
-            Fit::Fits | Fit::Refused(_) => return None,
+            Fit::Fits | Fit::Refused(_) | Fit::ConditionFails(_) => return None,
         };
         Some(Question {
             stream: part.target(),

@@ -39,6 +39,7 @@ impl Late {
         command
             .parts
             .iter()
+            .filter(|part| !part.is_question())
             .map(|part| self.find_part(part))
             .collect()
     }

@@ -169,6 +169,7 @@ async fn the_first_part_that_fails_is_told() {
     p.delete(tombstone, None).await.unwrap();
     let together = |parts: [Append; 2]| Append {
         streams: parts.into_iter().flat_map(|part| part.streams).collect(),
+        conditions: Vec::new(),
     };
     let told = async |parts| match p.append(together(parts)).await.unwrap_err().kind() {
         ErrorKind::WrongExpectedRevision { stream, .. } => format!("wrong {stream}"),
@@ -239,11 +240,13 @@ async fn several_streams_are_stored_whole_or_not_at_all() {
     };
     let both = Append {
         streams: vec![part("a", NoStream), part("b", NoStream)],
+        conditions: Vec::new(),
     };
     let first = p.append(both.clone()).await.unwrap();
     assert_eq!(p.append(both).await.unwrap(), first);
     let half = Append {
         streams: vec![part("c", NoStream), part("b", NoStream)],
+        conditions: Vec::new(),
     };
     let error = p.append(half).await.unwrap_err();
     assert!(

@@ -231,6 +231,7 @@ impl Import<'_> {
         loop {
             let mut append = Append {
                 streams: Vec::new(),
+                conditions: Vec::new(),
             };
             let mut there = 0;
             for (stream, events) in &batch {

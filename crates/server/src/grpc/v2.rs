@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use gesta_access::Operation;
 use gesta_core::{
-    Append, Appended, ErrorKind, EventData, ExpectedRevision, Revision, StreamAppend, StreamId,
-    limits,
+    Append, Appended, Condition, ErrorKind, EventData, ExpectedRevision, Revision, StreamAppend,
+    StreamId, limits,
 };
 use gesta_grpc::messages::v2::consistency_check::Type as Check;
 use gesta_grpc::messages::v2::{
@@ -114,7 +114,11 @@ async fn store_session(on: &Backing, appends: Vec<OfStream>) -> Result<Appended>
             events,
         });
     }
-    match attempt(on, Append { streams }).await? {
+    let request = Append {
+        streams,
+        conditions: Vec::new(),
+    };
+    match attempt(on, request).await? {
         AppendAttempt::Stored(appended) => Ok(appended),
         AppendAttempt::Tombstoned(stream) => Err(v2::tombstoned(&stream)),
         AppendAttempt::NotAsExpected(stream) => {
@@ -203,6 +207,12 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
         size.add(events)?;
     }
     let checks = checks(request.checks, &places)?;
+    for check in checks
+        .iter()
+        .filter(|check| check.target == Target::CheckedAlone)
+    {
+        call.backing().check(Operation::Read(&check.stream)).await?;
+    }
     let appended = store_records(&call.backing(), appends, &checks).await?;
     let revisions = appended.streams.iter().map(|stream| StreamRevision {
         stream: stream.stream.as_str().to_owned(),
@@ -214,12 +224,33 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     }))
 }
 
-/// Reads the checks. There is at most one for each stream, and only for streams that the call writes to.
+/// What a call expects of a stream, to which it may also write.
+struct StreamCheck {
+    stream: StreamId,
+    expected: i64,
+    target: Target,
+}
+
+impl StreamCheck {
+    /// The right that a caller needs to be told of the stream.
+    fn operation(&self) -> Operation<'_> {
+        match self.target {
+            Target::Written => Operation::Append(&self.stream),
+            Target::CheckedAlone => Operation::Read(&self.stream),
+        }
+    }
+
+    async fn look(&self, on: &Backing) -> Result<StreamState> {
+        Ok(claim::look(on, self.operation(), &self.stream).await?.state)
+    }
+}
+
+/// Reads the checks. There is at most one for each stream.
 fn checks(
     checks: Vec<ConsistencyCheck>,
     written: &HashMap<StreamId, usize>,
-) -> Result<Vec<(StreamId, i64)>> {
-    let mut read: Vec<(StreamId, i64)> = Vec::new();
+) -> Result<Vec<StreamCheck>> {
+    let mut read = Vec::new();
     let mut checked = HashSet::new();
     for check in checks {
         let Some(Check::StreamState(check)) = check.r#type else {
@@ -235,15 +266,15 @@ fn checks(
         if !checked.insert(stream.clone()) {
             return Err(v2::bad_check(format!("name stream '{stream}' twice")));
         }
-        if !written.contains_key(&stream) {
-            return Err(Refusal::new(
-                Code::Unimplemented,
-                format!(
-                    "stream '{stream}' is checked and not written to; only streams that the call writes to can be checked"
-                ),
-            ));
-        }
-        read.push((stream, expected));
+        let target = match written.contains_key(&stream) {
+            true => Target::Written,
+            false => Target::CheckedAlone,
+        };
+        read.push(StreamCheck {
+            stream,
+            expected,
+            target,
+        });
     }
     Ok(read)
 }
@@ -251,15 +282,15 @@ fn checks(
 async fn store_records(
     on: &Backing,
     appends: Vec<(StreamId, Vec<EventData>)>,
-    checks: &[(StreamId, i64)],
+    checks: &[StreamCheck],
 ) -> Result<Appended> {
     let mut streams = Vec::with_capacity(appends.len());
     let targets: Vec<StreamId> = appends.iter().map(|(stream, _)| stream.clone()).collect();
     for (stream, events) in appends {
-        let check = checks.iter().find(|(checked, _)| *checked == stream);
+        let check = checks.iter().find(|check| check.stream == stream);
         let expected = match check {
             None => ExpectedRevision::Any,
-            Some(&(_, expected)) => match check_in_store(on, &stream, expected).await? {
+            Some(check) => match check_in_store(on, &stream, check.expected).await? {
                 Some(expected) => expected,
                 None => return Err(violated(on, checks, &targets).await?),
             },
@@ -270,7 +301,34 @@ async fn store_records(
             events,
         });
     }
-    match attempt(on, Append { streams }).await? {
+    let mut conditions = Vec::new();
+    for check in checks
+        .iter()
+        .filter(|check| check.target == Target::CheckedAlone)
+    {
+        let state = check.look(on).await?;
+        let expected = match (check.expected, state) {
+            // A tombstone is for ever, so what is so now stays so.
+            (-1 | -6, StreamState::Tombstoned) => continue,
+            (-1, _) | (-5, StreamState::Deleted(_)) => ExpectedRevision::NoStream,
+            (-4, _) => ExpectedRevision::StreamExists,
+            // To the store a deleted stream does not exist, whatever its last revision was.
+            (0.., StreamState::Deleted(_)) if state.is(check.expected, check.target) => {
+                ExpectedRevision::NoStream
+            }
+            (0.., _) => ExpectedRevision::Exact(Revision(check.expected.unsigned_abs())),
+            _ => return Err(violated(on, checks, &targets).await?),
+        };
+        conditions.push(Condition::Stream {
+            stream: check.stream.clone(),
+            expected,
+        });
+    }
+    let request = Append {
+        streams,
+        conditions,
+    };
+    match attempt(on, request).await? {
         AppendAttempt::Stored(appended) => Ok(appended),
         AppendAttempt::Tombstoned(_) | AppendAttempt::NotAsExpected(_) => {
             Err(violated(on, checks, &targets).await?)
@@ -305,28 +363,22 @@ async fn check_in_store(
 }
 
 /// Makes the refusal that lists all checks that fail, and all streams with a tombstone that the call writes to.
-async fn violated(
-    on: &Backing,
-    checks: &[(StreamId, i64)],
-    targets: &[StreamId],
-) -> Result<Refusal> {
+async fn violated(on: &Backing, checks: &[StreamCheck], targets: &[StreamId]) -> Result<Refusal> {
     let mut failed = Vec::new();
-    for (check, (stream, expected)) in checks.iter().enumerate() {
-        let actual = claim::look(on, Operation::Append(stream), stream)
-            .await?
-            .state;
-        if !actual.is(*expected, Target::Written) {
+    for (place, check) in checks.iter().enumerate() {
+        let actual = check.look(on).await?;
+        if !actual.is(check.expected, check.target) {
             failed.push(Violation {
-                check,
-                stream: stream.clone(),
-                expected: *expected,
+                check: place,
+                stream: check.stream.clone(),
+                expected: check.expected,
                 actual,
             });
         }
     }
     let unchecked = targets
         .iter()
-        .filter(|target| checks.iter().all(|(checked, _)| checked != *target));
+        .filter(|target| checks.iter().all(|check| check.stream != **target));
     for (place, stream) in unchecked.enumerate() {
         if claim::look(on, Operation::Append(stream), stream)
             .await?

@@ -60,6 +60,42 @@ async fn several_streams_are_appended_to_as_one() {
     );
 }
 
+/// Goal: an append is stored only if streams to which it does not append are as it requires.
+#[tokio::test]
+async fn an_append_may_have_conditions() {
+    let server = Server::start().await;
+    server.append("a", &["1"]).await;
+    let body = r#"{"appends":[{"stream":"b","events":[{"type":"T","data":1}]}],"conditions":[{"stream":"c","expected":"no_stream"},{"stream":"a","expected":%}]}"#;
+    for (expected, status) in [("0", 201), ("\"stream_exists\"", 201), ("1", 409)] {
+        let answer = server
+            .json("POST", "/append", &body.replace('%', expected))
+            .await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        if status == 409 {
+            assert_eq!(answer.json()["stream"], json!("a"));
+        }
+    }
+    let stored = server.get("/streams/b").await.json();
+    assert_eq!(stored["last_revision"], json!(1));
+    for (wrong, field) in [
+        (r#"{"stream":"","expected":0}"#, "conditions[0].stream"),
+        (r#"{"stream":"b","expected":0}"#, "conditions[0].stream"),
+        (r#"{"stream":"a"}"#, "conditions[0].expected"),
+        (
+            r#"{"stream":"a","expected":0,"more":1}"#,
+            "conditions[0].more",
+        ),
+    ] {
+        let body =
+            r#"{"appends":[{"stream":"b","events":[{"type":"T","data":1}]}],"conditions":[%]}"#;
+        let answer = server
+            .json("POST", "/append", &body.replace('%', wrong))
+            .await;
+        assert_eq!(answer.status, 400, "{wrong}: {answer:?}");
+        assert_eq!(answer.json()["field"], json!(field), "{wrong}: {answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_reads_in_pages_and_in_lines() {
     let server = Server::start().await;

@@ -203,6 +203,59 @@ async fn records_for_a_deleted_stream_may_be_sent_again() {
     }
 }
 
+/// Goal: records are stored only if streams that they are not written to are as the checks claim.
+#[tokio::test]
+async fn streams_that_are_not_written_to_are_checked() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("at-0", 1)).await;
+    client.call(APPEND, &appending("deleted", 1)).await;
+    client.call(APPEND, &appending("closed", 1)).await;
+    let any = || options::ExpectedStreamRevision::Any(Empty {});
+    for (call, stream) in [("Delete", "deleted"), ("Tombstone", "closed")] {
+        let ended = client
+            .call(&format!("{STREAMS}/{call}"), &deleting(stream, any()))
+            .await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+    }
+    for (stream, actual, holds, fails) in [
+        ("at-0", 0, &[0, -4][..], &[1, -1, -5, -6][..]),
+        ("none", -1, &[-1], &[0, -4, -5, -6]),
+        ("deleted", -5, &[0, -1, -5], &[1, -4, -6]),
+        ("closed", -6, &[-1, -6], &[0, -4, -5]),
+    ] {
+        for (expected, is_stored) in holds
+            .iter()
+            .map(|e| (*e, true))
+            .chain(fails.iter().map(|e| (*e, false)))
+        {
+            let mut records = session("written", None).records;
+            records[0].stream = Some("written".to_owned());
+            let check = StreamStateCheck {
+                stream: stream.to_owned(),
+                expected_state: expected,
+            };
+            let r#type = Some(consistency_check::Type::StreamState(check));
+            let checks = vec![v2::ConsistencyCheck { r#type }];
+            let request = [v2::AppendRecordsRequest { records, checks }];
+            let ended = client.call(RECORDS, &request).await;
+            if is_stored {
+                assert_eq!(ended.code, 0, "{stream} {expected}: {}", ended.message());
+                continue;
+            }
+            assert_eq!(ended.code, 9, "{stream} {expected}: {}", ended.message());
+            let told: errors::AppendConsistencyViolationErrorDetails = last_detail(&ended);
+            let Some(consistency_violation::Type::StreamState(state)) = &told.violations[0].r#type
+            else {
+                panic!("{told:?}");
+            };
+            assert_eq!(
+                (state.expected_state, state.actual_state),
+                (expected, actual)
+            );
+        }
+    }
+}
+
 fn session(stream: &str, expected_revision: Option<i64>) -> v2::AppendRequest {
     v2::AppendRequest {
         stream: stream.to_owned(),

@@ -113,7 +113,10 @@ impl World {
                 events,
             });
         }
-        let request = Append { streams: parts };
+        let request = Append {
+            streams: parts,
+            conditions: Vec::new(),
+        };
         let kept = are_ids_known.then(|| Request::Append(request.clone()));
         let ticket = self.record(number, asked, kept);
         let ids = match are_ids_known {

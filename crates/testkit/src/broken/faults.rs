@@ -121,6 +121,7 @@ async fn stream_by_stream(store: &BrokenStore, request: Append) -> Result<Append
             .inner
             .append(Append {
                 streams: vec![part],
+                conditions: Vec::new(),
             })
             .await?;
         whole = Some(joined(whole, answer));

@@ -41,6 +41,7 @@ pub async fn streams_of_one_append(factory: &dyn StoreFactory) {
     let part = |i: usize| Append::to(stream(&format!("s-{i}-{{k}}")), NoStream, events(1)).streams;
     let mut request = Append {
         streams: (0..=APPEND_STREAMS_MAX).flat_map(part).collect(),
+        conditions: Vec::new(),
     };
     let refused = store.append(request.clone()).await;
     assert_kind!(refused, ErrorKind::InvalidArgument { .. });

@@ -62,6 +62,7 @@ pub async fn names_that_share_braces_go_together(factory: &dyn StoreFactory) {
                 .iter()
                 .flat_map(|name| Append::to(stream(name), NoStream, events(1)).streams)
                 .collect(),
+            conditions: Vec::new(),
         };
         let answer = within("append", store.append(request))
             .await

@@ -83,6 +83,8 @@ pub(super) enum From {
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
     Append(Vec<AppendPart>),
+    /// Appends to one stream if others are as these claims say; the name may be that of a metadata stream.
+    AppendIf(AppendPart, Vec<(String, Claim)>),
     /// Sends an earlier append again, counted back from the newest.
     Again(usize, Change),
     Delete(&'static str, Claim, DeleteKind),
@@ -112,11 +114,13 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::{
-        Again, Append, AppendMetadata, Delete, List, Metadata, ReadAll, ReadStream, SetMetadata,
+        Again, Append, AppendIf, AppendMetadata, Delete, List, Metadata, ReadAll, ReadStream,
+        SetMetadata,
     };
     prop_oneof![
         12 => vec(part(), 1).prop_map(Append),
         3 => vec(part(), 2..4).prop_map(Append),
+        3 => (part(), vec((name(), claim()), 1..3)).prop_map(|(part, conditions)| AppendIf(part, conditions)),
         5 => (0..6_usize, change()).prop_map(|(back, change)| Again(back, change)),
         2 => (a_stream(), claim(), kind()).prop_map(|(s, c, k)| Delete(s, c, k)),
         2 => (a_stream(), claim(), select(&DOCUMENTS[..5])).prop_map(|(s, c, d)| SetMetadata(s, c, d)),

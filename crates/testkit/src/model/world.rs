@@ -106,7 +106,19 @@ impl World {
                 for part in parts {
                     streams.extend(self.part(part).await.streams);
                 }
-                let append = Append { streams };
+                let append = Append {
+                    streams,
+                    conditions: Vec::new(),
+                };
+                self.sent.push(append.clone());
+                self.append(append).await
+            }
+            Operation::AppendIf(part, conditions) => {
+                let mut append = self.part(part).await;
+                for (name, claim) in conditions {
+                    let expected = self.expected(name, *claim).await;
+                    append = append.provided_that(stream(name), expected);
+                }
                 self.sent.push(append.clone());
                 self.append(append).await
             }
@@ -244,7 +256,7 @@ impl World {
     }
 
     async fn append(&self, append: Append) -> Result<(), String> {
-        let errors = match append.streams.len() {
+        let errors = match append.named_streams().count() {
             1 => Errors::Exactly,
             _ => Errors::ByKind,
         };
