@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::capacity::Permit;
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, LinkTarget,
-    ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
+    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, Incarnation,
+    LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
     SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord,
     StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription, limits,
 };
@@ -219,6 +219,10 @@ fn payload_bytes(events: &[RecordedEvent]) -> usize {
 
 #[async_trait]
 impl EventStore for Guarded {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.store.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.check(Operation::Info).await?;
         self.store.info().await

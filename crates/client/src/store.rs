@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
-    Error, EventStore, Filter, ListStreams, MetadataSet, ReadAll, ReadStream, Resolved, Result,
-    Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom, StreamId, StreamMetadata,
-    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, resolve_one_by_one,
+    Error, EventStore, Filter, Incarnation, ListStreams, MetadataSet, ReadAll, ReadStream,
+    Resolved, Result, Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom, StreamId,
+    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription, resolve_one_by_one,
 };
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Info, Stored, Streams};
 use gesta_wire::{Expected, event, request};
@@ -112,6 +112,10 @@ fn direction(direction: Direction) -> &'static str {
 
 #[async_trait]
 impl EventStore for HttpStore {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        Ok(self.info().await?.incarnation)
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         let info: Info = answer::read(&self.get(Path::of("/info")).await?)?;
         info.try_into()

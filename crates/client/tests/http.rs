@@ -51,6 +51,10 @@ impl Failing {
 
 #[async_trait]
 impl EventStore for Failing {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.error()
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.error()
     }

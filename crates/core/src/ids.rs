@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::limits;
 
@@ -247,6 +248,13 @@ impl fmt::Display for LogId {
     }
 }
 
+/// The beginning of 2020, in milliseconds since 1970. Incarnations count their time from there.
+const TIMES_FROM_MS: u64 = 1_577_836_800_000;
+/// Longest time since then that incarnations count. It is over in 2089, and positions have 62 bits then.
+const TIMES_MAX_MS: u64 = (1 << 41) - 1;
+/// By how many positions, as a power of two, an incarnation begins later that was begun a millisecond later.
+const POSITIONS_OF_A_MS_BITS: u32 = 21;
+
 /// Identity of one life of a store. A restore from a backup, or a fail-over that lost commits, begins another life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Incarnation(pub Uuid);
@@ -256,6 +264,52 @@ impl Incarnation {
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
+    }
+
+    /// Makes the incarnation that follows this one. `end` is the greatest position that is known of this one, and `now`
+    /// is the time.
+    ///
+    /// Unlike a random incarnation it carries a time, and so a place to count positions from: see
+    /// [`positions_from`](Self::positions_from). That place is beyond every position of this incarnation up to `end`,
+    /// and beyond every one that was handed out by earlier incarnations, also by those that this database knows nothing
+    /// of, because it was put back from a backup. The latter rests on the clock: nobody appends more than two thousand
+    /// million events a second, and the clock was not set back.
+    #[must_use]
+    pub fn after(self, end: Position, now: Timestamp) -> Self {
+        let now = u64::try_from(now.as_micros()).unwrap_or(0) / 1_000;
+        let before = self.positions_from().saturating_add(end.0) >> POSITIONS_OF_A_MS_BITS;
+        let since = now.saturating_sub(TIMES_FROM_MS).max(before + 1);
+        let time = TIMES_FROM_MS + since.min(TIMES_MAX_MS);
+        let mut random = [0; 10];
+        random.copy_from_slice(&Uuid::new_v4().as_bytes()[..10]);
+        Self(uuid::Builder::from_unix_timestamp_millis(time, &random).into_uuid())
+    }
+
+    /// Returns the number that is added to a position wherever a position is shown without its incarnation, as the gRPC
+    /// protocol does. So a position of one incarnation is never taken for one of another: each incarnation begins
+    /// beyond the positions of those before it. The first one of a store begins at 0.
+    #[must_use]
+    pub fn positions_from(self) -> u64 {
+        match self.0.get_version_num() {
+            // Others are random: the first one of a store, and those that older versions began.
+            7 => {
+                let since = self.time_ms().saturating_sub(TIMES_FROM_MS);
+                since.min(TIMES_MAX_MS) << POSITIONS_OF_A_MS_BITS
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns when this incarnation was begun; `None` if it does not tell.
+    #[must_use]
+    pub fn begun(self) -> Option<Timestamp> {
+        let micros = i64::try_from(self.time_ms()).ok()?.checked_mul(1_000)?;
+        (self.0.get_version_num() == 7).then_some(Timestamp(micros))
+    }
+
+    /// Returns the milliseconds since 1970 that a UUID of version 7 holds (RFC 9562, section 5.7).
+    fn time_ms(self) -> u64 {
+        u64::try_from(self.0.as_u128() >> 80).unwrap_or(0)
     }
 }
 
@@ -268,6 +322,41 @@ impl fmt::Display for Incarnation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: no position that was ever shown is taken for one of a later incarnation.
+    #[test]
+    fn a_later_incarnation_begins_beyond_all_positions_of_earlier_ones() {
+        const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+        let first = Incarnation::random();
+        assert_eq!((first.positions_from(), first.begun()), (0, None));
+        let mut before = first;
+        // As one after the other in the same millisecond, and with a clock that goes back.
+        for (end, now) in [
+            (5_000, NOW),
+            (10_000_000_000, NOW),
+            (0, Timestamp(NOW.0 - 3_600_000_000)),
+            (7, Timestamp(-1)),
+            (1, Timestamp(NOW.0 + 1)),
+        ] {
+            let next = before.after(Position(end), now);
+            let last = before.positions_from() + end;
+            assert!(next.positions_from() > last, "{end} {now:?}");
+            assert_ne!(next, before.after(Position(end), now));
+            before = next;
+        }
+        // What a backup knows nothing of: a week of 100,000 events a second after it, and an incarnation in between.
+        let week = 7 * 86_400;
+        let lost = first.after(Position(100_000 * week), NOW);
+        let shown = lost.positions_from() + 100_000 * week;
+        let restored = first.after(Position(0), Timestamp(NOW.0 + 60_000_000));
+        assert!(restored.positions_from() > shown);
+        let begun = restored.begun().expect("it tells");
+        assert_eq!(begun, Timestamp(NOW.0 + 60_000_000));
+        // At the end of its time it stays within what all clients can hold.
+        let last = restored.after(Position::MAX, Timestamp(i64::MAX));
+        assert!(last.positions_from() < 1 << 62);
+        assert!(last.after(Position::MAX, NOW).positions_from() < 1 << 62);
+    }
 
     #[test]
     fn names_hold_at_their_limits_and_not_beyond() {

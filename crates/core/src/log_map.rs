@@ -254,12 +254,23 @@ impl LogMap {
     /// Replacing a database changes the result; moving logs between the databases does not. Adding a database with the
     /// [`origin`](Self::origin) does not change the result either: each database adds how its incarnation differs from
     /// the origin.
+    ///
+    /// If some of them carry a time, the result carries the latest: so positions are counted from beyond all that were
+    /// handed out before ([`Incarnation::positions_from`]).
     #[must_use]
     pub fn incarnation(&self, of_databases: impl IntoIterator<Item = Incarnation>) -> Incarnation {
+        /// Where a UUID holds its time and its version.
+        const TIME: u128 = !0 << 76;
         let origin = self.origin.0.as_u128();
-        let difference = |incarnation: Incarnation| incarnation.0.as_u128() ^ origin;
-        let all = of_databases.into_iter().map(difference);
-        Incarnation(Uuid::from_u128(all.fold(origin, |all, one| all ^ one)))
+        let (mut all, mut latest) = (origin, None);
+        for incarnation in of_databases {
+            all ^= incarnation.0.as_u128() ^ origin;
+            latest = latest.max(incarnation.begun().map(|begun| (begun, incarnation.0)));
+        }
+        if let Some((_, latest)) = latest {
+            all = (all & !TIME) | (latest.as_u128() & TIME);
+        }
+        Incarnation(Uuid::from_u128(all))
     }
 
     /// Describes a database for people: `database 2 of 3 (db2.example:5432/shop)`.
@@ -389,6 +400,22 @@ mod tests {
             }
             let alone = Incarnation::random();
             prop_assert_eq!(map.incarnation([alone]), alone);
+        }
+
+        /// Goal: positions are counted from beyond what was handed out before, whichever database is replaced.
+        #[test]
+        fn the_incarnation_of_the_store_counts_positions_from_the_latest_one(replaced in prop::collection::vec(0_usize..3, 1..9)) {
+            let map = LogMap::new(8, databases(3)).expect("valid");
+            let mut all = vec![map.origin(); 3];
+            let mut from = map.incarnation(all.clone()).positions_from();
+            for (n, at) in (0..).zip(replaced) {
+                let now = crate::Timestamp(1_800_000_000_000_000 + n * 1_000);
+                all[at] = all[at].after(crate::Position(3), now);
+                let next = map.incarnation(all.clone());
+                prop_assert!(next.positions_from() > from);
+                from = next.positions_from();
+            }
+            prop_assert_eq!(map.incarnation([all[0]]), all[0]);
         }
     }
 }

@@ -9,7 +9,7 @@ use futures::stream::{BoxStream, StreamExt};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::ids::StreamId;
+use crate::ids::{Incarnation, StreamId};
 use crate::info::StoreInfo;
 use crate::request::{
     AllPage, Append, Appended, DeleteStream, Deleted, ListStreams, MetadataSet, ReadAll,
@@ -118,6 +118,16 @@ pub trait EventStore: Send + Sync + 'static {
     /// # Ok(()) }
     /// ```
     async fn info(&self) -> Result<StoreInfo>;
+
+    /// Returns the incarnation that the store has, as far as this process has noticed. A store of this process asks no
+    /// database for that: what it has answered so far is of this incarnation, or of an earlier one.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store is reached through a server that does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    async fn incarnation(&self) -> Result<Incarnation>;
 
     /// Tells whether an append can succeed now, as far as this can be told without appending.
     ///

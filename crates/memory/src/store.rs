@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, Capabilities, DeleteStream, Deleted, Durability, EventStore,
-    IdempotencyWindow, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved,
-    Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
-    StreamsPage, Subscribe, Subscription, limits, resolve_one_by_one,
+    IdempotencyWindow, Incarnation, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent,
+    Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, Subscription, limits, resolve_one_by_one,
 };
 use tokio::sync::watch;
 
@@ -90,6 +90,10 @@ impl MemoryStore {
 
 #[async_trait]
 impl EventStore for MemoryStore {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        Ok(self.inner.config.incarnation)
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         let heads = self.inner.look(|state| Ok(state.heads()))?;
         Ok(StoreInfo {

@@ -12,10 +12,10 @@ use futures::future::{BoxFuture, Shared, join, pending};
 use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
-    LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata,
-    SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission,
-    Subscribe, Subscription,
+    AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, Incarnation, ListStreams,
+    LoadStream, LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Resolved, Result,
+    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
+    StreamsPage, Submission, Subscribe, Subscription,
 };
 use gesta_link::{Forwarder, LinkConfig, LinkServer, LinkStartError, Reach};
 use gesta_store::Store;
@@ -274,6 +274,10 @@ fn check_window(window: Duration, give_up_after: Duration) -> Result<()> {
 
 #[async_trait]
 impl EventStore for Node {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.store.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.store.info().await
     }

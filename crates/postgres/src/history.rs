@@ -10,7 +10,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::{CurrentHistory, History, Signal, WriterEpoch};
-use gesta_core::{Error, Incarnation, LogId, Result};
+use gesta_core::{Clock, Error, Incarnation, LogId, Result, SystemClock};
 use gesta_sql::position_from_sql;
 use tokio::sync::{broadcast, watch};
 use tokio_postgres::types::{ToSql, Type};
@@ -166,7 +166,7 @@ impl Ledger {
     /// has then.
     async fn replace(&self, client: &Client, old: Incarnation, why: &str) -> Result<Incarnation> {
         tracing::error!(%old, why, "the database has lost commits");
-        let new = Incarnation::random();
+        let new = self.following(old);
         match self.swap(client, old, new).await {
             Ok(found) if found != old => Ok(found),
             Ok(_) => Err(Error::unavailable("the incarnation could not be replaced")),
@@ -179,6 +179,17 @@ impl Ledger {
                 )))
             }
         }
+    }
+
+    /// Makes the incarnation that follows the one that was found in the database, and the one that this process knows:
+    /// the database may have lost the latter.
+    fn following(&self, found: Incarnation) -> Incarnation {
+        let known = self.known();
+        let latest = match known.incarnation() {
+            ours if ours.positions_from() > found.positions_from() => ours,
+            _ => found,
+        };
+        latest.after(known.end(), SystemClock.now())
     }
 
     async fn swap(

@@ -6,15 +6,17 @@
 
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
-    DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Result,
+    Clock, DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Position,
+    Result, SystemClock,
 };
-use gesta_sql::{Migration, Migrations, Start};
+use gesta_sql::{Migration, Migrations, Start, position_from_sql};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
 use crate::payload::incarnation_payload;
+use crate::sql_numbers::CLOSED;
 use crate::{error, map};
 
 /// All steps to the schema of this program.
@@ -52,6 +54,7 @@ const INSERT_LEASES: &str = include_str!("../sql/insert_leases.sql");
 const UPDATE_SCHEMA_VERSION: &str = include_str!("../sql/update_schema_version.sql");
 const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
+const READ_LOG_ENDS: &str = include_str!("../sql/read_log_ends.sql");
 const READ_ANY_EVENT: &str = include_str!("../sql/read_any_event.sql");
 const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
 const LOCK_SCHEMA: &str = include_str!("../sql/lock_schema.sql");
@@ -136,10 +139,19 @@ pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
 /// If the future is dropped, the new incarnation may have begun or not.
 pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
-    read(&connection, config)
+    let store = read(&connection, config)
         .await?
         .ok_or_else(|| missing(config))?;
-    let incarnation = Incarnation::random();
+    let ends = connection.client.query(READ_LOG_ENDS, &[]).await;
+    let mut end = Position::START;
+    for row in ends.map_err(|error| error::general(&error))? {
+        let found: Option<i64> = row.try_get(0).map_err(|error| error::general(&error))?;
+        // The log of a row that says so lies in another database, and counts there.
+        if let Some(found) = found.filter(|found| *found != CLOSED) {
+            end = end.max(position_from_sql(found)?);
+        }
+    }
+    let incarnation = store.incarnation.after(end, SystemClock.now());
     let payload = incarnation_payload(Uuid::new_v4(), incarnation);
     let updated = connection
         .client

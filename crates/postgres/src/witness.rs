@@ -101,6 +101,12 @@ impl KnownHistory {
         self.incarnation
     }
 
+    /// Returns the greatest position that this process knows of any log, lost ones included.
+    pub(crate) fn end(&self) -> Position {
+        let ends = self.marks.values().map(|mark| mark.position);
+        ends.max().unwrap_or(Position::START)
+    }
+
     /// Notes that a connection of this generation has handed over these rows. Returns false if its generation is over;
     /// then the answer must not be used.
     pub(crate) fn observe(

@@ -25,6 +25,10 @@ fn nothing<T>() -> Result<T> {
 
 #[async_trait]
 impl EventStore for NullStore {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        Ok(self.incarnation)
+    }
+
     async fn append(&self, request: Append) -> Result<Appended> {
         request.validate()?;
         let count = u64::try_from(request.events()).unwrap_or(0);

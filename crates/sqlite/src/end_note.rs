@@ -9,10 +9,10 @@
 //! end. So the note is after what the database file holds without its write-ahead log, except in the moment in which a
 //! checkpoint ends. For stores with weakened durability no position is noted, since they may lose commits.
 //!
-//! The note also names the *opening*: a random number that a store draws each time that it is opened after it was closed
-//! in good order. While the store is open, the database file holds the same number (the `user_version` of its header),
-//! which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log, and the
-//! note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
+//! The note also names the *opening*: a random number that a store draws each time that it is opened after it was
+//! closed in good order. While the store is open, the database file holds the same number (the `user_version` of its
+//! header), which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log,
+//! and the note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
 //! Order: the number is in the note, synced, before it is in the file, and in the file before anything is appended.
 
 use std::fs::{self, File};

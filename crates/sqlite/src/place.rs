@@ -3,8 +3,8 @@
 //! Why a lock on the file itself, beside that of `lock`: a file may have several names (links, mounts), and a name may
 //! come to lead to another file (a folder that is moved, removed, replaced or mounted over). This lock belongs to the
 //! file, whatever its name. It is of a kind (`flock`) that SQLite's own locks do not meet on Linux; elsewhere they do,
-//! so only there it is taken. Closing any handle of the file drops the locks that SQLite holds on it in this process, so
-//! the handle is closed after all connections, and a file that this process holds is never opened here again.
+//! so only there it is taken. Closing any handle of the file drops the locks that SQLite holds on it in this process,
+//! so the handle is closed after all connections, and a file that this process holds is never opened here again.
 //!
 //! Why the file is watched: SQLite goes on with a file whose name is gone, and what it appends there would be found by
 //! nobody. And at the end it removes a write-ahead log by name, which would be that of another store. So every commit

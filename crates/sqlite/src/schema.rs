@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gesta_core::backend::RowId;
-use gesta_core::{Clock, Error, ErrorKind, Incarnation, SystemClock};
+use gesta_core::{Clock, Error, ErrorKind, Incarnation, Position, SystemClock};
 use gesta_sql::{Migration, Migrations, Start, from_sql};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
@@ -177,9 +177,19 @@ fn apply(transaction: &Connection, step: &Migration) -> Outcome<()> {
     Ok(())
 }
 
-/// Begins a new life of the store: draws a new incarnation, stores it and returns it.
+/// Begins a new life of the store: makes the incarnation that follows the present one, stores it and returns it.
 pub(crate) fn new_incarnation(conn: &Connection) -> Outcome<Incarnation> {
-    let incarnation = Incarnation::random();
+    let before: Vec<u8> = conn.query_row(include_str!("../sql/select_store.sql"), [], |row| {
+        row.get(1)
+    })?;
+    let before = Uuid::from_slice(&before).unwrap_or_default();
+    let end: Option<i64> = conn
+        .query_row(include_str!("../sql/select_log_end.sql"), [], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    let end = Position(end.and_then(|end| u64::try_from(end).ok()).unwrap_or(0));
+    let incarnation = Incarnation(before).after(end, SystemClock.now());
     conn.execute(
         include_str!("../sql/update_incarnation.sql"),
         [incarnation.0.as_bytes()],

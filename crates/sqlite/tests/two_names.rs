@@ -1,4 +1,5 @@
-//! One store under two names, or a name that comes to lead elsewhere, with kills: nothing that was acknowledged is lost.
+//! One store under two names, or a name that comes to lead elsewhere, with kills: nothing that was acknowledged is
+//! lost.
 //!
 //! What happened: lock, write-ahead log and note of a store went by its name. Through a hard link two processes ran on
 //! one file, used the same positions twice, and of 600 acknowledged events 300 were gone, while `gesta verify` found
@@ -449,8 +450,8 @@ async fn read_together(main: &Path, beside: [Option<&PathBuf>; 2]) -> Option<BTr
     is_healthy.then(|| events.iter().map(|event| event.id.to_string()).collect())
 }
 
-/// Checks that one store that can be found holds all that was acknowledged: as it lies there, or, if it is refused, after
-/// somebody has brought the files together that belong together.
+/// Checks that one store that can be found holds all that was acknowledged: as it lies there, or, if it is refused,
+/// after somebody has brought the files together that belong together.
 async fn judge(what: &str, acknowledged: &BTreeSet<String>, names: &[PathBuf]) {
     let there = |suffix: &str| -> Vec<PathBuf> {
         let all = names.iter().map(|name| {

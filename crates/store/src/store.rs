@@ -13,7 +13,7 @@ use gesta_core::backend::{Backend, BackendInfo, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
-    ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Resolved, Result,
+    Incarnation, ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Resolved, Result,
     SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
     StreamsPage, Subscribe, SubscribeTo, Subscription, log_of,
 };
@@ -253,6 +253,10 @@ impl Store {
 
 #[async_trait]
 impl EventStore for Store {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        Ok(self.backend.history().incarnation)
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         let info = self.in_one_history(|history| self.read_info(history)).await;
         info.map_err(|error| error.during("info"))

@@ -4,9 +4,9 @@ use std::ops::Deref;
 
 use async_trait::async_trait;
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, ListStreams, MetadataSet,
-    ReadAll, ReadStream, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId,
-    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, Incarnation, ListStreams,
+    MetadataSet, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo,
+    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
 
 /// What a store that wraps another one does itself. [`Outer`] makes a store of it.
@@ -60,6 +60,10 @@ impl<T> Deref for Outer<T> {
 
 #[async_trait]
 impl<T: Around> EventStore for Outer<T> {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.0.inner().incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         Around::info(&self.0).await
     }

@@ -108,6 +108,10 @@ impl OwnerStore for Planted {
 
 #[async_trait]
 impl EventStore for Planted {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.store.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.store.info().await
     }

@@ -334,6 +334,10 @@ async fn next_event(open: &mut Open) -> ReadEvent {
 
 #[async_trait]
 impl EventStore for Compared {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.store.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.store.info().await
     }

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, ListStreams,
-    MetadataSet, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo,
-    StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
-    resolve_one_by_one,
+    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, Incarnation,
+    ListStreams, MetadataSet, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata,
+    SharedEvent, StoreInfo, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage,
+    Subscribe, Subscription, resolve_one_by_one,
 };
 
 use super::Fault;
@@ -13,6 +13,10 @@ use super::faults::{self, BrokenStore};
 
 #[async_trait]
 impl EventStore for BrokenStore {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.inner.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.inner.info().await
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gesta_core::backend::{Backend, Row, Signal};
-use gesta_core::{Error, EventData, Incarnation, Result, Revision};
+use gesta_core::{Error, EventData, Result, Revision};
 use gesta_store::{Config, Store};
 
 use super::backend::FaultyBackend;
@@ -198,10 +198,14 @@ impl<S> Faulty<S> {
         self.backend.process.commit_stalled(LateCommit::WhenTold)
     }
 
-    /// Begins another history of the store for this process, as after a fail-over that lost commits.
+    /// Begins another history of the store for this process, as after a fail-over that lost commits: the one that
+    /// another process has begun since, or else a new one.
     pub fn begin_history(&self) {
         let process = &self.backend.process;
-        process.history.change(Incarnation::random());
+        let incarnation = self
+            .world
+            .incarnation_after(process.history.get().incarnation);
+        process.history.change(incarnation);
         self.world.tell(process.number, Signal::HistoryChanged);
     }
 

@@ -22,7 +22,7 @@ pub struct StoredEvent {
 /// A database in memory. It must be made, and used, within a tokio runtime.
 pub struct World {
     logs: u16,
-    incarnation: Incarnation,
+    incarnation: Mutex<Incarnation>,
     batches_in_flight_max: AtomicUsize,
     clock: Arc<dyn Clock>,
     tables: Mutex<Vec<Log>>,
@@ -54,7 +54,7 @@ impl World {
     pub fn with_clock(logs: u16, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             logs,
-            incarnation: Incarnation::random(),
+            incarnation: Mutex::new(Incarnation::random()),
             batches_in_flight_max: AtomicUsize::new(64),
             clock,
             tables: Mutex::new(vec![Log::default(); usize::from(logs)]),
@@ -76,7 +76,16 @@ impl World {
     /// Returns the incarnation, which checkpoints carry.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        *lock(&self.incarnation)
+    }
+
+    /// Returns the incarnation that comes after this one; begins it if no process has.
+    pub(super) fn incarnation_after(&self, known: Incarnation) -> Incarnation {
+        let mut incarnation = lock(&self.incarnation);
+        if *incarnation == known {
+            *incarnation = Incarnation::random();
+        }
+        *incarnation
     }
 
     /// Returns how many batches of one log a process may have in flight.

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gesta_core::{
-    DeleteKind, EventStoreExt, ExpectedRevision, Filter, Resolved, SharedEvent, SubscribeFrom,
-    SubscriptionMessage, resolve_one_by_one,
+    DeleteKind, EventStoreExt, ExpectedRevision, Filter, Incarnation, Resolved, SharedEvent,
+    SubscribeFrom, SubscriptionMessage, resolve_one_by_one,
 };
 use gesta_memory::MemoryStore;
 
@@ -234,6 +234,10 @@ struct Breakable {
 
 #[async_trait]
 impl EventStore for Breakable {
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.inner.incarnation().await
+    }
+
     async fn info(&self) -> Result<StoreInfo> {
         self.inner.info().await
     }
