@@ -195,6 +195,13 @@ impl Access {
         outcome.inspect_err(|error| self.shared.log_refused(caller, operation, error))
     }
 
+    /// Returns the name of the user as whom the caller came; it is empty if the caller has proved nothing.
+    #[must_use]
+    pub fn user_of(&self, caller: &Caller) -> String {
+        let user = self.shared.user_of(caller);
+        user.map_or_else(String::new, |user| user.to_string())
+    }
+
     /// Writes an administrative operation of this caller to the log. Other operations are left out, and while access is
     /// off all are. The line names the stream of the operation; if it has none, it names `subject`: the group, or what
     /// was asked for.

@@ -432,11 +432,7 @@ impl Shared {
 
     /// Returns what the user of the caller does at present; `None` for a caller who has proved nothing.
     pub(crate) fn usage_of(&self, caller: &Caller) -> Option<Arc<Usage>> {
-        let user = match &caller.who {
-            Who::Anonymous => return None,
-            Who::User { name, .. } => Arc::clone(name),
-            Who::Token(id) => Arc::clone(&self.directory().token(*id)?.user),
-        };
+        let user = self.user_of(caller)?;
         Some(self.usages.of(&user, (self.config.uptime)()))
     }
 
@@ -449,6 +445,15 @@ impl Shared {
         match &*self.directory().token(*id)?.prefixes {
             [only] => Some(only.to_string()),
             _ => None,
+        }
+    }
+
+    /// Returns the name of the caller's user; `None` for a caller who has proved nothing.
+    pub(crate) fn user_of(&self, caller: &Caller) -> Option<Arc<str>> {
+        match &caller.who {
+            Who::Anonymous => None,
+            Who::User { name, .. } => Some(Arc::clone(name)),
+            Who::Token(id) => Some(Arc::clone(&self.directory().token(*id)?.user)),
         }
     }
 

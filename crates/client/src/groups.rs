@@ -8,7 +8,7 @@ use gesta_core::LogId;
 use gesta_groups::document::{self, Name, Names};
 use gesta_groups::{
     Action, CONSUMERS_MAX, ConsumerId, Create, Delivery, Elsewhere, Error, GroupId, Refused,
-    Result, Settings, Source, Token, Which,
+    ResetTo, Result, Settings, Source, Token, Which,
 };
 use gesta_wire::answer;
 use gesta_wire::event::read_event;
@@ -239,6 +239,28 @@ impl HttpGroups {
         let path = Path::of_group(group, "/replay-parked");
         let call = Call::write(Method::POST, path, body.to_string().into());
         self.sent(call, group).await.map(|_| ())
+    }
+
+    /// Lets a group go on at another place, whatever it has finished: above all a group that is halted. Returns the
+    /// group as it is then.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the place
+    /// cannot be, or if the store refuses or does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the group may have been moved or not.
+    pub async fn reset(&self, group: &GroupId, to: ResetTo) -> Result<document::Group> {
+        let to = match to {
+            ResetTo::Start => json!("start"),
+            ResetTo::End => json!("end"),
+            ResetTo::Surviving => json!("surviving"),
+            ResetTo::At(at) => json!({ "at": at }),
+        };
+        let body = json!({ "to": to }).to_string();
+        let call = Call::write(Method::POST, Path::of_group(group, "/reset"), body.into());
+        let found = self.sent(call, group).await?;
+        Ok(answer::read(&found)?)
     }
 
     async fn group(

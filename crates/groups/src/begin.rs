@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use gesta_core::{ExpectedRevision, Filter};
+use gesta_core::{ExpectedRevision, Filter, Incarnation};
 use gesta_pattern::Pattern;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::history::{Mark, ParkedMark, Standing};
 use crate::record::{Configuration, Progressed};
 use crate::storage::Storage;
 
@@ -19,9 +20,16 @@ pub(crate) struct Begun {
     pub(crate) run: Uuid,
     /// Expected revision of the checkpoint stream for the next checkpoint.
     pub(crate) expected: ExpectedRevision,
-    pub(crate) checkpoint: Option<u64>,
+    /// Place with which the group goes on, whether from a checkpoint, and the events before it.
+    pub(crate) next: u64,
+    pub(crate) has_checkpoint: bool,
+    pub(crate) marks: Vec<Mark>,
+    /// Incarnation of the store of which the place is.
+    pub(crate) incarnation: Incarnation,
     /// Range of the revisions of the parked stream that are in use.
     pub(crate) parked: Range<u64>,
+    /// The last link in the parked stream.
+    pub(crate) last_parked: Option<ParkedMark>,
 }
 
 /// How many times a claim is tried. An attempt fails if it meets the checkpoint of another process, perhaps the last
@@ -31,8 +39,9 @@ const CLAIMS_MAX: usize = 3;
 /// Claims a group. From then on no other process that ran the group before can write a checkpoint.
 ///
 /// # Errors
-/// `NotFound` if the group does not exist; `TakenOver` if other processes claim the group again and again; `Store` if
-/// the store refuses, or if it does not answer for so long that no caller would wait for it.
+/// `NotFound` if the group does not exist; `Halted` if its place is not of the present history of the store;
+/// `TakenOver` if other processes claim the group again and again; `Store` if the store refuses, or if it does not
+/// answer for so long that no caller would wait for it.
 pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
     let group = storage.group.clone();
     let run = Uuid::new_v4();
@@ -41,40 +50,48 @@ pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
         let Some(stored) = stored else {
             return Err(Error::NotFound(group));
         };
+        let incarnation = storage.incarnation().await?;
+        let last = storage.last_checkpoint(stored.configuration.life).await?;
+        let has_checkpoint = last.place.is_some();
+        let place = last.place.unwrap_or_else(|| stored.place());
+        let (next, marks) = match place.judge(&storage, incarnation).await? {
+            Standing::Stands { next, marks } => (next, marks),
+            Standing::Lost(halt) => return Err(Error::Halted { group, halt }),
+        };
+        if place.incarnation != Some(incarnation) && place.incarnation.is_some() {
+            tracing::warn!(
+                %group, place = place.next, next,
+                "the store has another history than when the group came to its place: it goes on from what is left of it"
+            );
+        }
         let configuration = stored.configuration;
-        let last = storage.last_checkpoint(configuration.life).await?;
         let claim = Progressed {
             life: configuration.life,
             run,
-            next: last.next,
+            next: has_checkpoint.then_some(next),
+            incarnation: Some(incarnation.0),
+            marks: marks.clone(),
         };
         if let Some(revision) = storage.write_checkpoint(claim, last.expected).await? {
-            let expected = ExpectedRevision::Exact(revision);
-            return claimed(storage, configuration, run, expected, last.next).await;
+            return Ok(Begun {
+                filter: configuration.filter.to_filter()?,
+                pattern: configuration
+                    .pattern
+                    .clone()
+                    .map(Pattern::new)
+                    .transpose()?,
+                parked: storage.parked(&configuration).await?,
+                last_parked: storage.last_parked().await?,
+                expected: ExpectedRevision::Exact(revision),
+                next,
+                has_checkpoint,
+                marks,
+                incarnation,
+                run,
+                configuration,
+                storage: storage.of_task(),
+            });
         }
     }
     Err(Error::TakenOver(group))
-}
-
-async fn claimed(
-    storage: Storage,
-    configuration: Configuration,
-    run: Uuid,
-    expected: ExpectedRevision,
-    checkpoint: Option<u64>,
-) -> Result<Begun> {
-    Ok(Begun {
-        filter: configuration.filter.to_filter()?,
-        pattern: configuration
-            .pattern
-            .clone()
-            .map(Pattern::new)
-            .transpose()?,
-        parked: storage.parked(&configuration).await?,
-        expected,
-        checkpoint,
-        run,
-        configuration,
-        storage: storage.of_task(),
-    })
 }

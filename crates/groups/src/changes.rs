@@ -3,13 +3,14 @@
 //! Each of the three is one append to the configuration stream that expects what was read of that stream. So of two
 //! callers one succeeds and the other reads again. Not here: the streams (`storage`), running groups (`groups`).
 
-use gesta_core::{ExpectedRevision, Filter};
+use gesta_core::{ExpectedRevision, Filter, Incarnation};
 use gesta_pattern::{Pattern, PatternText};
 use uuid::Uuid;
 
 use crate::commands::Stop;
 use crate::error::{Error, Result};
 use crate::groups::{Groups, TRIES, changed_too_often};
+use crate::history::Mark;
 use crate::names::{GroupId, Source};
 use crate::record::{Configuration, FilterDocument};
 use crate::settings::{Settings, Start};
@@ -77,9 +78,12 @@ impl Groups {
         if storage.configuration().await?.is_some() {
             return Err(Error::Exists(group));
         }
+        let (begin, incarnation, mark) = begin_of(&storage, settings.start).await?;
         let configuration = Configuration {
             life: Uuid::new_v4(),
-            begin: begin_of(&storage, settings.start).await?,
+            begin,
+            incarnation: Some(incarnation.0),
+            mark,
             parked_from: storage.parked_end().await?,
             settings,
             filter: FilterDocument::from(&filter),
@@ -114,9 +118,13 @@ impl Groups {
             let Stored {
                 mut configuration,
                 revision,
+                ..
             } = stored;
             if configuration.settings.start != settings.start {
-                configuration.begin = begin_of(&storage, settings.start).await?;
+                let (begin, incarnation, mark) = begin_of(&storage, settings.start).await?;
+                configuration.begin = begin;
+                configuration.incarnation = Some(incarnation.0);
+                configuration.mark = mark;
             }
             configuration.settings = settings.clone();
             let expected = ExpectedRevision::Exact(revision);
@@ -148,6 +156,7 @@ impl Groups {
             if storage.delete(stored.revision).await? {
                 // A consumer may have joined in between.
                 self.stop_running(group, Stop::Deleted).await;
+                self.set_halted(group, false);
                 storage.delete_state(ends).await?;
                 tracing::info!(%group, "a consumer group was deleted");
                 return Ok(());
@@ -157,17 +166,24 @@ impl Groups {
     }
 }
 
-/// Returns the first place that a group delivers while it has no checkpoint.
-async fn begin_of(storage: &Storage, start: Start) -> Result<u64> {
+/// Returns the first place that a group delivers while it has no checkpoint, with the incarnation of the store of which
+/// the place is, and the event before it.
+async fn begin_of(storage: &Storage, start: Start) -> Result<(u64, Incarnation, Option<Mark>)> {
+    let incarnation = storage.incarnation().await?;
     let end = storage.end_of_source().await?;
-    match (start, storage.group.source()) {
-        (Start::Start, _) => Ok(0),
-        (Start::End, _) => Ok(end),
-        (Start::At(at), Source::Stream(_)) => Ok(at),
-        (Start::At(at), Source::All) if at <= end => Ok(at),
+    let begin = match (start, storage.group.source()) {
+        (Start::Start, _) => 0,
+        (Start::End, _) => end,
+        (Start::At(at), Source::Stream(_)) => at,
+        (Start::At(at), Source::All) if at <= end => at,
         (Start::At(at), Source::All) => {
             let rule = format!("must be at most {end}, the next position, found {at}");
-            Err(gesta_core::Error::invalid("start.at", rule).into())
+            return Err(gesta_core::Error::invalid("start.at", rule).into());
         }
-    }
+    };
+    let mark = match begin.checked_sub(1) {
+        Some(before) => storage.mark_at(before, incarnation).await?,
+        None => None,
+    };
+    Ok((begin, incarnation, mark))
 }

@@ -3,6 +3,7 @@
 //! Invariant: a caller gets an answer or learns that the task has ended; the queue to the task has a bound.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +23,9 @@ pub struct JoinGroup {
     pub buffer: u32,
     /// What the consumer tells about itself.
     pub identity: Identity,
+    /// How long the group waits at least for an answer of this consumer, whatever its settings say: for clients that
+    /// hold answers back to send many at once.
+    pub patience: Duration,
 }
 
 /// Why a group is told to stop.
@@ -40,7 +44,12 @@ pub(crate) enum Command {
     Join(JoinGroup, Reply<Membership>),
     Ack(ConsumerId, Vec<Which>, Reply<usize>),
     Nack(ConsumerId, Vec<Which>, Action, String, Reply<usize>),
-    Replay(Option<u64>, Reply<()>),
+    /// Replay what is parked before `stop_at`. `end` is the revision after the last parked event that is stored.
+    Replay {
+        stop_at: Option<u64>,
+        end: u64,
+        reply: Reply<()>,
+    },
     Info(Reply<GroupInfo>),
     Stop(Stop),
 }
@@ -53,7 +62,7 @@ impl Command {
             Command::Ack(_, _, reply) | Command::Nack(_, _, _, _, reply) => {
                 drop(reply.send(Err(why)));
             }
-            Command::Replay(_, reply) => drop(reply.send(Err(why))),
+            Command::Replay { reply, .. } => drop(reply.send(Err(why))),
             Command::Info(reply) => drop(reply.send(Err(why))),
             Command::Stop(_) => {}
         }

@@ -6,6 +6,7 @@ use gesta_pattern::PatternText;
 use gesta_wire::request::QueryBody;
 use serde::{Deserialize, Serialize};
 
+use crate::history::Halt;
 use crate::info::{ConsumerInfo, GroupInfo, Running};
 use crate::machine::Counts;
 use crate::names::GroupId;
@@ -44,12 +45,15 @@ pub struct Group {
     /// Name of the group.
     #[serde(flatten)]
     pub name: Name,
-    /// State of the group: `idle`, `catching_up`, `live` or `replaying`.
+    /// State of the group: `idle`, `catching_up`, `live`, `replaying` or `halted`.
     pub status: String,
     /// Last revision or position up to which all events are finished, as stored; `null` if there is none.
     pub checkpoint: Option<u64>,
     /// Number of parked events.
     pub parked: u64,
+    /// Why the group is halted, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Halted>,
     /// Settings of the group.
     pub settings: Settings,
     /// Filter for the events that a group on all events takes; if it is empty, the group takes all of them.
@@ -62,6 +66,28 @@ pub struct Group {
     /// What the group does, if it runs.
     #[serde(default)]
     pub running: Option<RunningGroup>,
+}
+
+/// What the API shows of a group that cannot go on until it is reset.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Halted {
+    /// Last revision or position that the group has finished, in a history that the store does not have any more.
+    pub finished: Option<u64>,
+    /// Greatest revision or position at which the group may go on without passing anything over, as far as it knows;
+    /// `null` if it knows none.
+    pub surviving: Option<u64>,
+    /// Reason for people.
+    pub why: String,
+}
+
+impl From<&Halt> for Halted {
+    fn from(halt: &Halt) -> Self {
+        Self {
+            finished: halt.place.checked_sub(1),
+            surviving: halt.surviving,
+            why: halt.why.clone(),
+        }
+    }
 }
 
 /// What the API shows of a group that runs.
@@ -132,9 +158,10 @@ impl From<&GroupInfo> for Group {
     fn from(info: &GroupInfo) -> Self {
         Self {
             name: Name::from(&info.group),
-            status: status(info.running.as_ref()).to_owned(),
+            status: status(info).to_owned(),
             checkpoint: info.checkpoint.and_then(|next| next.checked_sub(1)),
             parked: info.parked,
+            halted: info.halted.as_ref().map(Halted::from),
             settings: info.settings.clone(),
             filter: info.filter.any_of.iter().map(QueryBody::from).collect(),
             pattern: info.pattern.clone(),
@@ -143,8 +170,9 @@ impl From<&GroupInfo> for Group {
     }
 }
 
-fn status(running: Option<&Running>) -> &'static str {
-    match running {
+fn status(info: &GroupInfo) -> &'static str {
+    match &info.running {
+        None if info.halted.is_some() => "halted",
         None => "idle",
         Some(running) if running.is_replaying => "replaying",
         Some(running) if running.is_live => "live",

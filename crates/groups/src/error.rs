@@ -2,6 +2,7 @@
 
 use gesta_core::LogId;
 
+use crate::history::Halt;
 use crate::machine::{ConsumerId, Refused};
 use crate::names::GroupId;
 
@@ -37,6 +38,36 @@ pub enum Error {
         "group {0} was taken over by another process, which has written a checkpoint since: join again"
     )]
     TakenOver(GroupId),
+    /// The store was restored, or has lost events. Join again: the group goes on from what is left.
+    #[error(
+        "the store has another history now: group {0} goes on from what is left of it: join again"
+    )]
+    HistoryChanged(GroupId),
+    /// What is before the place of the group now is not what the group has finished: the store was restored, or has
+    /// lost events. The group delivers nothing until it is told where to go on
+    /// ([`Groups::reset`](crate::Groups::reset)).
+    #[error(
+        "group {group} is halted: its place {} is not of the present history of its source ({}); say where it goes on \
+         (gesta group reset)",
+        halt.place, halt.why
+    )]
+    Halted {
+        /// The group that is halted.
+        group: GroupId,
+        /// Reason, and the place that survives.
+        halt: Halt,
+    },
+    /// The consumer has answered for nothing of what it held, twice in a row, within the time that the group gives.
+    /// Join again.
+    #[error(
+        "consumer {consumer} of group {group} has answered for nothing that it held, twice in a row: it has left, so join again"
+    )]
+    Silent {
+        /// The group that the consumer was in.
+        group: GroupId,
+        /// Number of the consumer.
+        consumer: ConsumerId,
+    },
     /// Another node runs the group. The caller must go there.
     #[error(
         "group {group} is run by node {} at {}, the owner of log {}",

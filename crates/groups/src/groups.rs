@@ -6,7 +6,7 @@
 //! node.
 //! Not here: creating, changing and deleting groups (`changes`), what a group decides (`machine`), its task (`run`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,7 @@ use crate::commands::{Command, Commands, JoinGroup, Stop};
 use crate::config::{Alone, Config, GroupPlacement};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
+use crate::history::Standing;
 use crate::info::GroupInfo;
 use crate::machine::{Action, ConsumerId, Counts, Which};
 use crate::names::{GroupId, Source};
@@ -38,6 +39,8 @@ struct Inner {
     store: Arc<dyn EventStore>,
     shared: Arc<Shared>,
     running: Mutex<HashMap<GroupId, Entry>>,
+    /// Groups that could not begin to run, because their place is not of the present history.
+    halted: Mutex<HashSet<GroupId>>,
     next_number: AtomicU64,
     tasks: TaskTracker,
 }
@@ -59,6 +62,7 @@ impl Groups {
     ///
     /// # Examples
     /// ```
+    /// # use std::time::Duration;
     /// # use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
     /// # use gesta_groups::{Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -71,7 +75,7 @@ impl Groups {
     /// let settings = Settings::default();
     /// groups.create(Create { group: group.clone(), settings, filter: Filter::ALL }).await?;
     ///
-    /// let join = JoinGroup { buffer: 10, identity: Identity::default() };
+    /// let join = JoinGroup { buffer: 10, identity: Identity::default(), patience: Duration::ZERO };
     /// let mut consumer = groups.join(&group, join).await?;
     /// let delivery = consumer.next().await?;
     /// println!("{} for the {}th time", delivery.event.event_type, delivery.retries + 1);
@@ -105,6 +109,7 @@ impl Groups {
             store,
             shared: Arc::new(shared),
             running: Mutex::default(),
+            halted: Mutex::default(),
             next_number: AtomicU64::new(0),
             tasks: TaskTracker::new(),
         };
@@ -181,8 +186,8 @@ impl Groups {
     /// not.
     ///
     /// # Errors
-    /// `NotFound` if the group does not exist; `Refused` if the group has no room for the consumer; `NotHere`;
-    /// `TakenOver`; `Overloaded`; `Stopping`; `Store`.
+    /// `NotFound` if the group does not exist; `Refused` if the group has no room for the consumer; `Halted` if its
+    /// place is not of the present history of the store; `NotHere`; `TakenOver`; `Overloaded`; `Stopping`; `Store`.
     ///
     /// # Cancel safety
     /// If the future is dropped after the consumer has joined, the consumer leaves again.
@@ -240,7 +245,13 @@ impl Groups {
     /// # Cancel safety
     /// If the future is dropped, the replay begins or not.
     pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
-        let replay = |reply| Command::Replay(stop_at, reply);
+        // What a process has parked that the group was taken from is not known to the one that runs it.
+        let end = self.storage(group)?.parked_end().await?;
+        let replay = |reply| Command::Replay {
+            stop_at,
+            end,
+            reply,
+        };
         self.asked(group, replay).await.map(|(_, ())| ())
     }
 
@@ -274,6 +285,25 @@ impl Groups {
     pub fn load(&self) -> (usize, usize) {
         let held = self.inner.shared.held_bytes.load(Ordering::Relaxed);
         (self.lock().len(), held)
+    }
+
+    /// Returns how many groups this process has found to be halted, and nobody has reset since.
+    #[must_use]
+    pub fn halted(&self) -> usize {
+        let halted = &self.inner.halted;
+        let halted = halted.lock().unwrap_or_else(PoisonError::into_inner);
+        halted.len()
+    }
+
+    /// Notes whether a group is halted.
+    pub(crate) fn set_halted(&self, group: &GroupId, halted: bool) {
+        let known = &self.inner.halted;
+        // Nothing can panic while it is held.
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        match halted {
+            true => drop(known.insert(group.clone())),
+            false => drop(known.remove(group)),
+        }
     }
 
     /// Returns the sum of what all groups of this process have done, including groups that do not run any more.
@@ -338,7 +368,7 @@ impl Groups {
             let commands = self.running_or_started(storage)?;
             match commands.ask(&command).await {
                 // It has stopped before it came to this.
-                None | Some(Err(Error::Dropped(_))) => {}
+                None | Some(Err(Error::Dropped(_) | Error::HistoryChanged(_))) => {}
                 Some(answer) => return answer.map(|answer| (commands, answer)),
             }
         }
@@ -404,6 +434,11 @@ async fn run(
         begun = begin::begin(storage) => begun,
         () = shared.stopping.cancelled() => Err(Error::Stopping),
     };
+    match &begun {
+        Err(Error::Halted { .. }) => leave.groups.set_halted(&group, true),
+        Err(_) => {}
+        Ok(_) => leave.groups.set_halted(&group, false),
+    }
     let why = match begun {
         Err(why) => why,
         Ok(begun) => {
@@ -415,6 +450,10 @@ async fn run(
         }
     };
     match &why {
+        Error::Halted { .. } => tracing::error!(%group, error = %why, "a consumer group is halted"),
+        Error::HistoryChanged(_) => {
+            tracing::warn!(%group, "a consumer group has ended, for the store has another history now");
+        }
         Error::Store(error) => tracing::warn!(%group, %error, "a consumer group has ended"),
         why => tracing::debug!(%group, %why, "a consumer group has ended"),
     }
@@ -434,11 +473,20 @@ async fn stored_info(storage: &Storage) -> Result<GroupInfo> {
     let Some(stored) = storage.configuration().await? else {
         return Err(Error::NotFound(storage.group.clone()));
     };
+    let incarnation = storage.incarnation().await?;
+    let last = storage.last_checkpoint(stored.configuration.life).await?;
+    let checkpoint = last.place.as_ref().map(|place| place.next);
+    let place = last.place.unwrap_or_else(|| stored.place());
+    let halted = match place.judge(storage, incarnation).await? {
+        Standing::Stands { .. } => None,
+        Standing::Lost(halt) => Some(halt),
+    };
     let configuration = stored.configuration;
     let parked = storage.parked(&configuration).await?;
     Ok(GroupInfo {
         group: storage.group.clone(),
-        checkpoint: storage.last_checkpoint(configuration.life).await?.next,
+        checkpoint,
+        halted,
         parked: parked.end - parked.start,
         filter: configuration.filter.to_filter()?,
         pattern: configuration.pattern.clone(),

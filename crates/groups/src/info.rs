@@ -1,5 +1,6 @@
 //! The types in which a group tells about itself.
 
+use crate::history::Halt;
 use crate::machine::{ConsumerCounts, Counts};
 use crate::names::GroupId;
 use crate::settings::Settings;
@@ -21,6 +22,8 @@ pub struct GroupInfo {
     pub checkpoint: Option<u64>,
     /// Number of parked events.
     pub parked: u64,
+    /// Why the group cannot go on, if it cannot.
+    pub halted: Option<Halt>,
     /// What the group does; `None` if it does not run in this process, because no consumer has joined it lately.
     pub running: Option<Running>,
 }

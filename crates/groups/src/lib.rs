@@ -9,8 +9,10 @@
 //! * `machine`: what a group decides, without I/O and without a clock;
 //! * `run`: the task that connects the machine with the store; `work`: the calls of the store that the task makes;
 //!   `begin`: how a process begins to run a group;
-//! * `storage`: the streams that keep a group; `record`: the documents in them;
-//! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `config`: their bounds;
+//! * `storage`: the streams that keep a group; `record`: the documents in them; `history`: whether its place is of the
+//!   present history of the store;
+//! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `reset`: how they are
+//!   moved; `config`: their bounds;
 //!   `commands`: how their tasks are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to
 //!   a consumer;
 //! * `settings`, `names`, `info`, `error`: the types of requests and answers; `document`: how the API shows a group.
@@ -23,11 +25,13 @@ mod consumer;
 pub mod document;
 mod error;
 mod groups;
+mod history;
 mod info;
 mod machine;
 mod names;
 mod queue;
 mod record;
+mod reset;
 mod run;
 mod settings;
 mod storage;
@@ -39,6 +43,7 @@ pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
+pub use history::Halt;
 pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
 pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
@@ -49,6 +54,7 @@ pub use names::{
     keeps_state_of_groups,
 };
 pub use queue::Delivery;
+pub use reset::ResetTo;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,
 };

@@ -18,7 +18,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gesta_core::SharedEvent;
 
@@ -37,6 +37,7 @@ use consumers::Consumers;
 use lane::Lane;
 use progress::Progress;
 
+use crate::history::Mark;
 use crate::settings::{CONSUMER_EVENTS_MAX, Settings};
 
 /// The number of an event that a group holds. Numbers only grow, and begin at 0 with each run of the group.
@@ -115,6 +116,8 @@ struct Item {
     retries: u32,
     pin: u16,
     state: State,
+    /// The consumer that did not answer for the event in time, and was not heard since it got the event.
+    unheard: Option<ConsumerId>,
 }
 
 /// The decisions of one group.
@@ -199,10 +202,25 @@ impl Machine {
     /// Takes the next event of the source, which has this revision or position. An event that was read before is passed
     /// over.
     pub fn event(&mut self, place: u64, event: SharedEvent) {
-        if self.source.open(place) {
+        if self.source.open(place, Some(Mark::new(place, &event))) {
             let token = self.hold(event, Origin::Source(place));
             self.fresh.push_back(token);
         }
+    }
+
+    /// Notes which event stands before the place at which the group begins.
+    pub(crate) fn begins_after(&mut self, mark: Option<Mark>) {
+        self.source.begins_after(mark);
+    }
+
+    /// Returns the last event before [`Machine::low`] that was read.
+    pub(crate) fn low_mark(&self) -> Option<Mark> {
+        self.source.low_mark()
+    }
+
+    /// Returns the event that was read last.
+    pub(crate) fn last_mark(&self) -> Option<Mark> {
+        self.source.last_mark()
     }
 
     /// Notes that the source has nothing for the group up to and including this place.
@@ -234,6 +252,7 @@ impl Machine {
             origin,
             retries: 0,
             state: State::Waiting,
+            unheard: None,
         };
         self.held_bytes += item.bytes;
         self.items.insert(token, item);
@@ -246,6 +265,18 @@ impl Machine {
     /// [`Refused`] if the consumer cannot join; then nothing has changed.
     pub fn join(&mut self, consumer: ConsumerId, buffer: u32) -> Result<(), Refused> {
         self.consumers.join(consumer, buffer)
+    }
+
+    /// Lets the group wait at least so long for an answer of this consumer, whatever its settings say.
+    pub fn set_patience(&mut self, consumer: ConsumerId, patience: Duration) {
+        self.consumers.set_patience(consumer, patience);
+    }
+
+    /// Returns a consumer that has to leave ([`Machine::part_with`]): all that it held has gone unanswered, twice in a
+    /// row.
+    #[must_use]
+    pub fn silent(&self) -> Option<ConsumerId> {
+        self.consumers.silent()
     }
 
     /// Returns true if this consumer is in the group.
@@ -291,7 +322,9 @@ impl Machine {
     fn send(&mut self, token: Token, now: Instant) -> Option<Sent> {
         let item = self.items.get_mut(&token)?;
         let consumer = self.consumers.give(token, item.event.id, item.pin, now)?;
+        let patience = self.consumers.patience(consumer);
         let timeout = self.settings.message_timeout();
+        let timeout = timeout.map(|timeout| timeout.max(patience));
         let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, token));
@@ -384,7 +417,7 @@ impl Machine {
     /// more.
     pub fn parked_event(&mut self, revision: u64, event: Option<SharedEvent>) {
         match event {
-            Some(event) if self.parked.open(revision) => {
+            Some(event) if self.parked.open(revision, None) => {
                 let token = self.hold(event, Origin::Parked(revision));
                 self.again.push_back(token);
                 self.counts.replayed += 1;

@@ -97,6 +97,10 @@ impl GroupId {
         Ok(group)
     }
 
+    pub(crate) fn is_on_all(&self) -> bool {
+        self.source == Source::All
+    }
+
     /// Returns what the group reads.
     #[must_use]
     pub fn source(&self) -> &Source {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::history::Mark;
 use crate::machine::{Origin, ParkOrder};
 use crate::names::Source;
 use crate::settings::Settings;
@@ -37,6 +38,12 @@ pub(crate) struct Configuration {
     /// Pattern that an event which passes the filter must match too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pattern: Option<PatternText>,
+    /// Incarnation of the store in which `begin` was chosen; `None` if an older version chose it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) incarnation: Option<Uuid>,
+    /// The event before `begin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mark: Option<Mark>,
 }
 
 /// A checkpoint, or the claim of a process that it runs the group from now on.
@@ -48,6 +55,12 @@ pub(crate) struct Progressed {
     pub(crate) run: Uuid,
     /// Revision or position below which everything is finished; `None` if the group never had a checkpoint.
     pub(crate) next: Option<u64>,
+    /// Incarnation of the store in which `next` was reached; `None` if an older version wrote the document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) incarnation: Option<Uuid>,
+    /// Events before `next`, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// A filter as documents hold it.
@@ -121,6 +134,13 @@ struct ParkedMetadata<'a> {
     added: String,
     reason: &'a str,
     subscription_event_number: u64,
+    event_id: Uuid,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ParkedEventId {
+    event_id: Uuid,
 }
 
 fn system_event(event_type: &'static str, document: &impl Serialize) -> Result<EventData> {
@@ -152,26 +172,31 @@ pub(crate) fn parked(
         added: added.to_string(),
         reason: &order.reason,
         subscription_event_number: place_of(source, event),
+        event_id: event.id.0,
     };
     let metadata = serde_json::to_vec(&metadata)
         .map_err(|error| Error::corrupt("a document of a group").caused_by(error))?;
     let link = format!("{}@{}", event.revision, event.stream);
     let event_type = EventType::from_stored(TYPE_LINK.into());
     let data = EventData::binary(event_type, link).with_metadata(metadata);
-    Ok(data.with_id(parked_id(life, order.origin)))
+    Ok(data.with_id(parked_id(life, order.origin, event.id)))
 }
 
-/// Makes the id under which an event is parked. It is made of the event's origin. So if the event is parked again,
-/// because a process died or another one has claimed the group meanwhile, nothing is stored a second time.
-fn parked_id(life: Uuid, origin: Origin) -> EventId {
+/// Makes the id under which an event is parked. It is made of the event's id and origin. So if the event is parked
+/// again, because a process died or another one has claimed the group meanwhile, the store recognises that, and nothing
+/// is stored a second time: for as long as the store remembers ids of appends that expect nothing of their stream. If
+/// the group runs again only after that, and its last checkpoint is from before the event was parked, the event is
+/// parked a second time. Another event that stands at the place after a loss has another id.
+fn parked_id(life: Uuid, origin: Origin, event: EventId) -> EventId {
     let (lane, place) = match origin {
         Origin::Source(place) => (0, place),
         Origin::Parked(revision) => (1, revision),
     };
-    let mut key = [0; 25];
+    let mut key = [0; 41];
     key[..16].copy_from_slice(life.as_bytes());
     key[16] = lane;
-    key[17..].copy_from_slice(&place.to_be_bytes());
+    key[17..25].copy_from_slice(&place.to_be_bytes());
+    key[25..].copy_from_slice(event.0.as_bytes());
     let bytes = xxh3_128(&key).to_be_bytes();
     EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
@@ -202,6 +227,12 @@ pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
         })
         .ok()?;
     Some((stream, Revision(revision)))
+}
+
+/// Returns the id of the event that a link to a parked event is for; `None` if an older version wrote the link.
+pub(crate) fn parked_event(link: &RecordedEvent) -> Option<EventId> {
+    let found: ParkedEventId = serde_json::from_slice(&link.metadata).ok()?;
+    Some(EventId(found.event_id))
 }
 
 /// Returns the place of an event in the source of a group: its revision in a stream, or its position.
@@ -251,8 +282,13 @@ mod tests {
         let parked = |life, origin| parked(&Source::All, life, &order(origin), Timestamp(0));
         let link = parked(life, Origin::Source(99)).expect("valid");
         assert_eq!(link.data, "7@cart-1");
-        let metadata = r#"{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99}"#;
+        let metadata = format!(
+            r#"{{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99,"eventId":"{}"}}"#,
+            event.id
+        );
         assert_eq!(link.metadata, metadata);
+        assert_eq!(parked_event(&recorded(&link)), Some(event.id));
+        assert_eq!(parked_event(&event), None);
         let (stream, revision) = target(&recorded(&link)).expect("a link");
         assert_eq!((stream.as_str(), revision), ("cart-1", Revision(7)));
         // What is parked again from the same place has the same id, and nothing else has.
@@ -265,6 +301,15 @@ mod tests {
         ] {
             assert_ne!(id(life, origin), link.id, "{life} {origin:?}");
         }
+        // After a loss another event may stand at the place.
+        let mut other = event.clone();
+        other.id = EventId::random();
+        let other = ParkOrder {
+            event: Arc::new(other),
+            ..order(Origin::Source(99))
+        };
+        let other = super::parked(&Source::All, life, &other, Timestamp(0)).expect("valid");
+        assert_ne!(other.id, link.id);
     }
 
     #[test]
@@ -305,9 +350,19 @@ mod tests {
             settings: Settings::default(),
             filter: document,
             pattern: None,
+            incarnation: Some(Uuid::from_u128(2)),
+            mark: None,
         };
         let event = recorded(&configured(&configuration).expect("valid"));
         assert_eq!(read::<Configuration>(&event).expect("valid"), configuration);
+        // What an older version has stored.
+        let mut old = event.clone();
+        old.data = r#"{"life":"00000000-0000-0000-0000-000000000001","run":"00000000-0000-0000-0000-000000000002","next":7}"#.into();
+        let old = read::<Progressed>(&old).expect("readable");
+        assert_eq!(
+            (old.next, old.incarnation, old.marks.len()),
+            (Some(7), None, 0)
+        );
         assert!(
             read::<Progressed>(&event)
                 .expect_err("another document")

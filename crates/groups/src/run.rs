@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use gesta_core::{Clock, ExpectedRevision, Filter, Subscription, SubscriptionMessage};
+use gesta_core::{
+    Checkpoint, Clock, ErrorKind, ExpectedRevision, Filter, Incarnation, Subscription,
+    SubscriptionMessage,
+};
 use gesta_pattern::Pattern;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +25,7 @@ use crate::begin::Begun;
 use crate::commands::{Command, JoinGroup, Stop, no_consumer};
 use crate::config::{Config, GroupPlacement};
 use crate::error::{Error, Result};
+use crate::history::{Mark, ParkedMark, with_mark};
 use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
 use crate::names::{Source, keeps_state_of_groups};
@@ -66,8 +70,15 @@ pub(crate) struct Task {
     /// Expected revision of the checkpoint stream for the next checkpoint.
     expected: ExpectedRevision,
     has_checkpoint: bool,
+    /// Incarnation of the store that the task reads. Once the store has another one, the task ends, and writes nothing.
+    incarnation: Incarnation,
+    /// Events before the last checkpoint, and those before the checkpoint that is being written.
+    marks: Vec<Mark>,
+    writing: Vec<Mark>,
     /// Revision after the last parked event.
     parked_end: u64,
+    /// The last link in the parked stream that this process has found or stored.
+    last_parked: Option<ParkedMark>,
     machine: Machine,
     members: HashMap<ConsumerId, Member>,
     subscription: Option<Subscription>,
@@ -97,19 +108,28 @@ impl Task {
             pattern,
             run,
             expected,
-            checkpoint,
+            next,
+            has_checkpoint,
+            marks,
+            incarnation,
             parked,
+            last_parked,
         } = begun;
         let now = now();
-        let from = checkpoint.unwrap_or(configuration.begin);
         let limits = crate::machine::Limits {
             held_bytes_max: shared.config.group_bytes_max,
         };
         let settings = configuration.settings.clone();
+        let mut machine = Machine::new(settings, limits, next, parked.start, now);
+        machine.begins_after(marks.last().copied());
         Self {
-            machine: Machine::new(settings, limits, from, parked.start, now),
+            machine,
             parked_end: parked.end,
-            has_checkpoint: checkpoint.is_some(),
+            last_parked,
+            has_checkpoint,
+            marks,
+            writing: Vec::new(),
+            incarnation,
             shared,
             storage,
             configuration,
@@ -175,6 +195,15 @@ impl Task {
                 self.machine.timed_out(token);
             }
         }
+        while let Some(consumer) = self.machine.silent() {
+            self.machine.part_with(consumer);
+            if let Some(member) = self.members.remove(&consumer) {
+                let group = self.storage.group.clone();
+                let name = &member.identity.name;
+                tracing::warn!(%group, %consumer, name, "a consumer answers for nothing that it holds: it has to leave");
+                member.queue.end(Error::Silent { group, consumer });
+            }
+        }
         for sent in self.machine.dispatch(now) {
             if let Some(member) = self.members.get(&sent.consumer) {
                 member.queue.push(Delivery {
@@ -209,23 +238,28 @@ impl Task {
         let storage = &self.storage;
         if self.subscription.is_none() && !self.is_subscribing && self.machine.wants_event() {
             self.is_subscribing = true;
-            let from = self.machine.read_to();
-            let begin = (!self.has_checkpoint).then_some(self.configuration.begin);
+            let next = self.machine.read_to();
+            let from = work::From {
+                next,
+                mark: self.machine.last_mark(),
+                incarnation: self.incarnation,
+                may_be_ahead: !self.has_checkpoint && next == self.configuration.begin,
+            };
             let filter = self.filter.clone();
             self.work
-                .push(work::subscribe(storage.clone(), filter, from, begin).boxed());
+                .push(work::subscribe(storage.clone(), filter, from).boxed());
         }
         if let Some(place) = self.machine.begin_checkpoint(now) {
-            let work = work::checkpoint(storage.clone(), self.checkpoint(place), self.expected);
-            self.work.push(work.boxed());
+            self.write(place);
         }
+        let storage = &self.storage;
         if !self.is_parking {
             let orders = work::take_orders(&mut self.machine);
             if !orders.is_empty() {
                 self.is_parking = true;
                 let (life, added) = (self.configuration.life, self.shared.clock.now());
-                self.work
-                    .push(work::park(storage.clone(), life, orders, added).boxed());
+                let work = work::park(storage.clone(), life, orders, added, self.incarnation);
+                self.work.push(work.boxed());
             }
         }
         if !self.is_looking_up
@@ -241,12 +275,36 @@ impl Task {
         }
     }
 
-    fn checkpoint(&self, place: u64) -> record::Progressed {
-        record::Progressed {
+    /// Begins to write a checkpoint, which the machine has begun.
+    fn write(&mut self, place: u64) {
+        let mark = self.machine.low_mark();
+        let mark = mark.map(|mark| mark.with_parked(self.last_parked));
+        self.writing = with_mark(&self.marks, mark);
+        let checkpoint = record::Progressed {
             life: self.configuration.life,
             run: self.run,
             next: Some(place),
+            incarnation: Some(self.incarnation.0),
+            marks: self.writing.clone(),
+        };
+        let work = work::checkpoint(self.storage.clone(), checkpoint, self.expected);
+        self.work.push(work.boxed());
+    }
+
+    /// Makes the reason with which the task ends of an error of the store.
+    fn ended(&self, error: gesta_core::Error) -> Error {
+        match error.kind() {
+            ErrorKind::InvalidCheckpoint(_) => Error::HistoryChanged(self.storage.group.clone()),
+            _ => error.into(),
         }
+    }
+
+    /// Checks that a message of the subscription is of the history that the task reads.
+    fn check_history(&self, checkpoint: &Checkpoint) -> Result<()> {
+        if checkpoint.incarnation == self.incarnation {
+            return Ok(());
+        }
+        Err(Error::HistoryChanged(self.storage.group.clone()))
     }
 
     /// Returns true if another event may be read: this group has room, and all groups together have room.
@@ -278,7 +336,7 @@ impl Task {
     ) -> Result<()> {
         match found {
             Some(Ok(message)) => self.message(message)?,
-            Some(Err(error)) if !error.is_retryable() => return Err(error.into()),
+            Some(Err(error)) if !error.is_retryable() => return Err(self.ended(error)),
             // It begins again where it was.
             Some(Err(_)) | None => self.subscription = None,
         }
@@ -288,7 +346,8 @@ impl Task {
     fn message(&mut self, message: SubscriptionMessage) -> Result<()> {
         let source = self.storage.group.source();
         match message {
-            SubscriptionMessage::Event { event, .. } => {
+            SubscriptionMessage::Event { event, checkpoint } => {
+                self.check_history(&checkpoint)?;
                 let place = record::place_of(source, &event);
                 let is_own = *source == Source::All && keeps_state_of_groups(&event.stream);
                 let passes = match &self.pattern {
@@ -302,11 +361,13 @@ impl Task {
                 }
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
+                self.check_history(&checkpoint)?;
                 if let Some(place) = work::place_of(&checkpoint) {
                     self.machine.nothing_up_to(place);
                 }
             }
             SubscriptionMessage::CaughtUp(checkpoint) => {
+                self.check_history(&checkpoint)?;
                 if let Some(place) = work::place_of(&checkpoint) {
                     self.machine.ignore(place);
                 }
@@ -320,19 +381,24 @@ impl Task {
         match done {
             Done::Subscribed(subscription) => {
                 self.is_subscribing = false;
-                self.subscription = Some(subscription?);
+                self.subscription = Some(subscription.map_err(|error| self.ended(error))?);
             }
-            Done::Checkpoint(written) => match written? {
+            Done::Checkpoint(written) => match written.map_err(|error| self.ended(error))? {
                 Some(revision) => {
+                    self.marks = std::mem::take(&mut self.writing);
                     self.expected = ExpectedRevision::Exact(revision);
                     self.has_checkpoint = true;
                     self.machine.checkpoint_written();
                 }
                 None => return Err(Error::TakenOver(self.storage.group.clone())),
             },
-            Done::Parked(tokens, end) => {
+            Done::Parked(tokens, last) => {
                 self.is_parking = false;
-                self.parked_end = self.parked_end.max(end?);
+                let last = last.map_err(|error| self.ended(error))?;
+                if let Some(last) = last.filter(|last| last.at >= self.parked_end) {
+                    self.parked_end = last.at.saturating_add(1);
+                    self.last_parked = Some(last);
+                }
                 for token in tokens {
                     self.machine.parked(token);
                 }
@@ -372,7 +438,12 @@ impl Task {
                     known.map(|()| self.machine.nack(consumer, &events, action, &reason, now));
                 let _ = reply.send(nacked);
             }
-            Command::Replay(stop_at, reply) => {
+            Command::Replay {
+                stop_at,
+                end,
+                reply,
+            } => {
+                self.parked_end = self.parked_end.max(end);
                 let until = stop_at.unwrap_or(u64::MAX).min(self.parked_end);
                 let group = &self.storage.group;
                 let begun = self.machine.replay(until);
@@ -402,6 +473,7 @@ impl Task {
         if let Err(refused) = self.machine.join(id, join.buffer) {
             return Err(Error::Refused { group, refused });
         }
+        self.machine.set_patience(id, join.patience);
         let queue = Queue::new(Arc::clone(&self.departures));
         let member = Member {
             queue: Arc::clone(&queue),
@@ -462,6 +534,7 @@ impl Task {
             pattern: self.configuration.pattern.clone(),
             checkpoint: self.has_checkpoint.then(|| machine.checkpoint()),
             parked: self.parked_end.saturating_sub(machine.parked_from()),
+            halted: None,
             running: Some(Running {
                 read_to: machine.read_to(),
                 is_live: machine.is_live(),
@@ -482,7 +555,10 @@ impl Task {
         for member in self.members.values() {
             member.queue.end(why.clone());
         }
-        if matches!(why, Error::NotFound(_) | Error::TakenOver(_)) {
+        if matches!(
+            why,
+            Error::NotFound(_) | Error::TakenOver(_) | Error::HistoryChanged(_)
+        ) {
             return;
         }
         let within = self.shared.config.last_checkpoint_max;
@@ -508,9 +584,7 @@ impl Task {
 
     fn begin_work_of_the_end(&mut self) {
         if let Some(place) = self.machine.begin_last_checkpoint(now()) {
-            let storage = self.storage.clone();
-            let work = work::checkpoint(storage, self.checkpoint(place), self.expected);
-            self.work.push(work.boxed());
+            self.write(place);
         }
         let orders = if self.is_parking {
             Vec::new()
@@ -520,8 +594,9 @@ impl Task {
         if !orders.is_empty() {
             self.is_parking = true;
             let (life, added) = (self.configuration.life, self.shared.clock.now());
-            self.work
-                .push(work::park(self.storage.clone(), life, orders, added).boxed());
+            let storage = self.storage.clone();
+            let work = work::park(storage, life, orders, added, self.incarnation);
+            self.work.push(work.boxed());
         }
     }
 }

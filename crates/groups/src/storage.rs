@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use gesta_core::{
-    Append, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventStore,
-    EventStoreExt, ExpectedRevision, Position, ReadStream, RecordedEvent, Result, Revision,
-    SetStreamMetadata, SharedEvent, StreamFrom, StreamId, StreamMetadata, Told, warn_once,
+    AllFrom, Append, BackOff, Checkpoint, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
+    EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, LogId, Position, ReadAll,
+    ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent, StreamFrom,
+    StreamId, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Timestamp, Told, warn_once,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::history::{self, Found, Mark, ParkedMark, Place};
 use crate::names::{GroupId, Source};
 use crate::record::{self, Configuration, Progressed};
 
@@ -49,6 +51,7 @@ pub(crate) struct Storage {
 pub(crate) struct Stored {
     pub(crate) configuration: Configuration,
     pub(crate) revision: Revision,
+    pub(crate) stored: Timestamp,
 }
 
 /// The end of the checkpoint stream.
@@ -57,7 +60,21 @@ pub(crate) struct LastCheckpoint {
     /// Expected revision of the checkpoint stream for the next checkpoint.
     pub(crate) expected: ExpectedRevision,
     /// Place of the last checkpoint; `None` if this life of the group has no checkpoint.
-    pub(crate) next: Option<u64>,
+    pub(crate) place: Option<Place>,
+}
+
+impl Stored {
+    /// Returns the place at which the group begins while it has no checkpoint.
+    pub(crate) fn place(&self) -> Place {
+        let configuration = &self.configuration;
+        Place {
+            next: configuration.begin,
+            incarnation: configuration.incarnation.map(Incarnation),
+            marks: configuration.mark.into_iter().collect(),
+            stored: self.stored,
+            may_be_ahead: true,
+        }
+    }
 }
 
 /// Parked events that were looked up, each with its revision of the parked stream; `None` stands for an event that does
@@ -68,6 +85,9 @@ pub(crate) struct Looked {
     /// Revision before which nothing is left to look up.
     pub(crate) next: u64,
 }
+
+/// The source ends before the place that was asked for.
+struct EndsBefore;
 
 impl Storage {
     /// Makes the storage of a group for a call for which a caller waits.
@@ -94,6 +114,7 @@ impl Storage {
         Ok(Some(Stored {
             configuration: record::read(&event)?,
             revision: event.revision,
+            stored: event.created,
         }))
     }
 
@@ -188,17 +209,190 @@ impl Storage {
             let expected = ExpectedRevision::NoStream;
             return Ok(LastCheckpoint {
                 expected,
-                next: None,
+                place: None,
             });
         };
         let found: Progressed = record::read(&event)?;
+        let next = found.next.filter(|_| found.life == life);
         Ok(LastCheckpoint {
             expected: ExpectedRevision::Exact(event.revision),
-            next: found.next.filter(|_| found.life == life),
+            place: next.map(|next| Place {
+                next,
+                incarnation: found.incarnation.map(Incarnation),
+                marks: found.marks,
+                stored: event.created,
+                may_be_ahead: false,
+            }),
         })
     }
 
+    /// Returns the incarnation that the store has now.
+    pub(crate) async fn incarnation(&self) -> Result<Incarnation> {
+        self.retried(|| self.store.incarnation()).await
+    }
+
+    /// Refuses to go on if the store has another incarnation than this.
+    async fn check_incarnation(&self, expected: Option<Uuid>) -> Result<()> {
+        match expected {
+            Some(expected) if self.store.incarnation().await?.0 != expected => {
+                Err(history::another_history())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds out what stands where a mark was.
+    pub(crate) async fn find(&self, mark: &Mark, present: Incarnation) -> Result<Found> {
+        Ok(match self.at(mark.at, present).await? {
+            Ok(Some(event)) if mark.is_of(&event) => match mark.parked() {
+                Some(parked) if self.was_lost(parked).await? => Found::NotParked,
+                _ => Found::Same,
+            },
+            Ok(Some(_)) => Found::Other,
+            Ok(None) => Found::Nothing,
+            Err(EndsBefore) => Found::Other,
+        })
+    }
+
+    /// Makes a mark of the event at this place, and of what is parked now; `None` if no event can be read there.
+    pub(crate) async fn mark_at(&self, at: u64, present: Incarnation) -> Result<Option<Mark>> {
+        let Some(event) = self.at(at, present).await?.ok().flatten() else {
+            return Ok(None);
+        };
+        let parked = self.last_parked().await?;
+        Ok(Some(Mark::new(at, &event).with_parked(parked)))
+    }
+
+    /// Returns the last link in the parked stream, if it has one that can be read.
+    pub(crate) async fn last_parked(&self) -> Result<Option<ParkedMark>> {
+        let last = self.last(self.group.parked_stream()).await?;
+        Ok(last.map(|link| ParkedMark {
+            at: link.revision.0,
+            id: link.id.0,
+            position: link.position.0,
+        }))
+    }
+
+    /// Tells whether the parked stream does not have a link any more that was neither truncated nor deleted.
+    async fn was_lost(&self, parked: &ParkedMark) -> Result<bool> {
+        let stream = self.group.parked_stream();
+        match self.at_revision(&stream, parked.at).await? {
+            Ok(Some(link)) => Ok((link.id.0, link.position.0) != (parked.id, parked.position)),
+            Err(EndsBefore) => Ok(true),
+            Ok(None) => {
+                let found = self
+                    .retried(|| self.store.stream_metadata(stream.clone()))
+                    .await?;
+                let from = found.metadata.truncate_before;
+                Ok(from.is_none_or(|from| from.0 <= parked.at))
+            }
+        }
+    }
+
+    /// Reads the event at a place of the source; `None` if there is none that can be read.
+    async fn at(
+        &self,
+        at: u64,
+        present: Incarnation,
+    ) -> Result<std::result::Result<Option<RecordedEvent>, EndsBefore>> {
+        match self.group.source() {
+            Source::Stream(stream) => self.at_revision(stream, at).await,
+            Source::All => self.at_position(Position(at), present).await,
+        }
+    }
+
+    async fn at_revision(
+        &self,
+        stream: &StreamId,
+        at: u64,
+    ) -> Result<std::result::Result<Option<RecordedEvent>, EndsBefore>> {
+        let request = ReadStream::forwards(stream.clone())
+            .from(StreamFrom::Revision(Revision(at)))
+            .limit(1);
+        match self
+            .retried(|| self.store.read_stream(request.clone()))
+            .await
+        {
+            Ok(page) if page.last_revision.0 < at => Ok(Err(EndsBefore)),
+            Ok(page) => {
+                let found = page.events.into_iter().next();
+                Ok(Ok(found.filter(|event| event.revision.0 == at)))
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::StreamNotFound(_) | ErrorKind::StreamTombstoned(_) => Ok(Ok(None)),
+                _ => Err(error),
+            },
+        }
+    }
+
+    async fn at_position(
+        &self,
+        at: Position,
+        present: Incarnation,
+    ) -> Result<std::result::Result<Option<RecordedEvent>, EndsBefore>> {
+        let before = Position(at.0.saturating_sub(1));
+        let request = ReadAll::forwards()
+            .from(AllFrom::Checkpoint(Checkpoint::in_log(
+                present,
+                1,
+                LogId(0),
+                before,
+            )))
+            .limit(1);
+        match self.retried(|| self.store.read_all(request.clone())).await {
+            Ok(page) => {
+                let found = page.events.into_iter().next();
+                let found = found.filter(|event| event.position == at);
+                match found {
+                    None if page.end && self.end_of_source().await? <= at.0 => Ok(Err(EndsBefore)),
+                    found => Ok(Ok(found)),
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {
+                self.check_incarnation(Some(present.0)).await?;
+                Ok(Err(EndsBefore))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells whether the source reaches up to a place, as far as this can be known.
+    pub(crate) async fn reaches(&self, next: u64, present: Incarnation) -> Result<bool> {
+        let Some(last) = next.checked_sub(1) else {
+            return Ok(true);
+        };
+        let request = Subscribe {
+            to: match self.group.source() {
+                Source::Stream(stream) => SubscribeTo::Stream(stream.clone()),
+                Source::All => SubscribeTo::All(Filter::ALL),
+            },
+            from: SubscribeFrom::Checkpoint(self.checkpoint_at(last, present)),
+        };
+        // Nothing is read: whether such a subscription may begin is all that is asked.
+        match self.retried(|| self.store.subscribe(request.clone())).await {
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {
+                self.check_incarnation(Some(present.0)).await?;
+                Ok(false)
+            }
+            // If it may not for another reason, whoever reads the source is told so.
+            _ => Ok(true),
+        }
+    }
+
+    /// Makes the checkpoint of a reader of the source that has finished this place.
+    pub(crate) fn checkpoint_at(&self, last: u64, present: Incarnation) -> Checkpoint {
+        match self.group.source() {
+            Source::Stream(stream) => Checkpoint::stream(present, stream, Some(Revision(last))),
+            Source::All => Checkpoint::in_log(present, 1, LogId(0), Position(last)),
+        }
+    }
+
     /// Stores a checkpoint after the one before. Returns its revision; `None` if another process has written one.
+    /// Nothing is stored once the store has another incarnation than the checkpoint. If it changes while this one is
+    /// being stored, the checkpoint still tells of which it is.
+    ///
+    /// # Errors
+    /// `InvalidCheckpoint` if the store has another incarnation; other errors of the store.
     pub(crate) async fn write_checkpoint(
         &self,
         checkpoint: Progressed,
@@ -206,7 +400,11 @@ impl Storage {
     ) -> Result<Option<Revision>> {
         let event = record::progressed(&checkpoint)?;
         let append = Append::to(self.group.checkpoint_stream(), expected, vec![event]);
-        match self.retried(|| self.store.append(append.clone())).await {
+        let attempt = || async {
+            self.check_incarnation(checkpoint.incarnation).await?;
+            self.store.append(append.clone()).await
+        };
+        match self.retried(attempt).await {
             Ok(appended) => Ok(appended.streams.first().map(|part| part.last_revision)),
             Err(error) if is_conflict(&error) => Ok(None),
             Err(error) => Err(error),
@@ -214,17 +412,30 @@ impl Storage {
     }
 
     /// Stores parked events, each by an append of its own: some of them may be parked already, and the store recognises
-    /// only whole appends. Returns the revision after the last one.
-    pub(crate) async fn park(&self, events: Vec<EventData>) -> Result<u64> {
+    /// only whole appends. Returns the last one.
+    pub(crate) async fn park(
+        &self,
+        events: Vec<EventData>,
+        present: Incarnation,
+    ) -> Result<Option<ParkedMark>> {
         let ends = events.into_iter().map(|event| async move {
+            let id = event.id.map_or(Uuid::nil(), |id| id.0);
             let stream = self.group.parked_stream();
             let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
-            let appended = self.retried(|| self.store.append(append.clone())).await?;
-            let last = appended.streams.first().map(|part| part.last_revision);
-            Ok::<_, Error>(last.map_or(0, |last| last.next().0))
+            let attempt = || async {
+                self.check_incarnation(Some(present.0)).await?;
+                self.store.append(append.clone()).await
+            };
+            let appended = self.retried(attempt).await?;
+            let last = appended.streams.first().map(|part| ParkedMark {
+                at: part.last_revision.0,
+                id,
+                position: part.position.0,
+            });
+            Ok::<_, Error>(last)
         });
         let ends = try_join_all(ends).await?;
-        Ok(ends.into_iter().max().unwrap_or(0))
+        Ok(ends.into_iter().flatten().max_by_key(|last| last.at))
     }
 
     /// Returns the range of the revisions of the parked stream that are in use.
@@ -322,6 +533,9 @@ impl Storage {
                 Some((stream, revision)) => self.event(stream, revision).await?,
                 None => None,
             };
+            // After a loss another event may stand there, which the group delivers without this link.
+            let parked = record::parked_event(link);
+            let event = event.filter(|event| parked.is_none_or(|id| id == event.id));
             bytes += event.as_ref().map_or(0, |event| event.cost_bytes());
             next = link.revision.next().0;
             events.push((link.revision.0, event.map(Arc::new)));
@@ -351,8 +565,16 @@ impl Storage {
     pub(crate) async fn end_of_source(&self) -> Result<u64> {
         match self.group.source() {
             Source::Stream(stream) => {
-                let last = self.last(stream.clone()).await?;
-                Ok(last.map_or(0, |last| last.revision.next().0))
+                let request = ReadStream::backwards(stream.clone()).limit(1);
+                // Its last events may be hidden.
+                match self.store.read_stream(request).await {
+                    Ok(page) if page.events.is_empty() && page.last_revision == Revision(0) => {
+                        Ok(0)
+                    }
+                    Ok(page) => Ok(page.last_revision.next().0),
+                    Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(0),
+                    Err(error) => Err(error),
+                }
             }
             Source::All => {
                 let heads = self.store.info().await?.heads;

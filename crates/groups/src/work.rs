@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use gesta_core::{
-    BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, LogId, Place, Position,
-    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, Told,
-    warn_once,
+    BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, Incarnation, Place, Result,
+    Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, Told, warn_once,
 };
 use uuid::Uuid;
 
+use crate::history::{Found, Mark, ParkedMark, another_history};
 use crate::machine::{Machine, ParkOrder, Token};
 use crate::names::Source;
 use crate::record::{self, Progressed};
@@ -23,8 +23,8 @@ pub(crate) enum Done {
     Subscribed(Result<Subscription>),
     /// A checkpoint was written at this revision; `None`: another process has written one.
     Checkpoint(Result<Option<Revision>>),
-    /// The events with these numbers are parked, and the parked stream ends before this revision.
-    Parked(Vec<Token>, Result<u64>),
+    /// The events with these numbers are parked, the last of them by this link.
+    Parked(Vec<Token>, Result<Option<ParkedMark>>),
     Looked(Result<Looked>),
     Truncated(Result<()>),
 }
@@ -37,18 +37,25 @@ pub(crate) fn place_of(checkpoint: &Checkpoint) -> Option<u64> {
     }
 }
 
-/// Subscribes to the source from the place `from` on. `begin` is given while the group has no checkpoint: then the
-/// group may begin at an event that does not exist yet.
-pub(crate) async fn subscribe(
-    storage: Storage,
-    filter: Filter,
-    from: u64,
-    begin: Option<u64>,
-) -> Done {
+/// Where the subscription of a group begins.
+#[derive(Clone, Debug)]
+pub(crate) struct From {
+    /// First place to read.
+    pub(crate) next: u64,
+    /// Event before it that the group has read.
+    pub(crate) mark: Option<Mark>,
+    /// Incarnation of the store in which the place was reached.
+    pub(crate) incarnation: Incarnation,
+    /// Whether the place is the one at which the group begins, which may be beyond the end of the source.
+    pub(crate) may_be_ahead: bool,
+}
+
+/// Subscribes to the source.
+pub(crate) async fn subscribe(storage: Storage, filter: Filter, from: From) -> Done {
     let mut pauses = BackOff::new(Duration::from_millis(20), Duration::from_secs(2));
     let mut told = Told::default();
     loop {
-        match subscribe_once(&storage, &filter, from, begin).await {
+        match subscribe_once(&storage, &filter, &from).await {
             Err(error) if error.is_retryable() => {
                 let group = &storage.group;
                 warn_once!(told, %group, %error, "a consumer group waits for its source");
@@ -59,39 +66,33 @@ pub(crate) async fn subscribe(
     }
 }
 
-async fn subscribe_once(
-    storage: &Storage,
-    filter: &Filter,
-    from: u64,
-    begin: Option<u64>,
-) -> Result<Subscription> {
-    let mut after = from.checked_sub(1);
-    if begin == Some(from) {
-        // What comes before `from` is passed over by the group.
+async fn subscribe_once(storage: &Storage, filter: &Filter, from: &From) -> Result<Subscription> {
+    if let Some(mark) = &from.mark
+        && let Found::Other | Found::NotParked = storage.find(mark, from.incarnation).await?
+    {
+        return Err(another_history());
+    }
+    let mut after = from.next.checked_sub(1);
+    if from.may_be_ahead {
+        // What comes before the place is passed over by the group.
         let end = storage.end_of_source().await?;
         after = after.min(end.checked_sub(1));
     }
-    let request = match storage.group.source() {
-        Source::Stream(stream) => Subscribe {
-            to: SubscribeTo::Stream(stream.clone()),
-            from: after.map_or(SubscribeFrom::Start, |after| {
-                SubscribeFrom::Revision(Revision(after))
-            }),
-        },
+    let to = match storage.group.source() {
+        Source::Stream(stream) => SubscribeTo::Stream(stream.clone()),
         Source::All => {
-            let info = storage.store.info().await?;
-            if info.logs != 1 {
-                return Err(several_logs(info.logs));
+            let logs = storage.store.info().await?.logs;
+            if logs != 1 {
+                return Err(several_logs(logs));
             }
-            let after = Position(after.unwrap_or(0));
-            let checkpoint = Checkpoint::in_log(info.incarnation, 1, LogId(0), after);
-            Subscribe {
-                to: SubscribeTo::All(filter.clone()),
-                from: SubscribeFrom::Checkpoint(checkpoint),
-            }
+            SubscribeTo::All(filter.clone())
         }
     };
-    storage.store.subscribe(request).await
+    let from = match after {
+        None => SubscribeFrom::Start,
+        Some(after) => SubscribeFrom::Checkpoint(storage.checkpoint_at(after, from.incarnation)),
+    };
+    storage.store.subscribe(Subscribe { to, from }).await
 }
 
 /// Makes the error that tells why a store of several logs has no groups on all events.
@@ -123,6 +124,7 @@ pub(crate) async fn park(
     life: Uuid,
     orders: Vec<ParkOrder>,
     added: Timestamp,
+    present: Incarnation,
 ) -> Done {
     let source = storage.group.source();
     let link = |order: &ParkOrder| record::parked(source, life, order, added);
@@ -131,7 +133,7 @@ pub(crate) async fn park(
     // The events themselves are not needed any more.
     drop(orders);
     match links {
-        Ok(links) => Done::Parked(tokens, storage.park(links).await),
+        Ok(links) => Done::Parked(tokens, storage.park(links, present).await),
         Err(error) => Done::Parked(tokens, Err(error)),
     }
 }

@@ -99,6 +99,7 @@ fn as_anybody() -> JoinGroup {
     JoinGroup {
         buffer: 10,
         identity: Identity::default(),
+        patience: Duration::ZERO,
     }
 }
 

@@ -1,8 +1,10 @@
-//! Tests two processes on one database that fails all the time. Both run the group whenever a consumer comes to them.
+//! Tests two processes on one database that fails all the time, and that loses its newest events now and then, as in a
+//! fail-over or after a restore. Both processes run the group whenever a consumer comes to them.
 //!
-//! Every event is finished or parked in the end, whichever process claims the group from the other, and whichever
-//! answers of the database are lost, late or never come. The tests control the time, so that a run takes no longer than
-//! its work.
+//! Every event that is left is finished or parked in the end, and parked once, whichever process claims the group from
+//! the other, whichever answers of the database are lost, late or never come, and whatever the database loses. If the
+//! group is halted because its place was lost, somebody says where it goes on. The tests control the time, so that a
+//! run takes no longer than its work.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,9 +17,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gesta_core::{EventStore, EventStoreExt, ExpectedRevision, Filter, StreamId};
+use gesta_core::{
+    DeleteKind, DeleteStream, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, LogId,
+    StreamId,
+};
 use gesta_groups::{
-    Action, Config, Create, Error, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which,
+    Action, Config, Create, Delivery, Error, GroupId, Groups, Identity, JoinGroup, ResetTo,
+    Settings, Source, Which,
 };
 use gesta_testkit::depth;
 use gesta_testkit::faulty::{FaultyStore, World};
@@ -30,29 +36,120 @@ const EVENTS: usize = 200;
 const CONSUMERS: u64 = 4;
 /// How long the database fails, in the time of the test.
 const FAULTS: Duration = Duration::from_secs(60);
+/// Most events that the database loses at once.
+const LOST_MAX: u64 = 60;
 
-type Finished = Arc<Mutex<HashSet<u64>>>;
+type Finished = Arc<Mutex<HashSet<EventId>>>;
 
-fn group() -> GroupId {
-    let stream = StreamId::new(STREAM).expect("valid");
-    GroupId::new(Source::Stream(stream), "mail").expect("valid")
+/// Two processes, and what their consumers have finished.
+#[derive(Clone)]
+struct Everybody {
+    world: Arc<World>,
+    stores: Arc<[FaultyStore; 2]>,
+    groups: [Groups; 2],
+    group: GroupId,
+    finished: Finished,
 }
 
-async fn join(groups: &Groups) -> Result<gesta_groups::Consumer, Error> {
-    let join = JoinGroup {
-        buffer: 7,
-        identity: Identity::default(),
-    };
-    groups.join(&group(), join).await
+impl Everybody {
+    fn start(rng: &mut StdRng) -> Self {
+        let world = World::new(rng.random_range(1..=2));
+        let stores = [world.store(), world.store()];
+        let groups = stores.each_ref().map(|store| {
+            let store: Arc<dyn EventStore> = store.share();
+            Groups::start(store, Config::default())
+        });
+        let stream = StreamId::new(STREAM).expect("valid");
+        // A group on all events needs one log.
+        let source = match world.logs() == 1 && rng.random_bool(0.5) {
+            true => Source::All,
+            false => Source::Stream(stream),
+        };
+        Self {
+            world,
+            stores: Arc::new(stores),
+            groups,
+            group: GroupId::new(source, "mail").expect("valid"),
+            finished: Finished::default(),
+        }
+    }
+
+    /// Joins the group in one of the processes. If it is halted, somebody says where it goes on.
+    async fn join(&self, process: usize, rng: &mut StdRng) -> Option<gesta_groups::Consumer> {
+        let join = JoinGroup {
+            buffer: 7,
+            identity: Identity::default(),
+            patience: Duration::ZERO,
+        };
+        let groups = &self.groups[process];
+        match groups.join(&self.group, join).await {
+            Ok(consumer) => return Some(consumer),
+            Err(Error::Halted { halt, .. }) => {
+                let to = match halt.surviving {
+                    Some(_) if rng.random_bool(0.8) => ResetTo::Surviving,
+                    _ => ResetTo::Start,
+                };
+                drop(groups.reset(&self.group, to).await);
+            }
+            Err(_) => {}
+        }
+        // Without a pause the time of the test would stand still.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        None
+    }
+
+    fn finish(&self, delivery: &Delivery) {
+        self.finished
+            .lock()
+            .expect("lock")
+            .insert(delivery.event.id);
+    }
+
+    /// Loses the newest events of a log, but not the group itself.
+    fn lose(&self, keep: &[u64], rng: &mut StdRng) {
+        let log = LogId(rng.random_range(0..self.world.logs()));
+        let most = self
+            .world
+            .end(log)
+            .position
+            .0
+            .saturating_sub(keep[usize::from(log.0)]);
+        let lost = rng.random_range(0..=most.min(LOST_MAX));
+        self.world
+            .lose_newest(log, usize::try_from(lost).expect("small"));
+        self.stores.iter().for_each(FaultyStore::begin_history);
+    }
+
+    /// Returns the events that can be read and are neither finished nor parked.
+    async fn unsettled(&self) -> Vec<u64> {
+        let events = self.stores[0].read_whole_stream(STREAM).await;
+        let parked: HashSet<EventId> = self.parked().into_iter().collect();
+        let finished = self.finished.lock().expect("lock");
+        let left = events.unwrap_or_default().into_iter();
+        let left = left.filter(|e| !finished.contains(&e.id) && !parked.contains(&e.id));
+        left.map(|event| event.revision.0).collect()
+    }
+
+    /// Returns the ids of the events that are parked, with those that were parked twice.
+    fn parked(&self) -> Vec<EventId> {
+        let stream = self.group.parked_stream();
+        let stored = self.world.stored().into_iter().map(|stored| stored.event);
+        let links = stored.filter(|event| event.stream == stream);
+        let id = |link: gesta_core::RecordedEvent| {
+            let metadata: serde_json::Value = serde_json::from_slice(&link.metadata).expect("JSON");
+            let id = metadata["eventId"].as_str().expect("an id");
+            EventId(id.parse().expect("a UUID"))
+        };
+        links.map(id).collect()
+    }
 }
 
 /// Consumes events, now in one process and now in the other one.
-async fn consume(processes: [Groups; 2], finished: Finished, seed: u64) {
+async fn consume(everybody: Everybody, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {
-        let groups = &processes[rng.random_range(0..2)];
-        let Ok(mut consumer) = join(groups).await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let process = rng.random_range(0..2);
+        let Some(mut consumer) = everybody.join(process, &mut rng).await else {
             continue;
         };
         for _ in 0..rng.random_range(1..40) {
@@ -65,10 +162,7 @@ async fn consume(processes: [Groups; 2], finished: Finished, seed: u64) {
                 1 => consumer.nack(which, Action::Park, "").await,
                 2 => Ok(0),
                 _ => {
-                    finished
-                        .lock()
-                        .expect("lock")
-                        .insert(delivery.event.revision.0);
+                    everybody.finish(&delivery);
                     consumer.ack(which).await
                 }
             };
@@ -79,8 +173,8 @@ async fn consume(processes: [Groups; 2], finished: Finished, seed: u64) {
     }
 }
 
-async fn write(store: &FaultyStore) {
-    for _ in 0..EVENTS / 10 {
+async fn write(store: &FaultyStore, count: usize) {
+    for _ in 0..count / 10 {
         let events = events(10);
         loop {
             let append = store.append_to(STREAM, ExpectedRevision::Any, events.clone());
@@ -94,43 +188,49 @@ async fn write(store: &FaultyStore) {
 }
 
 /// Finishes events until the group has nothing left.
-async fn finish_the_rest(groups: &Groups, finished: &Finished) {
+async fn finish_the_rest(everybody: &Everybody, rng: &mut StdRng) {
     loop {
-        let Ok(mut consumer) = join(groups).await else {
-            // Without a pause the time of the test would stand still.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let Some(mut consumer) = everybody.join(0, rng).await else {
             continue;
         };
-        while let Ok(delivery) = next_or_settled(&mut consumer, groups).await {
-            let Some(delivery) = delivery else { return };
-            finished
-                .lock()
-                .expect("lock")
-                .insert(delivery.event.revision.0);
-            drop(consumer.ack(vec![Which::Delivery(delivery.number)]).await);
+        loop {
+            let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
+            match next.await {
+                Ok(Ok(delivery)) => {
+                    everybody.finish(&delivery);
+                    drop(consumer.ack(vec![Which::Delivery(delivery.number)]).await);
+                }
+                Ok(Err(_)) => break,
+                Err(_) if everybody.unsettled().await.is_empty() => return,
+                Err(_) => {}
+            }
         }
     }
 }
 
-/// Returns the revisions of the events that are parked.
-async fn parked(store: &FaultyStore) -> Vec<u64> {
-    let stream = group().parked_stream();
-    let parked = store.read_whole_stream(stream.as_str()).await;
-    let links = parked.unwrap_or_default().into_iter().map(|link| {
-        let link = String::from_utf8(link.data.to_vec()).expect("text");
-        let revision = link.strip_suffix("@cart-1").expect("a link to the stream");
-        revision.parse().expect("a revision")
-    });
-    links.collect()
+/// Does to the stream and to the database what happens in the life of a store, until the time is over.
+async fn disasters(everybody: &Everybody, keep: &[u64], rng: &mut StdRng) {
+    let until = tokio::time::Instant::now() + FAULTS;
+    while tokio::time::Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..10_000))).await;
+        match rng.random_range(0..10) {
+            0..4 => everybody.lose(keep, rng),
+            4 => {
+                let delete = DeleteStream {
+                    stream: StreamId::new(STREAM).expect("valid"),
+                    expected: ExpectedRevision::Any,
+                    kind: DeleteKind::Soft,
+                };
+                drop(everybody.stores[0].delete_stream(delete).await);
+            }
+            _ => write(&everybody.stores[rng.random_range(0..2)], 30).await,
+        }
+    }
 }
 
 async fn nothing_is_lost(seed: u64) {
-    let world = World::new(1);
-    let stores = [world.store(), world.store()];
-    let processes = stores.each_ref().map(|store| {
-        let store: Arc<dyn EventStore> = store.share();
-        Groups::start(store, Config::default())
-    });
+    let mut rng = StdRng::seed_from_u64(seed);
+    let everybody = Everybody::start(&mut rng);
     let settings = Settings {
         message_timeout_ms: 1_000,
         max_retry_count: 3,
@@ -140,60 +240,45 @@ async fn nothing_is_lost(seed: u64) {
         ..Settings::default()
     };
     let create = Create {
-        group: group(),
+        group: everybody.group.clone(),
         settings,
         filter: Filter::ALL,
     };
-    processes[0].create(create).await.expect("created");
-    for (number, store) in (0..).zip(&stores) {
+    everybody.groups[0].create(create).await.expect("created");
+    let logs = (0..everybody.world.logs()).map(LogId);
+    let keep: Vec<u64> = logs
+        .map(|log| everybody.world.end(log).position.0)
+        .collect();
+    for (number, store) in (0..).zip(&*everybody.stores) {
         store.random_faults(seed.wrapping_add(number), 0.15);
     }
-    let finished = Finished::default();
     let consumers: Vec<_> = (0..CONSUMERS)
-        .map(|number| {
-            let (processes, finished) = (processes.clone(), Arc::clone(&finished));
-            tokio::spawn(consume(processes, finished, seed.wrapping_add(number)))
-        })
+        .map(|number| tokio::spawn(consume(everybody.clone(), seed.wrapping_add(number))))
         .collect();
-    write(&stores[1]).await;
-    tokio::time::sleep(FAULTS).await;
-    stores.iter().for_each(FaultyStore::heal);
+    write(&everybody.stores[1], EVENTS).await;
+    disasters(&everybody, &keep, &mut rng).await;
+    everybody.stores.iter().for_each(FaultyStore::heal);
     consumers.iter().for_each(tokio::task::JoinHandle::abort);
 
-    let last = finish_the_rest(&processes[0], &finished);
-    let settled = tokio::time::timeout(Duration::from_secs(600), last).await;
-    settled.expect("all is settled in time");
-    let mut settled = finished.lock().expect("lock").clone();
-    settled.extend(parked(&stores[0]).await);
-    let all = 0..u64::try_from(EVENTS).expect("small");
-    let lost: Vec<u64> = all.filter(|event| !settled.contains(event)).collect();
-    assert!(lost.is_empty(), "lost: {lost:?}");
-}
-
-/// Returns the next delivery; `None` once everything is finished.
-async fn next_or_settled(
-    consumer: &mut gesta_groups::Consumer,
-    groups: &Groups,
-) -> Result<Option<gesta_groups::Delivery>, Error> {
-    loop {
-        let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
-        match next.await {
-            Ok(next) => return next.map(Some),
-            Err(_) if groups.info(&group()).await?.checkpoint == u64::try_from(EVENTS).ok() => {
-                return Ok(None);
-            }
-            Err(_) => {}
-        }
+    let last = finish_the_rest(&everybody, &mut rng);
+    if tokio::time::timeout(Duration::from_secs(600), last)
+        .await
+        .is_err()
+    {
+        panic!("lost: {:?}", everybody.unsettled().await);
     }
+    let parked = everybody.parked();
+    let once: HashSet<EventId> = parked.iter().copied().collect();
+    assert_eq!(once.len(), parked.len(), "parked twice: {parked:?}");
 }
 
 #[test]
-fn two_processes_on_a_failing_database_lose_nothing() {
+fn two_processes_on_a_database_that_fails_and_loses_events_pass_over_nothing() {
     let first = depth::seed();
     let runs = if depth::seed_asked_for().is_some() {
         1
     } else {
-        depth::count(10, 500)
+        depth::count(20, 500)
     };
     for run in 0..runs {
         let seed = first.wrapping_add(run);

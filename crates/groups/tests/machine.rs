@@ -156,6 +156,10 @@ impl<'w> Process<'w> {
                 self.machine.timed_out(token);
             }
         }
+        while let Some(silent) = self.machine.silent() {
+            self.machine.part_with(silent);
+            self.clients.remove(&silent).expect("known");
+        }
     }
 
     fn join(&mut self, rng: &mut StdRng) {
@@ -388,6 +392,119 @@ fn every_event_is_finished_or_parked(seed: u64) {
         let settled = world.is_finished_or_parked_from(place, world.parked_from);
         assert!(settled, "event {place} is lost");
     }
+}
+
+/// A machine with three events and one consumer that may hold two.
+fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
+    let settings = Settings {
+        message_timeout_ms: 100,
+        max_retry_count,
+        ..Settings::default()
+    };
+    let (now, limits) = (
+        Instant::now(),
+        Limits {
+            held_bytes_max: 10_000,
+        },
+    );
+    let mut machine = Machine::new(settings, limits, 0, 0, now);
+    let consumer = ConsumerId(Uuid::from_u128(1));
+    machine.join(consumer, 2).expect("room");
+    for place in 0..3 {
+        machine.event(place, event(place));
+    }
+    (machine, consumer, now)
+}
+
+fn let_time_pass(machine: &mut Machine, now: Instant) -> Vec<Sent> {
+    while let Some((_, token)) = machine.expired(now) {
+        machine.timed_out(token);
+    }
+    machine.dispatch(now)
+}
+
+/// Goal: silence counts against the consumer, and not against the events that it held.
+#[test]
+fn a_consumer_that_is_silent_twice_has_to_leave_and_its_events_have_all_their_tries() {
+    let (mut machine, silent, mut now) = with_one_consumer(0);
+    assert_eq!(machine.dispatch(now).len(), 2);
+    now += Duration::from_millis(100);
+    assert_eq!(let_time_pass(&mut machine, now).len(), 2);
+    assert_eq!(machine.silent(), None, "once");
+    now += Duration::from_millis(100);
+    while let Some((_, token)) = machine.expired(now) {
+        machine.timed_out(token);
+    }
+    assert_eq!(machine.silent(), Some(silent));
+    machine.part_with(silent);
+    assert_eq!((machine.silent(), machine.knows(silent)), (None, false));
+    assert_eq!(machine.next_park(), None);
+    let other = ConsumerId(Uuid::from_u128(2));
+    machine.join(other, 9).expect("room");
+    let sent = machine.dispatch(now);
+    assert_eq!(sent.len(), 3);
+    assert!(sent.iter().all(|sent| sent.retries == 0), "{sent:?}");
+    assert_eq!(machine.counts().silent, 1);
+}
+
+/// Goal: a consumer is silent only if nothing comes back of all that it holds, also if its events came one by one.
+#[test]
+fn events_that_come_one_by_one_do_not_hide_silence() {
+    let (mut machine, silent, mut now) = with_one_consumer(0);
+    for place in 3..40 {
+        machine.event(place, event(place));
+        let_time_pass(&mut machine, now);
+        if machine.silent() == Some(silent) {
+            // Two rounds of 100 ms each, and what came in between.
+            assert!((6..=12).contains(&place), "{place}");
+            assert_eq!(machine.next_park(), None);
+            return;
+        }
+        now += Duration::from_millis(30);
+    }
+    panic!("nobody notices");
+}
+
+/// Goal: a consumer that answers for some events stays, and those for which it does not answer fail.
+#[test]
+fn a_consumer_that_is_heard_stays_and_its_time_outs_count() {
+    let (mut machine, consumer, mut now) = with_one_consumer(1);
+    for round in 0..3 {
+        let sent = machine.dispatch(now);
+        now += Duration::from_millis(50);
+        // It answers for the newest that it got, and never for the first event.
+        let last = sent.iter().rfind(|sent| sent.event.position != Position(1));
+        if let Some(last) = last {
+            assert_eq!(
+                machine.ack(consumer, &[Which::Delivery(last.token)], now),
+                1
+            );
+        }
+        now += Duration::from_millis(50);
+        let_time_pass(&mut machine, now);
+        assert_eq!(machine.silent(), None, "{round}");
+    }
+    let parked = machine.next_park().expect("it has failed twice");
+    assert_eq!(parked.event.position, Position(1));
+}
+
+/// Goal: an answer that comes too late tells that the consumer is there: then what it did not answer for has failed.
+#[test]
+fn an_answer_that_comes_too_late_makes_the_time_out_count() {
+    let (mut machine, consumer, mut now) = with_one_consumer(5);
+    let first = machine.dispatch(now);
+    for late in 1..=4 {
+        now += Duration::from_millis(100);
+        let again = let_time_pass(&mut machine, now);
+        assert_eq!(again.len(), 2);
+        let late_answer = [Which::Event(EventId(Uuid::from_u128(77)))];
+        assert_eq!(machine.ack(consumer, &late_answer, now), 0);
+        assert_eq!(machine.silent(), None, "{late}");
+    }
+    now += Duration::from_millis(100);
+    let again = let_time_pass(&mut machine, now);
+    let most = again.iter().map(|sent| sent.retries).max();
+    assert!(most > Some(1), "{first:?} {again:?}");
 }
 
 #[test]

@@ -135,6 +135,12 @@ impl Admitted {
         }
     }
 
+    /// Returns the name of the user as whom the caller came; it is empty if the caller has proved nothing.
+    pub(crate) fn user(&self, state: &State) -> String {
+        let access = state.access.as_ref();
+        access.map_or_else(String::new, |access| access.user_of(&self.caller))
+    }
+
     /// Counts the bytes of a payload that was delivered to the caller's user.
     pub(crate) fn had(&self, bytes: usize) {
         if let Some(guarded) = &self.guarded {
@@ -165,7 +171,8 @@ pub(crate) struct Call<'a> {
     pub(crate) state: &'a Arc<State>,
     /// What happens on the connection of the request.
     pub(crate) activity: &'a Arc<Activity>,
-    from: IpAddr,
+    /// Address from which the call came.
+    pub(crate) from: IpAddr,
     admitted: Admitted,
     parts: &'a Parts,
     matched: Matched<'a>,

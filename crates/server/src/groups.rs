@@ -5,6 +5,7 @@
 //! Not here: what groups do (`gesta_groups`), the messages (`sse`).
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use gesta_access::{Operation, OwnedOperation};
 use gesta_core::{
@@ -13,7 +14,7 @@ use gesta_core::{
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
     Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, JoinGroup, REASON_CHARS_MAX,
-    Settings, Source, Token, Which,
+    ResetTo, Settings, Source, Token, Which,
 };
 use gesta_wire::json::{Bounded, Object, Whole};
 use gesta_wire::percent::Plus;
@@ -141,6 +142,21 @@ struct ReplayBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ResetBody {
+    to: ResetWhere,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ResetWhere {
+    Start,
+    End,
+    Surviving,
+    At(Whole<u64>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NoBody {}
 
 #[derive(Serialize)]
@@ -188,6 +204,7 @@ async fn answer_to(
         (OfGroup::Ack, _) => ack(call, body).await,
         (OfGroup::Nack, _) => nack(call, body).await,
         (OfGroup::ReplayParked, _) => replay(call, body).await,
+        (OfGroup::Reset, _) => reset(call, body).await,
     }
 }
 
@@ -195,7 +212,7 @@ async fn answer_to(
 fn is_change(of: OfGroup, verb: Verb) -> bool {
     match of {
         OfGroup::Itself => verb != Verb::Get,
-        OfGroup::ReplayParked => true,
+        OfGroup::ReplayParked | OfGroup::Reset => true,
         OfGroup::Consume | OfGroup::Ack | OfGroup::Nack => false,
     }
 }
@@ -346,14 +363,24 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     }
     let identity = Identity {
         name: name.into_owned(),
-        ..Identity::default()
+        address: call.from.to_string(),
+        user: call.admitted().user(call.state),
     };
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
     let ticket = call.state.subscriptions.enter()?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
-    let consumer = groups.join(&group, JoinGroup { buffer, identity }).await?;
+    let consumer = groups
+        .join(
+            &group,
+            JoinGroup {
+                buffer,
+                identity,
+                patience: Duration::ZERO,
+            },
+        )
+        .await?;
     let seen = Deliveries::new(call.state, call.admitted(), &info);
     let feed = Feed::Consumer {
         id: consumer.id(),
@@ -407,6 +434,20 @@ async fn replay(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
         .replay_parked(&group, body.stop_at.map(|Whole(revision)| revision))
         .await?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
+}
+
+async fn reset(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: ResetBody = document(call, body).await?;
+    let to = match body.to {
+        ResetWhere::Start => ResetTo::Start,
+        ResetWhere::End => ResetTo::End,
+        ResetWhere::Surviving => ResetTo::Surviving,
+        ResetWhere::At(Whole(at)) => ResetTo::At(at),
+    };
+    call.state.groups.reset(&group, to).await?;
+    changed(call, &group, StatusCode::OK).await
 }
 
 fn shown_answers(asked: usize, answered: usize) -> Answer {

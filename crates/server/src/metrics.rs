@@ -61,6 +61,8 @@ pub(crate) struct InFlight {
     pub(crate) bytes: usize,
     /// Number of consumer groups that run, and the bytes of events that they hold.
     pub(crate) groups: (usize, usize),
+    /// Number of consumer groups that were found to be halted.
+    pub(crate) groups_halted: usize,
     /// What consumer groups have done.
     pub(crate) group_counts: gesta_groups::Counts,
 }
@@ -252,9 +254,11 @@ impl Metrics {
 #[derive(Debug, Default)]
 struct GroupMetrics {
     running: Gauge,
+    halted: Gauge,
     held_bytes: Gauge,
     deliveries: Counter,
     redeliveries: Counter,
+    silent: Counter,
     outcomes: Family<OutcomeLabels, Counter>,
 }
 
@@ -264,6 +268,11 @@ impl GroupMetrics {
             "groups_running",
             "Consumer groups that run here",
             self.running.clone(),
+        );
+        r.register(
+            "groups_halted",
+            "Consumer groups that this server found to be halted, because their place was lost, and that were not reset",
+            self.halted.clone(),
         );
         r.register_with_unit(
             "groups_held",
@@ -282,6 +291,11 @@ impl GroupMetrics {
             self.redeliveries.clone(),
         );
         r.register(
+            "group_silent_consumers",
+            "Consumers of groups that had to leave, because they answered for nothing that they held",
+            self.silent.clone(),
+        );
+        r.register(
             "group_outcomes",
             "What became of deliveries to consumers of groups, and of their events",
             self.outcomes.clone(),
@@ -291,11 +305,14 @@ impl GroupMetrics {
     fn set(&self, now: &InFlight) {
         let (running, held) = now.groups;
         self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
+        let halted = i64::try_from(now.groups_halted).unwrap_or(i64::MAX);
+        self.halted.set(halted);
         self.held_bytes.set(i64::try_from(held).unwrap_or(i64::MAX));
         let counts = now.group_counts;
         let set = |counter: &Counter, count| counter.inner().store(count, Ordering::Relaxed);
         set(&self.deliveries, counts.delivered);
         set(&self.redeliveries, counts.redelivered);
+        set(&self.silent, counts.silent);
         for (outcome, count) in [
             ("acknowledged", counts.acknowledged),
             ("skipped", counts.skipped),

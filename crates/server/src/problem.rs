@@ -103,6 +103,8 @@ impl From<gesta_groups::Error> for Problem {
             OfGroup::NotHere { .. } => GROUP_ELSEWHERE,
             OfGroup::NoConsumer { .. } => CONSUMER_NOT_FOUND,
             OfGroup::ReplayRunning(_) => GROUP_REPLAYING,
+            OfGroup::Halted { .. } => GROUP_HALTED,
+            OfGroup::Silent { .. } => CONSUMER_SILENT,
             OfGroup::Refused {
                 refused: Refused::Full { .. },
                 ..

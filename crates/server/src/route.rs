@@ -43,12 +43,13 @@ pub(crate) enum OfGroup {
     Ack,
     Nack,
     ReplayParked,
+    Reset,
 }
 
 impl Route {
     /// All addresses, for the test of the OpenAPI document.
     #[cfg(test)]
-    pub(crate) const ALL: [Route; 30] = [
+    pub(crate) const ALL: [Route; 32] = [
         Route::Root,
         Route::Append,
         Route::Streams,
@@ -73,11 +74,13 @@ impl Route {
         Route::StreamGroup(OfGroup::Ack),
         Route::StreamGroup(OfGroup::Nack),
         Route::StreamGroup(OfGroup::ReplayParked),
+        Route::StreamGroup(OfGroup::Reset),
         Route::AllGroup(OfGroup::Itself),
         Route::AllGroup(OfGroup::Consume),
         Route::AllGroup(OfGroup::Ack),
         Route::AllGroup(OfGroup::Nack),
         Route::AllGroup(OfGroup::ReplayParked),
+        Route::AllGroup(OfGroup::Reset),
         Route::Unknown,
     ];
 
@@ -124,6 +127,7 @@ impl Route {
                 OfGroup::Ack => "/streams/{stream}/groups/{group}/ack",
                 OfGroup::Nack => "/streams/{stream}/groups/{group}/nack",
                 OfGroup::ReplayParked => "/streams/{stream}/groups/{group}/replay-parked",
+                OfGroup::Reset => "/streams/{stream}/groups/{group}/reset",
             },
             Route::AllGroup(of) => match of {
                 OfGroup::Itself => "/all/groups/{group}",
@@ -131,6 +135,7 @@ impl Route {
                 OfGroup::Ack => "/all/groups/{group}/ack",
                 OfGroup::Nack => "/all/groups/{group}/nack",
                 OfGroup::ReplayParked => "/all/groups/{group}/replay-parked",
+                OfGroup::Reset => "/all/groups/{group}/reset",
             },
             Route::Unknown => "unknown",
         }
@@ -167,7 +172,7 @@ impl Route {
             Route::StreamGroup(of) | Route::AllGroup(of) => match of {
                 OfGroup::Itself => "GET, HEAD, PUT, POST, DELETE",
                 OfGroup::Consume => "GET, HEAD",
-                OfGroup::Ack | OfGroup::Nack | OfGroup::ReplayParked => "POST",
+                OfGroup::Ack | OfGroup::Nack | OfGroup::ReplayParked | OfGroup::Reset => "POST",
             },
             Route::Stream => "GET, HEAD, POST, DELETE",
             Route::Metadata => "GET, HEAD, PUT",
@@ -299,6 +304,7 @@ fn in_groups(rest: &str) -> Option<(&str, OfGroup)> {
         Some((group, "ack")) => (group, OfGroup::Ack),
         Some((group, "nack")) => (group, OfGroup::Nack),
         Some((group, "replay-parked")) => (group, OfGroup::ReplayParked),
+        Some((group, "reset")) => (group, OfGroup::Reset),
         Some(_) => return None,
     };
     Some((group, of))
@@ -372,6 +378,12 @@ mod tests {
                 "/all/groups/g/replay-parked",
                 Route::AllGroup(OfGroup::ReplayParked),
                 "",
+                "g",
+            ),
+            (
+                "/streams/a/groups/g/reset",
+                Route::StreamGroup(OfGroup::Reset),
+                "a",
                 "g",
             ),
             ("/all/groups/g/ack/", Route::Unknown, "", ""),

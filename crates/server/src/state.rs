@@ -143,6 +143,7 @@ impl State {
             subscriptions: self.subscriptions.inside(),
             bytes: self.budget.used(),
             groups: self.groups.load(),
+            groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),
         }
     }

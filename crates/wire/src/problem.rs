@@ -67,6 +67,8 @@ kinds! {
     CONSUMER_NOT_FOUND, "consumer_not_found", 404, "The consumer has left its group", |why, _| Some(ErrorKind::Unavailable(why));
     GROUP_EXISTS, "group_exists", 409, "There is such a consumer group already", invalid;
     GROUP_DROPPED, "group_dropped", 409, "The consumer group was changed, restarted or taken over; join again", |why, _| Some(ErrorKind::Unavailable(why));
+    GROUP_HALTED, "group_halted", 409, "The place of the consumer group was lost; say where it goes on", |why, _| Some(ErrorKind::InvalidCheckpoint(why));
+    CONSUMER_SILENT, "consumer_silent", 409, "The consumer answered for nothing that it held; join again", |why, _| Some(ErrorKind::Unavailable(why));
     GROUP_FULL, "group_full", 409, "The consumer group has as many consumers as it may have", |why, _| Some(ErrorKind::Overloaded(why));
     GROUP_REPLAYING, "group_replaying", 409, "Parked events are being replayed already", |why, _| Some(ErrorKind::Overloaded(why));
     GROUP_ELSEWHERE, "group_elsewhere", 421, "Another node runs the consumer group", |why, _| Some(ErrorKind::Unsupported(why));

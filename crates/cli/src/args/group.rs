@@ -1,7 +1,7 @@
 //! `gesta group …`.
 
 use clap::{Args, Subcommand};
-use gesta_groups::GroupId;
+use gesta_groups::{GroupId, ResetTo};
 
 use super::{Confirm, FilterArgs};
 
@@ -41,6 +41,17 @@ pub(crate) enum GroupCommand {
         #[arg(long, value_name = "REVISION")]
         stop_at: Option<u64>,
     },
+    /// Let a group go on at another place. One that is halted, because its place was lost, waits for this.
+    Reset {
+        /// The group.
+        group: GroupId,
+        /// Where it goes on: start, end, surviving (the last place that it knows of before a loss), or a revision or
+        /// position, which is the first that it delivers.
+        #[arg(long, value_name = "PLACE", value_parser = reset_to)]
+        to: ResetTo,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Delete a group, with what it knows of finished and parked events. The events stay.
     Delete {
         /// The group.
@@ -60,4 +71,16 @@ pub(crate) struct GroupCreate {
     pub(crate) settings: String,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
+}
+
+fn reset_to(text: &str) -> Result<ResetTo, String> {
+    match text {
+        "start" => Ok(ResetTo::Start),
+        "end" => Ok(ResetTo::End),
+        "surviving" => Ok(ResetTo::Surviving),
+        number => number
+            .parse()
+            .map(ResetTo::At)
+            .map_err(|_| "must be start, end, surviving or a number".to_owned()),
+    }
 }

@@ -42,6 +42,18 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
             groups.replay_parked(&group, stop_at).await?;
             tell(&group, "delivers its parked events again", output)
         }
+        GroupCommand::Reset { group, to, confirm } => {
+            let what =
+                format!("this moves group {group}: events come again, or are never delivered");
+            confirm::ask(&confirm, &what)?;
+            let found = groups.reset(&group, to).await?;
+            output.record(&found, |found| {
+                let next = found
+                    .checkpoint
+                    .map_or(0, |finished| finished.saturating_add(1));
+                format!("group {group} goes on at {next}")
+            })
+        }
         GroupCommand::Delete { group, confirm } => {
             confirm::ask(&confirm, &format!("this deletes group {group}"))?;
             groups.delete(&group).await?;
@@ -107,6 +119,16 @@ fn pretty(group: &Group, id: &GroupId) -> String {
         let _ = writeln!(text, "{what:<12} {}", visible(&value));
     };
     line("finished to", place(group.checkpoint));
+    if let Some(halted) = &group.halted {
+        line("halted", halted.why.clone());
+        let surviving = halted
+            .surviving
+            .map_or("none that it knows of".into(), |at| at.to_string());
+        line(
+            "survives",
+            format!("{surviving}; say where it goes on: gesta group reset"),
+        );
+    }
     let parked = match group.parked {
         0 => "0".into(),
         parked => format!("{parked}, as links in {}", id.parked_stream()),

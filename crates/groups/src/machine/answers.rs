@@ -3,6 +3,9 @@
 //! A delivery that fails is tried again, up to the number of times in the settings; then the event is parked. The
 //! delivery of an event that the consumer never took from its queue did not fail: the event is delivered again and
 //! nothing is counted.
+//! Silence counts against the consumer first. A delivery that is not answered in time has failed only if the consumer
+//! was heard since it got the event, or is heard later: else the consumer may be gone, and the event had no chance. A
+//! consumer that lets all that it holds go unanswered twice in a row has to leave.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -56,6 +59,7 @@ pub struct ParkOrder {
 impl Machine {
     /// Finishes these events, which a consumer acknowledges. Returns for how many of them the answer came in time.
     pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Instant) -> usize {
+        self.heard(consumer);
         let mut known = 0;
         for event in events {
             if let Some(token) = self.take_back(consumer, *event, now) {
@@ -76,6 +80,7 @@ impl Machine {
         reason: &str,
         now: Instant,
     ) -> usize {
+        self.heard(consumer);
         let mut known = 0;
         for event in events {
             let Some(token) = self.take_back(consumer, *event, now) else {
@@ -97,6 +102,15 @@ impl Machine {
             }
         }
         known
+    }
+
+    /// Notes that a consumer was heard. What it had not answered for before has failed.
+    fn heard(&mut self, consumer: ConsumerId) {
+        for token in self.consumers.heard(consumer) {
+            if let Some(item) = self.items.get_mut(&token) {
+                item.retries = item.retries.saturating_add(1);
+            }
+        }
     }
 
     fn take_back(&mut self, consumer: ConsumerId, event: Which, now: Instant) -> Option<Token> {
@@ -130,13 +144,35 @@ impl Machine {
             return None;
         };
         item.state = State::Waiting;
-        self.consumers.take(consumer, Which::Delivery(token), now);
+        let heard = self.consumers.expire(consumer, token);
+        item.unheard = (!heard).then_some(consumer);
         Some((consumer, token))
     }
 
-    /// Counts a failed delivery of this event, which the consumer had taken and did not answer in time.
+    /// Notes that the delivery of this event was not answered in time, which the consumer had taken. It counts as
+    /// failed if the consumer was heard since, or once it is heard.
     pub fn timed_out(&mut self, token: Token) {
-        self.failed(token, FailedBy::Time);
+        match self
+            .items
+            .get_mut(&token)
+            .and_then(|item| item.unheard.take())
+        {
+            Some(consumer) => {
+                self.counts.timed_out += 1;
+                self.consumers.doubt(consumer, token);
+                self.again.push_back(token);
+            }
+            None => self.failed(token, FailedBy::Time),
+        }
+    }
+
+    /// Removes a consumer that is silent. Nothing that it held counts as failed.
+    pub fn part_with(&mut self, consumer: ConsumerId) {
+        self.counts.silent += 1;
+        for token in self.consumers.leave(consumer) {
+            self.forget_deadline(token);
+            self.not_taken(token);
+        }
     }
 
     /// Delivers this event, which the consumer had not even taken, again. Nothing is counted.

@@ -16,6 +16,8 @@ use gesta_core::EventId;
 
 /// Number of classes of pinned events. Each class belongs to one consumer.
 pub(super) const PINS: u16 = 1_024;
+/// How many times in a row all that a consumer holds may go unanswered before the consumer has to leave.
+const SILENT_ROUNDS_MAX: u8 = 2;
 /// How many of its latest times to answer are kept of a consumer, if they are measured.
 const LATENCIES_MAX: usize = 1_000;
 
@@ -58,13 +60,41 @@ pub struct ConsumerCounts {
 struct Member {
     id: ConsumerId,
     buffer: u32,
-    holds: HashMap<Token, (EventId, Instant)>,
+    holds: HashMap<Token, Held>,
     by_id: HashMap<EventId, Token>,
     delivered: u64,
+    /// How long the group waits for an answer at least, whatever its settings say.
+    patience: Duration,
+    /// Number of deliveries before the last answer.
+    delivered_before_answer: u64,
+    /// Number of the delivery with whose time all is unanswered that the consumer held when the first of it was;
+    /// `None` as long as nothing is.
+    round_end: Option<u64>,
+    /// How many times in a row all that the consumer held was unanswered.
+    silent_rounds: u8,
+    /// Deliveries that were not answered. Whether they failed is not known until the consumer is heard: it may be gone.
+    doubted: Vec<Token>,
     latencies: VecDeque<Duration>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    event: EventId,
+    since: Instant,
+    /// Number of the delivery among those to this consumer, from 1.
+    number: u64,
+}
+
 impl Member {
+    /// Notes that the time of a delivery is over.
+    fn was_silent(&mut self, number: u64) {
+        let end = *self.round_end.get_or_insert(self.delivered);
+        if number >= end {
+            self.round_end = None;
+            self.silent_rounds = self.silent_rounds.saturating_add(1);
+        }
+    }
+
     fn has_room(&self) -> bool {
         u32::try_from(self.holds.len()).is_ok_and(|held| held < self.buffer)
     }
@@ -118,6 +148,11 @@ impl Consumers {
             holds: HashMap::new(),
             by_id: HashMap::new(),
             delivered: 0,
+            patience: Duration::ZERO,
+            delivered_before_answer: 0,
+            round_end: None,
+            silent_rounds: 0,
+            doubted: Vec::new(),
             latencies: VecDeque::new(),
         });
         self.with_room += 1;
@@ -167,9 +202,14 @@ impl Consumers {
             Strategy::Pinned | Strategy::PinnedByCorrelation => self.pinned_to(pin)?,
         };
         let member = self.members.get_mut(at).filter(|m| m.takes(event))?;
-        member.holds.insert(token, (event, now));
-        member.by_id.insert(event, token);
         member.delivered += 1;
+        let held = Held {
+            event,
+            since: now,
+            number: member.delivered,
+        };
+        member.holds.insert(token, held);
+        member.by_id.insert(event, token);
         self.with_room -= usize::from(!member.has_room());
         Some(member.id)
     }
@@ -205,24 +245,85 @@ impl Consumers {
         Some(at)
     }
 
-    /// Takes an event back from a consumer; returns `None` if the consumer does not hold it.
+    /// Takes an event back from a consumer that answers for it; returns `None` if the consumer does not hold it.
     pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Instant) -> Option<Token> {
         let at = self.find(id)?;
-        let member = self.members.get_mut(at)?;
-        let had_room = member.has_room();
         let token = match which {
             Which::Delivery(token) => token,
-            Which::Event(event) => *member.by_id.get(&event)?,
+            Which::Event(event) => *self.members.get(at)?.by_id.get(&event)?,
         };
-        let (event, since) = member.holds.remove(&token)?;
-        member.by_id.remove(&event);
-        self.with_room += usize::from(!had_room);
-        if self.measures {
+        let held = self.remove(at, token)?;
+        if self.measures
+            && let Some(member) = self.members.get_mut(at)
+        {
             member.latencies.truncate(LATENCIES_MAX - 1);
-            let latency = now.saturating_duration_since(since);
+            let latency = now.saturating_duration_since(held.since);
             member.latencies.push_front(latency);
         }
         Some(token)
+    }
+
+    fn remove(&mut self, at: usize, token: Token) -> Option<Held> {
+        let member = self.members.get_mut(at)?;
+        let had_room = member.has_room();
+        let held = member.holds.remove(&token)?;
+        member.by_id.remove(&held.event);
+        self.with_room += usize::from(!had_room);
+        Some(held)
+    }
+
+    /// Takes an event back from a consumer that has not answered for it in time. Returns true if the consumer was heard
+    /// since it got the event, so that the delivery has failed.
+    pub(super) fn expire(&mut self, id: ConsumerId, token: Token) -> bool {
+        let Some(at) = self.find(id) else {
+            return true;
+        };
+        let held = self.remove(at, token);
+        let (Some(held), Some(member)) = (held, self.members.get_mut(at)) else {
+            return true;
+        };
+        let heard = held.number <= member.delivered_before_answer;
+        if !heard {
+            member.was_silent(held.number);
+        }
+        heard
+    }
+
+    /// Notes that it is not known whether a delivery to this consumer has failed.
+    pub(super) fn doubt(&mut self, id: ConsumerId, token: Token) {
+        if let Some(at) = self.find(id) {
+            self.members[at].doubted.push(token);
+        }
+    }
+
+    /// Notes that a consumer was heard, whatever it said. Returns the deliveries that were in doubt: they have failed.
+    pub(super) fn heard(&mut self, id: ConsumerId) -> Vec<Token> {
+        let Some(at) = self.find(id) else {
+            return Vec::new();
+        };
+        let member = &mut self.members[at];
+        member.delivered_before_answer = member.delivered;
+        member.round_end = None;
+        member.silent_rounds = 0;
+        std::mem::take(&mut member.doubted)
+    }
+
+    /// Returns a consumer that has answered for nothing that it held, twice in a row.
+    pub(super) fn silent(&self) -> Option<ConsumerId> {
+        let is_silent = |member: &&Member| member.silent_rounds >= SILENT_ROUNDS_MAX;
+        self.members.iter().find(is_silent).map(|member| member.id)
+    }
+
+    /// Sets how long the group waits at least for an answer of this consumer.
+    pub(super) fn set_patience(&mut self, id: ConsumerId, patience: Duration) {
+        if let Some(at) = self.find(id) {
+            self.members[at].patience = patience;
+        }
+    }
+
+    pub(super) fn patience(&self, id: ConsumerId) -> Duration {
+        let member = self.find(id).and_then(|at| self.members.get(at));
+        member.map_or(Duration::ZERO, |member| member.patience)
     }
 
     pub(super) fn knows(&self, id: ConsumerId) -> bool {

@@ -20,6 +20,9 @@ pub struct Counts {
     pub refused: u64,
     /// Number of deliveries that were not answered in time.
     pub timed_out: u64,
+    /// Number of consumers that had to leave because they answered for nothing that they held.
+    #[serde(default)]
+    pub silent: u64,
     /// Number of deliveries to consumers that left without an answer.
     pub left_behind: u64,
     /// Number of events that were stored as parked.
@@ -44,6 +47,7 @@ impl Counts {
         add(&mut self.skipped, now.skipped, before.skipped);
         add(&mut self.refused, now.refused, before.refused);
         add(&mut self.timed_out, now.timed_out, before.timed_out);
+        add(&mut self.silent, now.silent, before.silent);
         add(&mut self.left_behind, now.left_behind, before.left_behind);
         add(&mut self.parked, now.parked, before.parked);
         add(&mut self.replayed, now.replayed, before.replayed);

@@ -3,28 +3,41 @@
 //! A place is a revision or a position. Only open places are kept, so the memory is bounded by the events that the
 //! group holds, however many were finished after the oldest open one.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+
+use crate::history::Mark;
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    open: BTreeSet<u64>,
+    /// The open places, each with the event that was read before it.
+    open: BTreeMap<u64, Option<Mark>>,
     /// Place below which everything was read.
     next: u64,
+    /// The event that was read last.
+    last: Option<Mark>,
 }
 
 impl Lane {
     pub(super) fn new(next: u64) -> Self {
         Self {
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
             next,
+            last: None,
         }
     }
 
-    /// Notes that a place was read whose event is to be handled. Returns false if the place had been read before.
-    pub(super) fn open(&mut self, place: u64) -> bool {
+    /// Notes which event stands before the first place that is read.
+    pub(super) fn begins_after(&mut self, mark: Option<Mark>) {
+        self.last = mark;
+    }
+
+    /// Notes that a place was read whose event is to be handled, and the mark of that event if it is needed. Returns
+    /// false if the place had been read before.
+    pub(super) fn open(&mut self, place: u64, mark: Option<Mark>) -> bool {
         let new = self.skip(place);
         if new {
-            self.open.insert(place);
+            self.open.insert(place, self.last);
+            self.last = mark.or(self.last);
         }
         new
     }
@@ -45,7 +58,19 @@ impl Lane {
 
     /// Returns the place below which everything is finished.
     pub(super) fn low(&self) -> u64 {
-        self.open.first().copied().unwrap_or(self.next)
+        let first = self.open.first_key_value();
+        first.map_or(self.next, |(place, _)| *place)
+    }
+
+    /// Returns the last event before that place that was read.
+    pub(super) fn low_mark(&self) -> Option<Mark> {
+        let first = self.open.first_key_value();
+        first.map_or(self.last, |(_, before)| *before)
+    }
+
+    /// Returns the event that was read last.
+    pub(super) fn last_mark(&self) -> Option<Mark> {
+        self.last
     }
 
     /// Returns the place below which everything was read.
@@ -63,9 +88,9 @@ mod tests {
         let mut lane = Lane::new(5);
         assert_eq!(lane.low(), 5);
         for place in [5, 7, 9] {
-            assert!(lane.open(place));
+            assert!(lane.open(place, None));
         }
-        assert!(!lane.open(7) && !lane.skip(4));
+        assert!(!lane.open(7, None) && !lane.skip(4));
         lane.finish(7);
         assert_eq!((lane.low(), lane.next()), (5, 10));
         lane.finish(5);

@@ -115,9 +115,28 @@ pub(crate) async fn try_join(
     group: &GroupId,
     buffer: u32,
 ) -> Result<Consumer, Error> {
-    let identity = Identity::default();
-    let join = JoinGroup { buffer, identity };
+    let join = JoinGroup {
+        buffer,
+        identity: Identity::default(),
+        patience: Duration::ZERO,
+    };
     within("a consumer joins", groups.join(group, join)).await
+}
+
+/// Joins a consumer for whose answers the group waits at least so long.
+pub(crate) async fn join_patiently(
+    groups: &Groups,
+    group: &GroupId,
+    buffer: u32,
+    patience: Duration,
+) -> Consumer {
+    let join = JoinGroup {
+        buffer,
+        identity: Identity::default(),
+        patience,
+    };
+    let joined = within("a consumer joins", groups.join(group, join)).await;
+    joined.expect("joined")
 }
 
 pub(crate) async fn write(home: &Home, stream: &str, count: usize) {

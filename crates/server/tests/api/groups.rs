@@ -267,6 +267,78 @@ async fn consumers_answer_for_events_or_leave_them_to_others() {
     );
 }
 
+/// Goal: a group goes on where an administrator says, and its consumers are told to join again.
+#[tokio::test]
+async fn a_group_is_moved() {
+    let server = Server::start().await;
+    call(&server, "PUT", GROUP, json!({})).await;
+    server.append("cart-1", &["0", "1", "2", "3", "4"]).await;
+    let (mut raw, number) = consume(&server, &format!("{GROUP}/consume?buffer=10")).await;
+    let held = deliveries(&mut raw, 5).await;
+    let all: Vec<&Value> = held.iter().map(|delivery| &delivery["delivery"]).collect();
+    let ack = json!({"consumer": number, "deliveries": all});
+    call(&server, "POST", &format!("{GROUP}/ack"), ack).await;
+    for (to, checkpoint, first) in [
+        (json!({"at": 3}), json!(2), json!(3)),
+        (json!("start"), json!(null), json!(0)),
+        (json!("surviving"), json!(null), json!(0)),
+    ] {
+        let moved = call(
+            &server,
+            "POST",
+            &format!("{GROUP}/reset"),
+            json!({ "to": to }),
+        )
+        .await;
+        assert_eq!(moved.status, 200, "{}", moved.body);
+        assert_eq!(moved.json()["checkpoint"], checkpoint, "{to}");
+        soon(async { while data(&raw, "error").is_empty() && raw.more().await {} }).await;
+        let told = &data(&raw, "error")[0]["type"];
+        assert_eq!(told, "urn:gesta:problem:group_dropped");
+        let joined = consume(&server, &format!("{GROUP}/consume?buffer=10")).await;
+        raw = joined.0;
+        assert_eq!(
+            deliveries(&mut raw, 1).await[0]["event"]["revision"],
+            first,
+            "{to}"
+        );
+    }
+    let moved = call(
+        &server,
+        "POST",
+        &format!("{GROUP}/reset"),
+        json!({"to": "end"}),
+    )
+    .await;
+    assert_eq!(moved.json()["checkpoint"], 4, "{}", moved.body);
+}
+
+/// What happened: over server-sent events a consumer that had vanished kept its place for ever, because what is written
+/// to it stays in the buffers of the system. Goal: it is told, and leaves.
+#[tokio::test]
+async fn a_consumer_that_answers_nothing_leaves_with_a_problem() {
+    let server = Server::start().await;
+    let settings = json!({"settings": {"message_timeout_ms": 50, "max_retry_count": 0}});
+    call(&server, "PUT", GROUP, settings).await;
+    server.append("cart-1", &["0", "1", "2"]).await;
+    let (mut raw, _) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;
+    soon(async { while data(&raw, "error").is_empty() && raw.more().await {} }).await;
+    let told = data(&raw, "error").remove(0);
+    assert_eq!(told["type"], "urn:gesta:problem:consumer_silent", "{told}");
+    let info = server.get(GROUP).await.json();
+    assert_eq!(
+        (&info["parked"], &info["running"]["counts"]["silent"]),
+        (&json!(0), &json!(1))
+    );
+    assert_eq!(info["running"]["consumers"], json!([]));
+    let metrics = server.get("/metrics").await.body;
+    assert!(
+        metrics.contains("gesta_group_silent_consumers_total 1"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("gesta_groups_halted 0"), "{metrics}");
+}
+
 /// Makes calls with a method, a target and a body, and checks that the problem names the field that is wrong.
 async fn assert_field_is_named(server: &Server, cases: &[(&str, &str, Value, &str)]) {
     for (method, target, body, field) in cases {
@@ -344,6 +416,7 @@ async fn wrong_calls_of_a_group_are_refused_with_the_field() {
     let ack = "/streams/cart-1/groups/mail/ack";
     let nack = "/streams/cart-1/groups/mail/nack";
     let replay = "/streams/cart-1/groups/mail/replay-parked";
+    let reset = "/streams/cart-1/groups/mail/reset";
     let unknown = json!({"consumer": number, "deliveries": [1], "action": "Retry"});
     let long = json!({"consumer": number, "deliveries": [1], "action": "park", "reason": "x".repeat(1_001)});
     let cases = [
@@ -366,6 +439,10 @@ async fn wrong_calls_of_a_group_are_refused_with_the_field() {
         ("POST", nack, long, "reason"),
         ("POST", replay, json!({"stop_at": -1}), "stop_at"),
         ("POST", replay, json!({"stop_at": 0.5}), "stop_at"),
+        ("POST", reset, json!({}), "to"),
+        ("POST", reset, json!({"to": "middle"}), "to"),
+        ("POST", reset, json!({"to": {"at": -1}}), "to.at"),
+        ("POST", reset, json!({"to": {"at": 1}}), "to.at"),
     ];
     assert_field_is_named(&server, &cases).await;
     for target in [

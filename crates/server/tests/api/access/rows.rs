@@ -178,6 +178,12 @@ fn calls_of_groups() -> Vec<Row> {
             "{}",
             OPERATORS,
         ),
+        (
+            "POST",
+            "/streams/open-1/groups/g/reset",
+            r#"{"to":"start"}"#,
+            OPERATORS,
+        ),
         ("POST", "/groups/restart", "{}", OPERATORS),
         (
             "PUT",
