@@ -10,7 +10,6 @@ use gesta_core::{Appended, EventData, Revision, StreamId, limits};
 use prost_types::Any;
 use uuid::Uuid;
 
-use crate::Result;
 use crate::expected::Expected;
 use crate::ids::{self, UuidForm};
 use crate::messages::rpc::Status;
@@ -21,6 +20,7 @@ use crate::messages::streams::batch_append_resp::{Result as Outcome, Success, su
 use crate::messages::streams::{BatchAppendReq, BatchAppendResp};
 use crate::proposed::{self, Proposed};
 use crate::refusal::{Code, Refusal, detail};
+use crate::{Positions, Result};
 
 /// Most batches of a call whose last chunk is still to come.
 const BATCHES_MAX: usize = 1_000;
@@ -282,7 +282,8 @@ impl Asked {
     #[must_use]
     pub fn stored(&self, appended: &Appended) -> BatchAppendResp {
         let last = appended.streams.last();
-        let position = last.map_or(appended.position, |stream| stream.position).0;
+        let position = last.map_or(appended.position, |stream| stream.position);
+        let position = Positions::from(appended.checkpoint.incarnation).shown(position);
         self.answer(Outcome::Success(Success {
             current_revision_option: last.map(|stream| {
                 success::CurrentRevisionOption::CurrentRevision(stream.last_revision.0)

@@ -7,6 +7,7 @@ use bytes::{BufMut, BytesMut};
 use gesta_core::{ContentType, RecordedEvent};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
+use crate::Positions;
 use crate::frame;
 use crate::ids::{UuidForm, halves};
 
@@ -24,19 +25,23 @@ pub struct Shown<'a> {
     pub link: Option<&'a RecordedEvent>,
     /// How many earlier deliveries of the event failed, if a group delivers it.
     pub retries: Option<u32>,
+    /// Positions of the history in which the event was read.
+    pub positions: Positions,
 }
 
 impl Shown<'_> {
     /// Returns the position of the event that was read: of the link if there is one.
     fn position(&self) -> Option<u64> {
-        self.link.or(self.event).map(|event| event.position.0)
+        let event = self.link.or(self.event)?;
+        Some(self.positions.shown(event.position))
     }
 }
 
 /// Appends the answer of a read, or of a group, that holds one event, in its frame.
 pub fn write(out: &mut BytesMut, shown: Shown<'_>, form: UuidForm) {
-    let event = shown.event.map(|event| Body::of(event, form));
-    let link = shown.link.map(|event| Body::of(event, form));
+    let at = |event: &RecordedEvent| shown.positions.shown(event.position);
+    let event = shown.event.map(|event| Body::of(event, at(event), form));
+    let link = shown.link.map(|event| Body::of(event, at(event), form));
     let position = shown.position();
     let content = event.as_ref().map_or(0, |body| nested_len(1, body.len))
         + link.as_ref().map_or(0, |body| nested_len(2, body.len))
@@ -63,6 +68,8 @@ pub fn write(out: &mut BytesMut, shown: Shown<'_>, form: UuidForm) {
 /// One event, with the lengths of its parts.
 struct Body<'a> {
     event: &'a RecordedEvent,
+    /// Position of the event as the client sees it.
+    position: u64,
     form: UuidForm,
     /// Time of the event as text, in tenths of a microsecond.
     created: String,
@@ -71,7 +78,7 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn of(event: &'a RecordedEvent, form: UuidForm) -> Self {
+    fn of(event: &'a RecordedEvent, position: u64, form: UuidForm) -> Self {
         let created = (event
             .created
             .as_micros()
@@ -83,6 +90,7 @@ impl<'a> Body<'a> {
         };
         let mut body = Self {
             event,
+            position,
             form,
             created,
             id_len,
@@ -91,8 +99,8 @@ impl<'a> Body<'a> {
         body.len = nested_len(1, id_len)
             + nested_len(2, nested_len(3, event.stream.as_str().len()))
             + unless_zero(3, event.revision.0)
-            + unless_zero(4, event.position.0)
-            + unless_zero(5, event.position.0)
+            + unless_zero(4, position)
+            + unless_zero(5, position)
             + body
                 .entries()
                 .map(|(key, value)| nested_len(6, entry_len(key, value)))
@@ -124,8 +132,8 @@ impl<'a> Body<'a> {
         bytes(out, 3, name.as_bytes());
         for (field, value) in [
             (3, event.revision.0),
-            (4, event.position.0),
-            (5, event.position.0),
+            (4, self.position),
+            (5, self.position),
         ] {
             if value != 0 {
                 number(out, field, value);
@@ -276,7 +284,7 @@ pub(crate) mod tests {
                 ..event("added")
             };
             let mut out = BytesMut::new();
-            let shown = Shown { event: Some(&event), link: linked.then_some(&link), retries: None };
+            let shown = Shown { event: Some(&event), link: linked.then_some(&link), retries: None, positions: Positions::default() };
             write(&mut out, shown, form);
             let Some(Content::Event(read)) = read(&out).content else { panic!("an event") };
             let at = if linked { link.position.0 } else { position };
@@ -306,6 +314,7 @@ pub(crate) mod tests {
             event: None,
             link: Some(&link),
             retries: Some(7),
+            positions: Positions::default(),
         };
         write(&mut out, shown, UuidForm::Text);
         let delivered = groups::ReadResp::decode(&out[5..]).expect("the same message of groups");

@@ -18,6 +18,7 @@ pub mod filter;
 pub mod frame;
 pub mod ids;
 mod instead;
+pub mod positions;
 pub mod proposed;
 pub mod refusal;
 pub mod request;
@@ -29,6 +30,7 @@ pub mod v2;
 mod generated;
 
 pub use expected::Expected;
+pub use positions::Positions;
 pub use refusal::{Code, Refusal};
 pub use request::Request;
 

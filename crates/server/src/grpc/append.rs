@@ -7,7 +7,7 @@ use gesta_grpc::messages::streams::append_resp::success::{CurrentRevisionOption,
 use gesta_grpc::messages::streams::append_resp::{Position, Result as Outcome, Success};
 use gesta_grpc::messages::streams::{AppendReq, AppendResp};
 use gesta_grpc::proposed::{self, Proposed};
-use gesta_grpc::{Expected, Refusal, ids};
+use gesta_grpc::{Expected, Positions, Refusal, ids};
 
 use super::Result;
 use super::call::{GrpcCall, in_read_time};
@@ -81,7 +81,8 @@ async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>
 
 fn stored(appended: &Appended) -> Outcome {
     let last = appended.streams.last();
-    let position = last.map_or(appended.position, |stream| stream.position).0;
+    let position = last.map_or(appended.position, |stream| stream.position);
+    let position = Positions::from(appended.checkpoint.incarnation).shown(position);
     Outcome::Success(Success {
         current_revision_option: last
             .map(|stream| CurrentRevisionOption::CurrentRevision(stream.last_revision.0)),

@@ -6,7 +6,7 @@ use gesta_grpc::messages::streams::delete_req::Options;
 use gesta_grpc::messages::streams::delete_resp::{Position as At, PositionOption};
 use gesta_grpc::messages::streams::{DeleteReq, DeleteResp, TombstoneReq};
 use gesta_grpc::v2::StreamState;
-use gesta_grpc::{Expected, Refusal, ids};
+use gesta_grpc::{Expected, Positions, Refusal, ids};
 
 use super::Result;
 use super::call::GrpcCall;
@@ -31,6 +31,7 @@ async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> 
     };
     let stream = ids::stream(options.stream_identifier.as_ref())?;
     let expected = Expected::of_delete(options.expected_stream_revision)?;
+    let positions = Positions::from(on.state.store.incarnation().await?);
     let position = match expected.revision() {
         Some(revision) => match attempt(on, &stream, revision, kind).await? {
             DeleteAttempt::Deleted(position) => position,
@@ -41,8 +42,8 @@ async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> 
     };
     Ok(Reply::message(&DeleteResp {
         position_option: Some(PositionOption::Position(At {
-            commit_position: position.0,
-            prepare_position: position.0,
+            commit_position: positions.shown(position),
+            prepare_position: positions.shown(position),
         })),
     }))
 }

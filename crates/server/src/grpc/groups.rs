@@ -18,7 +18,7 @@ use gesta_grpc::messages::groups::{
     replay_parked_req,
 };
 use gesta_grpc::messages::shared::Empty;
-use gesta_grpc::{Code, Refusal};
+use gesta_grpc::{Code, Positions, Refusal};
 
 use super::Result;
 use super::call::GrpcCall;
@@ -59,6 +59,11 @@ async fn may_manage(call: &GrpcCall, source: &Source) -> Result<()> {
     may_read(call, source).await
 }
 
+/// Returns the positions of the present history, as clients see them.
+async fn positions(call: &GrpcCall) -> Result<Positions> {
+    Ok(call.state.store.incarnation().await?.into())
+}
+
 /// Writes to the log that the caller has changed a group, or what its consumers get.
 fn changed(call: &GrpcCall, group: &GroupId) {
     let (admitted, state) = (&call.admitted, &call.state);
@@ -78,7 +83,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         group,
         settings,
         pattern,
-    } = wanted(request.options)?;
+    } = wanted(request.options, positions(call).await?)?;
     may_manage(call, group.source()).await?;
     let create = Create {
         group: group.clone(),
@@ -100,7 +105,7 @@ pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let Wanted {
         group, settings, ..
-    } = wanted(request.options)?;
+    } = wanted(request.options, positions(call).await?)?;
     may_manage(call, group.source()).await?;
     let updated = call.state.groups.update(&group, settings);
     updated
@@ -148,7 +153,7 @@ pub(crate) async fn get_info(call: &mut GrpcCall) -> Result<Reply> {
         .await
         .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&GetInfoResp {
-        subscription_info: Some(told::info(&info)),
+        subscription_info: Some(told::info(&info, positions(call).await?)),
     }))
 }
 
@@ -180,6 +185,7 @@ pub(crate) async fn list(call: &mut GrpcCall) -> Result<Reply> {
             .trailer("group-name", "");
         return Err(refusal);
     }
+    let positions = positions(call).await?;
     let mut subscriptions = Vec::with_capacity(names.len());
     for group in names {
         let groups = &call.state.groups;
@@ -189,7 +195,7 @@ pub(crate) async fn list(call: &mut GrpcCall) -> Result<Reply> {
             info => info,
         };
         match info {
-            Ok(info) => subscriptions.push(told::info(&info)),
+            Ok(info) => subscriptions.push(told::info(&info, positions)),
             // It was deleted meanwhile.
             Err(Error::NotFound(_)) => {}
             Err(error) => return Err(refused(&call.state, error)),

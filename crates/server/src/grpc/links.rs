@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use gesta_core::{Error, EventStore, LinkTarget, Resolved, SharedEvent};
 use gesta_grpc::event::{self, Shown};
 use gesta_grpc::ids::UuidForm;
-use gesta_grpc::stored;
+use gesta_grpc::{Positions, stored};
 
 use super::Result;
 use crate::deliveries;
@@ -17,6 +17,9 @@ use crate::deliveries;
 pub(crate) struct View {
     pub(crate) form: UuidForm,
     pub(crate) resolve_links: bool,
+    /// Positions of the history in which the events are read, or of an earlier one: those are refused once they come
+    /// back.
+    pub(crate) positions: Positions,
 }
 
 impl View {
@@ -60,19 +63,26 @@ impl View {
             event: shown,
             link,
             retries: None,
+            positions: self.positions,
         };
         event::write(out, shown, self.form);
     }
 }
 
 /// Appends an event that a group delivers.
-pub(crate) fn write_delivery(out: &mut BytesMut, delivery: &deliveries::Shown, form: UuidForm) {
+pub(crate) fn write_delivery(
+    out: &mut BytesMut,
+    delivery: &deliveries::Shown,
+    form: UuidForm,
+    positions: Positions,
+) {
     let event = stored::translated(&delivery.resolved.event);
     let link = delivery.resolved.link.as_deref().map(stored::translated);
     let shown = Shown {
         event: Some(&*event),
         link: link.as_deref(),
         retries: Some(delivery.retries),
+        positions,
     };
     event::write(out, shown, form);
 }

@@ -20,7 +20,7 @@ use gesta_grpc::messages::streams::read_req::options::{
 };
 use gesta_grpc::messages::streams::read_resp::{Content, StreamNotFound};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp};
-use gesta_grpc::{Code, Refusal, stored};
+use gesta_grpc::{Code, Positions, Refusal, stored};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::GrpcCall;
@@ -40,7 +40,7 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
     let Some(options) = request.options else {
         return Err(Refusal::invalid("the options must be given"));
     };
-    let view = view(&options)?;
+    let view = view(call, &options).await?;
     let direction = match ReadDirection::try_from(options.read_direction) {
         Ok(ReadDirection::Forwards) => Direction::Forwards,
         Ok(ReadDirection::Backwards) => Direction::Backwards,
@@ -84,7 +84,7 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
     }
 }
 
-fn view(options: &Options) -> Result<View> {
+async fn view(call: &GrpcCall, options: &Options) -> Result<View> {
     let form = match options.uuid_option.and_then(|option| option.content) {
         Some(Form::Structured(_)) => UuidForm::Structured,
         Some(Form::String(_)) => UuidForm::Text,
@@ -93,6 +93,7 @@ fn view(options: &Options) -> Result<View> {
     Ok(View {
         form,
         resolve_links: options.resolve_links,
+        positions: call.state.store.incarnation().await?.into(),
     })
 }
 
@@ -176,7 +177,7 @@ async fn of_all(
     let from = if is_newest_alone {
         AllFrom::End
     } else {
-        begin(&Order::of(call).await?, option)
+        begin(&Order::of(call).await?, option)?
     };
     let reader = PageReader::All(ReadAll {
         from,
@@ -190,17 +191,18 @@ async fn of_all(
 }
 
 /// Returns where a read of all events begins.
-fn begin(order: &Order, option: AllOption) -> AllFrom {
-    match option {
+fn begin(order: &Order, option: AllOption) -> Result<AllFrom> {
+    Ok(match option {
         AllOption::Start(_) => AllFrom::Start,
         AllOption::End(_) => AllFrom::End,
+        AllOption::Position(at) if at.commit_position > Position::MAX.0 => AllFrom::End,
         // The event at a position is read forwards, and not backwards.
-        AllOption::Position(at) => match at.commit_position.checked_sub(1) {
+        AllOption::Position(at) => match order.read(at.commit_position)?.0.checked_sub(1) {
             None => AllFrom::Start,
             Some(before) if before >= order.head.0 => AllFrom::End,
             Some(before) => AllFrom::Checkpoint(order.checkpoint(Position(before))),
         },
-    }
+    })
 }
 
 pub(crate) fn all_option(options: AllOptions) -> Result<AllOption> {
@@ -231,6 +233,11 @@ impl Order {
                 ),
             )),
         }
+    }
+
+    /// Returns the position for which a client has seen this number.
+    pub(crate) fn read(&self, shown: u64) -> Result<Position> {
+        Positions::from(self.incarnation).read(shown)
     }
 
     /// Returns the checkpoint after this position.

@@ -18,7 +18,7 @@ use gesta_grpc::messages::streams::read_req::options::{AllOptions, StreamOptions
 use gesta_grpc::messages::streams::read_resp::{
     CaughtUp, Checkpoint as Passed, Content, Position as At, SubscriptionConfirmation,
 };
-use gesta_grpc::{Refusal, frame, ids, stored};
+use gesta_grpc::{Positions, Refusal, frame, ids, stored};
 use prost_types::Timestamp;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -72,8 +72,9 @@ pub(crate) async fn to_all(
     let from = match all_option(options)? {
         AllOption::Start(_) => SubscribeFrom::Start,
         AllOption::End(_) => SubscribeFrom::End,
+        AllOption::Position(at) if at.commit_position > Position::MAX.0 => SubscribeFrom::End,
         AllOption::Position(at) => {
-            after = Position(at.commit_position);
+            after = order.read(at.commit_position)?;
             if after > order.head {
                 // Nothing is delivered until there is something beyond.
                 SubscribeFrom::Checkpoint(order.checkpoint(order.head))
@@ -97,7 +98,9 @@ pub(crate) async fn to_all(
     begin(call, request, pace, After::Position(after), view)
 }
 
-/// The events that the client has seen already. They are not delivered, even if the store has not come so far yet.
+/// The events that the client says that it has seen. They may be beyond the end of the stream, or of all events. If one
+/// of them is stored only now, the client has seen another one there, of a history that the store does not have any
+/// more: it is told, and nothing is passed over.
 #[derive(Clone, Copy)]
 enum After {
     Nothing,
@@ -108,11 +111,19 @@ enum After {
 }
 
 impl After {
-    fn has_seen(self, event: &RecordedEvent) -> bool {
-        match self {
-            After::Nothing => false,
-            After::Revision(revision) => event.revision <= revision,
-            After::Position(position) => event.position <= position,
+    /// Refuses to go on with an event that the client says that it has seen.
+    fn check(self, event: &RecordedEvent) -> Result<()> {
+        let (seen, place) = match self {
+            After::Nothing => return Ok(()),
+            After::Revision(after) => (
+                event.revision <= after,
+                format!("revision {after} of stream {}", event.stream),
+            ),
+            After::Position(after) => (event.position <= after, format!("position {after}")),
+        };
+        match seen {
+            true => Err(Refusal::of_earlier_history(&place)),
+            false => Ok(()),
         }
     }
 }
@@ -255,9 +266,8 @@ impl Live {
     async fn take(&mut self, message: SubscriptionMessage) -> Result<()> {
         match message {
             SubscriptionMessage::Event { event, checkpoint } => {
-                if self.after.has_seen(&event) {
-                    return Ok(());
-                }
+                self.after.check(&event)?;
+                self.view.positions = checkpoint.incarnation.into();
                 let is_of_all = matches!(checkpoint.place, Place::Logs(_));
                 if !is_of_all && stored::is_tombstone(&event) {
                     // The metadata of a stream end with the stream.
@@ -265,7 +275,10 @@ impl Live {
                 }
                 let passes = match &mut self.pace {
                     None => !(is_of_all && is_hidden(&event)),
-                    Some(pace) => pace.looked_at(&event, &mut self.out)?,
+                    Some(pace) => {
+                        pace.positions = checkpoint.incarnation.into();
+                        pace.looked_at(&event, &mut self.out)?
+                    }
                 };
                 if passes {
                     let store = &*self.store;
@@ -276,12 +289,12 @@ impl Live {
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
                 if let Some(pace) = &mut self.pace {
-                    pace.passed(position_of(&checkpoint), &mut self.out);
+                    pace.passed(&checkpoint, &mut self.out);
                 }
             }
             SubscriptionMessage::CaughtUp(checkpoint) => {
                 if let Some(pace) = &mut self.pace {
-                    pace.passed(position_of(&checkpoint), &mut self.out);
+                    pace.passed(&checkpoint, &mut self.out);
                 }
                 put(&mut self.out, caught_up(&checkpoint, self.after));
             }
@@ -335,10 +348,11 @@ fn caught_up(checkpoint: &Checkpoint, after: After) -> Content {
             (revision, None)
         }
         Place::Logs(_) => {
-            let Position(at) = match after {
+            let at = match after {
                 After::Position(after) => position_of(checkpoint).max(after),
                 _ => position_of(checkpoint),
             };
+            let at = Positions::from(checkpoint.incarnation).shown(at);
             let position = (at > 0).then_some(At {
                 commit_position: at,
                 prepare_position: at,
@@ -372,6 +386,8 @@ struct Pace {
     /// Position of the last event that was read, and the position of which the client was told last.
     looked_at: Position,
     told: Position,
+    /// Positions of the history that is read.
+    positions: Positions,
 }
 
 impl Pace {
@@ -382,6 +398,7 @@ impl Pace {
             since: 0,
             looked_at: after,
             told: after,
+            positions: Positions::default(),
         }
     }
 
@@ -410,8 +427,9 @@ impl Pace {
     }
 
     /// Notes that everything up to this position was read, and writes a checkpoint.
-    fn passed(&mut self, position: Position, out: &mut BytesMut) {
-        self.looked_at = self.looked_at.max(position);
+    fn passed(&mut self, checkpoint: &Checkpoint, out: &mut BytesMut) {
+        self.positions = checkpoint.incarnation.into();
+        self.looked_at = self.looked_at.max(position_of(checkpoint));
         self.tell(out);
     }
 
@@ -421,7 +439,7 @@ impl Pace {
             return;
         }
         self.told = self.looked_at;
-        let Position(at) = self.told;
+        let at = self.positions.shown(self.told);
         put(
             out,
             Content::Checkpoint(Passed {

@@ -13,7 +13,7 @@ use gesta_grpc::messages::v2::{
     AppendSessionResponse, ConsistencyCheck, StreamRevision,
 };
 use gesta_grpc::v2::{self, StreamState, Target, Violation};
-use gesta_grpc::{Code, Expected, Refusal, proposed};
+use gesta_grpc::{Code, Expected, Positions, Refusal, proposed};
 
 use super::Result;
 use super::call::{GrpcCall, in_read_time};
@@ -39,8 +39,13 @@ pub(crate) async fn append_session(call: &mut GrpcCall) -> Result<Reply> {
     });
     Ok(Reply::message(&AppendSessionResponse {
         output: output.collect(),
-        position: signed(appended.position.0),
+        position: shown(&appended),
     }))
+}
+
+/// Returns the position of what was stored, as clients see it.
+fn shown(appended: &Appended) -> i64 {
+    signed(Positions::from(appended.checkpoint.incarnation).shown(appended.position))
 }
 
 /// Reads all messages of a session.
@@ -220,7 +225,7 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     });
     Ok(Reply::message(&AppendRecordsResponse {
         revisions: revisions.collect(),
-        position: signed(appended.position.0),
+        position: shown(&appended),
     }))
 }
 

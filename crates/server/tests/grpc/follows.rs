@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, DeleteKind, DeleteStream, EventData, EventStore, EventStoreExt, EventType,
-    ExpectedRevision, ReadAll, SetStreamMetadata, StreamId, StreamMetadata,
+    ExpectedRevision, Position, ReadAll, SetStreamMetadata, StreamId, StreamMetadata, Timestamp,
 };
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::ReadResp;
@@ -170,9 +170,11 @@ fn prefix(text: &str) -> Expression {
 }
 
 /// What happened: a subscription that began after a revision that the stream did not have was refused as an invalid
-/// argument, where these clients wait. Goal: it waits, and delivers the events after that revision.
+/// argument, where these clients wait; and later it passed over what was stored up to that revision, without a word. A
+/// client that has seen such a revision has seen it before the store lost events. Goal: it waits, and is told once an
+/// event is stored that it says that it has seen.
 #[tokio::test]
-async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
+async fn a_subscription_may_begin_beyond_the_end_of_its_stream_and_passes_over_nothing() {
     let world = World::new().await;
     world.append("cart-1", 2).await;
     world.append("gone-1", 2).await;
@@ -191,8 +193,10 @@ async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
         assert!(events.is_empty(), "{followed}: {events:?}");
         assert_eq!(caught_up.stream_revision, told, "{followed}");
         world.append(stream, 6).await;
-        let first = seen(Some(content(&mut open).await));
-        assert_eq!(first.2, 5, "{followed}: {first:?}");
+        let ended = open.end().await;
+        assert_eq!(ended.code, 3, "{followed}: {}", ended.message());
+        let place = format!("revision 4 of stream {followed} is of an earlier history");
+        assert!(ended.message().contains(&place), "{}", ended.message());
     }
     // The largest number is no revision, but the end; the one before it is a place that no stream reaches.
     let options = of_stream(
@@ -202,6 +206,102 @@ async fn a_subscription_may_begin_beyond_the_end_of_its_stream() {
     );
     let mut open = world.follow(options).await;
     assert!(to_caught_up(&mut open).await.0.is_empty());
+}
+
+fn at_position(options: Options, commit_position: u64) -> Options {
+    Options {
+        stream_option: Some(StreamOption::All(AllOptions {
+            all_option: Some(all_options::AllOption::Position(
+                gesta_grpc::messages::streams::read_req::options::Position {
+                    commit_position,
+                    prepare_position: commit_position,
+                },
+            )),
+        })),
+        ..options
+    }
+}
+
+/// Returns the positions of the events that a read of all events shows.
+async fn positions(world: &World, options: Options) -> Vec<u64> {
+    let found = world.client.call(READ, &reading(options)).await;
+    let contents = found.read::<ReadResp>().into_iter();
+    let position = |found: ReadResp| match found.content {
+        Some(Content::Event(event)) => {
+            let event = event.event.expect("an event");
+            assert_eq!(event.commit_position, event.prepare_position);
+            event.commit_position
+        }
+        other => panic!("{other:?}"),
+    };
+    contents.map(position).collect()
+}
+
+/// What happened: a client that went on from a position of before the store was restored passed over what stands there
+/// now, without a word. Goal: its position is refused, and those of the present history lead to their events.
+#[tokio::test]
+async fn positions_of_an_earlier_history_are_refused() {
+    let first = World::new().await;
+    first.append("cart-1", 5).await;
+    let all = of_all(read_of("x"), None);
+    let old = positions(&first, all.clone()).await;
+    assert_eq!(old, [1, 2, 3, 4, 5]);
+
+    // The store was put back from a copy, and has grown past the position since.
+    let before = first.store.incarnation().await.expect("known");
+    let incarnation = before.after(Position(5), Timestamp(1_800_000_000_000_000));
+    let config = gesta_memory::Config {
+        incarnation,
+        ..gesta_memory::Config::default()
+    };
+    let store = Arc::new(MemoryStore::with_config(config));
+    let client = Client::with(Config::default(), store.clone()).await;
+    let second = World { client, store };
+    second.append("cart-1", 9).await;
+    let new = positions(&second, all).await;
+    let from = incarnation.positions_from();
+    assert_eq!(new, (1..=9).map(|at| from + at).collect::<Vec<_>>());
+    assert!(old.iter().all(|old| *old < new[0]));
+
+    for options in [read_of("x"), following("x")] {
+        let asked = reading(at_position(options, old[2]));
+        let refused = second.client.call(READ, &asked).await;
+        assert_eq!(refused.code, 3);
+        let text = "position 3 is of an earlier history of the store";
+        assert!(refused.message().contains(text), "{}", refused.message());
+    }
+    assert_eq!(
+        positions(&second, at_position(read_of("x"), new[2])).await,
+        new[2..]
+    );
+    assert_eq!(positions(&second, at_position(read_of("x"), 0)).await, new);
+    let mut open = second.follow(at_position(following("x"), new[6])).await;
+    let (events, _, caught_up) = to_caught_up(&mut open).await;
+    assert_eq!(
+        events.iter().map(|event| event.2).collect::<Vec<_>>(),
+        [7, 8]
+    );
+    let end = caught_up.position.expect("a position").commit_position;
+    assert_eq!(end, new[8]);
+    // The greatest number is the end.
+    for end in [u64::MAX, u64::MAX / 2 + 1] {
+        let mut open = second.follow(at_position(following("x"), end)).await;
+        assert_eq!(to_caught_up(&mut open).await.0, []);
+        second.append("cart-1", 1).await;
+        seen(Some(content(&mut open).await));
+    }
+    // A position that was handed out by nobody yet: what is stored up to it is not passed over.
+    let mut open = second
+        .follow(at_position(following("x"), new[8] + 100))
+        .await;
+    assert_eq!(to_caught_up(&mut open).await.0, []);
+    second.append("cart-1", 1).await;
+    let ended = open.end().await;
+    assert!(
+        ended.message().contains("is of an earlier history"),
+        "{}",
+        ended.message()
+    );
 }
 
 /// Filters compared the events as they are stored, and clients are shown others: no filter found a tombstone. Goal:

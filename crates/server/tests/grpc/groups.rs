@@ -14,6 +14,7 @@ use gesta_grpc::messages::groups::create_req::all_options::{
     AllOption, FilterOption, FilterOptions,
 };
 use gesta_grpc::messages::groups::create_req::options::StreamOption;
+use gesta_grpc::messages::groups::create_req::settings::MessageTimeout;
 use gesta_grpc::messages::groups::create_req::stream_options::RevisionOption;
 use gesta_grpc::messages::groups::create_req::{
     AllOptions, Options, Position, Settings, StreamOptions,
@@ -169,6 +170,108 @@ async fn what_a_group_cannot_be_is_a_failure_of_the_group() {
     }
 }
 
+/// Returns what the server tells about the group `mail` of the stream `cart-1`.
+async fn info_of(client: &Client, group: &str) -> gesta_grpc::messages::groups::SubscriptionInfo {
+    let asked = GetInfoReq {
+        options: Some(get_info_req::Options {
+            group_name: group.to_owned(),
+            stream_option: Some(get_info_req::options::StreamOption::StreamIdentifier(
+                identifier("cart-1"),
+            )),
+        }),
+    };
+    let ended = client.call(&format!("{GROUPS}/GetInfo"), &[asked]).await;
+    let info = ended.read::<GetInfoResp>().remove(0).subscription_info;
+    info.expect("a group")
+}
+
+/// What happened: clients that write where a group begins only into the field that it was once written in could make no
+/// group from the end, and none with their defaults. Goal: that field counts where no other says it, and its special
+/// numbers mean what they always meant.
+#[tokio::test]
+async fn fields_and_numbers_of_older_clients_mean_what_they_meant() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 5)).await;
+    let old = |revision| Settings {
+        revision,
+        ..settings()
+    };
+    let without = |options: Options, is_in_group: bool| Options {
+        stream_option: is_in_group.then(|| {
+            StreamOption::Stream(StreamOptions {
+                stream_identifier: Some(identifier("cart-1")),
+                revision_option: None,
+            })
+        }),
+        stream_identifier: (!is_in_group).then(|| identifier("cart-1")),
+        ..options
+    };
+    let at = |revision| Options {
+        stream_option: Some(StreamOption::Stream(StreamOptions {
+            stream_identifier: Some(identifier("cart-1")),
+            revision_option: Some(RevisionOption::Revision(revision)),
+        })),
+        ..of_stream(settings())
+    };
+    let cases = [
+        (without(of_stream(old(0)), true), "0"),
+        (without(of_stream(old(u64::MAX)), true), "-1"),
+        (without(of_stream(old(1)), true), "1"),
+        (without(of_stream(old(0)), false), "0"),
+        (without(of_stream(old(u64::MAX)), false), "-1"),
+        (at(u64::MAX), "-1"),
+        (at(0), "0"),
+        // Where it is said twice, the newer field counts.
+        (of_stream(old(u64::MAX)), "0"),
+    ];
+    for (number, (options, told)) in cases.into_iter().enumerate() {
+        let name = format!("group-{number}");
+        for method in ["Create", "Update"] {
+            let asked = Options {
+                group_name: name.clone(),
+                ..options.clone()
+            };
+            let path = format!("{GROUPS}/{method}");
+            let done = client.call_bytes(&path, &[], create(asked)).await;
+            assert_eq!(done.code, 0, "{method} {number}: {}", done.message());
+            assert_eq!(info_of(&client, &name).await.start_from, told, "{number}");
+        }
+    }
+    // A greatest count below the least one, and the longest time that older clients can say.
+    let odd = Settings {
+        min_checkpoint_count: 10,
+        max_checkpoint_count: 1,
+        message_timeout: Some(MessageTimeout::MessageTimeoutTicks(i64::MAX)),
+        ..settings()
+    };
+    let path = format!("{GROUPS}/Create");
+    let made = client.call_bytes(&path, &[], create(of_stream(odd))).await;
+    assert_eq!(made.code, 0, "{}", made.message());
+    let info = info_of(&client, "mail").await;
+    assert_eq!(
+        (info.min_check_point_count, info.max_check_point_count),
+        (10, 10)
+    );
+    assert_eq!(info.message_timeout_milliseconds, i32::MAX);
+    // The end of all events has such a number too.
+    let end = AllOption::Position(Position {
+        commit_position: u64::MAX,
+        prepare_position: u64::MAX,
+    });
+    let made = client
+        .call_bytes(&path, &[], create(of_all(end, None)))
+        .await;
+    assert_eq!(made.code, 0, "{}", made.message());
+    // Who consumes is told: the address at least, where nobody says who they are.
+    let source = read_req::options::StreamOption::StreamIdentifier(identifier("cart-1"));
+    let _open = consume(&client, source).await;
+    let consumer = info_of(&client, "mail").await.connections.remove(0);
+    assert_eq!(
+        (consumer.from.as_str(), consumer.username.as_str()),
+        ("127.0.0.1", "anonymous")
+    );
+}
+
 /// Makes a consumer of the group `mail`, and waits until it is told that it has joined.
 async fn consume(client: &Client, source: read_req::options::StreamOption) -> Open {
     let mut open = client.open(&format!("{GROUPS}/Read"), &[]).await;
@@ -210,21 +313,9 @@ async fn times_are_told_by_the_names_that_clients_know() {
         ..read_req::Ack::default()
     });
     open.send(&ReadReq { content: Some(ack) }).await;
-    let asked = GetInfoReq {
-        options: Some(get_info_req::Options {
-            group_name: "mail".to_owned(),
-            stream_option: Some(get_info_req::options::StreamOption::StreamIdentifier(
-                identifier("cart-1"),
-            )),
-        }),
-    };
     let told = soon(async {
         loop {
-            let ended = client
-                .call(&format!("{GROUPS}/GetInfo"), std::slice::from_ref(&asked))
-                .await;
-            let info = ended.read::<GetInfoResp>().remove(0).subscription_info;
-            let consumer = info.expect("a group").connections.remove(0);
+            let consumer = info_of(&client, "mail").await.connections.remove(0);
             if !consumer.observed_measurements.is_empty() {
                 return consumer.observed_measurements;
             }

@@ -1,6 +1,7 @@
 //! Reads messages about groups as requests of `gesta_groups`.
 
-use gesta_groups::{GroupId, Settings, Source, Start, Strategy};
+use gesta_core::Position;
+use gesta_groups::{GroupId, NUMBER_MAX, Settings, Source, Start, Strategy};
 use gesta_grpc::messages::groups::create_req::all_options::filter_options::{
     Filter as Subject, Window,
 };
@@ -14,14 +15,14 @@ use gesta_grpc::messages::groups::create_req::{
     AllOptions, ConsumerStrategy, Options, Settings as Asked, StreamOptions,
 };
 use gesta_grpc::messages::shared::StreamIdentifier;
-use gesta_grpc::{Refusal, filter, ids};
+use gesta_grpc::{Positions, Refusal, filter, ids};
 use gesta_pattern::{Of, PatternText};
 
 use super::super::Result;
 use super::told;
 
 /// Number of ticks of the protocol, a tenth of a microsecond each, in a millisecond.
-const TICKS_PER_MILLISECOND: i64 = 10_000;
+const TICKS_PER_MILLISECOND: u64 = 10_000;
 
 /// A group that is to be created or changed.
 pub(super) struct Wanted {
@@ -31,7 +32,7 @@ pub(super) struct Wanted {
 }
 
 /// Reads which group is to be created or changed, and its settings.
-pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
+pub(super) fn wanted(options: Option<Options>, positions: Positions) -> Result<Wanted> {
     let options = options.ok_or_else(|| Refusal::invalid("the options must be given"))?;
     let source = match &options.stream_option {
         Some(StreamOption::Stream(of)) => {
@@ -42,7 +43,7 @@ pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
         None => Source::Stream(ids::stream(options.stream_identifier.as_ref())?),
     };
     let group = GroupId::new(source, &options.group_name)?;
-    match to_be(options) {
+    match to_be(options, positions) {
         Ok((settings, pattern)) => Ok(Wanted {
             group,
             settings,
@@ -53,15 +54,15 @@ pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
 }
 
 /// Reads the settings and the pattern of a group.
-fn to_be(options: Options) -> Result<(Settings, Option<PatternText>)> {
+fn to_be(options: Options, positions: Positions) -> Result<(Settings, Option<PatternText>)> {
     let asked = options
         .settings
         .ok_or_else(|| Refusal::invalid("the settings must be given"))?;
     let (start, pattern) = match options.stream_option {
-        Some(StreamOption::Stream(stream)) => (of_stream(&stream)?, None),
-        Some(StreamOption::All(all)) => of_all(all)?,
+        Some(StreamOption::Stream(stream)) => (of_stream(&stream, asked.revision), None),
+        Some(StreamOption::All(all)) => of_all(all, positions)?,
         // Older clients name the first revision elsewhere.
-        None => (Start::At(asked.revision), None),
+        None => (at_revision(asked.revision), None),
     };
     Ok((settings(&asked, start)?, pattern))
 }
@@ -70,20 +71,39 @@ fn no_start() -> Refusal {
     Refusal::invalid("where to begin must be given")
 }
 
-fn of_stream(options: &StreamOptions) -> Result<Start> {
+/// Returns where a group on a stream begins. `old` is the number in the field that this was once written in: some
+/// clients still write it there alone.
+fn of_stream(options: &StreamOptions, old: u64) -> Start {
     match options.revision_option {
-        Some(RevisionOption::Start(_)) => Ok(Start::Start),
-        Some(RevisionOption::End(_)) => Ok(Start::End),
-        Some(RevisionOption::Revision(revision)) => Ok(Start::At(revision)),
-        None => Err(no_start()),
+        Some(RevisionOption::Start(_)) => Start::Start,
+        Some(RevisionOption::End(_)) => Start::End,
+        Some(RevisionOption::Revision(revision)) => at_revision(revision),
+        None => at_revision(old),
     }
 }
 
-fn of_all(options: AllOptions) -> Result<(Start, Option<PatternText>)> {
+/// Reads a revision: the greatest number is the end, and 0 is the start.
+fn at_revision(revision: u64) -> Start {
+    match revision {
+        0 => Start::Start,
+        u64::MAX => Start::End,
+        revision => Start::At(revision),
+    }
+}
+
+fn of_all(options: AllOptions, positions: Positions) -> Result<(Start, Option<PatternText>)> {
     let start = match options.all_option {
         Some(AllOption::Start(_)) => Start::Start,
         Some(AllOption::End(_)) => Start::End,
-        Some(AllOption::Position(at)) => Start::At(at.commit_position),
+        Some(AllOption::Position(at)) => match at.commit_position {
+            u64::MAX => Start::End,
+            // A bound of its own, with the name of the setting.
+            shown if shown > Position::MAX.0 => Start::At(shown),
+            shown => match positions.read(shown)?.0 {
+                0 => Start::Start,
+                position => Start::At(position),
+            },
+        },
         None => return Err(no_start()),
     };
     let pattern = match options.filter_option {
@@ -112,6 +132,7 @@ fn pattern(options: FilterOptions) -> Result<PatternText> {
 
 fn settings(asked: &Asked, start: Start) -> Result<Settings> {
     let defaults = Settings::default();
+    let min_checkpoint_count = count("min_checkpoint_count", asked.min_checkpoint_count)?;
     let settings = Settings {
         start,
         resolve_links: asked.resolve_links,
@@ -131,8 +152,12 @@ fn settings(asked: &Asked, start: Start) -> Result<Settings> {
             }
             None => defaults.checkpoint_after_ms,
         },
-        min_checkpoint_count: count("min_checkpoint_count", asked.min_checkpoint_count)?,
-        max_checkpoint_count: count("max_checkpoint_count", asked.max_checkpoint_count)?,
+        min_checkpoint_count,
+        // To these clients the greater of the two is meant.
+        max_checkpoint_count: match count("max_checkpoint_count", asked.max_checkpoint_count)? {
+            0 => 0,
+            max => max.max(min_checkpoint_count),
+        },
         max_subscriber_count: count("max_subscriber_count", asked.max_subscriber_count)?,
         live_buffer_size: count("live_buffer_size", asked.live_buffer_size)?,
         read_batch_size: count("read_batch_size", asked.read_batch_size)?,
@@ -149,9 +174,13 @@ pub(super) fn count(field: &str, number: i32) -> Result<u32> {
         .map_err(|_| Refusal::invalid(format!("{field} must not be negative, found {number}")))
 }
 
+/// Reads a time in the unit of older clients. Their longest time means that there is no end to it, so one that is
+/// longer than a setting may be is the longest that it may be.
 fn milliseconds(field: &str, ticks: i64) -> Result<u32> {
-    u32::try_from(ticks / TICKS_PER_MILLISECOND)
-        .map_err(|_| Refusal::invalid(format!("{field} is out of range, found {ticks}")))
+    let ticks = u64::try_from(ticks)
+        .map_err(|_| Refusal::invalid(format!("{field} must not be negative, found {ticks}")))?;
+    let time = ticks / TICKS_PER_MILLISECOND;
+    Ok(u32::try_from(time).unwrap_or(NUMBER_MAX).min(NUMBER_MAX))
 }
 
 /// The names of strategies in this protocol.

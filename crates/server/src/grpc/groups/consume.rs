@@ -1,6 +1,7 @@
 //! `Read` of a group: a consumer, its deliveries, and its answers for them, on one call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
@@ -15,7 +16,7 @@ use gesta_grpc::messages::groups::read_req::{self, Content, nack};
 use gesta_grpc::messages::groups::read_resp::{Content as Answer, SubscriptionConfirmation};
 use gesta_grpc::messages::groups::{ReadReq, ReadResp};
 use gesta_grpc::messages::shared::Uuid as Id;
-use gesta_grpc::{Refusal, frame};
+use gesta_grpc::{Positions, Refusal, frame};
 use tokio::sync::{Mutex, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -33,6 +34,10 @@ use crate::state::State;
 /// Number of bytes after which deliveries that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 
+/// How long a group waits at least for an answer of these clients. They hold answers back, up to a fifth of a second,
+/// to send many at once, and expect that times are looked at once a second.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The deliveries of a consumer.
 struct Consuming {
     state: Arc<State>,
@@ -46,6 +51,7 @@ struct Consuming {
     /// Tells how the client's answers ended.
     answered: oneshot::Receiver<Result<()>>,
     form: UuidForm,
+    positions: Positions,
     out: BytesMut,
     /// Refusal with which the deliveries end once the bytes in `out` are handed out.
     ending: Option<Refusal>,
@@ -86,9 +92,11 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let ticket = call.enter_subscriptions()?;
     // From here on the call is one that may last for ever.
     call.requests.count_as_subscription(&state)?;
+    let positions = Positions::from(state.store.incarnation().await?);
     let identity = Identity {
         name: call.connection_name().to_owned(),
-        ..Identity::default()
+        address: call.from().to_string(),
+        user: call.admitted.user(&state),
     };
     let info = state
         .groups
@@ -97,7 +105,14 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         .map_err(|error| refused(&state, error))?;
     let joined = state
         .groups
-        .join(&group, JoinGroup { buffer, identity })
+        .join(
+            &group,
+            JoinGroup {
+                buffer,
+                identity,
+                patience: PATIENCE,
+            },
+        )
         .await;
     let consumer = joined.map_err(|error| refused(&state, error))?;
     let id = consumer.id();
@@ -117,6 +132,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let consuming = Consuming {
         held: state.budget.reservation_of_subscriptions(),
         form,
+        positions,
         deliveries: Deliveries::new(&state, &call.admitted, &info),
         forbidden,
         state,
@@ -283,7 +299,7 @@ impl Consuming {
 
     async fn deliver(&mut self, consumer: &Consumer, delivery: &Delivery) -> Result<()> {
         if let Some(shown) = self.deliveries.shown(delivery).await? {
-            links::write_delivery(&mut self.out, &shown, self.form);
+            links::write_delivery(&mut self.out, &shown, self.form, self.positions);
             self.state.metrics.subscription_events(1);
             return Ok(());
         }

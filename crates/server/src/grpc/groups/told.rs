@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use gesta_groups::{ConsumerInfo, Error, GroupId, GroupInfo, Refused, Running, Source, Start};
+use gesta_core::Position;
+use gesta_groups::{ConsumerInfo, Error, GroupId, GroupInfo, Refused, Source, Start};
 use gesta_grpc::messages::groups::SubscriptionInfo;
 use gesta_grpc::messages::groups::subscription_info::{ConnectionInfo, Measurement};
-use gesta_grpc::{Code, Refusal};
+use gesta_grpc::{Code, Positions, Refusal};
 
 use super::asked::strategy_name;
 
@@ -27,18 +28,19 @@ const SHARES: [(&str, f64); 13] = [
 ];
 
 /// Describes a group as these clients know it.
-pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
+pub(super) fn info(info: &GroupInfo, positions: Positions) -> SubscriptionInfo {
     let source = info.group.source();
     let settings = &info.settings;
     let running = info.running.as_ref();
-    let place = |place: Option<u64>| place.map_or_else(String::new, |at| shown(source, at));
+    let place =
+        |place: Option<u64>| place.map_or_else(String::new, |at| shown(source, at, positions));
     let before = |next: Option<u64>| next.and_then(|next| next.checked_sub(1));
     let delivered = running.map_or(0, |running| running.counts.delivered);
     let in_flight = running.map_or(0, |running| small(running.in_flight));
     SubscriptionInfo {
         event_source: source.as_str().to_owned(),
         group_name: info.group.name().to_owned(),
-        status: status(running),
+        status: status(info),
         connections: running.map_or_else(Vec::new, |running| {
             let consumers = running.consumers.iter();
             consumers
@@ -52,8 +54,8 @@ pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
         last_known_event_position: place(before(running.map(|running| running.read_to))),
         resolve_link_tos: settings.resolve_links,
         start_from: match settings.start {
-            Start::Start => shown(source, 0),
-            Start::At(at) => shown(source, at),
+            Start::Start => shown(source, 0, positions),
+            Start::At(at) => shown(source, at, positions),
             Start::End if *source == Source::All => "C:-1/P:-1".to_owned(),
             Start::End => "-1".to_owned(),
         },
@@ -80,16 +82,20 @@ pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
 }
 
 /// Writes a place as text, which clients read.
-fn shown(source: &Source, at: u64) -> String {
+fn shown(source: &Source, at: u64, positions: Positions) -> String {
     match source {
         Source::Stream(_) => at.to_string(),
-        Source::All => format!("C:{at}/P:{at}"),
+        Source::All => {
+            let at = positions.shown(Position(at));
+            format!("C:{at}/P:{at}")
+        }
     }
 }
 
-fn status(running: Option<&Running>) -> String {
-    let Some(running) = running else {
-        return "NotReady".to_owned();
+fn status(info: &GroupInfo) -> String {
+    let Some(running) = &info.running else {
+        let halted = info.halted.as_ref();
+        return halted.map_or("NotReady", |_| "NotReady, Halted").to_owned();
     };
     let mut flags = vec![if running.is_live { "Live" } else { "Behind" }];
     if running.is_replaying {
@@ -167,7 +173,10 @@ pub(super) fn refusal(error: &Error) -> Refusal {
             of_group(Code::AlreadyExists, text, group).exception("persistent-subscription-exists")
         }
         Error::NotFound(group) => missing(group, text),
-        Error::Dropped(group) | Error::TakenOver(group) => {
+        Error::Dropped(group)
+        | Error::TakenOver(group)
+        | Error::HistoryChanged(group)
+        | Error::Silent { group, .. } => {
             of_group(Code::Cancelled, text, group).exception("persistent-subscription-dropped")
         }
         Error::Refused {
@@ -179,6 +188,7 @@ pub(super) fn refusal(error: &Error) -> Refusal {
             of_group(Code::FailedPrecondition, text, group).exception("maximum-subscribers-reached")
         }
         Error::Refused { group, .. } => failed(Code::InvalidArgument, text, group),
+        Error::Halted { group, .. } => failed(Code::FailedPrecondition, text, group),
         Error::ReplayRunning(group) => failed(Code::FailedPrecondition, text, group),
         Error::NoConsumer { group, .. } => of_group(Code::NotFound, text, group),
         Error::Overloaded(detail) => Refusal::overloaded(detail),
