@@ -144,6 +144,12 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+/// How long a connection may be silent before the system asks whether the server is there, and how often it asks.
+const TCP_SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How long what was sent may go without acknowledgement.
+#[cfg(target_os = "linux")]
+const TCP_ANSWER_MAX: Duration = Duration::from_secs(20);
+
 type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// The connections to the servers.
@@ -213,7 +219,11 @@ fn connections(config: &Config, is_encrypted: bool, connect_max: Duration) -> Re
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(connect_max));
-    connector.set_keepalive(Some(config.silence_max / 2));
+    // A server that has vanished without closing is found out within some twenty seconds, also while it owes an answer.
+    connector.set_keepalive(Some(TCP_SILENCE_MAX.min(config.silence_max / 2)));
+    connector.set_keepalive_interval(Some(TCP_SILENCE_MAX));
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(Some(TCP_ANSWER_MAX));
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(config.tls.config(is_encrypted)?)
         .https_or_http()

@@ -42,7 +42,15 @@ const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
 const HTTP2_STREAMS_MAX: u32 = 256;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
+/// A client is asked so often whether it is there, and is taken to be gone if it does not answer within so long. That
+/// something can be written tells nothing: for many minutes the system keeps what it cannot send.
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(10);
+const HTTP2_PING_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The same for the connection below: how long it may be silent before the system asks, how often it asks then, and how
+/// long what was sent may go without acknowledgement, or may wait because the client takes nothing.
+const TCP_SILENCE_MAX: Duration = Duration::from_secs(5);
+const TCP_ASK_EVERY: Duration = Duration::from_secs(5);
+const TCP_ANSWER_MAX: Duration = Duration::from_secs(20);
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 /// Pause after a failed accept. Mostly file descriptors are missing then.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -343,6 +351,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_EVERY)
+        .keep_alive_timeout(HTTP2_PING_ANSWER_MAX)
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
@@ -383,6 +392,24 @@ fn hold_little_unsent(socket: &TcpStream) {
     let _ = socket;
 }
 
+/// Lets the system end a connection whose client has vanished without closing it, within some twenty seconds. Otherwise
+/// a client that is only written to seems to be there for a quarter of an hour.
+fn find_out_when_it_is_gone(socket: &TcpStream) {
+    let socket = socket2::SockRef::from(socket);
+    let asking = socket2::TcpKeepalive::new()
+        .with_time(TCP_SILENCE_MAX)
+        .with_interval(TCP_ASK_EVERY);
+    if let Err(error) = socket.set_tcp_keepalive(&asking) {
+        tracing::debug!(%error, "TCP keep-alive cannot be set");
+    }
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket.set_tcp_user_timeout(Some(TCP_ANSWER_MAX)) {
+        tracing::debug!(%error, "TCP_USER_TIMEOUT cannot be set");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = TCP_ANSWER_MAX;
+}
+
 /// Serves a connection beyond the maximum for a short time: probes get an answer, other requests are told that the
 /// server is full.
 async fn serve_beyond(
@@ -415,6 +442,7 @@ async fn serve(
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
     hold_little_unsent(&socket);
+    find_out_when_it_is_gone(&socket);
     let Ok(from) = socket.peer_addr() else {
         // It was closed already.
         return;
