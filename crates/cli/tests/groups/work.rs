@@ -32,10 +32,16 @@ pub(crate) struct Seen {
     pub(crate) deliveries: AtomicU64,
     /// Deliveries of which the server said that they were not the first.
     pub(crate) redeliveries: AtomicU64,
+    /// Revisions for which a consumer has said nothing. The retries do not tell: silence counts against the consumer first.
+    silent: Mutex<HashSet<u64>>,
     pub(crate) stop: AtomicBool,
 }
 
 impl Seen {
+    fn is_first_silence(&self, revision: u64) -> bool {
+        self.silent.lock().unwrap().insert(revision)
+    }
+
     fn finish(&self, revision: u64) {
         self.finished.lock().unwrap().insert(revision);
     }
@@ -93,7 +99,8 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
             seen.redeliveries.fetch_add(1, Ordering::SeqCst);
         }
         // Nothing is said, and its time runs out. This is not left to chance: it must happen after the last kill.
-        if delivery.retries == 0 && delivery.event.revision.0 % SILENT_EVERY == 7 {
+        let revision = delivery.event.revision.0;
+        if revision % SILENT_EVERY == 7 && seen.is_first_silence(revision) {
             continue;
         }
         let which = [Which::Delivery(delivery.number)];
