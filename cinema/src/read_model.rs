@@ -5,6 +5,8 @@
 //! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one after which
 //! the changes begin. So nothing is counted twice or left out, whatever fails, and even if several processes keep the
 //! same rows: one of them moves the checkpoint on, the others wait.
+//! A row begins with the event that creates its show. If scavenging has removed that event, what is left of the show is
+//! no show, and has no row: its seats would be counted from a beginning that nobody knows.
 //! Not here: following the events (`worker`), SQL (`sqlite`, `postgres`).
 
 mod postgres;
@@ -52,6 +54,16 @@ pub struct AvailableSeats {
     pub available: i64,
 }
 
+/// Change of the number of available seats of one show.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Number to add; the whole number if the show is new.
+    seats: i64,
+    /// True if the show was created. A row of a show of the same id, whose stream was deleted, is replaced. Otherwise a
+    /// show without a row gets none.
+    is_new: bool,
+}
+
 /// Changes of the numbers of available seats between two checkpoints.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
@@ -59,8 +71,8 @@ pub(crate) struct Batch {
     from: String,
     /// Checkpoint that the changes reach.
     to: String,
-    /// Number to add for each show. A new show adds its seats to nothing.
-    changes: HashMap<Uuid, i64>,
+    /// Change of each show.
+    changes: HashMap<Uuid, Change>,
     /// Number of events that were counted.
     events: u64,
     /// True if all rows are removed first.

@@ -39,11 +39,16 @@ const APPLY: &str = "
         WHERE name = 'available-seats' AND checkpoint = $1 RETURNING name
     ), removed AS (
         DELETE FROM SCHEMA.cinema_available_seats WHERE $5 AND EXISTS (SELECT FROM moved)
-    ), added AS (
-        INSERT INTO SCHEMA.cinema_available_seats AS seats (show_id, available)
-        SELECT change.* FROM unnest($3::uuid[], $4::bigint[]) AS change
+    ), change AS (
+        SELECT * FROM unnest($3::uuid[], $4::bigint[], $6::bool[]) AS change (show_id, seats, is_new)
         WHERE EXISTS (SELECT FROM moved)
-        ON CONFLICT (show_id) DO UPDATE SET available = seats.available + excluded.available
+    ), put AS (
+        INSERT INTO SCHEMA.cinema_available_seats (show_id, available)
+        SELECT show_id, seats FROM change WHERE is_new
+        ON CONFLICT (show_id) DO UPDATE SET available = excluded.available
+    ), added AS (
+        UPDATE SCHEMA.cinema_available_seats AS row SET available = row.available + change.seats
+        FROM change WHERE row.show_id = change.show_id AND NOT change.is_new
     )
     SELECT EXISTS (SELECT FROM moved)";
 const READ_PAGE: &str = "
@@ -150,13 +155,16 @@ impl Views for PostgresViews {
     }
 
     async fn apply(&self, batch: &Batch) -> Result<bool, Error> {
-        let (shows, changes): (Vec<Uuid>, Vec<i64>) = batch.changes.iter().unzip();
-        let params: [Param<'_>; 5] = [
+        let shows: Vec<Uuid> = batch.changes.keys().copied().collect();
+        let seats: Vec<i64> = batch.changes.values().map(|change| change.seats).collect();
+        let are_new: Vec<bool> = batch.changes.values().map(|change| change.is_new).collect();
+        let params: [Param<'_>; 6] = [
             (&batch.from, Type::TEXT),
             (&batch.to, Type::TEXT),
             (&shows, Type::UUID_ARRAY),
-            (&changes, Type::INT8_ARRAY),
+            (&seats, Type::INT8_ARRAY),
             (&batch.is_anew, Type::BOOL),
+            (&are_new, Type::BOOL_ARRAY),
         ];
         first(&self.query(APPLY, &params).await?)
     }

@@ -29,9 +29,11 @@ const TABLES: &str = "
 const READ_CHECKPOINT: &str =
     "SELECT checkpoint FROM cinema_checkpoint WHERE name = 'available-seats'";
 const MOVE_CHECKPOINT: &str = "UPDATE cinema_checkpoint SET checkpoint = ?2 WHERE name = 'available-seats' AND checkpoint = ?1";
-const ADD_SEATS: &str = "
+const PUT_SEATS: &str = "
     INSERT INTO cinema_available_seats (show_id, available) VALUES (?1, ?2)
-    ON CONFLICT (show_id) DO UPDATE SET available = available + excluded.available";
+    ON CONFLICT (show_id) DO UPDATE SET available = excluded.available";
+const ADD_SEATS: &str =
+    "UPDATE cinema_available_seats SET available = available + ?2 WHERE show_id = ?1";
 const READ_PAGE: &str = "
     SELECT show_id, available FROM cinema_available_seats WHERE show_id > ?1 ORDER BY show_id LIMIT ?2";
 
@@ -104,9 +106,11 @@ impl Views for SqliteViews {
                 transaction.execute("DELETE FROM cinema_available_seats", [])?;
             }
             if moved {
+                let mut put = transaction.prepare_cached(PUT_SEATS)?;
                 let mut add = transaction.prepare_cached(ADD_SEATS)?;
                 for (show_id, change) in batch.changes {
-                    add.execute(params![show_id.as_bytes(), change])?;
+                    let statement = if change.is_new { &mut put } else { &mut add };
+                    statement.execute(params![show_id.as_bytes(), change.seats])?;
                 }
             }
             transaction.commit()?;

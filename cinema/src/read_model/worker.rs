@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Batch, Error, Stats, Views};
+use super::{Batch, Change, Error, Stats, Views};
 use crate::events::{self, CATEGORY, SEAT_RESERVATION_CANCELLED, SEAT_RESERVED, SHOW_CREATED};
 
 /// Shortest time between two transactions, unless there is more to store than one takes.
@@ -164,12 +164,12 @@ fn count(event: &RecordedEvent, batch: &mut Batch) -> Result<(), Error> {
         ))
     };
     batch.events += 1;
-    let change = match event.event_type.as_str() {
-        SEAT_RESERVED => -1,
-        SEAT_RESERVATION_CANCELLED => 1,
+    let (seats, is_new) = match event.event_type.as_str() {
+        SEAT_RESERVED => (-1, false),
+        SEAT_RESERVATION_CANCELLED => (1, false),
         SHOW_CREATED => {
             let seats = events::seats_created(&event.data).map_err(unreadable)?;
-            i64::try_from(seats).unwrap_or(i64::MAX)
+            (i64::try_from(seats).unwrap_or(i64::MAX), true)
         }
         // A later version of this program may add types.
         _ => return Ok(()),
@@ -178,6 +178,10 @@ fn count(event: &RecordedEvent, batch: &mut Batch) -> Result<(), Error> {
     let show_id = event.stream.as_str().strip_prefix(CATEGORY);
     let show_id = show_id.and_then(|id| id.strip_prefix('-')).unwrap_or("");
     let show_id = Uuid::try_parse(show_id).map_err(|error| unreadable(error.to_string()))?;
-    *batch.changes.entry(show_id).or_default() += change;
+    let change = batch.changes.entry(show_id).or_default();
+    match is_new {
+        true => *change = Change { seats, is_new },
+        false => change.seats += seats,
+    }
     Ok(())
 }
