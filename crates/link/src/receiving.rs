@@ -153,3 +153,28 @@ impl Newest {
         self.0 == lane
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a call is not handed over once its deadline is over, however long it has lain here before it was read.
+    #[test]
+    fn the_time_that_a_call_has_lain_here_is_subtracted() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let remaining = Duration::from_secs(5);
+        let credit = Credit {
+            calls: 10,
+            bytes: 100,
+        };
+        let mut receiver = Receiver::new(credit);
+        let mut call = |seq, now| receiver.call(at(now), seq, 1, at(0), remaining);
+        assert_eq!(call(0, 0), Ok(CallVerdict::HandOver(remaining)));
+        let left = Duration::from_secs(1);
+        assert_eq!(call(1, 4), Ok(CallVerdict::HandOver(left)));
+        for (seq, now) in [(2, 5), (3, 6), (4, 600)] {
+            assert_eq!(call(seq, now), Ok(CallVerdict::DeadlineOver), "{now}");
+        }
+    }
+}

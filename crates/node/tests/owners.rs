@@ -394,6 +394,27 @@ async fn a_node_that_knows_nothing_appends_slowly() {
     }
 }
 
+/// Goal: a node appends nothing for others to a log that it does not own: it sends them to the owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_does_not_serve_a_log_that_another_one_owns() {
+    let cluster = Cluster::new(1, patient()).await;
+    let [edge, wrong, owner] = &cluster.nodes[..] else {
+        panic!("three nodes");
+    };
+    edge.believes(1, &cluster.members, &[Some(1)]);
+    for node in [wrong, owner] {
+        node.believes(2, &cluster.members, &[Some(2)]);
+    }
+    let append = Append::to(name("s"), ExpectedRevision::NoStream, vec![event()]);
+    let appended = tokio::time::timeout(PATIENCE, edge.node.append(append));
+    appended.await.expect("in time").expect("appended");
+    let appends = [edge, wrong, owner].map(|node| {
+        let stats = node.node.store().pipeline_stats();
+        stats[0].appends
+    });
+    assert_eq!(appends, [0, 0, 1]);
+}
+
 /// Answers with what it was asked, and the name of its node.
 struct Echo(u32);
 

@@ -251,6 +251,47 @@ async fn calls_that_came_while_the_owner_stood_still_are_not_served() {
     until(&mut pipe, PipeEvent::Data).await;
 }
 
+/// How often the clock of the test below is still read before its machine is suspended.
+static READS_BEFORE: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Goal: the owner may stand still after it has read a connection and before it hands over what came. Such calls are
+/// not served either. When that happens is not certain, so it is tried several times.
+#[tokio::test]
+async fn calls_that_were_read_before_the_owner_stood_still_are_not_served() {
+    for _ in 0..20 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let serve = Arc::new(Silent::default());
+        READS_BEFORE.store(u64::MAX, Ordering::SeqCst);
+        let clock = Clock::new(|| {
+            let left = READS_BEFORE.load(Ordering::SeqCst);
+            if left == u64::MAX {
+                return Duration::ZERO;
+            }
+            READS_BEFORE.store(left.saturating_sub(1), Ordering::SeqCst);
+            match left {
+                0 => 2 * NEVER,
+                _ => Duration::ZERO,
+            }
+        });
+        let server = LinkServer::start_with(listener, config(), Arc::clone(&serve) as _, clock);
+        let server = server.expect("started");
+        let link = connect(&server, Uuid::new_v4()).await;
+        let mut pipe = lane(&link, 1, 1, [(0, 10, 5)]);
+        until(&mut pipe, PipeEvent::Data).await;
+        // Once when the connection is read, and then by the lane.
+        READS_BEFORE.store(1, Ordering::SeqCst);
+        pipe.push(Frame::Call {
+            seq: 1,
+            kind: 11,
+            is_in_doubt: false,
+            remaining: 10 * NEVER,
+            body: Bytes::new(),
+        });
+        until(&mut pipe, PipeEvent::Ended).await;
+        assert_eq!(*serve.0.lock().expect("no panics"), [10]);
+    }
+}
+
 /// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node
 /// that came when all places were taken was refused, and who renewed 64 silent connections kept everybody out.
 #[tokio::test]
