@@ -34,8 +34,6 @@ pub struct Command<T> {
     /// The streams in which the events were found stored. The command is answered with the next commit, which proves
     /// that the events are durable.
     pub(crate) stored: Option<Vec<AppendedStream>>,
-    /// Whether every batch that was in flight before the command has committed, so that stored events can be compared.
-    pub(crate) rechecked: bool,
     /// Whether the command is registered as an attempt that retries wait for.
     pub(crate) registered: bool,
 }
@@ -111,7 +109,6 @@ impl<T> Command<T> {
             sequence: 0,
             in_doubt_after: None,
             stored: None,
-            rechecked: false,
             registered: false,
         }
     }
@@ -376,7 +373,7 @@ pub(crate) fn of_owner(
         ));
     }
     let expected = match after {
-        After::NoStream => ExpectedRevision::NoStream,
+        After::NoStream { .. } => ExpectedRevision::NoStream,
         After::Event(_) => ExpectedRevision::StreamExists,
     };
     if !events.is_empty() {

@@ -96,33 +96,56 @@ async fn answer(
     question: Question,
     hits: &Hits,
 ) -> Result<Found> {
+    for place in &question.places {
+        let found = look_at(backend, log, &question, place, hits).await?;
+        if found != Found::Nothing {
+            return Ok(found);
+        }
+    }
+    Ok(Found::Nothing)
+}
+
+/// Looks at one of the places where the events of a question may be stored.
+async fn look_at(
+    backend: &dyn Backend,
+    log: LogId,
+    question: &Question,
+    place: &Suspected,
+    hits: &Hits,
+) -> Result<Found> {
     let Some(first_id) = question.ids.first().copied() else {
         return Ok(Found::Nothing);
     };
-    let first = match question.place {
-        Suspected::At(first) => return compare(backend, log, &question, first).await,
+    let key = (question.row, first_id);
+    let first = match place {
+        Suspected::At(first) => return compare(backend, log, question, *first).await,
         Suspected::Near(position, rest) => {
-            let at = EventLookup::Positions(vec![position]);
+            let at = EventLookup::Positions(vec![*position]);
             let hits = backend.lookup(log, at, Purpose::Append).await?;
             let is_it = |hit: &&EventRef| hit.id == first_id && hit.stream == question.stream;
             match hits.iter().find(is_it) {
-                Some(hit) => Some(hit.revision),
-                // Another id with the same hash has hidden what is older.
+                Some(hit) => Some(hit.clone()),
+                // Another id with the same hash has hidden what is older, or the event was removed.
                 None => {
-                    let key = (question.row, first_id);
-                    let hits = find(backend, log, vec![key], rest).await?;
-                    hits.get(&key).map(|hit| hit.revision)
+                    let older = find(backend, log, vec![key], *rest).await?;
+                    match older.get(&key) {
+                        None if hits.is_empty() => return Ok(Found::Removed(*position)),
+                        older => older.cloned(),
+                    }
                 }
             }
         }
-        Suspected::Within(_) => hits.get(&(question.row, first_id)).map(|hit| hit.revision),
+        Suspected::Within(_) => hits.get(&key).cloned(),
     };
-    match first {
-        Some(first) => match compare(backend, log, &question, first).await? {
-            Found::Nothing => Ok(Found::Otherwise),
-            found => Ok(found),
-        },
-        None => Ok(Found::Nothing),
+    let Some(first) = first else {
+        return Ok(Found::Nothing);
+    };
+    match compare(backend, log, question, first.revision).await? {
+        Found::Nothing => Ok(Found::Otherwise {
+            first: first.revision,
+            position: first.position,
+        }),
+        found => Ok(found),
     }
 }
 
@@ -151,6 +174,7 @@ async fn compare(
         position: last.position,
     }))
 }
+
 /// Reads all names of the log; `None` if there are more than are to be kept.
 async fn list(backend: &dyn Backend, log: LogId, listing: &Listing) -> Result<Option<Hashes>> {
     let logs = backend.info().logs;

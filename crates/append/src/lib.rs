@@ -24,7 +24,7 @@ use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId, IdempotencyWindow,
-    LogId, MetadataSet, Result, SetStreamMetadata, Submission,
+    LogId, MetadataSet, Position, Result, SetStreamMetadata, Submission,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
@@ -258,6 +258,19 @@ impl Pipeline {
             position: set.position,
             checkpoint: set.checkpoint,
         })
+    }
+
+    /// Returns the last position of the log that this pipeline knows of, or that it was told of. It may be far before
+    /// the end of the log; 0 if nothing is known.
+    #[must_use]
+    pub fn known_end(&self) -> Position {
+        let stats = &self.shared.stats;
+        stats.known_end.get().max(stats.seen_end.get())
+    }
+
+    /// Tells the pipeline that a read has found the log to reach up to this position.
+    pub fn heard_of_end(&self, position: Position) {
+        self.shared.stats.seen_end.raise(position);
     }
 
     /// Returns what the pipeline has done since it was started.

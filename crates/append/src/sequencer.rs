@@ -226,6 +226,7 @@ impl<T> Sequencer<T> {
             self.start_reads(now);
             self.send_if_due(now);
         }
+        self.stats.known_end.set(self.committed.position);
         if self.is_closing && self.is_done() {
             self.stop();
         }
@@ -328,13 +329,7 @@ impl<T> Sequencer<T> {
         match self.knowledge.assess(&command, committed, at, is_loading) {
             Assessment::Unknown => self.queue.wait(command, None),
             Assessment::Fits => self.place(command, now),
-            Assessment::RestsOnOpenCommits => {
-                let command = Command {
-                    rechecked: true,
-                    ..command
-                };
-                self.forming.depend(command, DependentAnswer::DecideAgain);
-            }
+            Assessment::RestsOnOpenCommits => self.queue.wait_for_commits(command),
             Assessment::MayBeStored(questions) => {
                 let (number, job) = self.reads.look_up(questions);
                 self.outputs

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gesta_core::Position;
+
 /// A counter that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -29,6 +31,28 @@ pub struct Stats {
     pub(crate) failures: Counter,
     pub(crate) reconnects: Counter,
     pub(crate) loads: Counter,
+    /// The last position of the log that is known to be committed.
+    pub(crate) known_end: Gauge,
+    /// The greatest end of the log that a read has told.
+    pub(crate) seen_end: Gauge,
+}
+
+/// A position that is told to others.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub(crate) fn set(&self, position: Position) {
+        self.0.store(position.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn raise(&self, position: Position) {
+        self.0.fetch_max(position.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Position {
+        Position(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// What a pipeline has done since it was started.

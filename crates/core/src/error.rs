@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{LogId, Revision, StreamId};
+use crate::ids::{LogId, Position, Revision, StreamId};
 use crate::request::ExpectedRevision;
 
 /// Result whose error is the [`Error`] of this crate.
@@ -30,6 +30,18 @@ pub enum ErrorKind {
         expected: ExpectedRevision,
         /// Last revision of the stream; `None` if there is no such stream (never written, or deleted).
         actual: Option<Revision>,
+    },
+    /// The events were stored in the stream before, and the stream was deleted since; nothing was written now. The same
+    /// events are never stored a second time, and they cannot be read. Who wants them in the stream again sends them
+    /// with new ids.
+    #[error(
+        "the events were stored in stream {stream} before, at position {position}, and the stream was deleted since"
+    )]
+    StoredAndDeleted {
+        /// Stream in which the events were stored.
+        stream: StreamId,
+        /// Position that the first answer named; that of the first event if the others are stored no longer.
+        position: Position,
     },
     /// There is no such stream: it never existed, or it was deleted.
     #[error("stream {0} not found")]

@@ -45,7 +45,7 @@ pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
 pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
-pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
+pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, Condition, DeleteKind, DeleteStream,
     Deleted, Direction, ExpectedRevision, ListStreams, MetadataSet, ReadAll, ReadStream,

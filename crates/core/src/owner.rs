@@ -8,17 +8,26 @@ use async_trait::async_trait;
 
 use crate::error::Result;
 use crate::event::EventData;
-use crate::ids::{EventId, Revision, StreamId};
+use crate::ids::{EventId, Position, Revision, StreamId};
 use crate::request::{Appended, StreamPage};
 use crate::store::EventStore;
 
 /// What the owner believes to be the last event of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// There is no such stream (never written, or soft-deleted).
-    NoStream,
+    /// There is no such stream: it was never written, or it was soft-deleted.
+    NoStream {
+        /// Revision that the next event of the stream will have: 0 if the stream was never written. So a stream that
+        /// was begun and deleted since is told from the one that the owner knows.
+        next: Revision,
+    },
     /// The last event of the stream is this one.
     Event(EventId),
+}
+
+impl After {
+    /// The stream was never written.
+    pub const NOTHING: After = After::NoStream { next: Revision(0) };
 }
 
 /// Receives the outcome of a [`Submission`], exactly once. It must not block.
@@ -71,6 +80,18 @@ pub struct LoadStream {
     pub limit: usize,
 }
 
+/// A page of a stream that is loaded, and what a reader of the page cannot see.
+#[derive(Clone, Debug)]
+pub struct LoadedPage {
+    /// The page, as [`EventStore::read_stream`] gives it.
+    pub page: Result<StreamPage>,
+    /// Revision before which all events were deleted: 0 if the stream was never deleted, or if nothing is known of it.
+    /// If there is no such stream, its next event has this revision.
+    pub deleted_before: Revision,
+    /// Position of the last event of the metadata stream; 0 if there is none. The stream was not deleted after it.
+    pub changed_at: Position,
+}
+
 /// An [`EventStore`] whose streams can be owned by a process.
 #[async_trait]
 pub trait OwnerStore: EventStore {
@@ -80,14 +101,18 @@ pub trait OwnerStore: EventStore {
     /// [`EventStore::append`], such as `WrongExpectedRevision` if `after` does not hold.
     fn submit(&self, submission: Submission);
 
+    /// Returns a position of the log of this stream that was stored before the call: the last one that this process
+    /// knows of. It may be far before the end; 0 if nothing is known.
+    fn known_end(&self, stream: &StreamId) -> Position;
+
     /// Reads a page of each of up to 1,000 streams in few round trips. There is one answer per request, in their order,
-    /// as [`EventStore::read_stream`] gives it. A page may be short, even empty, without being the end: the caller goes
-    /// on from `next`.
+    /// whose page is as [`EventStore::read_stream`] gives it. A page may be short, even empty, without being the end:
+    /// the caller goes on from `next`.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unavailable`, `Corrupt`.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>>;
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<LoadedPage>>;
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use gesta_core::capacity::Permit;
-use gesta_core::{Appended, Checkpoint, ErrorKind, Revision};
+use gesta_core::{Appended, Checkpoint, ErrorKind, Position, Revision};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -120,6 +120,9 @@ pub(crate) struct CommandAsk<D: Decider> {
     pub(crate) is_in_doubt: bool,
     /// The moment until which the command may wait for other nodes; `None` until it was first to be sent.
     pub(crate) sent_until: Option<Instant>,
+    /// The last position of the log that this node knew of when the command was first to be sent, or when it came from
+    /// another node. What is stored up to it was stored before. 0 if nothing was known.
+    pub(crate) begun_after: Position,
 }
 
 /// Who has handed a command over.
@@ -148,6 +151,7 @@ impl<D: Decider> CommandAsk<D> {
             has_made_key: false,
             is_in_doubt: false,
             sent_until: None,
+            begun_after: Position::START,
         }
     }
 
@@ -156,6 +160,23 @@ impl<D: Decider> CommandAsk<D> {
     /// again, which `attempts` shows.
     pub(crate) fn may_be_done(&self) -> bool {
         self.is_in_doubt || self.origin != Origin::Caller && self.attempts > 1
+    }
+
+    /// Returns whether another attempt may have been carried out at this position or before it, so that a delete there
+    /// may have removed what it stored.
+    ///
+    /// A command that another node has sent may be overtaken by a later attempt, of which nobody tells. But then what
+    /// was stored is after everything that this node knew of when the command came.
+    pub(crate) fn may_be_done_until(&self, position: Position) -> bool {
+        if position == Position::START {
+            return false;
+        }
+        let is_after_begin = position > self.begun_after;
+        match self.origin {
+            Origin::Caller => self.is_in_doubt && is_after_begin,
+            // When it was first sent is not known here.
+            Origin::Node { .. } => self.is_in_doubt || is_after_begin,
+        }
     }
 
     pub(crate) fn answer(self, result: CommandResult<D>) {

@@ -187,6 +187,7 @@ impl<D: Decider> Entities<D> {
             commands,
             reads,
             counters,
+            store,
             tasks: Mutex::new(tasks),
         });
         if let Some(Forwarding { peers, service, .. }) = forwarding.as_deref() {

@@ -27,6 +27,8 @@ pub(crate) struct EntityKind<D: Decider> {
     pub(crate) keys: Option<KeyCodec<D::Command, D::Reply>>,
     /// How the requests and answers of these entities are written for other nodes, if they are forwarded.
     pub(crate) forms: Option<Forms<D>>,
+    /// Whether an entity may be loaded although events before the readable ones are missing.
+    pub(crate) may_be_truncated: bool,
 }
 
 impl<D: Decider> std::fmt::Debug for EntityType<D> {
@@ -59,6 +61,7 @@ impl<D: Decider> EntityType<D> {
                 snapshots: None,
                 keys: None,
                 forms: None,
+                may_be_truncated: false,
             },
         })
     }
@@ -78,6 +81,19 @@ impl<D: Decider> EntityType<D> {
     #[must_use]
     pub fn snapshots(mut self, snapshots: Snapshots<D>) -> Self {
         self.kind.snapshots = Some(snapshots);
+        self
+    }
+
+    /// Says that the streams of these entities are truncated on purpose, by `$tb`, `$maxAge` or `$maxCount`, and that
+    /// the events that stay readable tell all that counts. An entity is then made of these events alone. The last event
+    /// must stay readable, and commands of truncated events are no longer known by their idempotency keys.
+    ///
+    /// Without this, an entity is made of all its events since the last delete of its stream, or of a snapshot and all
+    /// events after it. If one is missing, the entity is not loaded, and the error names the metadata. To truncate what
+    /// a snapshot holds already, set `$tb` to the revision of the snapshot: the event of that revision must stay.
+    #[must_use]
+    pub fn may_be_truncated(mut self) -> Self {
+        self.kind.may_be_truncated = true;
         self
     }
 

@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use gesta_core::{
-    ErrorKind, LoadFrom, LoadStream, OwnerStore, RecordedEvent, Result, Revision, StreamId,
-    StreamPage,
+    ErrorKind, LoadFrom, LoadStream, LoadedPage, OwnerStore, RecordedEvent, Revision, StreamId,
 };
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::decider::Decider;
-use crate::message::{LoadedPart, Message};
+use crate::message::{Deleted, LoadedPart, Message};
 use crate::snapshot::snapshot_stream;
 
 /// The number of events of one entity in one page.
@@ -87,27 +86,32 @@ async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
 }
 
 /// Hands a page to the shard. Returns where to go on, if there is more.
-fn take_page<D: Decider>(
-    load: &Load<D>,
-    from: LoadFrom,
-    page: Result<StreamPage>,
-) -> Option<LoadFrom> {
-    match page {
+fn take_page<D: Decider>(load: &Load<D>, from: LoadFrom, loaded: LoadedPage) -> Option<LoadFrom> {
+    let deleted = Deleted {
+        before: loaded.deleted_before,
+        until: loaded.changed_at,
+    };
+    match loaded.page {
         Ok(page) => {
             if page.events.is_empty() && page.end && from == LoadFrom::Start {
                 load.send(LoadedPart::Failed(hidden(&load.stream)));
                 return None;
             }
             if !page.events.is_empty() {
-                load.send(LoadedPart::Events(page.events));
+                load.send(LoadedPart::Events {
+                    events: page.events,
+                    deleted,
+                });
             }
             if !page.end {
                 return Some(page.next.map_or(from, LoadFrom::Revision));
             }
-            load.send(LoadedPart::End);
+            let last = Some(page.last_revision);
+            load.send(LoadedPart::End { last, deleted });
         }
         Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
-            load.send(LoadedPart::End)
+            let last = None;
+            load.send(LoadedPart::End { last, deleted });
         }
         Err(error) => load.send(LoadedPart::Failed(error)),
     }
@@ -150,7 +154,8 @@ async fn find_snapshots<D: Decider>(
     match store.read_streams(requests).await {
         Ok(pages) => {
             for ((load, from), page) in asked.into_iter().zip(pages) {
-                let found = page.ok().and_then(|page| page.events.into_iter().next());
+                let page = page.page.ok();
+                let found = page.and_then(|page| page.events.into_iter().next());
                 let after = found.as_ref().and_then(revision_of);
                 if let (Some(found), Some(revision)) = (found, after) {
                     load.send(LoadedPart::Snapshot(Box::new(found)));

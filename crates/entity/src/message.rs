@@ -1,7 +1,7 @@
 //! The messages to a shard.
 
 use gesta_core::peers::{PeerAnswer, Unanswered};
-use gesta_core::{Appended, RecordedEvent, StreamId};
+use gesta_core::{Appended, Position, RecordedEvent, Revision, StreamId};
 
 use crate::ask::Ask;
 use crate::decider::Decider;
@@ -37,12 +37,29 @@ pub(crate) enum Message<D: Decider> {
     Stop,
 }
 
+/// What is known of the deletes of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Deleted {
+    /// The revision before which all events were deleted; 0 if the stream was never deleted.
+    pub(crate) before: Revision,
+    /// A position after which the stream was not deleted.
+    pub(crate) until: Position,
+}
+
 /// A piece of what was loaded for one entity. The pieces come in order.
 pub(crate) enum LoadedPart {
     /// This is the last snapshot. The events follow, beginning with the one after which it was taken.
     Snapshot(Box<RecordedEvent>),
-    Events(Vec<RecordedEvent>),
+    /// These are the next events.
+    Events {
+        events: Vec<RecordedEvent>,
+        deleted: Deleted,
+    },
     /// Everything was loaded.
-    End,
+    End {
+        /// The last revision of the stream; `None` if there is no such stream.
+        last: Option<Revision>,
+        deleted: Deleted,
+    },
     Failed(gesta_core::Error),
 }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, StreamId};
+use gesta_core::{After, Appended, Error as StoreError, Position, RecordedEvent, StreamId};
 
 use crate::ask::{Ask, Freshness, ReadAsk};
 use crate::decider::Decider;
@@ -47,6 +47,9 @@ pub(crate) struct Active<D: Decider> {
     state: D,
     after: After,
     keys: Option<Box<Keys>>,
+    /// A position up to which the stream may have been deleted; 0 if it never was. The keys of commands that were
+    /// carried out before a delete are not known.
+    deleted_until: Position,
     events_since_snapshot: u32,
     /// The number of this stay in memory, which distinguishes it from other stays of the same stream.
     pub(crate) stay: u64,
@@ -69,6 +72,8 @@ impl<D: Decider> Slot<D> {
             waiting,
             building,
             expected: None,
+            next: None,
+            deleted: None,
         }))
     }
 
@@ -220,8 +225,9 @@ impl<D: Decider> Active<D> {
     fn new(stay: u64) -> Self {
         Self {
             state: D::default(),
-            after: After::NoStream,
+            after: After::NOTHING,
             keys: None,
+            deleted_until: Position::START,
             events_since_snapshot: 0,
             stay,
             last_used: 0,
@@ -268,7 +274,7 @@ impl<D: Decider> Active<D> {
     }
 
     fn read(&mut self, stream: &StreamId, mut ask: Box<dyn ReadAsk<D>>, env: &mut Env<D>) {
-        let is_initial = self.after == After::NoStream;
+        let is_initial = matches!(self.after, After::NoStream { .. });
         if let Err(error) = guarded("the read", || ask.look(&self.state, is_initial)) {
             env.counters.failed.add(1);
             return ask.refuse(StoreError::from(error).into());

@@ -8,11 +8,12 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_core::backend::RunMode;
 use gesta_core::{
     DeleteKind, DeleteStream, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
     OwnerStore, SetStreamMetadata, StreamId, StreamMetadata,
 };
-use gesta_entity::{Builder, Request};
+use gesta_entity::{Builder, EntityType, Error, JsonEvents, Request};
 use gesta_testkit::faulty::{FaultyStore, World};
 use support::{Command, account_type, config, start, store};
 
@@ -92,6 +93,117 @@ async fn metadata_of_others_are_kept() {
     ten_commands(&store).await;
     ten_commands(&store).await;
     assert_eq!(readable(&store).await, 2);
+}
+
+/// What happened: metadata hid the first events of an entity's stream, and the entity woke without them: what it had
+/// promised was not there, and it could be created again. Now it is not loaded, and the error names the metadata,
+/// unless its type says that its streams are truncated on purpose.
+#[tokio::test]
+async fn an_entity_does_not_wake_with_half_a_history() {
+    for (hide, scavenges) in [
+        (r#"{"$tb":3}"#, false),
+        (r#"{"$maxCount":2}"#, false),
+        (r#"{"$tb":1}"#, true),
+    ] {
+        let store = store().await;
+        let accounts = start_type(&store, plain());
+        for _ in 0..5 {
+            accounts.execute("1", Command::Deposit(1)).await.unwrap();
+        }
+        accounts.shutdown().await;
+        set_metadata(&store, "account-1", hide).await;
+        if scavenges {
+            store.scavenge(RunMode::Real, |_| {}).await.unwrap();
+            set_metadata(&store, "account-1", "{}").await;
+        }
+        let accounts = start_type(&store, plain());
+        let told = accounts.execute("1", Command::Deposit(1)).await;
+        let Err(Error::Failed(error)) = told else {
+            panic!("{hide}: {told:?}");
+        };
+        let text = error.to_string();
+        for part in [
+            "account-1",
+            "not readable",
+            "$tb",
+            "$maxCount",
+            "scavenging",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let read = accounts.read("1", |account| account.balance).await;
+        assert!(matches!(read, Err(Error::Failed(_))), "{read:?}");
+
+        let on_purpose = start_type(&store, plain().may_be_truncated());
+        let balance = on_purpose.read("1", |account| account.balance).await;
+        assert!((1..5).contains(&balance.unwrap()), "{hide}");
+    }
+}
+
+/// Goal: what a snapshot holds may be truncated, up to the event after which it was taken. If more is hidden, or the
+/// snapshot cannot be used, the entity is not loaded.
+#[tokio::test]
+async fn events_behind_a_snapshot_may_be_hidden_and_no_others() {
+    let store = store().await;
+    ten_commands(&store).await;
+    let accounts = start(&store, config());
+    accounts.execute("1", Command::Deposit(1)).await.unwrap();
+    accounts.execute("1", Command::Deposit(1)).await.unwrap();
+    accounts.shutdown().await;
+    set_metadata(&store, "account-1", r#"{"$tb":9}"#).await;
+    store.scavenge(RunMode::Real, |_| {}).await.unwrap();
+    let balance = |accounts: &gesta_entity::Entities<support::Account>| {
+        let accounts = accounts.clone();
+        async move { accounts.read("1", |account| account.balance).await }
+    };
+    assert_eq!(balance(&start(&store, config())).await.unwrap(), 12);
+    let without = balance(&start_type(&store, plain())).await;
+    assert!(matches!(without, Err(Error::Failed(_))), "{without:?}");
+    set_metadata(&store, "account-1", r#"{"$tb":11}"#).await;
+    let gap = balance(&start(&store, config())).await;
+    assert!(matches!(gap, Err(Error::Failed(_))), "{gap:?}");
+}
+
+/// Goal: an entity whose stream was deleted begins again, whatever it was before, and so does one that is loaded then.
+#[tokio::test]
+async fn an_entity_begins_again_after_a_delete() {
+    let store = store().await;
+    ten_commands(&store).await;
+    let delete = DeleteStream {
+        stream: StreamId::new("account-1").unwrap(),
+        expected: ExpectedRevision::Any,
+        kind: DeleteKind::Soft,
+    };
+    store.delete_stream(delete).await.unwrap();
+    let accounts = start(&store, config());
+    assert_eq!(accounts.execute("1", Command::Deposit(7)).await.unwrap(), 7);
+    assert_eq!(accounts.execute("1", Command::Deposit(1)).await.unwrap(), 8);
+    accounts.shutdown().await;
+    let accounts = start(&store, config());
+    let balance = accounts.read("1", |account| account.balance).await;
+    assert_eq!(balance.unwrap(), 8);
+}
+
+fn plain() -> EntityType<support::Account> {
+    let events = JsonEvents::<support::Event>::new();
+    EntityType::new("account", events).expect("valid")
+}
+
+fn start_type(
+    store: &Arc<gesta::Store>,
+    accounts: EntityType<support::Account>,
+) -> gesta_entity::Entities<support::Account> {
+    let store = Arc::clone(store) as Arc<dyn OwnerStore>;
+    Builder::new().config(config()).start(store, accounts)
+}
+
+async fn set_metadata(store: &Arc<gesta::Store>, stream: &str, json: &'static str) {
+    let request = SetStreamMetadata {
+        stream: StreamId::new(stream).unwrap(),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(json).unwrap(),
+    };
+    store.set_stream_metadata(request).await.unwrap();
 }
 
 /// What happened: a second `shutdown()` returned as soon as all was answered, while the first still waited for the

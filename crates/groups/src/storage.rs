@@ -426,7 +426,14 @@ impl Storage {
                 self.check_incarnation(Some(present.0)).await?;
                 self.store.append(append.clone()).await
             };
-            let appended = self.retried(attempt).await?;
+            let appended = match self.retried(attempt).await {
+                Ok(appended) => appended,
+                // It was parked before, and somebody has emptied the stream since.
+                Err(error) if matches!(error.kind(), ErrorKind::StoredAndDeleted { .. }) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
             let last = appended.streams.first().map(|part| ParkedMark {
                 at: part.last_revision.0,
                 id,

@@ -377,6 +377,7 @@ fn code(kind: &ErrorKind) -> Code {
         | ErrorKind::Refused(_) => Code::InvalidArgument,
         ErrorKind::StreamNotFound(_) | ErrorKind::EventNotFound { .. } => Code::NotFound,
         ErrorKind::WrongExpectedRevision { .. }
+        | ErrorKind::StoredAndDeleted { .. }
         | ErrorKind::StreamTombstoned(_)
         | ErrorKind::Schema(_) => Code::FailedPrecondition,
         ErrorKind::OutcomeUnknown(_) => Code::Aborted,

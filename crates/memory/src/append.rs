@@ -100,9 +100,13 @@ impl State {
         let stream = self.streams.get(&part.stream);
         let last = stream.and_then(Stream::last);
         let holds = expectation_holds(part.expected, last, &lifecycle);
+        let has_ids = part.events.iter().all(|event| event.id.is_some());
+        if let Some(stream) = stream.filter(|_| has_ids && lifecycle.deleted_before > Revision(0)) {
+            refuse_if_deleted(stream, part, lifecycle.deleted_before)?;
+        }
         // Where the events would be if this is a retry.
         let first = match part.expected {
-            _ if part.events.iter().any(|event| event.id.is_none()) => None,
+            _ if !has_ids => None,
             ExpectedRevision::Any => newest(stream, part),
             ExpectedRevision::StreamExists if holds => newest(stream, part),
             _ if holds || !lifecycle.exists(last) => None,
@@ -240,6 +244,35 @@ impl State {
         );
         let stored = self.append(append, now)?;
         Ok((stored.log, stored.position))
+    }
+}
+
+/// Refuses events that were stored in the stream before its last delete, at the place where the claim puts them or at
+/// any other.
+fn refuse_if_deleted(stream: &Stream, part: &StreamAppend, deleted_before: Revision) -> Result<()> {
+    let at = match part.expected {
+        ExpectedRevision::Exact(revision) if stream.last() > Some(revision) => {
+            index(revision.next()).filter(|first| carries_ids(stream, *first, &part.events))
+        }
+        _ => None,
+    };
+    let Some(first) = at.or_else(|| newest(Some(stream), part)) else {
+        return Ok(());
+    };
+    let stored = stream.events.get(first..).unwrap_or_default();
+    let count = match carries_ids(stream, first, &part.events) {
+        true => part.events.len(),
+        false => 1,
+    };
+    match stored.first().zip(stored.get(count - 1)) {
+        Some((first, last)) if first.revision < deleted_before => {
+            Err(ErrorKind::StoredAndDeleted {
+                stream: part.stream.clone(),
+                position: last.position,
+            }
+            .into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -99,10 +99,13 @@ impl Here {
 }
 
 /// Makes the error of a change that another node may have stored before, or may store later: nobody can say that it is
-/// not stored. A request that breaks a rule is stored nowhere, so its error stays.
+/// not stored. A request that breaks a rule is stored nowhere, so its error stays. So does the error that says that it
+/// is stored, and that its stream was deleted since: whoever made the change, it is not made a second time.
 fn in_doubt(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::OutcomeUnknown(_) | ErrorKind::InvalidArgument { .. } => error,
+        ErrorKind::OutcomeUnknown(_)
+        | ErrorKind::InvalidArgument { .. }
+        | ErrorKind::StoredAndDeleted { .. } => error,
         _ => {
             let text = "the change was sent to another node, whose answer was lost";
             Error::new(ErrorKind::OutcomeUnknown(text.into())).caused_by(error)
@@ -124,5 +127,28 @@ mod tests {
         assert!(doubtful.to_string().contains("another node"));
         let invalid = in_doubt(Error::invalid("events", "must not be empty"));
         assert!(matches!(invalid.kind(), ErrorKind::InvalidArgument { .. }));
+    }
+
+    /// Goal: what an owner says of a call that was sent before is certain only if it says that the change is stored.
+    #[test]
+    fn a_refusal_of_a_call_in_doubt_is_no_refusal() {
+        let stream = || StreamId::from_stored("s".into());
+        let told = |kind: ErrorKind, is_in_doubt| {
+            let body = answers::encode(&Err(Error::new(kind)));
+            match next(Ok(Reply { body, is_in_doubt })) {
+                Next::Answer(Err(error)) => error.kind().clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let refused = ErrorKind::StreamTombstoned(stream());
+        assert_eq!(told(refused.clone(), false), refused);
+        assert!(matches!(told(refused, true), ErrorKind::OutcomeUnknown(_)));
+        let stored = ErrorKind::StoredAndDeleted {
+            stream: stream(),
+            position: gesta_core::Position(7),
+        };
+        for is_in_doubt in [false, true] {
+            assert_eq!(told(stored.clone(), is_in_doubt), stored);
+        }
     }
 }

@@ -13,9 +13,9 @@ use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, Incarnation, ListStreams,
-    LoadStream, LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Resolved, Result,
-    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
-    StreamsPage, Submission, Subscribe, Subscription,
+    LoadStream, LoadedPage, LogId, MetadataSet, OwnerStore, Position, ReadAll, ReadStream,
+    Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord,
+    StreamPage, StreamsPage, Submission, Subscribe, Subscription,
 };
 use gesta_link::{Forwarder, LinkConfig, LinkServer, LinkStartError, Reach};
 use gesta_store::Store;
@@ -360,7 +360,11 @@ impl OwnerStore for Node {
         self.store.submit(submission);
     }
 
-    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+    fn known_end(&self, stream: &StreamId) -> Position {
+        self.store.known_end(stream)
+    }
+
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<LoadedPage>> {
         self.store.read_streams(requests).await
     }
 }

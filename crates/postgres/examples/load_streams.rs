@@ -159,7 +159,7 @@ async fn speed(server: &Server, backend: &PostgresBackend, store: &Store, stream
             let pages = store.read_streams(loads.collect()).await.expect("read");
             pages
                 .into_iter()
-                .map(|page| page.expect("exists").events.len())
+                .map(|loaded| loaded.page.expect("exists").events.len())
                 .sum()
         };
         measure(

@@ -35,6 +35,8 @@ pub struct StreamTruth {
     pub last_id: Option<EventId>,
     /// Last revision of the metadata stream.
     pub meta: Option<Revision>,
+    /// Revision before which all events were deleted.
+    pub deleted_before: Revision,
     /// True if the stream was closed for ever.
     pub is_tombstoned: bool,
 }
@@ -207,6 +209,7 @@ impl State {
             last: revision,
             last_id: last.map(|last| last.row.id),
             meta: meta.map(|meta| meta.row.revision),
+            deleted_before: lifecycle.deleted_before,
             is_tombstoned: lifecycle.tombstoned,
         }
     }

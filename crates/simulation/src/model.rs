@@ -51,8 +51,6 @@ pub struct Record {
     pub answer: Option<Result<Appended>>,
     /// True if the process of the command has died.
     pub is_orphaned: bool,
-    /// How many times the command was handed to a sequencer.
-    pub handed: u32,
     /// Way of the command, if it was handed over in the order of its invocation.
     pub way: Option<Way>,
 }
@@ -92,7 +90,7 @@ impl Model {
         }
         let checked = match &result {
             Ok(appended) => check_success(record, appended, database, stored),
-            Err(error) => check_refusal(record, error.kind(), database),
+            Err(error) => check_refusal(record, error.kind(), database, stored),
         };
         record.answer = Some(result);
         checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))?;
@@ -179,15 +177,18 @@ impl Model {
     ///
     /// # Errors
     /// The promise that is broken.
-    pub fn check_end(&self, stored: &Archive) -> std::result::Result<(), String> {
+    pub fn check_end(
+        &self,
+        database: &Database,
+        stored: &Archive,
+    ) -> std::result::Result<(), String> {
         let mut may_be_stored: HashMap<usize, bool> = HashMap::new();
         for (ticket, record) in self.records.iter().enumerate() {
             let answer = record.answer.as_ref();
             if answer.is_none() && !record.is_orphaned {
                 return Err(format!("command {ticket} was never answered: {record:?}"));
             }
-            let is_certain_not = matches!(answer, Some(Err(error))
-                if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)));
+            let is_certain_not = answer.is_some_and(is_not_stored);
             *may_be_stored.entry(record.original).or_default() |= !is_certain_not;
         }
         for (original, may_be) in may_be_stored {
@@ -207,7 +208,7 @@ impl Model {
                     .into_iter()
                     .flatten()
                     .find(|(_, times)| **times > 1)
-                    .filter(|_| !self.may_be_stored_again(original, stored))
+                    .filter(|_| !self.may_be_stored_again(original, database, stored))
                 {
                     let record = &self.records[original];
                     return Err(format!(
@@ -219,20 +220,24 @@ impl Model {
         Ok(())
     }
 
-    /// Returns true if a retry of an append may be stored again, because its events are not there any more: they were
-    /// scavenged, or their stream was deleted in between.
-    fn may_be_stored_again(&self, original: usize, stored: &Archive) -> bool {
-        let repeated = self.records.iter().filter(|one| one.original == original);
+    /// Returns true if an append may be stored again, because its events are not there any more: they were scavenged.
+    fn may_be_stored_again(&self, original: usize, database: &Database, stored: &Archive) -> bool {
         let asked = &self.records[original].asked;
-        let no_stream = StreamClaim::Expected(ExpectedRevision::NoStream);
-        let mut ids = asked.iter().flat_map(|asked| &asked.ids);
-        repeated.map(|one| one.handed).sum::<u32>() > 1
-            && (ids.any(|id| stored.removed.contains(id))
-                || asked.iter().any(|asked| asked.claim == no_stream)
-                || self
-                    .records
-                    .iter()
-                    .any(|one| one.asked.iter().any(is_delete)))
+        let ids = asked.iter().flat_map(|asked| &asked.ids);
+        let removed: Vec<&EventId> = ids.filter(|id| stored.removed.contains(id)).collect();
+        let was_deleted = |id: &&EventId| stored.was_deleted_between(**id, database);
+        !removed.is_empty() && (!self.is_only_attempt(original) || !removed.iter().any(was_deleted))
+    }
+}
+
+/// Returns true if an answer says for certain that the events of its command are not stored, and never were.
+pub fn is_not_stored(answer: &Result<Appended>) -> bool {
+    match answer {
+        Ok(_) => false,
+        Err(error) => !matches!(
+            error.kind(),
+            ErrorKind::OutcomeUnknown(_) | ErrorKind::StoredAndDeleted { .. }
+        ),
     }
 }
 
@@ -291,6 +296,18 @@ impl Archive {
         self.removed.extend(removed.map(|stored| name(&stored.row)));
     }
 
+    /// Returns true if the stream of this event was deleted between two times at which the event was stored.
+    fn was_deleted_between(&self, id: EventId, database: &Database) -> bool {
+        let mut rows: Vec<&Row> = self.rows.get(&id).into_iter().flatten().collect();
+        rows.sort_by_key(|row| row.revision);
+        rows.windows(2).any(|two| {
+            let between = two[0].revision.next()..=two[1].revision;
+            database.was_ever(&two[0].stream, 0, |truth| {
+                between.contains(&truth.deleted_before)
+            })
+        })
+    }
+
     fn holds(&self, id: EventId, is_it: impl Fn(&Row) -> bool) -> bool {
         self.rows
             .get(&id)
@@ -332,6 +349,17 @@ fn check_success(
             return Err(format!("the answer says nothing of {}", asked.target));
         };
         check_part(asked, part, stored)?;
+        let was_there = |truth: &StreamTruth| truth.deleted_before <= part.first_revision;
+        if !is_delete(asked) && !database.was_ever(&asked.stream, record.since, was_there) {
+            return Err("answered as stored, but its stream was deleted before".into());
+        }
+        if let StreamClaim::After(_) = asked.claim
+            && !database.was_ever(&asked.stream, record.since, |truth| {
+                holds(asked.claim, truth)
+            })
+        {
+            return Err("stored after an event that never was the last since".into());
+        }
     }
     Ok(())
 }
@@ -375,8 +403,34 @@ fn check_refusal(
     record: &Record,
     kind: &ErrorKind,
     database: &Database,
+    stored: &Archive,
 ) -> std::result::Result<(), String> {
     match kind {
+        ErrorKind::StoredAndDeleted { stream, position } => {
+            let asked = record.asked.iter().find(|asked| asked.target == *stream);
+            let rows = asked.and_then(|asked| stored.rows.get(asked.ids.first()?));
+            let of_stream = rows.into_iter().flatten();
+            let first = of_stream
+                .filter(|row| row.stream == *stream)
+                .min_by_key(|row| row.revision);
+            let Some(first) = first else {
+                return Err(format!("refused as stored in {stream}, where it never was"));
+            };
+            let was_deleted = |truth: &StreamTruth| truth.deleted_before > first.revision;
+            if !database.was_ever(stream, record.since, was_deleted) {
+                return Err(format!("refused as deleted from {stream}, which never was"));
+            }
+            let ids = asked.into_iter().flat_map(|asked| &asked.ids);
+            match ids
+                .into_iter()
+                .any(|id| stored.holds(*id, |row| row.position == *position))
+            {
+                true => Ok(()),
+                false => Err(format!(
+                    "refused as stored at position {position}, where it never was"
+                )),
+            }
+        }
         ErrorKind::WrongExpectedRevision { stream, actual, .. } => {
             let asked = record.asked.iter().find(|asked| asked.target == *stream);
             let asked = asked.or_else(|| record.asked.iter().find(|asked| asked.stream == *stream));
@@ -416,8 +470,9 @@ fn check_refusal(
 fn holds(claim: StreamClaim, truth: &StreamTruth) -> bool {
     match claim {
         StreamClaim::Expected(ExpectedRevision::Any) => true,
-        StreamClaim::Expected(ExpectedRevision::NoStream) | StreamClaim::After(After::NoStream) => {
-            truth.visible.is_none()
+        StreamClaim::Expected(ExpectedRevision::NoStream) => truth.visible.is_none(),
+        StreamClaim::After(After::NoStream { next }) => {
+            truth.visible.is_none() && truth.last.map_or(Revision(0), Revision::next) == next
         }
         StreamClaim::Expected(ExpectedRevision::StreamExists) => truth.visible.is_some(),
         StreamClaim::Expected(ExpectedRevision::Exact(revision)) => truth.last == Some(revision),

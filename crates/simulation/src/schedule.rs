@@ -25,7 +25,7 @@ use self::emphasis::{Emphasis, Faults};
 
 use crate::choices::Choices;
 use crate::database::Database;
-use crate::model::{Archive, Asked, Model, Record, StreamClaim, Way, name};
+use crate::model::{Archive, Asked, Model, Record, StreamClaim, Way, is_not_stored, name};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{POISON, Process, setting};
 
@@ -285,8 +285,7 @@ impl World {
     fn settle(&mut self) -> std::result::Result<Vec<usize>, String> {
         let mut refused = Vec::new();
         for (record, result) in std::mem::take(&mut self.settled) {
-            if matches!(&result, Err(error) if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
-            {
+            if is_not_stored(&result) {
                 refused.push(record);
             }
             self.note(|| format!("{record} is answered: {result:?}"));

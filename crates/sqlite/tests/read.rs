@@ -383,6 +383,7 @@ async fn a_changed_row_does_not_keep_other_streams_from_loading() {
         limit: 10,
     });
     let pages = store.read_streams(loads.into()).await.expect("answers");
+    let pages: Vec<_> = pages.into_iter().map(|loaded| loaded.page).collect();
     let count = |page: &Result<StreamPage>| page.as_ref().map(|page| page.events.len()).ok();
     let counts: Vec<Option<usize>> = pages.iter().map(count).collect();
     assert_eq!(counts, [Some(3), None, None, Some(3)]);

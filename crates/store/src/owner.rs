@@ -13,9 +13,11 @@ use futures::future::try_join_all;
 use gesta_core::backend::{Rows, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Error, LoadFrom, LoadStream, LogId, OwnerStore, ReadStream, RecordedEvent, Result, StreamFrom,
-    StreamPage, Submission, Timestamp,
+    Error, LoadFrom, LoadStream, LoadedPage, LogId, OwnerStore, Position, ReadStream,
+    RecordedEvent, Result, StreamFrom, StreamId, Submission, Timestamp,
 };
+
+use gesta_append::Pipeline;
 
 use crate::Store;
 use crate::streams::{LOOK_UP_MAX, Readable, is_corrupt, no_rows};
@@ -49,7 +51,12 @@ impl OwnerStore for Store {
         }
     }
 
-    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+    fn known_end(&self, stream: &StreamId) -> Position {
+        let pipeline = self.pipeline_of(self.log_of(stream));
+        pipeline.map_or(Position::START, Pipeline::known_end)
+    }
+
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<LoadedPage>> {
         let pages = self.in_one_history(|_| self.stream_pages(requests.clone()));
         let pages = pages.await;
         pages.map_err(|error| error.during("read streams"))
@@ -82,7 +89,7 @@ fn validate(loads: &[LoadStream]) -> Result<()> {
 }
 
 impl Store {
-    async fn stream_pages(&self, loads: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+    async fn stream_pages(&self, loads: Vec<LoadStream>) -> Result<Vec<LoadedPage>> {
         self.check_open()?;
         validate(&loads)?;
         let now = self.clock.now();
@@ -94,7 +101,7 @@ impl Store {
             of_log.loads.push(load);
         }
         let by_log: Vec<(LogId, LoadsOfLog)> = by_log.into_iter().collect();
-        let mut pages: Vec<(usize, Result<StreamPage>)> = Vec::with_capacity(count);
+        let mut pages: Vec<(usize, LoadedPage)> = Vec::with_capacity(count);
         let mut bytes = 0;
         for logs in by_log.chunks(LOGS_AT_ONCE) {
             let reach = if bytes < PAGE_BYTES_MAX {
@@ -107,7 +114,8 @@ impl Store {
                 Ok::<_, Error>(of_log.places.iter().copied().zip(pages))
             });
             for (place, page) in try_join_all(reads).await?.into_iter().flatten() {
-                bytes += page.as_ref().map_or(0, |page| cost_bytes(&page.events));
+                let read = page.page.as_ref();
+                bytes += read.map_or(0, |page| cost_bytes(&page.events));
                 pages.push((place, page));
             }
         }
@@ -122,27 +130,28 @@ impl Store {
         loads: &[LoadStream],
         now: Timestamp,
         reach: Reach,
-    ) -> Result<Vec<Result<StreamPage>>> {
+    ) -> Result<Vec<LoadedPage>> {
         let streams: Vec<_> = loads.iter().map(|load| &load.stream).collect();
         let looked = self.look_up_in(log, &streams).await?;
         let mut slices = Vec::with_capacity(loads.len());
         let mut parts = Vec::with_capacity(loads.len());
         for (load, looked) in loads.iter().zip(looked) {
             let readable = looked.readable(&load.stream, now);
-            parts.push(readable.map(|readable| {
+            let part = readable.map(|readable| {
                 let request = read_of(load.clone(), Some(readable));
                 let slice = readable.slice(log, &request, readable.forwards(&request));
                 let is_read = slice.is_some();
                 slices.extend(slice);
                 (readable, request, is_read)
-            }));
+            });
+            parts.push((part, looked.deleted_before(), looked.changed_at));
         }
         let read = match reach {
             Reach::Events => self.read_slices(log, slices).await?,
             Reach::Heads => slices.iter().map(|_| Ok(not_reached())).collect(),
         };
         let mut read = read.into_iter();
-        let pages = parts.into_iter().map(|part| {
+        let mut page = |part: Result<(Readable, ReadStream, bool)>| {
             let (readable, request, is_read) = part?;
             let rows = if is_read {
                 let no_answer = || Err(Error::corrupt("the backend answered too little"));
@@ -151,7 +160,14 @@ impl Store {
                 no_rows()
             };
             Ok(readable.page_forwards(&request, rows))
-        });
+        };
+        let pages = parts
+            .into_iter()
+            .map(|(part, deleted_before, changed_at)| LoadedPage {
+                page: page(part),
+                deleted_before,
+                changed_at,
+            });
         Ok(pages.collect())
     }
 

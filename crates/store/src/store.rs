@@ -168,6 +168,13 @@ impl Store {
         self.hub.heard(log, position);
     }
 
+    /// Notes that a read has found a log to reach up to this position.
+    pub(crate) fn note_end(&self, log: LogId, position: Position) {
+        if let Some(pipeline) = self.pipelines.get(usize::from(log.0)) {
+            pipeline.heard_of_end(position);
+        }
+    }
+
     /// Returns the number of subscriptions.
     #[must_use]
     pub fn subscribers(&self) -> usize {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use gesta_core::backend::{LoadRequest, LoadedStream, Purpose, Rows, StreamHead, StreamSlice};
 use gesta_core::{
-    Direction, Error, ErrorKind, Lifecycle, ListStreams, LogId, ReadStream, Result, Revision,
-    StreamFrom, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Timestamp,
-    Visibility,
+    Direction, Error, ErrorKind, Lifecycle, ListStreams, LogId, Position, ReadStream, Result,
+    Revision, StreamFrom, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage,
+    Timestamp, Visibility,
 };
 
 use crate::Store;
@@ -25,6 +25,8 @@ pub(crate) struct Looked {
     pub(crate) lifecycle: Result<Lifecycle>,
     /// Last revision of the metadata stream; `None` if there is none.
     pub(crate) metadata_revision: Option<Revision>,
+    /// Position of the last event of the metadata stream; 0 if there is none.
+    pub(crate) changed_at: Position,
 }
 
 impl Default for Looked {
@@ -34,6 +36,7 @@ impl Default for Looked {
             head: None,
             lifecycle: Ok(Lifecycle::default()),
             metadata_revision: None,
+            changed_at: Position::START,
         }
     }
 }
@@ -54,6 +57,10 @@ impl Looked {
         Self {
             head: loaded.head,
             lifecycle: lifecycle.map_err(|error| unreadable(stream, error)),
+            changed_at: loaded
+                .meta
+                .as_ref()
+                .map_or(Position::START, |meta| meta.head.position),
             metadata_revision: loaded.meta.map(|meta| meta.head.last),
         }
     }
@@ -77,6 +84,12 @@ impl Looked {
         let exists = |lifecycle: &Lifecycle| lifecycle.exists(last);
         self.head
             .filter(|_| self.lifecycle.as_ref().map_or(true, exists))
+    }
+
+    /// Returns the revision before which all events of the stream were deleted; 0 if that is not known.
+    pub(crate) fn deleted_before(&self) -> Revision {
+        let lifecycle = self.lifecycle.as_ref();
+        lifecycle.map_or(Revision(0), |lifecycle| lifecycle.deleted_before)
     }
 
     /// Returns what readers may see of `stream` at `now`.
@@ -356,11 +369,9 @@ impl Store {
         let mut loaded = if request.streams.is_empty() {
             Vec::new().into_iter()
         } else {
-            self.backend
-                .load(log, request, Purpose::Read)
-                .await?
-                .streams
-                .into_iter()
+            let loaded = self.backend.load(log, request, Purpose::Read).await?;
+            self.note_end(log, loaded.end.position);
+            loaded.streams.into_iter()
         };
         let looked = streams.iter().zip(&bases).map(|(stream, base)| {
             let loaded = base.as_ref().and_then(|_| loaded.next());

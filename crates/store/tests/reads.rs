@@ -286,7 +286,7 @@ async fn loaded(store: &Store) -> Vec<Visible> {
     loaded
         .expect("answers")
         .into_iter()
-        .flatten()
+        .filter_map(|loaded| loaded.page.ok())
         .map(|page| (page.last_revision, shape(&page.events)))
         .collect()
 }
@@ -453,9 +453,9 @@ async fn damaged_metadata_spoil_only_the_answers_about_their_stream() {
             panic!("three answers");
         };
         for page in [a, c] {
-            assert_eq!(page.as_ref().expect("readable").events.len(), 2);
+            assert_eq!(page.page.as_ref().expect("readable").events.len(), 2);
         }
-        let error = b.as_ref().expect_err("damaged");
+        let error = b.page.as_ref().expect_err("damaged");
         assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
         assert!(error.to_string().contains("b-damaged"), "{error}");
 

@@ -40,7 +40,10 @@ impl From<&Result<Appended>> for Outcome {
         match answer {
             Ok(appended) => Outcome::Acknowledged(appended.clone()),
             Err(error) => match error.kind() {
-                ErrorKind::OutcomeUnknown(_) => Outcome::Unknown,
+                // It is stored, but what is deleted tells nobody where.
+                ErrorKind::OutcomeUnknown(_) | ErrorKind::StoredAndDeleted { .. } => {
+                    Outcome::Unknown
+                }
                 ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => Outcome::NotWritten,
                 _ => Outcome::Refused,
             },

@@ -142,6 +142,9 @@ macro_rules! conformance_tests {
                 events_without_ids_are_never_retries
                 attempts_in_flight_are_joined
                 over_several_streams
+                of_what_was_appended_after_a_delete
+                of_what_was_stored_before_a_delete_are_refused
+                over_streams_one_of_which_was_deleted
             }
             several_streams {
                 are_stored_in_the_order_of_the_request
@@ -254,6 +257,7 @@ macro_rules! conformance_tests {
             }
             loads {
                 equal_reads_of_single_streams
+                tell_what_was_deleted
                 join_page_by_page
                 of_large_events_end_early
                 see_what_was_acknowledged

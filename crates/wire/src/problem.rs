@@ -5,7 +5,7 @@
 //! members, without loss.
 //! Invariants: a document never carries the cause of an error; causes go to the log.
 
-use gesta_core::{ErrorKind, Revision, StreamId};
+use gesta_core::{ErrorKind, Position, Revision, StreamId};
 use serde::{Deserialize, Serialize};
 
 use crate::Expected;
@@ -60,6 +60,7 @@ kinds! {
     METHOD_NOT_ALLOWED, "method_not_allowed", 405, "The address has no such method", |why, _| Some(ErrorKind::Unsupported(why));
     REQUEST_TIMEOUT, "request_timeout", 408, "The body took too long to arrive", |why, _| Some(ErrorKind::Unavailable(why));
     WRONG_EXPECTED_REVISION, "wrong_expected_revision", 409, "The stream is not as expected", wrong_expected_revision;
+    STORED_AND_DELETED, "stored_and_deleted", 409, "The events were stored before, and the stream was deleted since", stored_and_deleted;
     INVALID_CHECKPOINT, "invalid_checkpoint", 409, "The checkpoint cannot be used with this store",
         |why, _| Some(ErrorKind::InvalidCheckpoint(why));
     STREAM_TOMBSTONED, "stream_tombstoned", 410, "The stream was closed for ever", |_, of| Some(ErrorKind::StreamTombstoned(of.stream()?));
@@ -104,6 +105,11 @@ impl From<&ErrorKind> for Document {
                 let mut document = of_stream(WRONG_EXPECTED_REVISION, stream);
                 document.members.expected = Some(Expected(*expected));
                 document.members.actual = Some(actual.map(|revision| revision.0));
+                document
+            }
+            ErrorKind::StoredAndDeleted { stream, position } => {
+                let mut document = of_stream(STORED_AND_DELETED, stream);
+                document.members.position = Some(position.0);
                 document
             }
             ErrorKind::StreamNotFound(stream) => of_stream(STREAM_NOT_FOUND, stream),
@@ -155,6 +161,13 @@ fn wrong_expected_revision(_: String, of: Members) -> Option<ErrorKind> {
     })
 }
 
+fn stored_and_deleted(_: String, of: Members) -> Option<ErrorKind> {
+    Some(ErrorKind::StoredAndDeleted {
+        stream: of.stream()?,
+        position: Position(of.position?),
+    })
+}
+
 /// A problem document: what an error answer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
@@ -184,6 +197,9 @@ pub struct Members {
     /// The last revision of the stream, `null` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<Option<u64>>,
+    /// The position at which the events were stored before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
     /// The node that runs the consumer group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<GroupNode>,
@@ -329,6 +345,14 @@ mod tests {
                 r#":"stream a\"b is not as expected: expected stream exists, found no stream","stream":"a\"b","expected":"stream_exists","actual":null}"#,
             ),
             (
+                ErrorKind::StoredAndDeleted {
+                    stream: stream.clone(),
+                    position: Position(9),
+                },
+                409,
+                r#":"the events were stored in stream a\"b before, at position 9, and the stream was deleted since","stream":"a\"b","position":9}"#,
+            ),
+            (
                 ErrorKind::StreamNotFound(stream.clone()),
                 404,
                 r#":"stream a\"b not found","stream":"a\"b"}"#,
@@ -393,6 +417,7 @@ mod tests {
                 revision: Some(7),
                 expected: Some(Expected::default()),
                 actual: Some(Some(8)),
+                position: Some(9),
                 owner: Some(GroupNode {
                     log: 3,
                     node: 4,

@@ -32,8 +32,6 @@ pub(crate) enum DependentAnswer {
     Confirmed,
     /// The events of the command are stored already, in these streams.
     Stored(Vec<AppendedStream>),
-    /// The command is decided again, because the events of which it may be a retry were still being committed.
-    DecideAgain,
 }
 
 /// What a batch carries besides its rows.
@@ -67,10 +65,7 @@ impl<T> Cargo<T> {
     fn into_commands(self) -> impl Iterator<Item = Command<T>> {
         let placed = self.placed.into_iter().map(|(command, _)| command);
         let dependents = self.dependents.into_iter().map(|one| one.command);
-        placed.chain(dependents).map(|command| Command {
-            rechecked: false,
-            ..command
-        })
+        placed.chain(dependents)
     }
 }
 

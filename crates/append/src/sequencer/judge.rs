@@ -1,6 +1,12 @@
 //! Says whether a claim holds: pure functions from the state of a stream and a request to an answer.
+//!
+//! Invariant: whatever the claim, events whose ids the client made are neither stored again nor answered as a retry if
+//! they were stored before the last delete of their stream. So no late repetition, by a client or by a node, brings a
+//! deleted stream back, and nobody is told that what cannot be read is there.
 
-use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
+use gesta_core::{
+    After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Position, Revision,
+};
 
 use super::knowledge::heads::StreamState;
 use super::lookup::Found;
@@ -13,10 +19,16 @@ pub(crate) enum Fit {
     Fits,
     /// The claim holds, unless the events are stored already; their ids decide.
     FitsUnlessStored,
+    /// The claim holds, whatever is stored, unless the events were stored before the last delete of the stream; their
+    /// ids decide.
+    FitsUnlessDeleted,
     /// The claim does not hold, unless exactly these events are stored from this revision on.
     RefusedUnlessStoredAt(Revision, ErrorKind),
     /// The claim does not hold, unless the events are stored already; their ids decide.
     RefusedUnlessStored(ErrorKind),
+    /// The claim does not hold. If the events were stored before the last delete of the stream, the refusal says so;
+    /// their ids decide.
+    RefusedUnlessDeleted(ErrorKind),
     /// The claim does not hold.
     Refused(ErrorKind),
     /// The claim of a condition does not hold. The events of the other parts decide whether the command is a retry,
@@ -66,6 +78,7 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
             match fit {
                 Fit::RefusedUnlessStoredAt(_, refusal)
                 | Fit::RefusedUnlessStored(refusal)
+                | Fit::RefusedUnlessDeleted(refusal)
                 | Fit::Refused(refusal) => refused_lifecycle(part, about_the_stream(refusal, part)),
                 _ if *kind == LifecycleChange::Deleted && state.visible().is_none() => {
                     refused_lifecycle(part, ErrorKind::StreamNotFound(part.stream.clone()))
@@ -93,7 +106,10 @@ fn check_owner(part: &StreamPart, after: After, state: &StreamState) -> Fit {
     let actual = state.visible();
     let last = actual.and(state.main).and_then(|head| head.id);
     let holds = match after {
-        After::NoStream => actual.is_none(),
+        After::NoStream { next } => {
+            let last = state.main.map(|head| head.last);
+            actual.is_none() && next == last.map_or(Revision(0), Revision::next)
+        }
         After::Event(id) => last == Some(id),
     };
     if holds {
@@ -131,11 +147,20 @@ fn check_target(part: &StreamPart, last: Option<Revision>, deleted_before: Revis
         expected: part.expected,
         actual: visible,
     };
+    let was_deleted = from_client && last.is_some() && deleted_before > Revision(0);
+    let refused = || match was_deleted {
+        true => Fit::RefusedUnlessDeleted(refusal()),
+        false => Fit::Refused(refusal()),
+    };
+    let fits = match was_deleted {
+        true => Fit::FitsUnlessDeleted,
+        false => Fit::Fits,
+    };
     let compare_from = |first: Revision| {
-        if from_client && visible.is_some_and(|last| first <= last) {
+        if from_client && last.is_some_and(|last| first <= last) {
             Fit::RefusedUnlessStoredAt(first, refusal())
         } else {
-            Fit::Refused(refusal())
+            refused()
         }
     };
     let unless_stored = if from_client && last.is_some() {
@@ -146,19 +171,24 @@ fn check_target(part: &StreamPart, last: Option<Revision>, deleted_before: Revis
     match part.expected {
         ExpectedRevision::Any => unless_stored,
         ExpectedRevision::StreamExists if visible.is_some() => unless_stored,
-        ExpectedRevision::StreamExists => Fit::Refused(refusal()),
-        ExpectedRevision::NoStream if visible.is_none() => Fit::Fits,
+        ExpectedRevision::StreamExists => refused(),
+        ExpectedRevision::NoStream if visible.is_none() => fits,
         ExpectedRevision::NoStream => compare_from(deleted_before),
-        ExpectedRevision::Exact(claimed) if last == Some(claimed) => Fit::Fits,
+        ExpectedRevision::Exact(claimed) if last == Some(claimed) => fits,
         ExpectedRevision::Exact(claimed) => compare_from(claimed.next()),
     }
 }
 
 /// Returns whether no claim is refused, provided that nothing is stored already.
 pub(crate) fn all_fit(judged: &[Judged]) -> bool {
-    judged
-        .iter()
-        .all(|judged| matches!(judged.fit, Fit::Fits | Fit::FitsUnlessStored))
+    judged.iter().all(|judged| match judged.fit {
+        Fit::Fits | Fit::FitsUnlessStored | Fit::FitsUnlessDeleted => true,
+        Fit::RefusedUnlessStoredAt(..)
+        | Fit::RefusedUnlessStored(_)
+        | Fit::RefusedUnlessDeleted(_)
+        | Fit::Refused(_)
+        | Fit::ConditionFails(_) => false,
+    })
 }
 
 /// The state of the stream of a part, and what the state says about the claim of the part.
@@ -184,23 +214,36 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
     let (mut stored_first, mut failed_condition) = (None, None);
     let mut stored = Vec::with_capacity(parts.len());
     for ((part, judged), found) in parts.iter().zip(judged).zip(found) {
+        if let Some(position) = stored_and_deleted(part, &judged.state, &found) {
+            let stream = part.stream.clone();
+            return Decision::Refuse(ErrorKind::StoredAndDeleted { stream, position });
+        }
         let refusal = match (&judged.fit, found) {
-            (Fit::Refused(refusal), _) => Some(refusal.clone()),
+            (Fit::Refused(refusal) | Fit::RefusedUnlessDeleted(refusal), _) => {
+                Some(refusal.clone())
+            }
             (Fit::ConditionFails(refusal), _) => {
                 failed_condition.get_or_insert_with(|| refusal.clone());
                 None
+            }
+            // A claim that holds as it stands is a new append, even with ids that were used since the delete.
+            (Fit::FitsUnlessDeleted, _) => None,
+            (Fit::RefusedUnlessStoredAt(first, refusal), Found::Stored(stored))
+                if stored.first_revision != *first =>
+            {
+                Some(refusal.clone())
             }
             (_, Found::Stored(streams)) => {
                 stored_first.get_or_insert_with(|| no_retry(part, &judged.state));
                 stored.push(streams);
                 None
             }
-            (_, Found::Otherwise) => Some(no_retry(part, &judged.state)),
+            (_, Found::Otherwise { .. }) => Some(no_retry(part, &judged.state)),
             (
                 Fit::RefusedUnlessStoredAt(_, refusal) | Fit::RefusedUnlessStored(refusal),
-                Found::Nothing,
+                Found::Nothing | Found::Removed(_),
             ) => Some(refusal.clone()),
-            (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing) => None,
+            (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing | Found::Removed(_)) => None,
         };
         if let Some(refusal) = refusal {
             return Decision::Refuse(refusal);
@@ -212,6 +255,30 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
         Some(_) if stored.len() == written => Decision::Retry(stored),
         Some(refusal) => Decision::Refuse(refusal),
     }
+}
+
+/// Returns where the events of a part were stored, if that was before the last delete of their stream.
+///
+/// What was removed is known by a hash of its id only, which another id may share once in 10¹² times. So it counts only
+/// for a stream that was deleted, and only at a position that the stream can have had before its last change of
+/// lifecycle.
+fn stored_and_deleted(part: &StreamPart, state: &StreamState, found: &Found) -> Option<Position> {
+    if !matches!(part.change, Change::Events { .. }) {
+        return None;
+    }
+    let (first, position) = match found {
+        Found::Nothing => return None,
+        Found::Stored(stored) => (stored.first_revision, stored.position),
+        Found::Otherwise { first, position } => (*first, *position),
+        Found::Removed(position) => {
+            let (main, meta) = (state.main?, state.meta?);
+            let is_between =
+                main.row.0 <= position.0 && *position <= main.position && *position < meta.position;
+            let was_deleted = state.deleted_before > Revision(0);
+            return (was_deleted && is_between).then_some(*position);
+        }
+    };
+    (first < state.deleted_before).then_some(position)
 }
 
 /// Makes the refusal of a part whose first event is stored, but which is not a retry as a whole.
@@ -269,8 +336,10 @@ mod tests {
         match check(&part(expected, IdSource::Client), &state) {
             Fit::Fits => "fits",
             Fit::FitsUnlessStored => "unless stored",
+            Fit::FitsUnlessDeleted => "unless deleted",
             Fit::RefusedUnlessStoredAt(..) => "compare",
             Fit::RefusedUnlessStored(_) => "refused unless stored",
+            Fit::RefusedUnlessDeleted(_) => "refused unless deleted",
             Fit::Refused(ErrorKind::WrongExpectedRevision { actual: None, .. }) => "wrong, none",
             Fit::Refused(ErrorKind::WrongExpectedRevision { .. }) => "wrong",
             Fit::Refused(_) | Fit::ConditionFails(_) => "refused",
@@ -285,29 +354,38 @@ mod tests {
             state(None, 0),
             state(Some(5), 0),
             state(Some(5), 6),
+            state(Some(5), 2),
             StreamState {
                 tombstoned: true,
                 ..state(Some(5), 0)
             },
         ];
+        let (stored, deleted) = ("unless stored", "unless deleted");
+        let refused_unless = "refused unless deleted";
         let rows = [
-            (Any, ["fits", "unless stored", "unless stored", "refused"]),
-            (NoStream, ["fits", "compare", "fits", "refused"]),
+            (Any, ["fits", stored, stored, stored, "refused"]),
+            (NoStream, ["fits", "compare", deleted, "compare", "refused"]),
             (
                 StreamExists,
-                ["wrong, none", "unless stored", "wrong, none", "refused"],
+                ["wrong, none", stored, refused_unless, stored, "refused"],
             ),
             (
                 Exact(Revision(5)),
-                ["wrong, none", "fits", "fits", "refused"],
+                ["wrong, none", "fits", deleted, deleted, "refused"],
             ),
             (
                 Exact(Revision(3)),
-                ["wrong, none", "compare", "wrong, none", "refused"],
+                ["wrong, none", "compare", "compare", "compare", "refused"],
             ),
             (
                 Exact(Revision(7)),
-                ["wrong, none", "wrong", "wrong, none", "refused"],
+                [
+                    "wrong, none",
+                    "wrong",
+                    refused_unless,
+                    refused_unless,
+                    "refused",
+                ],
             ),
         ];
         for (expected, answers) in rows {
@@ -317,6 +395,78 @@ mod tests {
                 "{expected}"
             );
         }
+    }
+
+    /// Goal: whatever is claimed, what was stored before the last delete is neither stored again nor answered as
+    /// stored.
+    #[test]
+    fn what_was_stored_before_a_delete_is_refused_in_every_claim() {
+        use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
+        let stream = StreamId::new("s").expect("valid");
+        let at = |first| {
+            Found::Stored(AppendedStream {
+                stream: stream.clone(),
+                first_revision: Revision(first),
+                last_revision: Revision(first),
+                position: Position(first + 10),
+            })
+        };
+        let otherwise = |first| Found::Otherwise {
+            first: Revision(first),
+            position: Position(first + 10),
+        };
+        let exact = |revision| Exact(Revision(revision));
+        let claims = [Any, NoStream, StreamExists, exact(0), exact(3), exact(5)];
+        for (expected, deleted_before) in claims.into_iter().flat_map(|one| [(one, 6), (one, 5)]) {
+            let decide = |found| {
+                let part = part(expected, IdSource::Client);
+                let state = state(Some(5), deleted_before);
+                let fit = check(&part, &state);
+                decision(&[part], &[Judged { state, fit }], vec![found])
+            };
+            for found in [at(4), otherwise(4)] {
+                let refused = ErrorKind::StoredAndDeleted {
+                    stream: stream.clone(),
+                    position: Position(14),
+                };
+                assert_eq!(decide(found), Decision::Refuse(refused), "{expected}");
+            }
+            if deleted_before == 6 {
+                continue;
+            }
+            // What was stored since the delete is decided as if there had been none.
+            let is_retry = matches!(decide(at(5)), Decision::Retry(_));
+            let by_ids = [Any, NoStream, StreamExists].contains(&expected);
+            assert_eq!(is_retry, by_ids, "{expected}");
+            let stores = matches!(decide(at(5)), Decision::Store);
+            assert_eq!(stores, expected == exact(5), "{expected}");
+        }
+    }
+
+    /// Goal: an event that scavenging has removed, and whose id is remembered, counts if its stream was deleted after
+    /// it and can have had it.
+    #[test]
+    fn what_was_removed_after_a_delete_is_refused() {
+        let head = |row, position| StreamHead {
+            row: RowId(row),
+            last: Revision(5),
+            position: Position(position),
+            id: None,
+        };
+        let deleted = |deleted_before| StreamState {
+            main: Some(head(10, 20)),
+            meta: Some(head(18, 18)),
+            deleted_before: Revision(deleted_before),
+            tombstoned: false,
+        };
+        let refuses = |state, position| {
+            let part = part(ExpectedRevision::NoStream, IdSource::Client);
+            let found = Found::Removed(Position(position));
+            stored_and_deleted(&part, &state, &found).is_some()
+        };
+        assert!(refuses(deleted(5), 10) && refuses(deleted(5), 17));
+        assert!(!refuses(deleted(0), 12), "never deleted");
+        assert!(!refuses(deleted(5), 9) && !refuses(deleted(5), 19));
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod window;
 use std::time::Duration;
 
 use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd, RowId, StoredId};
-use gesta_core::{Error, EventType, Position, StreamId, Timestamp};
+use gesta_core::{Error, EventId, EventType, Position, Revision, StreamId, Timestamp};
 use tokio::time::Instant;
 
 use super::Now;
@@ -39,7 +39,7 @@ pub(crate) enum Assessment {
     Unknown,
     /// All claims of the command hold, and it is no retry.
     Fits,
-    /// The command may be a retry of events that are still being committed: it must be decided again after them.
+    /// The command may be a retry of events that are still being committed: it must wait for these commits.
     RestsOnOpenCommits,
     /// The events of the command may be stored already: they must be looked up.
     MayBeStored(Questions),
@@ -100,7 +100,7 @@ impl Knowledge {
         let compares_open = command.parts.iter().zip(&judged).any(|(part, judged)| {
             matches!(judged.fit, Fit::RefusedUnlessStoredAt(..)) && self.heads.is_open(&part.stream)
         });
-        if compares_open && !command.rechecked {
+        if compares_open {
             return Assessment::RestsOnOpenCommits;
         }
         Assessment::MayBeStored(questions)
@@ -167,31 +167,52 @@ impl Knowledge {
             Change::Lifecycle { .. } => judged.state.meta?,
             Change::Condition(_) => return None,
         };
-        let place = match &judged.fit {
-            Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
-            Fit::FitsUnlessStored | Fit::RefusedUnlessStored(_) => {
-                match self.window.find(head.row, part.first_id()?) {
-                    InWindow::Perhaps(position) => {
-                        let before = Position(position.0.saturating_sub(1));
-                        Suspected::Near(position, self.window_part(committed, now, before))
-                    }
-                    InWindow::No => return None,
-                    // A stream that began after that position has no other events.
-                    InWindow::NotAfter(position) if head.row.0 > position.0 => return None,
-                    InWindow::NotAfter(position) => {
-                        self.looked_up = self.looked_up.saturating_add(1);
-                        Suspected::Within(self.window_part(committed, now, position))
-                    }
-                }
-            }
+        let was_deleted = judged.state.deleted_before > Revision(0);
+        let (at, is_sought) = match &judged.fit {
+            // Wherever they were stored before the last delete, the refusal says so.
+            Fit::RefusedUnlessStoredAt(first, _) => (Some(Suspected::At(*first)), was_deleted),
+            Fit::FitsUnlessStored
+            | Fit::FitsUnlessDeleted
+            | Fit::RefusedUnlessStored(_)
+            | Fit::RefusedUnlessDeleted(_) => (None, true),
             Fit::Fits | Fit::Refused(_) | Fit::ConditionFails(_) => return None,
         };
-        Some(Question {
+        let sought = match is_sought {
+            true => self.in_window(head.row, part.first_id()?, committed, now),
+            false => None,
+        };
+        let places: Vec<Suspected> = at.into_iter().chain(sought).collect();
+        (!places.is_empty()).then(|| Question {
             stream: part.target(),
             row: head.row,
             ids: part.ids(),
-            place,
+            places,
         })
+    }
+
+    /// Returns where an event of a stream may be stored within the window; `None` if it is not.
+    fn in_window(
+        &mut self,
+        stream: RowId,
+        id: EventId,
+        committed: Position,
+        now: Timestamp,
+    ) -> Option<Suspected> {
+        match self.window.find(stream, id) {
+            InWindow::Perhaps(position) => {
+                let before = Position(position.0.saturating_sub(1));
+                let rest = self.window_part(committed, now, before);
+                Some(Suspected::Near(position, rest))
+            }
+            InWindow::No => None,
+            // A stream that began after that position has no other events.
+            InWindow::NotAfter(position) if stream.0 > position.0 => None,
+            InWindow::NotAfter(position) => {
+                self.looked_up = self.looked_up.saturating_add(1);
+                let part = self.window_part(committed, now, position);
+                Some(Suspected::Within(part))
+            }
+        }
     }
 
     /// Returns the part of the window that ends with position `until`.
@@ -363,8 +384,6 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::EventId;
-
     use super::*;
 
     const MINUTE: i64 = 60_000_000;

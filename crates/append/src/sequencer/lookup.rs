@@ -12,7 +12,8 @@ pub(crate) struct Question {
     pub(crate) stream: StreamId,
     pub(crate) row: RowId,
     pub(crate) ids: Vec<EventId>,
-    pub(crate) place: Suspected,
+    /// Where the events may be stored. The places are looked at in this order, until something is found.
+    pub(crate) places: Vec<Suspected>,
 }
 
 /// Where the events may be stored.
@@ -56,8 +57,10 @@ pub(crate) enum Found {
     Nothing,
     /// Exactly these events are stored: this is the answer of the first attempt.
     Stored(AppendedStream),
-    /// The first event is stored, but other events follow it.
-    Otherwise,
+    /// The first event is stored here, but other events follow it.
+    Otherwise { first: Revision, position: Position },
+    /// The first event was probably stored at this position, and was removed since.
+    Removed(Position),
 }
 
 /// What is asked about one command: a question for each of its parts. A part without a question is not a retry.
@@ -71,7 +74,8 @@ pub(crate) type Hits = HashMap<(RowId, EventId), EventRef>;
 pub(crate) fn found_nothing(questions: &Questions, hits: &Hits) -> bool {
     questions.iter().flatten().all(|question| {
         let first = question.ids.first().map(|id| (question.row, *id));
-        matches!(question.place, Suspected::Within(_))
+        let is_searched = |place: &Suspected| matches!(place, Suspected::Within(_));
+        question.places.iter().all(is_searched)
             && first.is_none_or(|first| !hits.contains_key(&first))
     })
 }
@@ -88,9 +92,11 @@ impl Search {
     pub(crate) fn of<'a>(questions: impl Iterator<Item = &'a Question>) -> Self {
         let mut search = Self::default();
         for question in questions {
-            if let (Suspected::Within(part), Some(id)) = (&question.place, question.ids.first()) {
-                search.events.push((question.row, *id));
-                search.part = Some(search.part.map_or(*part, |all| all.and(*part)));
+            for place in &question.places {
+                if let (Suspected::Within(part), Some(id)) = (place, question.ids.first()) {
+                    search.events.push((question.row, *id));
+                    search.part = Some(search.part.map_or(*part, |all| all.and(*part)));
+                }
             }
         }
         search
@@ -112,7 +118,7 @@ mod tests {
             stream: StreamId::new("s").expect("valid"),
             row: RowId(row),
             ids: vec![EventId::random()],
-            place,
+            places: vec![place],
         }
     }
 

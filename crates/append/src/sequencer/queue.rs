@@ -29,6 +29,8 @@ pub(crate) struct Queue<T> {
     held: HashMap<StreamId, usize>,
     /// Whether some of the waiting commands may be ready.
     pub(crate) some_are_ready: bool,
+    /// Whether some of the waiting commands wait for the commits of batches that touch their streams.
+    some_rest_on_commits: bool,
     arrivals: u64,
 }
 
@@ -39,6 +41,7 @@ impl<T> Default for Queue<T> {
             waiting: VecDeque::new(),
             held: HashMap::new(),
             some_are_ready: false,
+            some_rest_on_commits: false,
             arrivals: 0,
         }
     }
@@ -75,6 +78,18 @@ impl<T> Queue<T> {
             lookup,
             found: None,
         });
+    }
+
+    /// Lets a command wait until the batches have committed that touch its streams. Meanwhile it holds the commands
+    /// that come after it to these streams, so that no other batch touches them.
+    pub(crate) fn wait_for_commits(&mut self, command: Command<T>) {
+        self.some_rest_on_commits = true;
+        self.wait(command, None);
+    }
+
+    /// Notes that a batch has committed.
+    pub(crate) fn committed(&mut self) {
+        self.some_are_ready |= std::mem::take(&mut self.some_rest_on_commits);
     }
 
     /// Notes that a command, which was taken out of the waiting commands, waits no longer.

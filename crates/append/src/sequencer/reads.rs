@@ -215,7 +215,8 @@ impl Reads {
         self.lookups += 1;
         let number = self.lookups;
         let is_wide = |place: &Suspected| matches!(place, Suspected::Within(_));
-        if questions.iter().flatten().any(|one| is_wide(&one.place)) {
+        let mut asked = questions.iter().flatten();
+        if asked.any(|one| one.places.iter().any(is_wide)) {
             self.due.push((number, questions));
             return (number, None);
         }
@@ -452,7 +453,7 @@ mod tests {
             stream: StreamId::new("s").expect("valid"),
             row: RowId(1),
             ids: vec![EventId::random()],
-            place,
+            places: vec![place],
         })]
     }
 

@@ -178,6 +178,7 @@ impl<T> Sequencer<T> {
         for dependent in batch.cargo.dependents {
             self.answer_dependent(dependent.command, dependent.answer, now);
         }
+        self.queue.committed();
         let end = batch.end;
         let nothing_open = self.in_flight.is_empty() && self.forming.is_empty();
         self.knowledge.shrink(now.instant, end, nothing_open);
@@ -189,7 +190,6 @@ impl<T> Sequencer<T> {
                 let refused = Err(Error::new(refusal).during("append"));
                 return self.answer(command, refused);
             }
-            DependentAnswer::DecideAgain => return self.queue.inbox.push_front(command),
             DependentAnswer::Confirmed => Vec::new(),
             DependentAnswer::Stored(streams) => streams,
         };

@@ -53,6 +53,8 @@ struct Driver {
     sent: VecDeque<Arc<Batch>>,
     reads: VecDeque<(JobId, Job)>,
     answers: BTreeMap<u32, Result<Appended>>,
+    /// The tickets that were answered, in the order of the answers.
+    order: Vec<u32>,
     /// Everything else that came out.
     others: Vec<Output<u32>>,
 }
@@ -85,6 +87,7 @@ impl Driver {
             sent: VecDeque::new(),
             reads: VecDeque::new(),
             answers: BTreeMap::new(),
+            order: Vec::new(),
             others: Vec::new(),
         };
         driver.work();
@@ -116,6 +119,7 @@ impl Driver {
                 Output::Send(batch) => self.sent.push_back(batch),
                 Output::Read(id, job) => self.reads.push_back((id, job)),
                 Output::Answer(ticket, answer) => {
+                    self.order.push(ticket);
                     assert!(
                         self.answers.insert(ticket, answer).is_none(),
                         "answered once"

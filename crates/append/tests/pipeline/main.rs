@@ -295,7 +295,7 @@ async fn a_pipeline_with_an_owners_question_is_not_idle() {
     let (told, outcome) = tokio::sync::oneshot::channel();
     p.submit(Submission {
         stream: name("s"),
-        after: After::NoStream,
+        after: After::NOTHING,
         events: Vec::new(),
         on_outcome: Box::new(|outcome| _ = told.send(outcome)),
     });

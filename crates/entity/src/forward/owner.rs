@@ -108,6 +108,7 @@ fn begin_command<D: Decider>(
     };
     let mut ask = CommandAsk::new(sent.request, reply, permit, origin);
     ask.is_in_doubt = sent.is_in_doubt;
+    ask.begun_after = runtime.store.known_end(&stream);
     runtime.send(stream, Ask::Command(ask));
     let kind = Arc::clone(&runtime.kind);
     let answer = answer.map(move |answer| {

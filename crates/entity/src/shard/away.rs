@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
-use gesta_core::{Error as StoreError, ErrorKind, StreamId};
+use gesta_core::{Error as StoreError, ErrorKind, Position, StreamId};
 use tokio::time::Instant;
 
 use super::{Away, Shard};
@@ -44,7 +44,8 @@ impl<D: Decider> Shard<D> {
         }
         let latest = self.env.turn + forwarding.within;
         let mut ask = self.env.refuse_if_full(ask, waiting.unwrap_or(0))?;
-        let deadline = ask.sent_until(latest);
+        let known_end = || self.env.store.known_end(stream);
+        let deadline = ask.sent_until(latest, known_end);
         let away = self.away.entry(stream.clone()).or_insert_with(Away::new);
         away.queue.push(ask, place, deadline);
         self.advance(stream);
@@ -83,8 +84,9 @@ impl<D: Decider> Shard<D> {
             && let Some(moving) = self.env.moving.take()
         {
             let latest = self.env.turn + forwarding.within;
+            let known_end = || self.env.store.known_end(stream);
             let requests = moving.into_iter().map(|mut ask| {
-                let (place, deadline) = (self.env.place(&ask), ask.sent_until(latest));
+                let (place, deadline) = (self.env.place(&ask), ask.sent_until(latest, known_end));
                 (ask, place, deadline)
             });
             let requests = requests.collect();
@@ -312,9 +314,14 @@ impl<D: Decider> Ask<D> {
     /// Returns the moment until which the request may wait for other nodes. That moment is `latest`, unless a moment
     /// was fixed when the request was first to be sent. So a command is never sent, or done again here, later than made
     /// keys are kept. A read has no effect, so no moment is fixed for it.
-    fn sent_until(&mut self, latest: Instant) -> Instant {
+    fn sent_until(&mut self, latest: Instant, known_end: impl FnOnce() -> Position) -> Instant {
         match self {
-            Ask::Command(ask) => *ask.sent_until.get_or_insert(latest),
+            Ask::Command(ask) => {
+                if ask.sent_until.is_none() {
+                    ask.begun_after = known_end();
+                }
+                *ask.sent_until.get_or_insert(latest)
+            }
             Ask::Read(_) => latest,
         }
     }

@@ -37,6 +37,12 @@ fn too_late<D: Decider>(ask: &CommandAsk<D>, env: &Env<D>) -> Option<StoreError>
     (env.turn >= until).then(|| StoreError::unavailable(text))
 }
 
+/// Makes the error of a command that may have been carried out before its stream was deleted.
+fn deleted_since() -> StoreError {
+    let text = "the command was sent before, and the stream of the entity was deleted since, with all that tells whether it was carried out";
+    ErrorKind::OutcomeUnknown(text.into()).into()
+}
+
 /// Makes the error of a command that may have been carried out, by an entity that no longer remembers whether it was.
 fn forgotten() -> StoreError {
     let text = "the command was sent before, and the entity has carried out so many since that it has forgotten which";
@@ -195,6 +201,9 @@ impl<D: Decider> Active<D> {
         let fingerprint = Fingerprint::of(&form);
         self.forget_keys(env);
         let Some(known) = self.keys.as_ref().and_then(|keys| keys.get(key)) else {
+            if ask.may_be_done_until(self.deleted_until) {
+                return Err(deleted_since());
+            }
             let keys = self.keys.as_ref().filter(|_| ask.may_be_done());
             return match keys.is_some_and(|keys| keys.may_have_known(key, env.key_bounds())) {
                 true => Err(forgotten()),

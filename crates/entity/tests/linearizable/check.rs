@@ -1,8 +1,9 @@
 //! Is a history linearizable, durable and free of doubles?
 //!
-//! The log is the order: an entity's events, each with the moment at which it became durable, tell the state at every
-//! moment. An answer names the state that it rests on, so no search for an order is needed:
-//! * a state that was answered is a prefix of the stream, all of which became durable before the answer;
+//! The log is the order: an entity's events and the deletes of its stream, each with the moment at which it became
+//! durable, tell the state at every moment. An answer names the state that it rests on, so no search for an order is
+//! needed. Only the empty state may come more than once; the latest that an answer can rest on counts.
+//! * a state that was answered is one of the stream, which became durable before the answer;
 //! * a confirmed answer includes whatever was durable before it was asked for;
 //! * so at some moment between, that state was the state of the entity.
 
@@ -47,26 +48,46 @@ pub(crate) enum Broken {
 /// A broken promise, and how it shows.
 pub(crate) type Violation = (Broken, String);
 
-/// One entity's stream.
+/// One entity's stream. Its changes are its events and its deletes.
 struct Stream {
-    /// By length.
-    prefixes: Vec<Seen>,
+    /// The states, by the number of changes before.
+    states: Vec<Seen>,
+    /// When each change became durable.
     durable: Vec<Moment>,
-    /// Number of an event to its places, counted from 1.
+    /// Number of an event to its places: the number of changes up to it.
     places: HashMap<u64, Vec<u64>>,
+    /// The revisions of events, by their places.
+    revisions: HashMap<u64, u64>,
+    /// The places of the deletes.
+    deletes: Vec<u64>,
 }
 
 impl Stream {
     fn of(entity: usize, stored: &[StoredEvent], found: &mut Vec<Violation>) -> Self {
         let name = stream_name(entity);
         let mut stream = Self {
-            prefixes: vec![Seen::default()],
+            states: vec![Seen::default()],
             durable: Vec::new(),
             places: HashMap::new(),
+            revisions: HashMap::new(),
+            deletes: Vec::new(),
         };
         let mut tip = Seen::default();
-        let of_it = |stored: &&StoredEvent| stored.event.stream.as_str() == name;
-        for stored in stored.iter().filter(of_it) {
+        let described = format!("$${name}");
+        for stored in stored {
+            let place = stream.states.len() as u64;
+            if stored.event.stream.as_str() == described
+                && stored.event.event_type.as_str() == "$deleted"
+            {
+                tip = Seen::default();
+                stream.states.push(tip);
+                stream.durable.push(stored.durable);
+                stream.deletes.push(place);
+                continue;
+            }
+            if stored.event.stream.as_str() != name {
+                continue;
+            }
             let event = decode(&stored.event);
             if let Event::Decided { upon, .. } = event
                 && upon != tip
@@ -75,29 +96,51 @@ impl Stream {
                 found.push((Broken::DecidedUponUnstored, what));
             }
             tip = tip.and(event.number());
-            stream.prefixes.push(tip);
+            stream.states.push(tip);
             stream.durable.push(stored.durable);
             let places = stream.places.entry(event.number()).or_default();
-            places.push(tip.length);
+            places.push(place);
+            stream.revisions.insert(place, stored.event.revision.0);
         }
         stream
     }
 
-    /// How many events were durable before that moment.
-    fn length_at(&self, moment: Moment) -> u64 {
+    /// How many changes were durable before that moment.
+    fn changes_at(&self, moment: Moment) -> u64 {
         let durable = self.durable.iter().filter(|durable| **durable < moment);
         durable.count() as u64
     }
 
-    /// When the stream became that long.
-    fn reached(&self, length: u64) -> Option<Moment> {
-        let last = length.checked_sub(1)?;
+    /// When this change became durable.
+    fn reached(&self, place: u64) -> Option<Moment> {
+        let last = place.checked_sub(1)?;
         self.durable.get(usize::try_from(last).ok()?).copied()
     }
 
-    fn is_prefix(&self, seen: Seen) -> bool {
-        let at = usize::try_from(seen.length).expect("small");
-        self.prefixes.get(at) == Some(&seen)
+    /// The places of a state.
+    fn all_of(&self, seen: Seen) -> impl DoubleEndedIterator<Item = u64> {
+        let states = (0..).zip(&self.states);
+        let found: Vec<u64> = states
+            .filter(|(_, state)| **state == seen)
+            .map(|(place, _): (u64, _)| place)
+            .collect();
+        found.into_iter()
+    }
+
+    /// The place of the latest such state that was durable when this was answered, or of the first.
+    fn place_of(&self, seen: Seen, attempt: &Attempt) -> Option<u64> {
+        let is_early = |place: &u64| {
+            let reached = self.reached(*place);
+            attempt
+                .answered
+                .is_some_and(|answered| Some(answered) < reached)
+        };
+        let latest = self.all_of(seen).rev().find(|place| !is_early(place));
+        latest.or_else(|| self.all_of(seen).next())
+    }
+
+    fn state(&self, place: u64) -> Option<Seen> {
+        self.states.get(usize::try_from(place).ok()?).copied()
     }
 
     /// The place of the last event of an attempt, if its events are stored.
@@ -119,7 +162,7 @@ pub(crate) fn check(played: &Played) -> Vec<Violation> {
             found.extend(broken.map(|broken| (broken, format!("{attempt:?}"))));
         }
         check_keys(&stream, &attempts, &mut found);
-        check_order(&attempts, &played.doubts, &mut found);
+        check_order(&stream, &attempts, &played.doubts, &mut found);
     }
     found
 }
@@ -129,18 +172,17 @@ fn check_attempt(stream: &Stream, attempt: &Attempt) -> impl Iterator<Item = Bro
         check_seen(stream, attempt),
         check_freshness(stream, attempt),
         check_stored(stream, attempt),
-        check_revision(attempt),
+        check_revision(stream, attempt),
     ];
     answers.into_iter().flatten()
 }
 
 /// What an answer rests on was stored, and durable before the answer.
 fn check_seen(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
-    let seen = attempt.seen()?;
-    if !stream.is_prefix(seen) {
+    let Some(place) = stream.place_of(attempt.seen()?, attempt) else {
         return Some(Broken::RestsOnUnstored);
-    }
-    let reached = stream.reached(seen.length)?;
+    };
+    let reached = stream.reached(place)?;
     let early = attempt.answered.is_some_and(|answered| answered < reached);
     early.then_some(Broken::AnsweredEarly)
 }
@@ -152,7 +194,8 @@ fn check_freshness(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
         Answer::Done { .. } => attempt.numbers().count() as u64,
         _ => 0,
     };
-    let outdated = seen.length < stream.length_at(attempt.invoked) + own;
+    let place = stream.place_of(seen, attempt)?;
+    let outdated = place < stream.changes_at(attempt.invoked) + own;
     outdated.then_some(Broken::Outdated)
 }
 
@@ -170,7 +213,8 @@ fn check_stored(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
     match &attempt.answer {
         Answer::Done { repeated: true, .. } | Answer::Read(_) => None,
         Answer::Done { seen, .. } => {
-            let there = whole && places.last().is_none_or(|last| last[0] == seen.length);
+            let is_it = |last: &&Vec<u64>| stream.state(last[0]) == Some(*seen);
+            let there = whole && places.last().is_none_or(is_it);
             (!there).then_some(Broken::Lost)
         }
         Answer::Rejected(_) | Answer::Refused(_) | Answer::KeyReused => {
@@ -184,13 +228,16 @@ fn check_stored(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
     }
 }
 
-fn check_revision(attempt: &Attempt) -> Option<Broken> {
+fn check_revision(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
     let Answer::Done { seen, revision, .. } = attempt.answer else {
         return None;
     };
     let expected = match attempt.numbers().is_empty() {
         true => None,
-        false => seen.length.checked_sub(1),
+        false => stream
+            .all_of(seen)
+            .next()
+            .and_then(|place| stream.revisions.get(&place).copied()),
     };
     // Not known if the append was given up as unknown, and what came after it has proven that it is stored.
     (revision.is_some() && revision != expected).then_some(Broken::WrongRevision)
@@ -205,8 +252,12 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
         }
     }
     for (key, attempts) in keys {
-        let stored: Vec<u64> = attempts.iter().filter_map(|a| stream.place(a)).collect();
-        if stored.len() > 1 {
+        let mut stored: Vec<u64> = attempts.iter().filter_map(|a| stream.place(a)).collect();
+        stored.sort_unstable();
+        // With the stream its keys are deleted: what a caller sends again after that is another command.
+        let is_between = |two: &[u64], delete: &u64| (two[0]..two[1]).contains(delete);
+        let is_twice = |two: &[u64]| !stream.deletes.iter().any(|delete| is_between(two, delete));
+        if stored.windows(2).any(is_twice) {
             found.push((Broken::Twice, format!("{key}: {attempts:?}")));
         }
         let differs = |attempt: &&&Attempt| match attempt.answer {
@@ -214,7 +265,9 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
                 seen,
                 repeated: true,
                 ..
-            } => Some(&seen.length) != stored.first(),
+            } => !stored
+                .iter()
+                .any(|place| stream.state(*place) == Some(seen)),
             _ => false,
         };
         if let Some(other) = attempts.iter().find(differs) {
@@ -232,10 +285,12 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
 /// Only a retry of the stored command gets its reply, and only another one is told that the key was used, once that is
 /// so.
 fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> bool {
-    let stored = attempts.iter().find(|other| stream.place(other).is_some());
+    let mut stored = attempts
+        .iter()
+        .filter(|other| stream.place(other).is_some());
     match attempt.answer {
-        Answer::Done { repeated: true, .. } => stored.map(|s| s.kind()) != Some(attempt.kind()),
-        Answer::KeyReused => !stored.is_some_and(|stored| {
+        Answer::Done { repeated: true, .. } => !stored.any(|s| s.kind() == attempt.kind()),
+        Answer::KeyReused => !stored.any(|stored| {
             let durable = stream.place(stored).and_then(|place| stream.reached(place));
             stored.kind() != attempt.kind() && durable <= attempt.answered
         }),
@@ -244,7 +299,12 @@ fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> b
 }
 
 /// What was handed over later to the same runtime rests on no earlier state, if each was tried once.
-fn check_order(attempts: &[&Attempt], doubts: &Doubts, found: &mut Vec<Violation>) {
+fn check_order(
+    stream: &Stream,
+    attempts: &[&Attempt],
+    doubts: &Doubts,
+    found: &mut Vec<Violation>,
+) {
     let is_doubted = |attempt: &Attempt| match attempt.asked {
         Asked::Command(_) => doubts.commands.contains(&attempt.numbers().start),
         Asked::Read | Asked::StaleRead => doubts.reads,
@@ -257,11 +317,16 @@ fn check_order(attempts: &[&Attempt], doubts: &Doubts, found: &mut Vec<Violation
         let Some(seen) = attempt.seen().filter(|_| attempt.is_confirmed()) else {
             continue;
         };
-        let (length, earlier) = latest.entry(attempt.runtime).or_insert((0, attempt));
-        if seen.length < *length {
+        let Some(place) = stream.place_of(seen, attempt) else {
+            continue;
+        };
+        // The empty state may be an earlier one than the latest that it can be.
+        let first = stream.all_of(seen).next().unwrap_or(place);
+        let (latest, earlier) = latest.entry(attempt.runtime).or_insert((0, attempt));
+        if place < *latest {
             found.push((Broken::Overtaken, format!("{attempt:?} after {earlier:?}")));
-        } else {
-            (*length, *earlier) = (seen.length, attempt);
+        } else if first >= *latest {
+            (*latest, *earlier) = (first, attempt);
         }
     }
 }

@@ -252,6 +252,10 @@ fn the_histories_of_nodes_meet_everything() {
             "overtaken",
             answers(|a| matches!(a, Answer::Refused(why) if why.contains("later requests"))),
         ),
+        (
+            "deleted since",
+            answers(|a| matches!(a, Answer::Unknown(why) if why.contains("deleted since"))),
+        ),
         ("sent more than once", doubted.sum()),
         ("forwarded", sum(|s| s.forwarded)),
         ("from other nodes", sum(|s| s.from_nodes)),

@@ -101,7 +101,11 @@ impl OwnerStore for Planted {
         }
     }
 
-    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+    fn known_end(&self, stream: &StreamId) -> Position {
+        self.store.known_end(stream)
+    }
+
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<LoadedPage>> {
         self.store.read_streams(requests).await
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use gesta_core::backend::Batch;
 use gesta_core::peers::Peers;
-use gesta_core::{ErrorKind, EventStore, OwnerStore, StreamId};
+use gesta_core::{
+    DeleteKind, DeleteStream, ErrorKind, EventStore, ExpectedRevision, OwnerStore, StreamId,
+};
 use gesta_entity::{Builder, Config, Done, Entities, Error, PendingReply, Request, Stats};
 use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
 use tokio::time::{sleep, timeout};
@@ -271,7 +273,8 @@ impl Game {
                 12..=14 => self.read(entity, process, Asked::Read).await,
                 15..=16 => self.read(entity, process, Asked::StaleRead).await,
                 17 => self.drop_one(&mut random, entity, process),
-                18 => self.append_as_foreigner(entity),
+                18 if random.chance(0.5) => self.append_as_foreigner(entity),
+                18 => self.delete(entity, process).await,
                 _ if random.chance(0.3) => self.restart(process, random.chance(0.5)).await,
                 _ => sleep(random.duration(Duration::from_millis(150))).await,
             }
@@ -353,6 +356,19 @@ impl Game {
         let event = foreign_event(next(&self.numbers));
         let appended = self.world.foreign_append(&stream_name(entity), vec![event]);
         appended.expect("nobody is asked");
+    }
+
+    /// Deletes the stream of an entity, whatever the entity is doing.
+    async fn delete(&self, entity: usize, process: usize) {
+        let request = DeleteStream {
+            stream: StreamId::new(stream_name(entity)).expect("valid"),
+            expected: ExpectedRevision::Any,
+            kind: DeleteKind::Soft,
+        };
+        let store = self.processes[process].store.share();
+        let deleted = store.delete_stream(request);
+        // Whether it was done tells the log.
+        let _ = timeout(PATIENCE, deleted).await;
     }
 
     async fn restart(&self, process: usize, gracefully: bool) {

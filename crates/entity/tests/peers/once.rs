@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Peers, Unanswered, UnansweredReason};
-use gesta_core::{Clock, OwnerStore, Timestamp};
+use gesta_core::{Clock, DeleteKind, DeleteStream, ExpectedRevision, OwnerStore, Timestamp};
 use gesta_entity::{Builder, Config, Entities, Error, Request, Snapshots};
 use gesta_testkit::faulty::{Fault, World};
 
-use crate::others::{Others, Pair, call_of, pair, pair_of, start};
+use crate::others::{Others, Pair, call_of, pair, pair_of, start, stream};
 use crate::support::{Account, Command, account_type, config};
 
 /// Keys that an entity remembers here.
@@ -127,6 +127,143 @@ async fn a_snapshot_says_what_is_forgotten() {
     tokio::time::advance(config().forward_within * 3 + Duration::from_millis(2)).await;
     plan_in_doubt(&edges_view);
     assert_eq!(edge.execute("1", Command::Deposit(1)).await.unwrap(), 29);
+}
+
+fn delete_account(store: &Arc<dyn OwnerStore>) -> impl Future<Output = ()> + Send + use<> {
+    let store = Arc::clone(store);
+    async move {
+        let request = DeleteStream {
+            stream: stream(),
+            expected: ExpectedRevision::Any,
+            kind: DeleteKind::Soft,
+        };
+        store.delete_stream(request).await.unwrap();
+    }
+}
+
+fn events_of_accounts(world: &World) -> usize {
+    let stored = world.stored();
+    let of_accounts = stored.iter();
+    of_accounts
+        .filter(|one| one.event.stream.category() == "account")
+        .count()
+}
+
+/// What happened: the owner carried a forwarded command out, its answer was lost, the stream of the entity was deleted,
+/// with the key of the command, and the command was carried out again where it came back. Now it is unknown, wherever
+/// it is decided again, also if the stream has begun again meanwhile, or an entity in memory knows of neither.
+#[tokio::test(start_paused = true)]
+async fn a_command_is_not_done_again_after_its_stream_was_deleted() {
+    for key in [None, Some("of the caller")] {
+        for again in [Again::ByTheLink, Again::ByTheEdge, Again::Here] {
+            for (begun_before, begun_again) in [(true, false), (true, true), (false, false)] {
+                let pair = pair();
+                if begun_before {
+                    pair.edge.execute("1", Command::Deposit(1)).await.unwrap();
+                } else {
+                    // Both remember that there is nothing.
+                    pair.owner
+                        .read("1", |account| account.balance)
+                        .await
+                        .unwrap();
+                    pair.edge
+                        .read("1", |account| account.balance)
+                        .await
+                        .unwrap();
+                }
+                let (_, other) = start(&pair.world, &Others::of(&pair.owners_view), config());
+                let mut owners = Vec::new();
+                let service = match begun_before {
+                    true => pair.edges_view.service_of_owner(),
+                    // Another node was the owner for a moment.
+                    false => {
+                        let view = Others::owner();
+                        let (_, owner) = start(&pair.world, &view, config());
+                        owners.push(owner);
+                        Others::of(&view).service_of_owner()
+                    }
+                };
+                let last = pair.edges_view.service_of_owner();
+                let store: Arc<dyn OwnerStore> = pair.edge_store.share();
+                pair.edges_view.plan(move |body: Bytes, within| {
+                    let answer = async move {
+                        service.call(call_of(body.clone(), within)).await;
+                        delete_account(&store).await;
+                        if begun_again {
+                            // The owner hears of the delete by it.
+                            other.read("1", |account| account.balance).await.unwrap();
+                            other.execute("1", Command::Deposit(2)).await.unwrap();
+                        }
+                        let reason = match again {
+                            Again::ByTheLink => {
+                                let mut call = call_of(body, within);
+                                call.is_in_doubt = true;
+                                let body = last.call(call).await;
+                                let is_in_doubt = true;
+                                return Ok(PeerAnswer { body, is_in_doubt });
+                            }
+                            Again::ByTheEdge => UnansweredReason::Unreachable,
+                            Again::Here => UnansweredReason::Here,
+                        };
+                        Err(Unanswered {
+                            reason,
+                            was_written: true,
+                        })
+                    };
+                    answer.boxed()
+                });
+                let request = Request {
+                    command: Command::Deposit(5),
+                    idempotency_key: key.map(str::to_owned),
+                };
+                let told = pair.edge.submit("1", request).await;
+                let which = format!("{key:?} {again:?} {begun_before} {begun_again}");
+                let is_unknown = matches!(told, Err(Error::OutcomeUnknown(_)));
+                // An owner that still has the entity in memory knows its answer.
+                let remembers = again != Again::Here && begun_before && !begun_again;
+                match told {
+                    Ok(done) if remembers => assert_eq!(done.reply, 6, "{which}"),
+                    told => assert!(is_unknown, "{which}: {told:?}"),
+                }
+                let count = 1 + usize::from(begun_before) + usize::from(begun_again);
+                assert_eq!(events_of_accounts(&pair.world), count, "{which}");
+                // What is sent for the first time to an owner that knows of the delete is nobody's doubt.
+                let balance = if begun_again { 2 } else { 0 };
+                let seen = pair.owner.read("1", |account| account.balance).await;
+                assert_eq!(seen.unwrap(), balance, "{which}");
+                let told = pair.edge.execute("1", Command::Deposit(1)).await;
+                assert_eq!(told.unwrap(), balance + 1, "{which}");
+            }
+        }
+    }
+}
+
+/// What happened: the owner stood still with a forwarded command, the edge carried it out itself, and the stream was
+/// deleted; when the owner went on, it loaded an entity without events and carried the command out again.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_stood_still_does_not_do_again_what_was_deleted() {
+    let pair = pair();
+    pair.edge.execute("1", Command::Deposit(1)).await.unwrap();
+    let (sender, left_behind) = std::sync::mpsc::channel();
+    pair.edges_view.plan(move |body, within| {
+        sender.send((body, within)).unwrap();
+        let unanswered = Unanswered {
+            reason: UnansweredReason::Here,
+            was_written: true,
+        };
+        futures::future::ready(Err(unanswered)).boxed()
+    });
+    let told = pair.edge.execute("1", Command::Deposit(5)).await;
+    assert_eq!(told.unwrap(), 6);
+    let store: Arc<dyn OwnerStore> = pair.edge_store.share();
+    delete_account(&store).await;
+    let (body, within) = left_behind.try_recv().unwrap();
+    let service = pair.edges_view.service_of_owner();
+    service.call(call_of(body, within)).await;
+    assert_eq!(events_of_accounts(&pair.world), 2);
+    // The owner knows of the delete now: what comes after it is carried out.
+    let told = pair.edge.execute("1", Command::Deposit(1)).await;
+    assert_eq!(told.unwrap(), 1);
 }
 
 /// The next command of an edge reaches its owner as one that was sent before.

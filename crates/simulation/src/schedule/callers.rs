@@ -56,7 +56,6 @@ impl World {
             given: self.time,
             answer: None,
             is_orphaned: false,
-            handed: 0,
             way: None,
         });
         self.requests.push(request);
@@ -174,13 +173,12 @@ impl World {
         };
         if let Ok(command) = command {
             self.model.records[record].way = Some(Way::Here);
-            self.hand_over(number, record, command);
+            self.hand_over(number, command);
         }
     }
 
     /// Hands a command to a sequencer.
-    pub(super) fn hand_over(&mut self, number: usize, record: usize, command: Command<Ticket>) {
-        self.model.records[record].handed += 1;
+    pub(super) fn hand_over(&mut self, number: usize, command: Command<Ticket>) {
         let now = self.now();
         self.processes[number].input(Input::Command(command), now);
     }
@@ -189,7 +187,9 @@ impl World {
         let truth = self.database.truth(stream);
         match (truth.visible, truth.last_id) {
             (Some(_), Some(id)) => After::Event(id),
-            _ => After::NoStream,
+            _ => After::NoStream {
+                next: truth.last.map_or(Revision(0), Revision::next),
+            },
         }
     }
 
@@ -231,7 +231,7 @@ impl World {
         let record = self.record(number, asked, None);
         let (ticket, arrived) = (Ticket::Own(record), self.now().instant);
         if let Ok(command) = Command::owned(ticket, stream, after, events, arrived) {
-            self.hand_over(number, record, command);
+            self.hand_over(number, command);
         }
     }
 

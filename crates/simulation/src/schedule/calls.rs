@@ -57,7 +57,7 @@ impl World {
             stream: stream.clone(),
             target: stream.clone(),
             // The owner will say what it takes for the state.
-            claim: StreamClaim::After(After::NoStream),
+            claim: StreamClaim::After(After::NOTHING),
             ids: Vec::new(),
         };
         let record = self.record(number, vec![asked], None);
@@ -221,7 +221,7 @@ impl World {
         match payload {
             Payload::Change(change, _) => {
                 match command(Ticket::Returned(record, here), change, arrived) {
-                    Ok(command) => self.hand_over(number, record, command),
+                    Ok(command) => self.hand_over(number, command),
                     Err(error) => self.settled.push((record, here.answer(Err(error)))),
                 }
             }
@@ -230,7 +230,7 @@ impl World {
                 self.model.records[record].asked[0].claim = StreamClaim::After(after);
                 let ticket = Ticket::Own(record);
                 match Command::owned(ticket, stream, after, Vec::new(), arrived) {
-                    Ok(command) => self.hand_over(number, record, command),
+                    Ok(command) => self.hand_over(number, command),
                     Err(error) => self.settled.push((record, Err(error))),
                 }
             }
@@ -320,7 +320,7 @@ impl World {
         self.note(|| format!("node {number} takes {}: {taken:?}", frame.record));
         self.lanes[place].taken.push(taken.clone());
         match command {
-            Ok(command) => self.hand_over(number, frame.record, command),
+            Ok(command) => self.hand_over(number, command),
             Err(error) => self.answer_call(taken, Err(error)),
         }
     }
@@ -436,7 +436,7 @@ impl World {
         }
         let ids = self.database.ids_of(stream);
         match ids.len().checked_sub(2 + self.choices.index(2)) {
-            None => After::NoStream,
+            None => After::NOTHING,
             Some(place) => After::Event(ids[place]),
         }
     }

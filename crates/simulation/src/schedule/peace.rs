@@ -36,7 +36,7 @@ impl World {
         if !self.processes.iter().all(Process::is_stopped) {
             return Err("a process does not stop although everything is answered".into());
         }
-        self.model.check_end(&self.archive)
+        self.model.check_end(&self.database, &self.archive)
     }
 
     /// Appends to each process, and asks again where the outcome is unknown, as it is on a connection that was lost

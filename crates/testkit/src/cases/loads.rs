@@ -44,7 +44,33 @@ async fn load_all(owner: &dyn OwnerStore, loads: Vec<LoadStream>) -> Vec<Result<
     let pages = within("load", owner.read_streams(loads)).await;
     let pages = pages.expect("the call itself succeeds");
     assert_eq!(pages.len(), count, "one answer per request");
-    pages
+    pages.into_iter().map(|loaded| loaded.page).collect()
+}
+
+/// Goal: the answer tells which events were deleted, so that a stream that was deleted is told from one that was never
+/// written, and hidden events from deleted ones.
+pub async fn tell_what_was_deleted(factory: &dyn StoreFactory) {
+    let Some((store, owner)) = owned(factory).await else {
+        return;
+    };
+    for name in ["gone", "again", "hidden"] {
+        append(store.as_ref(), name, NoStream, events(2)).await;
+    }
+    for name in ["gone", "again"] {
+        let deleted = delete(store.as_ref(), name, Any, DeleteKind::Soft).await;
+        deleted.expect("deleted");
+    }
+    append(store.as_ref(), "again", NoStream, events(1)).await;
+    for name in ["again", "hidden"] {
+        let set = set_metadata(store.as_ref(), name, Any, r#"{"$tb":1}"#).await;
+        set.expect("set");
+    }
+    let streams = [("gone", 2), ("again", 2), ("hidden", 0), ("never", 0)];
+    let loads = streams.map(|(name, _)| load(name, LoadFrom::Start, 10));
+    let pages = within("load", owner.read_streams(loads.into())).await;
+    for ((name, deleted_before), page) in streams.iter().zip(pages.expect("answers")) {
+        assert_eq!(page.deleted_before, Revision(*deleted_before), "{name}");
+    }
 }
 
 /// Returns what a read of this one stream answers.

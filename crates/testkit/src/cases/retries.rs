@@ -98,16 +98,110 @@ pub async fn a_claim_that_holds_is_no_retry(factory: &dyn StoreFactory) {
     append(store.as_ref(), "r", exact(0), same.clone()).await;
     append(store.as_ref(), "r", exact(1), same.clone()).await;
     assert_eq!(revisions(store.as_ref(), "r").await, [0, 1, 2]);
-    // After the delete there is no stream, so the claim holds again.
+}
+
+/// Goal: after a delete, a retry of what was appended since is compared from the first event after the delete on.
+pub async fn of_what_was_appended_after_a_delete(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    append(store.as_ref(), "r", NoStream, events(3)).await;
     delete(store.as_ref(), "r", Any, DeleteKind::Soft)
         .await
         .expect("deleted");
-    let answer = append(store.as_ref(), "r", NoStream, same.clone()).await;
-    assert_eq!(answer.streams[0].first_revision, Revision(3));
-    // The retry of this append compares from the first event after the delete on.
-    append(store.as_ref(), "r", exact(3), events(1)).await;
-    let again = append(store.as_ref(), "r", NoStream, same).await;
-    assert_eq!(again, answer);
+    for (expected, first) in [(NoStream, 3), (exact(3), 4), (StreamExists, 5), (Any, 6)] {
+        let request = Append::to(stream("r"), expected, events(1));
+        let answer = store.append(request.clone()).await.expect("stored");
+        assert_eq!(answer.streams[0].first_revision, Revision(first));
+        same_answer_again(&store, &answer, &request).await;
+    }
+}
+
+/// What happened: an id that was used before a delete was answered with 201 under *any* although nothing was stored and
+/// the stream stayed deleted; under *no stream* it was stored a second time, and the deleted stream was back. Now it is
+/// refused under every claim, whether the stream has begun again or not, through whichever process it comes; and so is
+/// an append that begins with such an event.
+pub async fn of_what_was_stored_before_a_delete_are_refused(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let second = factory.second(&store).await;
+    for first in [NoStream, Any] {
+        let name = format!("r-{first}").replace(' ', "-");
+        let request = Append::to(stream(&name), first, events(2));
+        let answer = store.append(request.clone()).await.expect("stored");
+        let refused = ErrorKind::StoredAndDeleted {
+            stream: stream(&name),
+            position: answer.position,
+        };
+        for _ in 0..2 {
+            delete(store.as_ref(), &name, Any, DeleteKind::Soft)
+                .await
+                .expect("deleted");
+            for begun_again in [false, true] {
+                if begun_again {
+                    append(store.as_ref(), &name, NoStream, events(2)).await;
+                }
+                let before = everything(store.as_ref()).await.len();
+                let last = last_of(&store, &name).await;
+                let claims = [
+                    Any,
+                    NoStream,
+                    StreamExists,
+                    exact(0),
+                    exact(last),
+                    exact(99),
+                ];
+                for expected in claims {
+                    let mut again = request.clone();
+                    again.streams[0].expected = expected;
+                    let other = second.as_ref().unwrap_or(&store);
+                    for through in [&store, other] {
+                        let told = within("again", through.append(again.clone())).await;
+                        let error = told.expect_err("refused");
+                        assert_eq!(*error.kind(), refused, "{expected}");
+                    }
+                }
+                assert_eq!(everything(store.as_ref()).await.len(), before, "{name}");
+            }
+        }
+        let mut longer = request.clone();
+        longer.streams[0].events.push(event("more"));
+        longer.streams[0].expected = Any;
+        assert_kind!(
+            within("longer", store.append(longer)).await,
+            ErrorKind::StoredAndDeleted { .. }
+        );
+    }
+}
+
+/// Returns the last revision of a stream, whether its events were deleted or not.
+async fn last_of(store: &TestStore, name: &str) -> u64 {
+    let all = everything(store.as_ref()).await;
+    let of_it = all.iter().filter(|event| event.stream == stream(name));
+    of_it.map(|event| event.revision.0).max().unwrap_or(0)
+}
+
+/// Goal: in an append to several streams one that was deleted since decides, and nothing of the others is stored.
+pub async fn over_streams_one_of_which_was_deleted(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let mut request = Append::to(stream("a-{k}"), NoStream, events(1));
+    let other = Append::to(stream("b-{k}"), Any, events(1));
+    request.streams.extend(other.streams);
+    let first = store.append(request.clone()).await.expect("stored");
+    delete(store.as_ref(), "b-{k}", Any, DeleteKind::Soft)
+        .await
+        .expect("deleted");
+    let before = everything(store.as_ref()).await.len();
+    let told = within("retry", store.append(request.clone())).await;
+    let refused = ErrorKind::StoredAndDeleted {
+        stream: stream("b-{k}"),
+        position: first.streams[1].position,
+    };
+    assert_eq!(*told.expect_err("refused").kind(), refused);
+    // Neither is a mixture of it and new events.
+    request.streams[0] = Append::to(stream("c-{k}"), Any, events(1))
+        .streams
+        .remove(0);
+    let told = within("mixture", store.append(request)).await;
+    assert_eq!(*told.expect_err("refused").kind(), refused);
+    assert_eq!(everything(store.as_ref()).await.len(), before);
 }
 
 /// Goal: ids that the store made never make a retry.

@@ -66,7 +66,7 @@ pub async fn follow_each_other_without_waiting(factory: &dyn StoreFactory) {
         return;
     };
     let names = ["s", "t", "u"];
-    let mut last = [After::NoStream; 3];
+    let mut last = [After::NOTHING; 3];
     let mut submitted = [const { Vec::new() }; 3];
     let mut pending = Vec::new();
     for round in 0..60 {
@@ -96,11 +96,11 @@ pub async fn begin_a_stream(factory: &dyn StoreFactory) {
         return;
     };
     let first = events(2);
-    let appended = submit(owner.as_ref(), "s", After::NoStream, first.clone());
+    let appended = submit(owner.as_ref(), "s", After::NOTHING, first.clone());
     let appended = appended.committed().await;
     assert_eq!(appended.streams[0].first_revision, Revision(0));
     assert_outdated(
-        submit(owner.as_ref(), "s", After::NoStream, events(1))
+        submit(owner.as_ref(), "s", After::NOTHING, events(1))
             .outcome()
             .await,
     );
@@ -118,7 +118,13 @@ pub async fn begin_a_stream(factory: &dyn StoreFactory) {
             .outcome()
             .await,
     );
-    let again = submit(owner.as_ref(), "s", After::NoStream, events(1));
+    // The owner that knew of no stream does not know that one was begun and deleted since.
+    for next in [0, 1, 3].map(Revision) {
+        let unaware = submit(owner.as_ref(), "s", After::NoStream { next }, events(1));
+        assert_outdated(unaware.outcome().await);
+    }
+    let deleted = After::NoStream { next: Revision(2) };
+    let again = submit(owner.as_ref(), "s", deleted, events(1));
     assert_eq!(
         again.committed().await.streams[0].first_revision,
         Revision(2)
@@ -127,7 +133,7 @@ pub async fn begin_a_stream(factory: &dyn StoreFactory) {
     let deleted = delete(store.as_ref(), "s", exact(2), DeleteKind::Tombstone).await;
     deleted.expect("closed");
     for events in [events(1), Vec::new()] {
-        let outcome = submit(owner.as_ref(), "s", After::NoStream, events)
+        let outcome = submit(owner.as_ref(), "s", After::NOTHING, events)
             .outcome()
             .await;
         assert_kind!(outcome, ErrorKind::StreamTombstoned(_));
@@ -140,13 +146,13 @@ pub async fn of_nothing_ask_whether_the_owner_is_up_to_date(factory: &dyn StoreF
         return;
     };
     let ask = |after| submit(owner.as_ref(), "s", after, Vec::new());
-    ask(After::NoStream).committed().await;
+    ask(After::NOTHING).committed().await;
     assert_outdated(ask(After::Event(EventId::random())).outcome().await);
 
     let (first, second) = (events(2), events(1));
     append(store.as_ref(), "s", NoStream, first.clone()).await;
     ask(after(&first)).committed().await;
-    assert_outdated(ask(After::NoStream).outcome().await);
+    assert_outdated(ask(After::NOTHING).outcome().await);
     assert_outdated(
         ask(After::Event(first[0].id.expect("an id")))
             .outcome()
@@ -205,7 +211,7 @@ pub async fn are_refused_after_a_foreign_event(factory: &dyn StoreFactory) {
         return skip(factory, "a second store over the same data");
     };
     let mut known = events(1);
-    submit(owner.as_ref(), "s", After::NoStream, known.clone())
+    submit(owner.as_ref(), "s", After::NOTHING, known.clone())
         .committed()
         .await;
     for _ in 0..10 {
@@ -264,17 +270,17 @@ pub async fn that_break_a_rule_are_refused(factory: &dyn StoreFactory) {
     large.data = vec![b'x'; EVENT_BYTES_MAX + 1].into();
     let (good, next) = (events(1), events(1));
     let refused = [
-        submit(owner.as_ref(), "s", After::NoStream, vec![large]),
+        submit(owner.as_ref(), "s", After::NOTHING, vec![large]),
         submit(
             owner.as_ref(),
             "s",
-            After::NoStream,
+            After::NOTHING,
             events(APPEND_EVENTS_MAX + 1),
         ),
-        submit(owner.as_ref(), "$$s", After::NoStream, events(1)),
-        submit(owner.as_ref(), "$$s", After::NoStream, Vec::new()),
+        submit(owner.as_ref(), "$$s", After::NOTHING, events(1)),
+        submit(owner.as_ref(), "$$s", After::NOTHING, Vec::new()),
     ];
-    let fine = submit(owner.as_ref(), "s", After::NoStream, good.clone());
+    let fine = submit(owner.as_ref(), "s", After::NOTHING, good.clone());
     for pending in refused {
         assert_kind!(pending.outcome().await, ErrorKind::InvalidArgument { .. });
     }
@@ -292,7 +298,7 @@ pub async fn are_each_told_once(factory: &dyn StoreFactory) {
         return;
     };
     let told: Arc<Vec<AtomicUsize>> = Arc::new((0..COUNT).map(|_| AtomicUsize::new(0)).collect());
-    let mut last = After::NoStream;
+    let mut last = After::NOTHING;
     let mut pending = Vec::new();
     let submit_one = |n: usize, last: &mut After| {
         let events = events(1);
@@ -352,7 +358,7 @@ pub async fn after_the_end_are_refused(factory: &dyn StoreFactory) {
         return;
     };
     let first = events(1);
-    submit(owner.as_ref(), "s", After::NoStream, first.clone())
+    submit(owner.as_ref(), "s", After::NOTHING, first.clone())
         .committed()
         .await;
     within("shut down", store.shutdown()).await.expect("closed");

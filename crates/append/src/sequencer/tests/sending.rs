@@ -224,7 +224,6 @@ fn open_commits_are_awaited_before_events_are_compared() {
         "the event at its place is not stored yet"
     );
     d.commit();
-    d.commit();
     let (id, what) = d.next_read();
     assert!(matches!(what, What::LookUp(..)), "{what:?}");
     d.on(Input::Read(id, nothing()));
@@ -235,20 +234,36 @@ fn open_commits_are_awaited_before_events_are_compared() {
     ));
 }
 
-/// Goal: a stream that is appended to without a pause does not keep a comparison waiting: what was open at first
-/// counts.
+/// What happened: appends that waited for open commits were decided again in reverse order, and appends to the same
+/// stream that had come after them were decided before. Now they wait in their order, and hold what comes after them.
+/// So a stream that is appended to without a pause does not keep a comparison waiting either.
 #[test]
-fn later_commits_are_not_awaited_before_events_are_compared() {
+fn appends_that_wait_for_open_commits_keep_their_order_and_hold_later_ones() {
     let mut d = Driver::running(Config::default(), 1);
     d.append("s", Any, 1);
-    d.append("s", Exact(Revision(0)), 1);
-    d.append("s", Any, 1);
+    let compared = [0, 0].map(|last| d.append("s", Exact(Revision(last)), 1));
+    let later = d.append("s", Any, 1);
+    let elsewhere = d.append("t", Any, 1);
     d.commit();
-    d.append("s", Any, 1);
-    assert!(d.reads.is_empty());
-    d.commit();
-    assert_eq!(d.sizes(), [1], "the stream is open again");
-    assert!(matches!(d.next_read().1, What::LookUp(..)));
+    assert_eq!(d.sizes(), [1], "nothing of the stream but what is compared");
+    let mut asked = Vec::new();
+    while let Some((id, job)) = d.reads.pop_front() {
+        let What::LookUp(questions, _) = &job.0 else {
+            panic!("{job:?}");
+        };
+        asked.extend(questions.iter().flatten().map(|one| one.ids[0]));
+        let answer = d.read(&job);
+        d.on(Input::Read(id, answer));
+    }
+    assert_eq!(asked.len(), 2);
+    d.settle();
+    for refused in compared {
+        let kind = d.kind(refused);
+        assert!(matches!(kind, ErrorKind::WrongExpectedRevision { .. }));
+    }
+    assert!(d.position(elsewhere) < d.position(later));
+    let refusals = d.order.iter().filter(|one| compared.contains(one));
+    assert_eq!(refusals.copied().collect::<Vec<_>>(), compared);
 }
 
 /// Goal: what was open at first is awaited again when it was undone.
