@@ -481,7 +481,8 @@ pub(crate) struct Backup {
 #[command(
     after_help = "The new store is the one that --store names; nothing may be there yet:\n  \
     gesta restore copy.db --store sqlite:gesta-data/gesta.db\n\
-    The copy is checked as by `gesta verify` and gets a new incarnation, so that checkpoints of the old store are refused."
+    The copy is checked as by `gesta verify` and gets a new incarnation, so that checkpoints of the old store are refused.\n\
+    Users, tokens and rights are those of the time of the backup: revoke again what was revoked since."
 )]
 pub(crate) struct Restore {
     /// The backup, a file made by `gesta backup`. It is not changed.

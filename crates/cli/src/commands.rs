@@ -31,6 +31,7 @@ use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
+use crate::private_file;
 
 use self::progress::Progress;
 
@@ -104,6 +105,7 @@ fn read_store_file(global: &mut Global) -> Outcome {
         }
         (None, None) => return Ok(()),
     };
+    private_file::warn_of_others("the URL of the store", &path);
     let refuse = |why: &str| Failure::usage(format!("{name} {}: {why}", path.display()));
     let text = std::fs::read_to_string(&path).map_err(|error| refuse(&error.to_string()))?;
     let lines = text.lines().map(str::trim);

@@ -9,6 +9,7 @@ mod confirm;
 mod exit;
 mod input;
 mod output;
+mod private_file;
 mod units;
 
 use std::process::ExitCode;

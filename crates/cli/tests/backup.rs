@@ -115,7 +115,7 @@ fn the_guide_works_on_a_served_store() {
     assert!(text.contains("incarnation"), "{text}");
     let left: Vec<_> = names_in(home.path())
         .into_iter()
-        .filter(|name| name.contains("unfinished") || name.ends_with("-copy"))
+        .filter(|name| name.contains("unfinished") || name.contains("-copy"))
         .collect();
     assert!(left.is_empty(), "{left:?}");
 
@@ -186,7 +186,9 @@ fn an_interrupted_backup_leaves_nothing() {
         assert_eq!(ended.expect("it was interrupted").code(), Some(130));
         wait_until("nothing is left", || {
             names_in(place.path()).is_empty()
-                && !names_in(home.path()).contains(&"gesta.db-copy".to_owned())
+                && !names_in(home.path())
+                    .iter()
+                    .any(|name| name.contains("-copy"))
         });
     }
 }
@@ -273,4 +275,189 @@ fn postgresql_is_told_what_to_use_instead() {
         assert!(stderr(&refused).contains("new-incarnation"), "{refused:?}");
     }
     assert!(!Path::new("unused.db").exists());
+}
+
+/// Waits until the server is not ready, and returns what it says.
+fn unready(server: &Server) -> String {
+    let mut answer = String::new();
+    wait_until("the server is not ready", || {
+        answer = support::get(server.address(), "/health/ready");
+        !answer.contains("\"ready\"")
+    });
+    answer
+}
+
+/// Goal: a server whose folder was moved, replaced or removed is not ready and says what to do, stores nothing more,
+/// and a backup through it is of its own store, not of the one that is at its path now.
+///
+/// What happened: it went on, and a backup opened the store by its name, so it saved another store.
+#[test]
+fn a_server_whose_folder_is_gone_still_gives_its_own_store() {
+    for removed in [false, true] {
+        let home = tempfile::tempdir().unwrap();
+        let (folder, moved) = (home.path().join("data"), home.path().join("moved"));
+        let store = url_of(&folder.join("gesta.db"));
+        let server = Server::start(&store);
+        fill(&server.url, 100, 1_000);
+        if removed {
+            std::fs::remove_dir_all(&folder).unwrap();
+        } else {
+            std::fs::rename(&folder, &moved).unwrap();
+            // Another store comes to the name.
+            fill(&store, 3, 10);
+        }
+        let text = unready(&server);
+        let parts = match removed {
+            false => ["moved/gesta.db", "start it with the new path"],
+            true => ["was removed", "gesta backup --store"],
+        };
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        assert!(!append(&server.url, "a"), "nothing is acknowledged");
+        let copy = home.path().join("copy.db");
+        succeed(&["--store", &server.url, "backup", copy.to_str().unwrap()]);
+        server.stop();
+        if !removed {
+            // The server that ended has taken nothing from the store that is there now.
+            for (url, events) in [(&store, 3), (&url_of(&moved.join("gesta.db")), 100)] {
+                let text = succeed(&["--store", url, "verify"]);
+                assert!(
+                    text.contains(&format!("healthy: {events} events")),
+                    "{text}"
+                );
+            }
+        }
+        let restored = url_of(&home.path().join("restored.db"));
+        let text = succeed(&["restore", copy.to_str().unwrap(), "--store", &restored]);
+        assert!(
+            text.contains("restored 100 events") && text.contains("revoked"),
+            "{text}"
+        );
+    }
+}
+
+/// Goal: a copy that was made while the store was in use, by other means than a backup, is refused by everybody.
+#[test]
+fn a_file_that_was_copied_from_a_store_in_use_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let server = Server::start(&store);
+    fill(&server.url, 10, 10);
+    let copy = home.path().join("copied.db");
+    std::fs::copy(home.path().join("gesta.db"), &copy).unwrap();
+    let new = url_of(&home.path().join("new.db"));
+    for arguments in [
+        &["restore", copy.to_str().unwrap(), "--store", &new][..],
+        &["verify", "--store", &url_of(&copy)],
+        &[
+            "stream",
+            "append",
+            "a",
+            "--type",
+            "t",
+            "--data",
+            "1",
+            "--store",
+            &url_of(&copy),
+        ],
+    ] {
+        let refused = run(arguments);
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(stderr(&refused).contains("gesta backup"), "{refused:?}");
+    }
+    // The store itself, under another name, is no backup either.
+    let link = home.path().join("link.db");
+    std::fs::hard_link(home.path().join("gesta.db"), &link).unwrap();
+    let refused = run(&["restore", link.to_str().unwrap(), "--store", &new]);
+    assert!(
+        stderr(&refused).contains("is a store that is open"),
+        "{refused:?}"
+    );
+    let refused = run(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        &url_of(&link),
+    ]);
+    assert!(stderr(&refused).contains("2 names"), "{refused:?}");
+    std::fs::remove_file(&link).unwrap();
+    server.stop();
+    succeed(&["verify", "--store", &store]);
+}
+
+/// Goal: only their owner can read a store, its folder and its backups, whatever the mask; wider ones are told of.
+#[test]
+fn stores_and_backups_are_for_their_owner() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let home = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = home.path().join("data");
+    let store = url_of(&folder.join("gesta.db"));
+    let server = Server::start(&store);
+    fill(&server.url, 3, 10);
+    let through = home.path().join("through.db");
+    succeed(&["--store", &server.url, "backup", through.to_str().unwrap()]);
+    assert_eq!(mode(&folder), 0o700);
+    let names = names_in(&folder);
+    assert!(names.len() >= 4, "{names:?}");
+    for name in names {
+        assert_eq!(mode(&folder.join(&name)), 0o600, "{name}");
+    }
+    server.stop();
+    let (direct, new) = (home.path().join("direct.db"), home.path().join("new.db"));
+    // A link that lies where the unfinished copy will be is not followed.
+    let precious = home.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    symlink(&precious, home.path().join("direct.db.unfinished")).unwrap();
+    succeed(&["--store", &store, "backup", direct.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+    succeed(&[
+        "restore",
+        direct.to_str().unwrap(),
+        "--store",
+        &url_of(&new),
+    ]);
+    for file in [&through, &direct, &new] {
+        assert_eq!(mode(file), 0o600, "{}", file.display());
+    }
+
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let server = Server::start(&url_of(&new));
+    let told = server.logged("other users of this machine");
+    assert!(told.iter().any(|line| line.contains("0644")), "{told:?}");
+    server.stop();
+}
+
+/// Goal: a store on a full disk says so when it is opened.
+#[test]
+fn a_full_disk_is_told_at_the_start() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=1m none "$1" && cd "$1" || { echo no mount; exit 0; }
+        "$2" --store sqlite:gesta.db stream append a --type t --data 1 || exit 1
+        dd if=/dev/zero of=fill bs=4096 2>/dev/null
+        "$2" serve --listen 127.0.0.1:0 --store sqlite:gesta.db && exit 1
+        rm fill
+        "$2" --store sqlite:gesta.db verify
+    "#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]);
+    command.arg(home.path()).arg(env!("CARGO_BIN_EXE_gesta"));
+    let output = command.output();
+    let output = match output {
+        Ok(output) if output.status.success() && !stdout(&output).contains("no mount") => output,
+        Ok(output) if stdout(&output).contains("healthy") || stderr(&output).contains("error") => {
+            panic!("{output:?}")
+        }
+        other => {
+            println!("skipped: this user may not make a mount: {other:?}");
+            return;
+        }
+    };
+    assert!(
+        stderr(&output).contains("there is no space on its disk"),
+        "{output:?}"
+    );
+    assert!(stdout(&output).contains("healthy: 1 events"), "{output:?}");
 }

@@ -188,3 +188,25 @@ fn scavenging_tells_which_streams_it_cannot_read() {
         (&0.into(), &1.into())
     );
 }
+
+/// Goal: a secret that others can read is used, and told of; one for its owner alone is not told of.
+#[test]
+fn a_secret_that_others_can_read_is_told_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    let file = home.path().join("token");
+    std::fs::write(&file, "gesta_none\n").unwrap();
+    for (mode, is_told) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let done = run(&[
+            "info",
+            "--store",
+            &server.url,
+            "--token-file",
+            file.to_str().unwrap(),
+        ]);
+        let told = stderr(&done).contains("other users of this machine can read or write");
+        assert_eq!(told, is_told, "{done:?}");
+    }
+}

@@ -1,9 +1,10 @@
 //! A backup is a consistent copy of a running store in a file of its own. A restore puts such a copy where no store is.
 //!
 //! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own, which was
-//! opened with the store: so it copies the store that is open here, whatever its name leads to meanwhile. Appends go on; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has
-//! another name until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the
-//! incarnation of the store; a restored store gets another (C9).
+//! opened with the store: so it copies the store that is open here, whatever its name leads to meanwhile. Appends go
+//! on; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has another name
+//! until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the incarnation
+//! of the store; a restored store gets another (C9).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -46,8 +47,8 @@ pub(crate) fn back_up(
     Ok(())
 }
 
-/// Copies the store of a connection to a file without a name, made at one of `paths`, the first that can be. The file is
-/// gone when it is closed, however the process ends.
+/// Copies the store of a connection to a file without a name, made at one of `paths`, the first that can be. The file
+/// is gone when it is closed, however the process ends.
 ///
 /// # Errors
 /// `Unavailable` if the copy cannot be made, or was stopped.
@@ -72,9 +73,9 @@ pub(crate) fn copy_without_name(
     Err(failed.into())
 }
 
-/// Returns the paths at which a copy without a name is made, for a moment: beside the store, where there should be space
-/// for one, unless its folder is gone or read-only, or belongs to another store now; else among temporary files. Each
-/// name is used once, so that no two processes write to one file.
+/// Returns the paths at which a copy without a name is made, for a moment: beside the store, where there should be
+/// space for one, unless its folder is gone or read-only, or belongs to another store now; else among temporary files.
+/// Each name is used once, so that no two processes write to one file.
 pub(crate) fn nameless(place: Option<&Place>) -> Vec<PathBuf> {
     let name = Uuid::new_v4();
     let temporary = std::env::temp_dir().join(format!("gesta{NAMELESS}{name}"));
@@ -242,6 +243,7 @@ impl Restoring {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;
         }
+        let from = &fs::canonicalize(from).map_err(|error| failed_at(from, error))?;
         let wal = with_suffix(from, "-wal");
         if fs::metadata(&wal).is_ok_and(|found| found.len() > 0) {
             let rule = format!(

@@ -201,7 +201,7 @@ mod tests {
         let home = tempfile::tempdir().expect("dir");
         let path = home.path().join("a.db");
         std::fs::write(&path, "").expect("writes");
-        let place = Place::take(&path).expect("free");
+        let place = Place::take(&path, &path).expect("free");
         let config = SqliteConfig::file(&path);
         let writer = open_writing(&config.location, &config).expect("opens");
         crate::schema::migrate(&writer).expect("creates");

@@ -133,8 +133,8 @@ impl FaultMark {
     }
 }
 
-/// Makes the error for a store that cannot be opened, and says it if the disk is full: SQLite calls that an I/O error if
-/// it happens to the file by which connections share their memory.
+/// Makes the error for a store that cannot be opened, and says it if the disk is full: SQLite calls that an I/O error
+/// if it happens to the file by which connections share their memory.
 pub(crate) fn opening_failed(path: &Path, fault: Fault) -> Error {
     let Fault::Sql(error) = fault else {
         return fault.into();

@@ -1,10 +1,10 @@
 //! SQLite backend: a store in one file, owned by one process.
 //!
 //! Why: a store without set-up, as safe as the larger ones. One thread writes; its transactions are the batches of the
-//! append pipeline, and each is durable when it is answered (`synchronous=FULL`).
-//! Invariants: one process at a time (a lock of the file, and one beside it); checksums are checked on every event that is read; no read
-//! transaction outlives the page that it serves; an I/O error while writing closes the store for appends.
-//! Not here: the append pipeline, subscriptions, `EventStore` (`gesta-store` makes one of this backend).
+//! append pipeline, and each is durable when it is answered (`synchronous=FULL`). Invariants: one process at a time (a
+//! lock of the file, and one beside it); checksums are checked on every event that is read; no read transaction
+//! outlives the page that it serves; an I/O error while writing closes the store for appends. Not here: the append
+//! pipeline, subscriptions, `EventStore` (`gesta-store` makes one of this backend).
 //!
 //! Each SQL statement stands in a file of its own in `sql/`. The tables are described in `docs/internals/schema.md`.
 

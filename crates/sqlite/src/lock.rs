@@ -1,13 +1,13 @@
 //! The lock of a store, so that one process has it: an exclusive lock on a file beside the database.
 //!
 //! Why not SQLite's own locks: several connections of one process must read while one writes, which its exclusive mode
-//! forbids. Why a file of its own, beside the lock of the database file (`place`): it keeps two stores from one name when
-//! the file at that name is replaced, works where the other lock does not, and says who holds the store. The lock is the
-//! operating system's and ends with the process, however it ends. The file stays: removing it would let two processes
-//! lock two files of one name.
+//! forbids. Why a file of its own, beside the lock of the database file (`place`): it keeps two stores from one name
+//! when the file at that name is replaced, works where the other lock does not, and says who holds the store. The lock
+//! is the operating system's and ends with the process, however it ends. The file stays: removing it would let two
+//! processes lock two files of one name.
 //!
-//! The same folder can also be seen through another file system that has locks of its own (an overlay, a FUSE mount). So
-//! the file says which process has the store, and a lock that is free is not believed while that process lives.
+//! The same folder can also be seen through another file system that has locks of its own (an overlay, a FUSE mount).
+//! So the file says which process has the store, and a lock that is free is not believed while that process lives.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};

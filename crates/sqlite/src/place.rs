@@ -33,6 +33,8 @@ static HELD: Mutex<Option<HashSet<FileId>>> = Mutex::new(None);
 #[derive(Debug)]
 pub(crate) struct Place {
     path: PathBuf,
+    /// The name by which the store was opened, if it led to the path through symbolic links.
+    given: Option<PathBuf>,
     wal: PathBuf,
     id: Option<FileId>,
     wal_id: OnceLock<FileId>,
@@ -54,12 +56,12 @@ pub(crate) enum Found {
 }
 
 impl Place {
-    /// Holds the database file at `path`, which must exist, and locks it.
+    /// Holds the database file at `path`, which must exist, and locks it. `given` is the name that led there.
     ///
     /// # Errors
     /// `Unavailable` if the file is open in another process or another store of this one, under whatever name;
     /// `Unsupported` if it, or a file beside it, has several names, or lies where locks do not hold.
-    pub(crate) fn take(path: &Path) -> Result<Self> {
+    pub(crate) fn take(path: &Path, given: &Path) -> Result<Self> {
         for suffix in ["", "-wal", "-shm", "-end"] {
             files::check_one_name(&with_suffix(path, suffix))?;
         }
@@ -68,8 +70,10 @@ impl Place {
         files::check_file_system(&file, path)?;
         lock(&file, path, id)?;
         claim.keep();
+        let given = std::path::absolute(given).map_err(|error| cannot_open(given, error))?;
         Ok(Self {
             path: path.to_owned(),
+            given: (given != path).then_some(given),
             wal: with_suffix(path, "-wal"),
             id,
             wal_id: OnceLock::new(),
@@ -132,6 +136,16 @@ impl Place {
     pub(crate) fn look_at_names(&self) -> Found {
         if !leads_to(&self.path, self.id) {
             return Found::Moved(self.moved());
+        }
+        if let Some(given) = &self.given
+            && !leads_to(given, self.id)
+        {
+            return Found::Moved(format!(
+                "{} led to {} when the store was opened, and leads elsewhere now: stop this process, and start it with the path \
+                 to which it led, which holds what was acknowledged, or let the name lead there again",
+                given.display(),
+                self.path.display()
+            ));
         }
         match self.wal_id.get() {
             Some(id) if !leads_to(&self.wal, Some(*id)) => Found::WithoutLog,
@@ -386,7 +400,7 @@ mod tests {
     fn held(home: &Path) -> Place {
         let path = home.join("gesta.db");
         fs::write(&path, "x").expect("writes");
-        Place::take(&path).expect("free")
+        Place::take(&path, &path).expect("free")
     }
 
     /// Goal: neither this process nor another holds a file twice, and the claim ends with the store.
@@ -394,7 +408,9 @@ mod tests {
     fn a_file_is_held_once() {
         let home = tempfile::tempdir().expect("dir");
         let place = held(home.path());
-        let error = Place::take(place.path()).expect_err("held").to_string();
+        let error = Place::take(place.path(), place.path())
+            .expect_err("held")
+            .to_string();
         assert!(
             error.contains("this process") && error.contains("which holds the lock"),
             "{error}"
@@ -403,7 +419,7 @@ mod tests {
         let path = place.path().to_owned();
         place.release();
         check_not_open("backup", &path).expect("closed");
-        Place::take(&path).expect("free again");
+        Place::take(&path, &path).expect("free again");
     }
 
     #[test]
@@ -429,6 +445,29 @@ mod tests {
         let text = moved(&place);
         assert!(
             text.contains("was removed") && text.contains("gesta backup"),
+            "{text}"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_look_tells_a_link_that_leads_elsewhere() {
+        use std::os::unix::fs::symlink;
+        let home = tempfile::tempdir().expect("dir");
+        let home = fs::canonicalize(home.path()).expect("exists");
+        let (path, given) = (home.join("one.db"), home.join("gesta.db"));
+        fs::write(&path, "x").expect("writes");
+        fs::write(home.join("two.db"), "y").expect("writes");
+        symlink(&path, &given).expect("links");
+        let place = Place::take(&path, &given).expect("free");
+        assert_eq!(place.look(), Found::InPlace);
+        fs::remove_file(&given).expect("removes");
+        symlink(home.join("two.db"), &given).expect("links");
+        let Found::Moved(text) = place.look() else {
+            panic!("the link leads elsewhere");
+        };
+        assert!(
+            text.contains("one.db") && text.contains("leads elsewhere"),
             "{text}"
         );
     }

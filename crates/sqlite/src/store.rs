@@ -1,7 +1,7 @@
 //! The SQLite backend: opening, closing, and which connection does what.
 //!
-//! Opening, in this order: library version, directory, lock, file and its lock, the checks of the note, connection and its
-//! settings, schema, mark of the opening, threads, reading connections. From then on no name of the store is used.
+//! Opening, in this order: library version, directory, lock, file and its lock, the checks of the note, connection and
+//! its settings, schema, mark of the opening, threads, reading connections. From then on no name of the store is used.
 //! Closing, in this order: readers, queue of the writing thread, mark, connection (which empties the WAL), file, lock.
 
 use std::fs;
@@ -237,8 +237,8 @@ impl SqliteBackend {
             .await
     }
 
-    /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed. It is made beside
-    /// the store, or, if nothing can be written there any more, in the directory of temporary files.
+    /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed. It is made
+    /// beside the store, or, if nothing can be written there any more, in the directory of temporary files.
     ///
     /// # Errors
     /// Those of [`SqliteBackend::backup`].
@@ -365,11 +365,13 @@ impl Opened {
         let (location, held) = match &config.location {
             Location::Memory => (Location::Memory, None),
             Location::File(path) => {
-                let path = settle_path(path, config.missing)?;
+                let given = path;
+                let path = settle_path(given, config.missing)?;
+                check_name(&path)?;
                 let lock = StoreLock::take(&path)?;
                 end_note::check_file(&path)?;
                 create_file(&path)?;
-                let place = Place::take(&path)?;
+                let place = Place::take(&path, given)?;
                 check(&place)?;
                 // Left behind by a process that was killed.
                 backup::remove_left_behind(&path);
@@ -389,8 +391,8 @@ impl Opened {
         })
     }
 
-    /// Marks the store as open, in the file itself, before anything else is changed. A store that was not closed in good
-    /// order keeps the mark that it has. A file that is no store yet gets none.
+    /// Marks the store as open, in the file itself, before anything else is changed. A store that was not closed in
+    /// good order keeps the mark that it has. A file that is no store yet gets none.
     fn begin(&self) -> Outcome<Opening> {
         let (Some((place, _)), Some(marks)) = (&self.held, schema::read_marks(&self.conn)?) else {
             return Ok(Opening::NONE);
@@ -466,6 +468,10 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
         return Ok(found);
     }
     let failed = |error| cannot_open(path, error);
+    if fs::metadata(path).is_ok() {
+        let text = "it is a file without a name";
+        return Err(failed(std::io::Error::other(text)));
+    }
     // SQLite would follow a link to what does not exist yet, and so would have its files beside the target.
     let target = files::follow_links(path).map_err(failed)?;
     let name = target.file_name().ok_or_else(|| {
@@ -480,6 +486,21 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
         .unwrap_or(Path::new("."));
     create_directories(parent).map_err(failed)?;
     Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
+}
+
+/// Refuses the name of a file that belongs to another store, such as its write-ahead log while that is empty.
+fn check_name(path: &Path) -> Result<()> {
+    let name = path.to_string_lossy();
+    let base = ["-wal", "-shm", "-end", "-journal", ".lock"]
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix));
+    match base {
+        Some(base) if Path::new(base).exists() => Err(Error::invalid(
+            "store",
+            format!("must be a database, and {name} belongs to the one at {base}"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Creates the database file if there is none, for its owner alone.

@@ -85,8 +85,8 @@ impl WriteState {
         }
     }
 
-    /// Copies what only the write-ahead log holds into the database, because the log has lost its name and would be gone
-    /// with this process.
+    /// Copies what only the write-ahead log holds into the database, because the log has lost its name and would be
+    /// gone with this process.
     fn save_log(&mut self) {
         if self.fault.check().is_err() {
             return;
@@ -192,7 +192,8 @@ fn work(mut state: WriteState, jobs: &Receiver<Job>) {
     close(state.reader.conn, state.place.as_deref(), is_in_order);
 }
 
-/// Waits for the next job. Whenever there was none yet, looks at the files of the store; `None` once there will be none.
+/// Waits for the next job. Whenever there was none yet, looks at the files of the store; `None` once there will be
+/// none.
 fn next(state: &mut WriteState, jobs: &Receiver<Job>) -> Option<Job> {
     match jobs.try_recv() {
         Ok(job) => return Some(job),

@@ -331,3 +331,49 @@ async fn overwritten_pages_are_noticed() {
         backend.close().await;
     }
 }
+
+/// Goal: a file that belongs to a store is not made a store of its own, also while it is empty.
+#[tokio::test]
+async fn a_file_beside_a_store_is_no_store() {
+    let home = tempfile::tempdir().expect("dir");
+    let backend = open(&home.path().join("gesta.db"));
+    std::fs::write(home.path().join("gesta.db-journal"), "").expect("writes");
+    for name in [
+        "gesta.db-wal",
+        "gesta.db-shm",
+        "gesta.db-end",
+        "gesta.db-journal",
+        "gesta.db.lock",
+    ] {
+        let before = std::fs::read(home.path().join(name)).expect("reads");
+        let refused = SqliteBackend::open(SqliteConfig::file(home.path().join(name)));
+        let error = refused.expect_err(name).to_string();
+        assert!(error.contains("belongs to the one at"), "{error}");
+        assert_eq!(
+            std::fs::read(home.path().join(name)).expect("reads"),
+            before
+        );
+    }
+    backend.close().await;
+    open(&home.path().join("year-end")).close().await;
+}
+
+/// Goal: a file that only a process has, without a name, is not opened, and nothing is made in its place.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_without_a_name_is_no_store() {
+    use std::os::fd::AsRawFd;
+    let home = tempfile::tempdir().expect("dir");
+    let path = home.path().join("gesta.db");
+    open(&path).close().await;
+    let file = std::fs::File::open(&path).expect("opens");
+    std::fs::remove_file(&path).expect("removes");
+    let before = std::fs::read_dir(home.path()).expect("lists").count();
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let error = SqliteBackend::open(SqliteConfig::file(name)).expect_err("no name");
+    assert!(error.to_string().contains("without a name"), "{error}");
+    assert_eq!(
+        std::fs::read_dir(home.path()).expect("lists").count(),
+        before
+    );
+}

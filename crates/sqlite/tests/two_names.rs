@@ -616,6 +616,26 @@ async fn run_trials(kinds: &[Kind]) {
     println!("{trials} trials: {done:?}");
 }
 
+/// Runs a test of this program once more where mounts are nobody else's. Returns false if this user may not do that.
+fn run_with_own_mounts(test: &str) -> bool {
+    let alone = Command::new("unshare")
+        .args(["-m", "sh", "-c", "mount -t tmpfs none /mnt"])
+        .status();
+    if !alone.is_ok_and(|status| status.success()) {
+        println!("skipped: what needs mounts, since this user may not make a mount namespace");
+        return false;
+    }
+    let done = Command::new("unshare")
+        .args(["-m", "--"])
+        .arg(std::env::current_exe().expect("known"))
+        .args(["--exact", test, "--nocapture"])
+        .env(OWN_MOUNTS, "1")
+        .status()
+        .expect("starts");
+    assert!(done.success(), "see above");
+    true
+}
+
 /// Goal: whatever second name a store gets, and whatever becomes of its name, no acknowledged event is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_under_two_names() {
@@ -623,21 +643,40 @@ async fn nothing_is_lost_under_two_names() {
         let kinds: Vec<_> = WITHOUT_MOUNTS.into_iter().chain(WITH_MOUNTS).collect();
         return run_trials(&kinds).await;
     }
-    let alone = Command::new("unshare")
-        .args(["-m", "sh", "-c", "mount -t tmpfs none /mnt"])
-        .status();
-    if !alone.is_ok_and(|status| status.success()) {
-        println!(
-            "skipped: the kinds that need mounts, since this user may not make a mount namespace"
-        );
-        return run_trials(&WITHOUT_MOUNTS).await;
+    if !run_with_own_mounts("nothing_is_lost_under_two_names") {
+        run_trials(&WITHOUT_MOUNTS).await;
     }
-    let done = Command::new("unshare")
-        .args(["-m", "--"])
-        .arg(std::env::current_exe().expect("known"))
-        .args(["--exact", "nothing_is_lost_under_two_names", "--nocapture"])
-        .env(OWN_MOUNTS, "1")
-        .status()
-        .expect("starts");
-    assert!(done.success(), "see above");
+}
+
+/// Goal: a store whose disk is read-only is not ready and says so, and appends again once the disk can be written.
+#[tokio::test]
+async fn a_disk_may_be_read_only_for_a_while() {
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        run_with_own_mounts("a_disk_may_be_read_only_for_a_while");
+        return;
+    }
+    let home = tempfile::tempdir().expect("dir");
+    let home = fs::canonicalize(home.path()).expect("exists");
+    let backend = try_open(&home.join("gesta.db")).expect("opens");
+    let mut author = Author::new(&backend).await;
+    author.store(&[event("a", "T", "1")]).await;
+    // The mount through which the files were opened cannot become read-only while they are open.
+    sh(
+        "mount --bind \"$1\" \"$1\"; mount -o remount,ro,bind \"$1\"",
+        &[&home],
+    );
+    let text = backend.ready().expect_err("read-only").to_string();
+    assert!(
+        text.contains("read-only") && text.contains("remount,rw"),
+        "{text}"
+    );
+    let batch = author.batch(&[event("a", "T", "2")]);
+    let refused = author.submit(batch.clone()).await;
+    assert!(matches!(refused, BatchOutcome::Failed(_)), "{refused:?}");
+    sh("mount -o remount,rw,bind \"$1\"", &[&home]);
+    backend.ready().expect("ready again");
+    let stored = author.submit(batch).await;
+    assert!(matches!(stored, BatchOutcome::Committed), "{stored:?}");
+    sh("umount \"$1\"", &[&home]);
+    backend.close().await;
 }

@@ -3,7 +3,7 @@
 //! Invariants: a copy gets its name when it is whole and synced; a copy that was stopped leaves nothing behind.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind as Io, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
+use crate::private_file;
 
 /// The longest time in which a server makes a copy.
 const COPY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -84,7 +85,7 @@ fn hint_at_server(error: Error, to: &Path) -> Failure {
     Error::unavailable(text).caused_by(error).into()
 }
 
-/// A file that is removed unless it becomes the copy.
+/// A file that is removed unless it becomes the copy. Only its owner can read it.
 struct Unfinished {
     path: PathBuf,
     file: File,
@@ -92,30 +93,41 @@ struct Unfinished {
 
 impl Unfinished {
     fn create(to: &Path) -> Outcome<Self> {
-        if to.exists() {
-            let text = format!("backup must be a new file, {} exists", to.display());
-            return Err(Failure::usage(text));
+        if fs::symlink_metadata(to).is_ok() {
+            return Err(exists(to));
         }
         let mut name = to.as_os_str().to_owned();
         name.push(".unfinished");
         let path = PathBuf::from(name);
-        let file = File::create(&path)
-            .map_err(|error| Failure::other(format!("{}: {error}", path.display())))?;
+        let failed = |error| Failure::other(format!("{}: {error}", path.display()));
+        // Left behind by a command that was killed. What it was is not followed, and not written to.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != Io::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = private_file::create_new(&path).map_err(failed)?;
         Ok(Self { path, file })
     }
 
     fn finish(self, to: &Path) -> Outcome {
         self.file.sync_all()?;
-        // Another process may have made the file meanwhile.
-        if to.exists() {
-            let text = format!("backup must be a new file, {} exists", to.display());
-            return Err(Failure::usage(text));
+        // Another process may have made the file meanwhile: a second name is never that of another file.
+        match fs::hard_link(&self.path, to) {
+            Ok(()) => fs::remove_file(&self.path)?,
+            Err(error) if error.kind() == Io::AlreadyExists => return Err(exists(to)),
+            // Not every file system has second names.
+            Err(_) if fs::symlink_metadata(to).is_ok() => return Err(exists(to)),
+            Err(_) => fs::rename(&self.path, to)?,
         }
-        fs::rename(&self.path, to)?;
         let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(())
     }
+}
+
+fn exists(to: &Path) -> Failure {
+    let text = format!("backup must be a new file, {} exists", to.display());
+    Failure::usage(text)
 }
 
 impl Drop for Unfinished {
@@ -160,6 +172,9 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();
     let record = json!({"store": url, "events": events, "incarnation": incarnation.to_string()});
     output.record(&record, |_| {
-        format!("restored {events} events to {url}, incarnation {incarnation}; checkpoints of the old store are refused")
+        format!(
+            "restored {events} events to {url}, incarnation {incarnation}; checkpoints of the old store are refused. Accounts \
+             are those of the backup: tokens that were revoked since are valid again, and passwords are the old ones"
+        )
     })
 }

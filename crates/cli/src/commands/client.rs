@@ -9,6 +9,7 @@ use gesta_client::{Config, Credentials, Tls};
 
 use crate::args::Global;
 use crate::exit::{Failure, Outcome};
+use crate::private_file;
 
 /// Makes the configuration of a client from options and environment.
 pub(super) fn config(global: &Global) -> Outcome<Config> {
@@ -56,6 +57,7 @@ fn credentials(global: &Global) -> Outcome<Option<Credentials>> {
 /// Reads a secret from the first line of a file. The secret is never repeated in an error.
 pub(super) fn secret(path: &Path) -> Outcome<String> {
     let refuse = |why: &str| Failure::usage(format!("{}: {why}", path.display()));
+    private_file::warn_of_others("a secret", path);
     let text = std::fs::read_to_string(path).map_err(|error| refuse(&error.to_string()))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.to_owned()),

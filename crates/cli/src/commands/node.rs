@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use super::address::resolve;
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
+use crate::private_file;
 
 /// A node that has not joined the cluster yet.
 #[derive(Debug)]
@@ -98,6 +99,7 @@ fn read_secret(path: &str) -> Outcome<Vec<u8>> {
         let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE (cluster.secret_file)";
         return Err(Failure::usage(text.to_owned()));
     }
+    private_file::warn_of_others("the secret of the cluster", path.as_ref());
     let secret = std::fs::read(path)
         .map_err(|error| Failure::usage(format!("the secret of the cluster: {path}: {error}")))?;
     Ok(secret.trim_ascii_end().to_vec())

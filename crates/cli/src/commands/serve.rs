@@ -18,6 +18,7 @@ use crate::config::{
     ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags, TlsFlags,
 };
 use crate::exit::{Code, Failure, Outcome};
+use crate::private_file;
 use crate::units::Span;
 
 /// The pause between two attempts to open a store that is waited for.
@@ -148,7 +149,11 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             Some((path.as_path(), text))
         }
     };
-    Config::load(&Layers {
+    let wide = file.as_ref().and_then(|(path, text)| {
+        let what = "a configuration with a password";
+        private_file::told_of_others(what, path).filter(|_| holds_password(text))
+    });
+    let (config, mut warnings) = Config::load(&Layers {
         file,
         environment: std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -178,6 +183,17 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
                 secret_file: serve.cluster_secret_file.clone(),
             },
         },
+    })?;
+    warnings.extend(wide);
+    Ok((config, warnings))
+}
+
+/// Returns whether a text has a URL with a password.
+fn holds_password(text: &str) -> bool {
+    text.split("://").skip(1).any(|rest| {
+        let authority = rest.split(['/', '"', '\'', ' ', '\n']).next();
+        let user = authority.and_then(|authority| authority.rsplit_once('@'));
+        user.is_some_and(|(user, _)| user.contains(':'))
     })
 }
 
@@ -258,4 +274,22 @@ fn greet(info: &StoreInfo, scheme: &str, address: SocketAddr) {
     tracing::info!(
         "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' {scheme}://{address}/streams/first"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_configuration_is_found() {
+        let file = |url: &str| format!("listen = \"127.0.0.1:1\"\nstore = \"{url}\"\n");
+        for (url, expected) in [
+            ("postgres://u:secret@host/db", true),
+            ("postgres://u@host:5432/db", false),
+            ("postgres://host/db?options=a:b@c", false),
+            ("sqlite:a:b@c", false),
+        ] {
+            assert_eq!(holds_password(&file(url)), expected, "{url}");
+        }
+    }
 }

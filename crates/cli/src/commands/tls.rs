@@ -18,6 +18,7 @@ use rcgen::{
 
 use crate::config::Tls;
 use crate::exit::{Failure, Outcome};
+use crate::private_file;
 
 /// The files in the folder of a certificate for trying out.
 const CA: &str = "ca.pem";
@@ -38,7 +39,10 @@ pub(super) fn files(tls: &Tls, listen: SocketAddr) -> Outcome<Option<TlsFiles>> 
         (("", _) | (_, ""), _) => {
             return refuse("tls.certificate and tls.key must be given together");
         }
-        ((certificate, key), "") => TlsFiles::new(certificate, key),
+        ((certificate, key), "") => {
+            private_file::warn_of_others("the private key of TLS", key.as_ref());
+            TlsFiles::new(certificate, key)
+        }
         _ => return refuse("tls.self_signed must not stand beside tls.certificate"),
     };
     files.client_ca = (!tls.client_ca.is_empty()).then(|| tls.client_ca.clone().into());
