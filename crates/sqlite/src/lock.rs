@@ -160,12 +160,14 @@ fn check_noted_holder(path: &Path, lock_path: &Path, file: &mut File) -> Result<
         std::thread::sleep(LOOK_PAUSE);
     }
     Err(Error::unavailable(format!(
-        "{} says that process {} has {} open, though the lock is free: it has the store through another mount of this folder, \
-         or these files are a copy of a store in use, which is not whole. Stop that process, or reach the store through \
-         its server; copy a store in use by `gesta backup`",
+        "{} says that process {} has {} open, though the lock is free: it has the store through another mount of this \
+         folder, or these files are a copy of a store in use, which is not whole. Stop that process, or reach the store \
+         through its server; copy a store in use by `gesta backup`. Only if this is a snapshot of the whole file system at \
+         one moment, remove {} here and open it",
         lock_path.display(),
         holder.process,
-        path.display()
+        path.display(),
+        lock_path.display()
     )))
 }
 
