@@ -7,7 +7,8 @@ use gesta_pattern::Pattern;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::history::{Mark, ParkedMark, Standing};
+use crate::history::Standing;
+use crate::mark::{Mark, ParkedMark};
 use crate::record::{Configuration, Progressed};
 use crate::storage::Storage;
 

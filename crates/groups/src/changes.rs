@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::commands::Stop;
 use crate::error::{Error, Result};
 use crate::groups::{Groups, TRIES, changed_too_often};
-use crate::history::Mark;
+use crate::mark::Mark;
 use crate::names::{GroupId, Source};
 use crate::record::{Configuration, FilterDocument};
 use crate::settings::{Settings, Start};

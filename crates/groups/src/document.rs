@@ -6,9 +6,9 @@ use gesta_pattern::PatternText;
 use gesta_wire::request::QueryBody;
 use serde::{Deserialize, Serialize};
 
-use crate::history::Halt;
 use crate::info::{ConsumerInfo, GroupInfo, Running};
 use crate::machine::Counts;
+use crate::mark::Halt;
 use crate::names::GroupId;
 use crate::settings::Settings;
 

@@ -2,8 +2,8 @@
 
 use gesta_core::LogId;
 
-use crate::history::Halt;
 use crate::machine::{ConsumerId, Refused};
+use crate::mark::Halt;
 use crate::names::GroupId;
 
 /// Result with the error of this crate.

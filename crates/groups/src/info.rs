@@ -1,7 +1,7 @@
 //! The types in which a group tells about itself.
 
-use crate::history::Halt;
 use crate::machine::{ConsumerCounts, Counts};
+use crate::mark::Halt;
 use crate::names::GroupId;
 use crate::settings::Settings;
 use gesta_core::Filter;

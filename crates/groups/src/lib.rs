@@ -9,8 +9,8 @@
 //! * `machine`: what a group decides, without I/O and without a clock;
 //! * `run`: the task that connects the machine with the store; `work`: the calls of the store that the task makes;
 //!   `begin`: how a process begins to run a group;
-//! * `storage`: the streams that keep a group; `record`: the documents in them; `history`: whether its place is of the
-//!   present history of the store;
+//! * `storage`: the streams that keep a group; `record`: the documents in them; `mark`, `history`: whether its place is of
+//!   the present history of the store;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `reset`: how they are
 //!   moved; `config`: their bounds;
 //!   `commands`: how their tasks are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to
@@ -28,6 +28,7 @@ mod groups;
 mod history;
 mod info;
 mod machine;
+mod mark;
 mod names;
 mod queue;
 mod record;
@@ -43,12 +44,12 @@ pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
-pub use history::Halt;
 pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
 pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
+pub use mark::Halt;
 pub use names::{
     ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_a_group_on_all,
     keeps_state_of_groups,

@@ -37,7 +37,7 @@ use consumers::Consumers;
 use lane::Lane;
 use progress::Progress;
 
-use crate::history::Mark;
+use crate::mark::Mark;
 use crate::settings::{CONSUMER_EVENTS_MAX, Settings};
 
 /// The number of an event that a group holds. Numbers only grow, and begin at 0 with each run of the group.

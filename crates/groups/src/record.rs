@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::history::Mark;
 use crate::machine::{Origin, ParkOrder};
+use crate::mark::Mark;
 use crate::names::Source;
 use crate::settings::Settings;
 

@@ -20,7 +20,7 @@ use gesta_core::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::history::{self, Found, Mark, ParkedMark, Place};
+use crate::mark::{Found, Mark, ParkedMark, Place, another_history};
 use crate::names::{GroupId, Source};
 use crate::record::{self, Configuration, Progressed};
 
@@ -235,7 +235,7 @@ impl Storage {
     async fn check_incarnation(&self, expected: Option<Uuid>) -> Result<()> {
         match expected {
             Some(expected) if self.store.incarnation().await?.0 != expected => {
-                Err(history::another_history())
+                Err(another_history())
             }
             _ => Ok(()),
         }

@@ -9,8 +9,8 @@ use gesta_core::{
 };
 use uuid::Uuid;
 
-use crate::history::{Found, Mark, ParkedMark, another_history};
 use crate::machine::{Machine, ParkOrder, Token};
+use crate::mark::{Found, Mark, ParkedMark, another_history};
 use crate::names::Source;
 use crate::record::{self, Progressed};
 use crate::storage::{Looked, Storage};

@@ -394,6 +394,12 @@ fn every_event_is_finished_or_parked(seed: u64) {
     }
 }
 
+/// Lets the machine read an event whose id no other event has.
+fn read(machine: &mut Machine, number: u64) {
+    let place = number * STREAMS;
+    machine.event(place, event(place));
+}
+
 /// A machine with three events and one consumer that may hold two.
 fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
     let settings = Settings {
@@ -410,8 +416,8 @@ fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
     let mut machine = Machine::new(settings, limits, 0, 0, now);
     let consumer = ConsumerId(Uuid::from_u128(1));
     machine.join(consumer, 2).expect("room");
-    for place in 0..3 {
-        machine.event(place, event(place));
+    for number in 0..3 {
+        read(&mut machine, number);
     }
     (machine, consumer, now)
 }
@@ -451,12 +457,12 @@ fn a_consumer_that_is_silent_twice_has_to_leave_and_its_events_have_all_their_tr
 #[test]
 fn events_that_come_one_by_one_do_not_hide_silence() {
     let (mut machine, silent, mut now) = with_one_consumer(0);
-    for place in 3..40 {
-        machine.event(place, event(place));
+    for number in 3..40 {
+        read(&mut machine, number);
         let_time_pass(&mut machine, now);
         if machine.silent() == Some(silent) {
             // Two rounds of 100 ms each, and what came in between.
-            assert!((6..=12).contains(&place), "{place}");
+            assert!((6..=12).contains(&number), "{number}");
             assert_eq!(machine.next_park(), None);
             return;
         }
@@ -469,19 +475,17 @@ fn events_that_come_one_by_one_do_not_hide_silence() {
 #[test]
 fn a_consumer_that_is_heard_stays_and_its_time_outs_count() {
     let (mut machine, consumer, mut now) = with_one_consumer(1);
+    let mut sent = machine.dispatch(now);
     for round in 0..3 {
-        let sent = machine.dispatch(now);
         now += Duration::from_millis(50);
         // It answers for the newest that it got, and never for the first event.
         let last = sent.iter().rfind(|sent| sent.event.position != Position(1));
         if let Some(last) = last {
-            assert_eq!(
-                machine.ack(consumer, &[Which::Delivery(last.token)], now),
-                1
-            );
+            let known = machine.ack(consumer, &[Which::Delivery(last.token)], now);
+            assert_eq!(known, 1);
         }
         now += Duration::from_millis(50);
-        let_time_pass(&mut machine, now);
+        sent = let_time_pass(&mut machine, now);
         assert_eq!(machine.silent(), None, "{round}");
     }
     let parked = machine.next_park().expect("it has failed twice");

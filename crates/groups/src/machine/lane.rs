@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::Mark;
+use crate::mark::Mark;
 
 #[derive(Debug)]
 pub(super) struct Lane {
