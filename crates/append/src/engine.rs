@@ -14,7 +14,7 @@ use futures::stream::{BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt};
 use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal};
 use gesta_core::capacity::Permit;
-use gesta_core::{Clock, Error, LogId, Result};
+use gesta_core::{Clock, Error, LogId, Result, uptime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -151,10 +151,7 @@ impl Engine {
             incarnation: history.incarnation,
             in_flight_max: info.capabilities.batches_in_flight_max,
         };
-        let now = Now {
-            instant: Instant::now(),
-            wall: clock.now(),
-        };
+        let now = now(&**backend, *log, &**clock);
         Self {
             sequencer: Sequencer::new(setting, Arc::clone(stats), now),
             signals: backend.signals(),
@@ -205,10 +202,7 @@ impl Engine {
     }
 
     fn now(&self) -> Now {
-        Now {
-            instant: Instant::now(),
-            wall: self.clock.now(),
-        }
+        now(&*self.backend, self.log, &*self.clock)
     }
 
     async fn next_event(
@@ -262,7 +256,7 @@ impl Engine {
     fn on_question(&mut self, question: Question, now: Now) {
         match question {
             Question::Ready(ask) => {
-                let _ = ask.send(self.sequencer.why_not_ready(now.instant));
+                let _ = ask.send(self.sequencer.why_not_ready(now));
             }
             Question::Prepare(ask) => {
                 self.preparing.retain(|waits| !waits.is_closed());
@@ -311,6 +305,14 @@ impl Engine {
                 Output::Stopped => {}
             }
         }
+    }
+}
+
+fn now(backend: &dyn Backend, log: LogId, clock: &dyn Clock) -> Now {
+    Now {
+        instant: Instant::now(),
+        wall: clock.now(),
+        database: backend.clock(log).map(|read| read.at(uptime())),
     }
 }
 

@@ -38,6 +38,7 @@ use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
 
 pub use crate::admission::Admission;
+pub use crate::sequencer::clock::ClockPolicy;
 pub use crate::stats::PipelineStats;
 
 /// The size in bytes above which data is packed in a place where a worker of the runtime may be blocked.
@@ -71,6 +72,8 @@ pub struct Config {
     pub give_up_after: Duration,
     /// How long retries with expected revision `any` are recognised.
     pub idempotency: IdempotencyWindow,
+    /// What is done about a clock of this machine that is not plausible.
+    pub clock: ClockPolicy,
 }
 
 impl Config {
@@ -108,6 +111,7 @@ impl Default for Config {
                 time: Duration::from_secs(600),
                 positions: 100_000,
             },
+            clock: ClockPolicy::default(),
         }
     }
 }

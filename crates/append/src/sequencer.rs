@@ -9,6 +9,7 @@
 //! * `queue`, `attempts`: commands that wait; `knowledge`: what is known of streams and ids; `judge`: do claims hold?
 //! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `giving_way`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
+//! * `clock`: with which time events are stored, and when the clock is not believed;
 //! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`: appends in doubt; `trouble`: pauses and
 //!   readiness; `preparing`: the log is read before the first append.
 //!
@@ -17,6 +18,7 @@
 
 pub(crate) mod attempts;
 mod catch_up;
+pub(crate) mod clock;
 mod connected;
 pub(crate) mod forming;
 pub(crate) mod giving_way;
@@ -44,6 +46,7 @@ use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamI
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
+use self::clock::ClockWatch;
 use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Placement};
 use self::giving_way::GivingWay;
 use self::job::{Answer, Job, JobId};
@@ -68,6 +71,8 @@ pub struct Now {
     pub instant: Instant,
     /// The time that is stored with events.
     pub wall: Timestamp,
+    /// What the clock of the database shows, as far as is known; `None` if the database has none.
+    pub database: Option<Timestamp>,
 }
 
 /// An input of the sequencer.
@@ -172,6 +177,7 @@ pub struct Sequencer<T> {
     trouble: Trouble,
     giving_way: GivingWay,
     pace: Pace,
+    clock: ClockWatch,
     is_closing: bool,
     outputs: Vec<Output<T>>,
 }
@@ -195,6 +201,7 @@ impl<T> Sequencer<T> {
             trouble: Trouble::default(),
             giving_way: GivingWay::new(setting.log, now.instant),
             pace: Pace::default(),
+            clock: ClockWatch::new(setting.config.clock),
             is_closing: false,
             outputs: vec![Output::Connect],
             setting,
@@ -257,9 +264,10 @@ impl<T> Sequencer<T> {
 
     /// Returns why appends cannot succeed at present; `None` if they can.
     #[must_use]
-    pub fn why_not_ready(&self, now: Instant) -> Option<String> {
+    pub fn why_not_ready(&self, now: Now) -> Option<String> {
         let oldest = self.in_flight.front().map(|batch| batch.sent);
-        self.trouble.why_not_ready(oldest, now)
+        let trouble = self.trouble.why_not_ready(oldest, now.instant);
+        trouble.or_else(|| self.clock.refuses(self.committed, now))
     }
 
     /// Returns whether all commands are answered.
@@ -372,17 +380,24 @@ impl<T> Sequencer<T> {
         if command.is_question() {
             return self.forming.depend(command, DependentAnswer::Confirmed);
         }
-        let place = self.place_after(self.tip(), now.wall);
+        let tip = self.tip();
+        if let Some(why) = self.clock.refuses(tip, now) {
+            let refused = Error::needs_administrator(why).during("append");
+            return self.answer(command, Err(refused));
+        }
+        self.clock.see(self.setting.log, tip.created, now.wall);
+        let place = self.place_after(tip, now);
         self.forming.place(command, &mut self.knowledge, place);
     }
 
-    fn place_after(&self, after: LogEnd, now: Timestamp) -> Placement {
+    fn place_after(&self, after: LogEnd, now: Now) -> Placement {
         Placement {
             log: self.setting.log,
             logs: self.setting.logs,
             incarnation: self.setting.incarnation,
             after,
-            now,
+            now: now.wall,
+            clock: self.clock.policy(now),
         }
     }
 

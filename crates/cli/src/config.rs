@@ -157,6 +157,17 @@ pub(crate) struct Append {
     pub(crate) give_up_after: Span,
     pub(crate) idempotency_time: Span,
     pub(crate) idempotency_positions: u64,
+    pub(crate) clock: ClockPolicy,
+}
+
+/// What is done about a clock of this machine that is not plausible: `gesta_append::ClockPolicy`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClockPolicy {
+    #[default]
+    Checked,
+    Accepted,
+    SetBack,
 }
 
 /// Bounds and times of consumer groups: the fields of `gesta_groups::Config`.
@@ -239,6 +250,7 @@ impl Default for Append {
             give_up_after: Span(of.give_up_after),
             idempotency_time: Span(of.idempotency.time),
             idempotency_positions: of.idempotency.positions,
+            clock: ClockPolicy::default(),
         }
     }
 }

@@ -42,6 +42,25 @@ pub struct WriterEpoch(pub i64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct RowId(pub u64);
 
+/// What a clock showed at some time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockReading {
+    /// The [`uptime`](crate::uptime) of this machine when the clock was asked.
+    pub uptime: Duration,
+    /// What the clock showed.
+    pub shown: Timestamp,
+}
+
+impl ClockReading {
+    /// Returns what the clock shows at an uptime of this machine, if nobody sets it.
+    #[must_use]
+    pub fn at(self, uptime: Duration) -> Timestamp {
+        let since = uptime.saturating_sub(self.uptime).as_micros();
+        let since = i64::try_from(since).unwrap_or(i64::MAX);
+        Timestamp(self.shown.0.saturating_add(since))
+    }
+}
+
 /// What identifies the last row of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogEnd {
@@ -447,6 +466,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the history to which the answers of this backend belong. It does no I/O and is cheap.
     fn history(&self) -> History;
+
+    /// Returns the clock of the database in which a log lies, as it was read last; `None` if the database has no clock
+    /// of its own. It does no I/O and is cheap.
+    fn clock(&self, _log: LogId) -> Option<ClockReading> {
+        None
+    }
 
     /// Returns the smaller form in which this backend wants to store these data, or `None` if it has none. It runs in
     /// the task that appends, so that costly work is not done one event after the other in the task that forms batches.

@@ -168,9 +168,26 @@ impl Error {
     /// Returns true if this error comes from [`Error::log_closed`], directly or through its causes.
     #[must_use]
     pub fn is_log_closed(&self) -> bool {
+        self.has_cause::<LogClosed>()
+    }
+
+    /// Makes an `Unavailable` that lasts until an administrator acts: waiting does not help by itself, so appends are
+    /// refused at once. For backends.
+    #[must_use]
+    pub fn needs_administrator(detail: impl Into<String>) -> Self {
+        Self::unavailable(detail).caused_by(NeedsAdministrator)
+    }
+
+    /// Returns true if this error comes from [`Error::needs_administrator`], directly or through its causes.
+    #[must_use]
+    pub fn is_for_administrator(&self) -> bool {
+        self.has_cause::<NeedsAdministrator>()
+    }
+
+    fn has_cause<E: std::error::Error + 'static>(&self) -> bool {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            if error.is::<LogClosed>() {
+            if error.is::<E>() {
                 return true;
             }
             cause = error.source();
@@ -222,6 +239,11 @@ impl Error {
 #[error("log {0} is closed")]
 struct LogClosed(LogId);
 
+/// The cause of [`Error::needs_administrator`], by which [`Error::is_for_administrator`] recognises it.
+#[derive(Debug, thiserror::Error)]
+#[error("only an administrator can change that")]
+struct NeedsAdministrator;
+
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::new(kind)
@@ -239,6 +261,15 @@ mod tests {
         let wrapped = Error::unavailable("database 2").caused_by(closed);
         assert!(wrapped.during("read").is_log_closed());
         assert!(!Error::unavailable("away").is_log_closed());
+    }
+
+    #[test]
+    fn what_lasts_until_an_administrator_acts_is_known_by_its_cause() {
+        let frozen = Error::needs_administrator("the database is read-only");
+        assert_eq!(frozen.to_string(), "unavailable: the database is read-only");
+        let wrapped = Error::unavailable("database 2").caused_by(frozen);
+        assert!(wrapped.during("append").is_for_administrator());
+        assert!(!Error::unavailable("away").is_for_administrator());
     }
 
     #[test]

@@ -77,4 +77,7 @@ pub struct StoreInfo {
     pub idempotency: IdempotencyWindow,
     /// Last position of each log, in the order of the logs.
     pub heads: Vec<Position>,
+    /// By how much the newest event is ahead of the clock of the process that tells this; zero if it is not. As long as
+    /// it is ahead, further events are stored with its time.
+    pub newest_event_ahead: Duration,
 }

@@ -75,6 +75,8 @@ pub use gesta_store::{
 pub use restore::{Restored, restore};
 pub use url::SCHEMES;
 
+pub use gesta_append::ClockPolicy;
+
 /// The bounds and times of the append pipeline.
 pub type AppendConfig = gesta_append::Config;
 /// The bounds and times of the tail hub.

@@ -113,6 +113,7 @@ impl EventStore for MemoryStore {
                 positions: 100_000,
             },
             heads,
+            newest_event_ahead: Duration::ZERO,
         })
     }
 

@@ -79,6 +79,7 @@ pub(crate) struct Metrics {
     subscription_events: Counter,
     store: Family<StoreLabels, Gauge>,
     heads: Family<LogLabels, Gauge>,
+    newest_event_ahead: Gauge,
     connections: Gauge,
     requests_in_flight: Gauge,
     subscriptions: Gauge,
@@ -98,6 +99,7 @@ impl Metrics {
             subscription_events: Counter::default(),
             store: Family::default(),
             heads: Family::default(),
+            newest_event_ahead: Gauge::default(),
             connections: Gauge::default(),
             requests_in_flight: Gauge::default(),
             subscriptions: Gauge::default(),
@@ -180,6 +182,12 @@ impl Metrics {
             "Last position of a log",
             self.heads.clone(),
         );
+        r.register_with_unit(
+            "newest_event_ahead",
+            "How far the newest event is ahead of the clock; 0 if it is not",
+            Unit::Seconds,
+            self.newest_event_ahead.clone(),
+        );
     }
 
     pub(crate) fn request(&self, method: &'static str, route: Route, status: u16, time: Duration) {
@@ -237,6 +245,9 @@ impl Metrics {
                 version: env!("CARGO_PKG_VERSION"),
             };
             self.store.get_or_create(&labels).set(1);
+            let ahead = info.newest_event_ahead.as_secs();
+            self.newest_event_ahead
+                .set(i64::try_from(ahead).unwrap_or(i64::MAX));
             for (log, head) in info.heads.iter().enumerate() {
                 let head = i64::try_from(head.0).unwrap_or(i64::MAX);
                 self.heads.get_or_create(&LogLabels { log }).set(head);

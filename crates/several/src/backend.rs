@@ -8,8 +8,9 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{BoxStream, select_all};
 use gesta_core::backend::{
-    Backend, BackendInfo, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd, LogSlice,
-    LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
+    Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
+    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -154,6 +155,11 @@ impl Backend for Several {
             number: of_parts.iter().map(|history| history.number).sum(),
             incarnation: self.map().incarnation(incarnations),
         }
+    }
+
+    fn clock(&self, log: LogId) -> Option<ClockReading> {
+        let home = self.routes.home(log).ok()?;
+        self.routes.backend(home).clock(log)
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {

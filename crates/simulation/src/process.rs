@@ -165,7 +165,7 @@ impl Process {
     /// Returns the reason why appends cannot succeed, if there is one.
     #[must_use]
     pub fn why_not_ready(&self, now: Now) -> Option<String> {
-        self.sequencer.why_not_ready(now.instant)
+        self.sequencer.why_not_ready(now)
     }
 
     /// Tells the process of another history, before anything that was learnt from that history.

@@ -218,6 +218,7 @@ impl World {
         Now {
             instant: self.start + self.time,
             wall: Timestamp(1_700_000_000_000_000 + micros),
+            database: None,
         }
     }
 

@@ -148,6 +148,7 @@ impl World {
         let now = Now {
             instant: start,
             wall: Timestamp(0),
+            database: None,
         };
         let mut world = Self {
             times,
@@ -199,6 +200,7 @@ impl World {
         Now {
             instant: self.start + self.time,
             wall: Timestamp(i64::try_from(self.time.as_micros()).expect("short")),
+            database: None,
         }
     }
 

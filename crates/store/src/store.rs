@@ -4,6 +4,7 @@ mod virtual_streams;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -233,6 +234,9 @@ impl Store {
     async fn read_info(&self, history: History) -> Result<StoreInfo> {
         self.check_open()?;
         let info = BackendInfo::clone(&self.backend_info());
+        let ends = self.backend.log_ends(Purpose::Read).await?;
+        let newest = ends.iter().map(|end| end.created.0).max();
+        let ahead = newest.unwrap_or(0).saturating_sub(self.clock.now().0);
         Ok(StoreInfo {
             backend: info.backend.to_owned(),
             engine: info.engine,
@@ -241,7 +245,8 @@ impl Store {
             durability: info.durability,
             capabilities: info.capabilities,
             idempotency: self.idempotency,
-            heads: self.heads().await?,
+            heads: ends.into_iter().map(|end| end.position).collect(),
+            newest_event_ahead: Duration::from_micros(u64::try_from(ahead).unwrap_or(0)),
         })
     }
 }

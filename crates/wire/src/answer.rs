@@ -256,6 +256,9 @@ pub struct Info {
     durability: DurabilityOf,
     capabilities: CapabilitiesOf,
     idempotency: Idempotency,
+    /// Servers before this field do not tell it.
+    #[serde(default)]
+    newest_event_ahead_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -296,6 +299,8 @@ impl From<StoreInfo> for Info {
                 positions: info.idempotency.positions,
             },
             heads: info.heads.iter().map(|head| head.0).collect(),
+            newest_event_ahead_ms: u64::try_from(info.newest_event_ahead.as_millis())
+                .unwrap_or(u64::MAX),
             incarnation: info.incarnation.0,
             logs: info.logs,
             backend: info.backend,
@@ -330,6 +335,7 @@ impl TryFrom<Info> for StoreInfo {
                 positions: info.idempotency.positions,
             },
             heads: info.heads.into_iter().map(Position).collect(),
+            newest_event_ahead: Duration::from_millis(info.newest_event_ahead_ms),
         })
     }
 }

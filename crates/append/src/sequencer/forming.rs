@@ -12,6 +12,7 @@ use gesta_core::{
 };
 use tokio::time::Instant;
 
+use super::clock::{ClockPolicy, ClockWatch};
 use super::knowledge::{Knowledge, StreamState};
 use crate::command::{Change, Command, Cost, IdSource, StreamPart};
 
@@ -122,6 +123,7 @@ pub(crate) struct Placement {
     /// The row that the batch follows.
     pub(crate) after: LogEnd,
     pub(crate) now: Timestamp,
+    pub(crate) clock: ClockPolicy,
 }
 
 impl<T> Forming<T> {
@@ -247,7 +249,7 @@ impl<T> Forming<T> {
             id,
             event_type: event.event_type.clone(),
             type_row,
-            created: place.now.max(previous),
+            created: ClockWatch::time_after(place.clock, previous, place.now),
             content_type: event.content_type,
             data: event.data.clone(),
             packed,

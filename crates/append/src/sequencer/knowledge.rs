@@ -402,6 +402,7 @@ mod tests {
         Now {
             instant: *START.get_or_init(Instant::now) + Duration::from_secs(60 * uptime),
             wall: Timestamp(wall * MINUTE),
+            database: None,
         }
     }
 

@@ -219,6 +219,7 @@ impl<T> Sequencer<T> {
         // The first outcome alone does not tell: a later one may have raised doubt.
         let is_in_doubt =
             matches!(first, BatchOutcome::Unknown(_)) || lost.iter().any(|lost| lost.is_in_doubt);
+        let lasts = matches!(&first, BatchOutcome::Failed(error) if error.is_for_administrator());
         if is_in_doubt {
             lost.iter_mut().for_each(|lost| lost.batch.doubt());
         }
@@ -226,7 +227,8 @@ impl<T> Sequencer<T> {
         let pause = self.react(&first, &mut lost, now);
         let batches = lost.into_iter().map(|lost| lost.batch).collect();
         self.undo_all(batches);
-        let step = if is_in_doubt {
+        // As long as the database takes no appends, no connection can be opened, and that is what readiness tells.
+        let step = if is_in_doubt || lasts {
             self.disconnect();
             Step::Connect(Goal::CatchUp)
         } else {
@@ -510,7 +512,11 @@ fn refused_for_good<T>(command: &Command<T>, error: &Error) -> Error {
         true => unknown(
             "the connection was lost during the commit, and the database takes no appends any more",
         ),
-        false => Error::new(ErrorKind::Unavailable(error.kind().to_string())).during("append"),
+        false => match error.kind() {
+            ErrorKind::Unavailable(text) => Error::unavailable(text),
+            other => Error::unavailable(other.to_string()),
+        }
+        .during("append"),
     };
     refused.caused_by(error.clone())
 }

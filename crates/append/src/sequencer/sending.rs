@@ -193,7 +193,7 @@ impl<T> Sequencer<T> {
             DependentAnswer::Confirmed => Vec::new(),
             DependentAnswer::Stored(streams) => streams,
         };
-        let place = self.place_after(self.committed, now.wall);
+        let place = self.place_after(self.committed, now);
         self.answer(command, Ok(appended(streams, place)));
     }
 

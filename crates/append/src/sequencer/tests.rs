@@ -65,6 +65,7 @@ impl Driver {
         let now = Now {
             instant: Instant::now(),
             wall: Timestamp(1_000_000_000_000),
+            database: None,
         };
         let setting = Setting {
             config,
@@ -127,6 +128,14 @@ impl Driver {
                 }
                 other => self.others.push(other),
             }
+        }
+    }
+
+    /// The time after a while, which has not passed yet.
+    fn later(&self, time: Duration) -> Now {
+        Now {
+            instant: self.now.instant + time,
+            ..self.now
         }
     }
 

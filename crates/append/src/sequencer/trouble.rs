@@ -43,10 +43,11 @@ impl Default for Trouble {
 
 /// Returns whether waiting and trying again may help by itself.
 pub(crate) fn is_passing(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Unavailable(_) | ErrorKind::Overloaded(_) | ErrorKind::OutcomeUnknown(_)
-    )
+    !error.is_for_administrator()
+        && matches!(
+            error.kind(),
+            ErrorKind::Unavailable(_) | ErrorKind::Overloaded(_) | ErrorKind::OutcomeUnknown(_)
+        )
 }
 
 impl Trouble {

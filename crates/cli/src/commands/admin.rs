@@ -166,10 +166,15 @@ pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
             "durability_settings": info.durability.detail(),
             "idempotency_seconds": info.idempotency.time.as_secs(),
             "idempotency_positions": info.idempotency.positions,
+            "newest_event_ahead_seconds": info.newest_event_ahead.as_secs(),
         });
+        let ahead = match info.newest_event_ahead.as_secs() {
+            0 => String::new(),
+            seconds => format!("\nclock        the newest event is {seconds} s ahead of this machine's clock"),
+        };
         output.record(&record, |_| {
             format!(
-                "{} ({})\nincarnation  {}\nlogs         {}\nheads        {heads:?}\ndurability   {}: {}\nretries      recognised for {} s and {} positions",
+                "{} ({})\nincarnation  {}\nlogs         {}\nheads        {heads:?}\ndurability   {}: {}\nretries      recognised for {} s and {} positions{ahead}",
                 info.backend, info.engine, info.incarnation, info.logs, info.durability.name(), info.durability.detail(),
                 info.idempotency.time.as_secs(), info.idempotency.positions
             )

@@ -15,7 +15,8 @@ use super::node::{self, OfNode};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
 use crate::config::{
-    ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags, TlsFlags,
+    ClockPolicy, ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags,
+    TlsFlags,
 };
 use crate::exit::{Code, Failure, Outcome};
 use crate::private_file;
@@ -212,6 +213,11 @@ fn options(config: &Config) -> gesta::Options {
         idempotency: IdempotencyWindow {
             time: append.idempotency_time.0,
             positions: append.idempotency_positions,
+        },
+        clock: match append.clock {
+            ClockPolicy::Checked => gesta::ClockPolicy::Checked,
+            ClockPolicy::Accepted => gesta::ClockPolicy::Accepted,
+            ClockPolicy::SetBack => gesta::ClockPolicy::SetBack,
         },
     };
     options

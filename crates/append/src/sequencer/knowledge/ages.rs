@@ -57,6 +57,10 @@ impl Ages {
 
     /// Notes that the newest event is stored with this time.
     pub(crate) fn see(&mut self, newest: Timestamp, now: Instant) {
+        if newest < self.newest {
+            // The time was set back on purpose: by the later time everything would look old.
+            self.notes.retain(|(_, noted)| *noted <= newest);
+        }
         self.newest = newest;
         let due = |(at, _): &(Instant, Timestamp)| now.duration_since(*at) >= self.window / NOTES;
         if self.notes.back().is_none_or(due) {
@@ -96,6 +100,7 @@ mod tests {
         let now = Now {
             instant: start,
             wall,
+            database: None,
         };
         ages.begin(Timestamp(newest * SECOND), now);
         (ages, start)
@@ -157,6 +162,7 @@ mod tests {
             let now = Now {
                 instant: after(start, seconds),
                 wall: Timestamp(wall),
+                database: None,
             };
             ages.begin(Timestamp(wall), now);
             assert_eq!(ages.now(now.instant).0, now_is * SECOND);

@@ -44,7 +44,7 @@ fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
         }
         d.do_reads();
         let has_lasted = d.now.instant - began > Duration::from_secs(2);
-        let why = d.sequencer.why_not_ready(d.now.instant);
+        let why = d.sequencer.why_not_ready(d.now);
         assert!(!has_lasted || why.is_some(), "after {losses} losses");
     }
     assert!((20..40).contains(&losses), "{losses} in 20 s");
@@ -52,7 +52,7 @@ fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
     d.pass(Duration::from_secs(1));
     d.settle();
     assert_eq!(d.position(lost_append), Position(3));
-    assert_eq!(d.sequencer.why_not_ready(d.now.instant), None);
+    assert_eq!(d.sequencer.why_not_ready(d.now), None);
 }
 
 /// A stream's last event was appended by another process and scavenged before this one caught up. Its revision was used
@@ -321,8 +321,8 @@ fn answers_that_stay_away_after_a_miss_are_told() {
     d.append("s", Any, 1);
     assert_eq!(d.sizes(), [1, 1]);
     d.fail(BatchOutcome::Missed);
-    assert_eq!(d.sequencer.why_not_ready(d.now.instant), None);
-    let later = d.now.instant + Duration::from_secs(3);
+    assert_eq!(d.sequencer.why_not_ready(d.now), None);
+    let later = d.later(Duration::from_secs(3));
     assert!(d.sequencer.why_not_ready(later).is_some());
 }
 

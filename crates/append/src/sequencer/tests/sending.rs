@@ -167,7 +167,7 @@ fn a_batch_without_rows_proves_that_a_fault_is_over() {
     d.pass(MS * 10);
     d.connect();
     d.do_reads();
-    let later = d.now.instant + Duration::from_secs(2);
+    let later = d.later(Duration::from_secs(2));
     assert!(d.sequencer.why_not_ready(later).is_some());
     assert_eq!(d.sizes(), [0]);
     d.commit();
@@ -282,4 +282,31 @@ fn commits_that_were_undone_are_awaited_again() {
         d.reads.is_empty(),
         "the event at its place is not stored yet"
     );
+}
+
+/// One append by a clock that was ten years ahead froze the time of all later events.
+#[test]
+fn a_clock_that_leaps_is_refused_until_it_is_right_again() {
+    const YEAR: i64 = 366 * 86_400_000_000;
+    let mut d = Driver::running(Config::default(), 4);
+    d.now.wall.0 += 10 * YEAR;
+    let refused = d.append("s", Any, 1);
+    assert!(matches!(d.kind(refused), ErrorKind::Unavailable(why) if why.contains("append.clock")));
+    assert!(d.sequencer.why_not_ready(d.now).is_some());
+    // The database's clock has leapt as well, or the store was idle for so long.
+    d.now.database = Some(d.now.wall);
+    assert_eq!(d.sequencer.why_not_ready(d.now), None);
+    d.now.database = None;
+    d.now.wall.0 -= 10 * YEAR;
+    assert_eq!(d.sequencer.why_not_ready(d.now), None);
+    let stored = d.append("s", Any, 1);
+    d.settle();
+    d.position(stored);
+    // The newest event is ahead of the clock: nothing is refused.
+    d.now.wall.0 -= 10 * YEAR;
+    let stored = d.append("s", Any, 1);
+    d.settle();
+    d.position(stored);
+    let times: Vec<_> = d.rows.iter().map(|(row, _)| row.created).collect();
+    assert!(times.is_sorted(), "{times:?}");
 }
