@@ -1,6 +1,7 @@
--- Makes the retention role of the store in the current schema and lets the current user switch to it.
+-- Makes the retention role of the store in the current schema. Nobody is a member of it until somebody grants it.
 -- Needs CREATEROLE. Without it the store works, but for scavenging; an administrator may run this later,
--- with search_path set to the store's schema, and grant the role to the user that Gesta connects as.
+-- with search_path set to the store's schema. Then it is granted to the user that scavenges and moves logs: not to the
+-- user of a server, who could delete events.
 DO $$
 DECLARE
     retention text := current_schema() || '_retention';
@@ -14,6 +15,5 @@ BEGIN
     EXECUTE format('GRANT SELECT, DELETE ON events, tags TO %I', retention);
     EXECUTE format('GRANT SELECT ON streams, types, store TO %I', retention);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE ON scavenges TO %I', retention);
-    EXECUTE format('GRANT %I TO CURRENT_USER', retention);
 END
 $$;

@@ -69,6 +69,9 @@ const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 const REGISTRY_TIMEOUT_MIN: Duration = Duration::from_millis(2);
 /// How old the settings of the server in `/info` may be.
 const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
+/// How long a process that opens the store waits for one that has lived through a fail-over. Running processes connect
+/// to a new primary within a second or two; one whose old primary goes on looks at the other hosts every ten seconds.
+const FAILOVER_PATIENCE: Duration = Duration::from_secs(15);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -110,6 +113,10 @@ pub struct Config {
     /// the URL; tests set it.
     #[doc(hidden)]
     pub settings_pause: Duration,
+    /// How long a process that opens the store after a fail-over waits for another process that has lived through it,
+    /// before it begins a new incarnation. It is no option of the URL; tests set it.
+    #[doc(hidden)]
+    pub failover_patience: Duration,
     /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
     /// Whether opening a store that does not exist is refused, instead of making it.
@@ -180,6 +187,7 @@ impl Config {
             answer_timeout: Duration::from_secs(10),
             registry_timeout: REGISTRY_TIMEOUT,
             settings_pause: SETTINGS_PAUSE,
+            failover_patience: FAILOVER_PATIENCE,
             logs_if_new: 1,
             must_exist: false,
             is_part: false,
@@ -325,6 +333,41 @@ impl Config {
             name.push_str(&self.schema);
         }
         name
+    }
+
+    /// Names the hosts to which nothing protects the connection, because nobody has said what should: those that are
+    /// not on this machine, with `sslmode=prefer`. Returns `None` if there are none.
+    pub(crate) fn unprotected_hosts(&self) -> Option<String> {
+        if self.tls != TlsMode::Prefer {
+            return None;
+        }
+        let is_near = |name: &str| {
+            name == "localhost"
+                || name
+                    .parse()
+                    .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        };
+        let addresses = self.driver.get_hostaddrs();
+        let far: Vec<String> = match addresses.is_empty() {
+            true => {
+                let hosts = self.driver.get_hosts().iter();
+                let far = hosts.filter_map(|host| match host {
+                    Host::Tcp(name) if !is_near(name) => Some(name.clone()),
+                    _ => None,
+                });
+                far.collect()
+            }
+            false => {
+                let far = addresses.iter().filter(|address| !address.is_loopback());
+                far.map(ToString::to_string).collect()
+            }
+        };
+        (!far.is_empty()).then(|| far.join(", "))
+    }
+
+    /// Returns the schema as SQL takes it: a plain identifier may be a reserved word.
+    pub(crate) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.schema)
     }
 
     /// Returns the name of the channel of the messages between processes.
@@ -491,6 +534,33 @@ mod tests {
             error.contains("shema") && error.contains("schema (name of"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn hosts_elsewhere_are_named_if_nobody_has_said_how_they_are_reached() {
+        let hosts = |url| Config::parse(url).expect("valid").unprotected_hosts();
+        for near in [
+            "postgres:///d",
+            "postgres://localhost/d",
+            "postgres://127.0.0.2/d",
+            "postgres://[::1]/d",
+            "postgres:///d?host=%2Ftmp",
+            "postgres://db/d?hostaddr=127.0.0.1",
+            "postgres://db/d?sslmode=disable",
+            "postgres://db/d?sslmode=verify-full",
+        ] {
+            assert_eq!(hosts(near), None, "{near}");
+        }
+        for (far, named) in [
+            ("postgres://db/d", "db"),
+            (
+                "postgres://localhost,10.0.0.1,b/d?sslmode=prefer",
+                "10.0.0.1, b",
+            ),
+            ("postgres://localhost/d?hostaddr=10.0.0.1", "10.0.0.1"),
+        ] {
+            assert_eq!(hosts(far).as_deref(), Some(named), "{far}");
+        }
     }
 
     #[test]

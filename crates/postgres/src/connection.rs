@@ -1,16 +1,18 @@
 //! One connection: how it is made, set up, verified, driven and closed.
 //!
-//! Every session states what it relies on instead of trusting the server's defaults, and reads it back. Invariants: a
-//! connection that is handed out speaks to a primary with a UTF-8 database of a known version; that database has been
-//! compared with what this process knows (`history`); a warning of the server is never lost (see [`Notices`]). Not
-//! here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
+//! Every session states what it relies on instead of trusting the server's defaults, and reads it back. What an
+//! administrator has set on purpose is overruled only where the contract needs it (`session_settings`). Invariants: a
+//! connection that is handed out speaks to a primary with a UTF-8 database of a known version, which holds the store
+//! that this process has opened; that database has been compared with what this process knows (`history`); a connection
+//! that appends is not read-only; a warning of the server is never lost (see [`Notices`]). Not here: which host is
+//! asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use gesta_core::backend::BackendInfo;
-use gesta_core::{Durability, Error, ErrorKind, Incarnation, Result};
+use gesta_core::backend::{BackendInfo, ClockReading};
+use gesta_core::{Durability, Error, ErrorKind, Incarnation, Result, Timestamp, uptime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
@@ -20,6 +22,7 @@ use crate::config::{Config, RequiredDurability};
 use crate::error;
 use crate::history::Ledger;
 use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
+use crate::lineage::Noted;
 
 const SET_SESSION: &str = include_str!("../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../sql/read_session.sql");
@@ -57,6 +60,8 @@ pub(crate) struct Connector {
     told: RwLock<Option<(Arc<BackendInfo>, Settings)>>,
     /// What every connection is compared with, once the store is open.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
+    /// The database's clock as it was read last.
+    clock: RwLock<Option<ClockReading>>,
 }
 
 /// A verified connection. Dropping it closes it.
@@ -120,6 +125,28 @@ pub(crate) struct Session {
     isolation: String,
     read_only: bool,
     in_recovery: bool,
+    clock: Timestamp,
+    limits: Limits,
+}
+
+/// The limits of a session. Those of time-outs are in milliseconds, those of keep-alive in seconds and in probes; 0 is
+/// none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Limits {
+    statement: i64,
+    lock: i64,
+    idle_in_transaction: i64,
+    keepalives_idle: i64,
+    keepalives_interval: i64,
+    keepalives_count: i64,
+    user_timeout: i64,
+}
+
+impl Session {
+    /// Returns where the store is, as the server tells it.
+    pub(crate) fn place(&self) -> Option<Noted> {
+        Noted::on(self.timeline, &self.settings.standby_names)
+    }
 }
 
 /// The settings that decide how durable an acknowledged append is.
@@ -140,6 +167,7 @@ impl Connector {
             hosts,
             told: RwLock::default(),
             ledger: OnceLock::new(),
+            clock: RwLock::default(),
         })
     }
 
@@ -152,6 +180,21 @@ impl Connector {
     pub(crate) fn tell(&self, info: Arc<BackendInfo>, settings: &Settings) {
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
         *told = Some((info, settings.clone()));
+    }
+
+    /// Returns the database's clock as it was read last.
+    pub(crate) fn clock(&self) -> Option<ClockReading> {
+        *self.clock.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the database's clock has shown. `asked` is the uptime at which it was asked, so that the clock is
+    /// never taken for slower than it is.
+    pub(crate) fn see_clock(&self, shown: Timestamp, asked: Duration) {
+        let mut clock = self.clock.write().unwrap_or_else(PoisonError::into_inner);
+        *clock = Some(ClockReading {
+            uptime: asked,
+            shown,
+        });
     }
 
     /// Takes over the settings of the server as they are now. `role` is that of the session that has found them.
@@ -207,7 +250,10 @@ impl Connector {
         });
         let session = self.set_up(&client, role).await?;
         let generation = match self.ledger.get() {
-            Some(ledger) => ledger.check(&client, session.timeline).await?,
+            Some(ledger) => {
+                let checked = ledger.check(&client, session.timeline, session.place());
+                checked.await?
+            }
             None => 0,
         };
         notices.clear();
@@ -224,11 +270,16 @@ impl Connector {
     }
 
     async fn set_up(&self, client: &Client, role: Role) -> std::result::Result<Session, Unfit> {
+        let asked = uptime();
         let found = read_session(client).await?;
+        self.see_clock(found.clock, asked);
         if found.in_recovery {
             return Err(Unfit::Standby);
         }
-        let mut wanted = session_settings(role, &self.config);
+        if found.read_only && role.only_writes() {
+            return Err(error::read_only().into());
+        }
+        let mut wanted = session_settings(role, &self.config, found.limits);
         if let Some(level) = raised_synchronous_commit(&found.settings.synchronous_commit, role) {
             wanted.push(("synchronous_commit", level.to_owned()));
         }
@@ -243,12 +294,9 @@ impl Connector {
             timeline,
             ..session?
         };
-        if session.isolation != "read committed" || session.read_only {
-            let found = format!(
-                "isolation {}, read only {}",
-                session.isolation, session.read_only
-            );
-            let text = format!("the session must be read committed and writable, found {found}");
+        if session.isolation != "read committed" {
+            let found = &session.isolation;
+            let text = format!("the session must be read committed, found {found}");
             return Err(Error::new(ErrorKind::Unsupported(text)).into());
         }
         if role == Role::Writer {
@@ -320,26 +368,38 @@ fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
     }
 }
 
+impl Role {
+    /// Tells whether a connection of this role is of no use in a read-only database.
+    fn only_writes(self) -> bool {
+        matches!(self, Self::Writer | Self::Beats | Self::Leases)
+    }
+}
+
 /// Returns the settings of a session. No wait is endless; plans are made once and use the indexes for which the
 /// statements were written.
-fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> {
-    let milliseconds = |duration: Duration| duration.as_millis().to_string();
+///
+/// What an administrator has set for the server, the database or the user counts, unless the contract needs something
+/// else: `default_transaction_read_only` is never touched, and of two limits the stricter one holds. Which settings are
+/// overruled, and why, is told in docs/operating/postgresql.md.
+fn session_settings(role: Role, config: &Config, found: Limits) -> Vec<(&'static str, String)> {
     let mut settings: Vec<(&'static str, String)> = [
         ("default_transaction_isolation", "read committed"),
-        ("default_transaction_read_only", "off"),
         ("client_encoding", "UTF8"),
         ("DateStyle", "ISO"),
         ("jit", "off"),
-        ("idle_session_timeout", "0"),
-        ("tcp_keepalives_idle", "15"),
-        ("tcp_keepalives_interval", "5"),
-        ("tcp_keepalives_count", "3"),
-        ("tcp_user_timeout", "20000"),
     ]
     .into_iter()
     .map(|(name, value)| (name, value.to_owned()))
     .collect();
-    settings.push(("search_path", format!("{}, pg_temp", config.schema)));
+    if role != Role::Reader {
+        // A reader that is ended is replaced; the others are idle while nobody appends, or while a command works.
+        settings.push(("idle_session_timeout", "0".to_owned()));
+    }
+    settings.push((
+        "search_path",
+        format!("{}, pg_temp", config.quoted_schema()),
+    ));
+    let milliseconds = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     let (statement, lock, idle) = match role {
         // A statement gives up before its answer is given up, so a long wait has a known outcome.
         Role::Writer => (
@@ -364,9 +424,30 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
             Duration::from_secs(600),
         ),
     };
-    settings.push(("statement_timeout", milliseconds(statement)));
-    settings.push(("lock_timeout", milliseconds(lock)));
-    settings.push(("idle_in_transaction_session_timeout", milliseconds(idle)));
+    // What administers the store reads all of it, as pg_dump does, and sets the same limits aside.
+    let (statement_found, idle_found) = match role {
+        Role::Admin => (0, 0),
+        _ => (found.statement, found.idle_in_transaction),
+    };
+    let limits = [
+        (
+            "statement_timeout",
+            stricter(statement_found, milliseconds(statement)),
+        ),
+        ("lock_timeout", stricter(found.lock, milliseconds(lock))),
+        (
+            "idle_in_transaction_session_timeout",
+            stricter(idle_found, milliseconds(idle)),
+        ),
+        ("tcp_keepalives_idle", stricter(found.keepalives_idle, 15)),
+        (
+            "tcp_keepalives_interval",
+            stricter(found.keepalives_interval, 5),
+        ),
+        ("tcp_keepalives_count", stricter(found.keepalives_count, 3)),
+        ("tcp_user_timeout", stricter(found.user_timeout, 20_000)),
+    ];
+    settings.extend(limits.map(|(name, limit)| (name, limit.to_string())));
     if !matches!(role, Role::Signals | Role::Admin) {
         for name in [
             "enable_seqscan",
@@ -379,6 +460,14 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
         settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
     }
     settings
+}
+
+/// Returns the stricter of two limits, of which 0 is none.
+fn stricter(found: i64, ours: i64) -> i64 {
+    match (found, ours) {
+        (0, limit) | (limit, 0) => limit,
+        (found, ours) => found.min(ours),
+    }
 }
 
 pub(crate) async fn read_session(client: &Client) -> Result<Session> {
@@ -421,8 +510,25 @@ fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgr
         in_recovery: row.try_get("in_recovery")?,
         timeline: None,
         backend: row.try_get("backend")?,
+        clock: Timestamp(row.try_get("clock")?),
+        limits: limits_in(row)?,
         settings: settings_in(row)?,
     }))
+}
+
+fn limits_in(row: &Row) -> std::result::Result<Limits, tokio_postgres::Error> {
+    // A relative of PostgreSQL may lack some of them.
+    let found: Vec<Option<i64>> = row.try_get("limits")?;
+    let limit = |place: usize| found.get(place).copied().flatten().unwrap_or(0);
+    Ok(Limits {
+        statement: limit(0),
+        lock: limit(1),
+        idle_in_transaction: limit(2),
+        keepalives_idle: limit(3),
+        keepalives_interval: limit(4),
+        keepalives_count: limit(5),
+        user_timeout: limit(6),
+    })
 }
 
 fn settings_in(row: &Row) -> std::result::Result<Settings, tokio_postgres::Error> {
@@ -435,13 +541,27 @@ fn settings_in(row: &Row) -> std::result::Result<Settings, tokio_postgres::Error
     })
 }
 
-/// The settings as they are now, and the incarnation that the database has, if there is a store in it.
-pub(crate) async fn read_settings(client: &Client) -> Result<(Settings, Option<Incarnation>)> {
+/// What [`read_settings`] finds.
+#[derive(Debug)]
+pub(crate) struct FoundSettings {
+    pub(crate) settings: Settings,
+    /// What the database's clock shows.
+    pub(crate) clock: Timestamp,
+    /// The incarnation that the database has, if there is a store in it.
+    pub(crate) incarnation: Option<Incarnation>,
+}
+
+/// Reads the settings as they are now.
+pub(crate) async fn read_settings(client: &Client) -> Result<FoundSettings> {
     let found = async {
         let rows = client.query_typed(READ_SETTINGS, &[]).await?;
         let found = rows.first().map(|row| {
             let incarnation: Option<uuid::Uuid> = row.try_get("incarnation")?;
-            Ok((settings_in(row)?, incarnation.map(Incarnation)))
+            Ok(FoundSettings {
+                settings: settings_in(row)?,
+                clock: Timestamp(row.try_get("clock")?),
+                incarnation: incarnation.map(Incarnation),
+            })
         });
         found.transpose()
     };
@@ -513,17 +633,26 @@ where
 }
 
 /// Tells whether sessions share backends: whether two sessions that are open at once, one of them in a transaction, do
-/// not each have a backend of their own.
-pub(crate) async fn is_pooled_by_transaction(one: &Connection, other: &Connection) -> Result<bool> {
+/// not each have a backend of their own. One that does not answer for as long as `patience` while the other is in a
+/// transaction waits for its backend.
+pub(crate) async fn is_pooled_by_transaction(
+    one: &Connection,
+    other: &Connection,
+    patience: Duration,
+) -> Result<bool> {
     let general = |error| error::general(&error);
-    other.client.batch_execute("BEGIN").await.map_err(general)?;
+    match other.client.batch_execute("BEGIN").await {
+        // PostgreSQL begins a transaction whatever happens; a pooler by statement ends the connection with such a code.
+        Err(error) if error::is_of_protocol(&error) => return Ok(true),
+        begun => begun.map_err(general)?,
+    }
     let others = backend_of(other).await;
-    let ones = backend_of(one).await;
-    other
-        .client
-        .batch_execute("ROLLBACK")
-        .await
-        .map_err(general)?;
+    let ones = tokio::time::timeout(patience, backend_of(one)).await;
+    let ended = other.client.batch_execute("ROLLBACK").await;
+    let Ok(ones) = ones else {
+        return Ok(true);
+    };
+    ended.map_err(general)?;
     Ok(shares_backends(
         one.session.backend,
         ones?,
@@ -580,6 +709,39 @@ mod tests {
         for strict in ["on", "remote_apply"] {
             assert_eq!(raised_synchronous_commit(strict, Role::Writer), None);
         }
+    }
+
+    #[test]
+    fn what_an_administrator_limits_counts_if_it_is_stricter() {
+        let config = Config::parse("postgres://h/d?answer_timeout=10").expect("valid");
+        let set = |role, found| -> std::collections::HashMap<&str, String> {
+            session_settings(role, &config, found).into_iter().collect()
+        };
+        let ours = set(Role::Writer, Limits::default());
+        assert_eq!(ours["statement_timeout"], "8000");
+        assert_eq!(ours["tcp_user_timeout"], "20000");
+        assert!(!ours.contains_key("default_transaction_read_only"));
+        let found = Limits {
+            statement: 500,
+            lock: 60_000,
+            idle_in_transaction: 1,
+            keepalives_idle: 7_200,
+            keepalives_interval: 1,
+            keepalives_count: 2,
+            user_timeout: 9,
+        };
+        let both = set(Role::Writer, found);
+        assert_eq!(both["statement_timeout"], "500");
+        assert_eq!(both["lock_timeout"], "4000");
+        assert_eq!(both["idle_in_transaction_session_timeout"], "1");
+        assert_eq!(both["tcp_keepalives_idle"], "15");
+        assert_eq!(both["tcp_keepalives_interval"], "1");
+        assert_eq!(both["tcp_keepalives_count"], "2");
+        assert_eq!(both["tcp_user_timeout"], "9");
+        assert!(!set(Role::Reader, found).contains_key("idle_session_timeout"));
+        let admin = set(Role::Admin, found);
+        assert_eq!(admin["statement_timeout"], "0", "as pg_dump");
+        assert_eq!(admin["lock_timeout"], "30000");
     }
 
     #[test]

@@ -40,7 +40,9 @@ fn class_of_state(code: &str, constraint: Option<&str>, ends_connection: bool) -
         ("23505", _) if constraint.is_some_and(|name| CHAIN_CONSTRAINTS.contains(&name)) => {
             Class::Missed
         }
-        // The server ends the connection, or is not the primary any more, or a proxy has lost the prepared statements.
+        // The database was made read-only meanwhile, or is not the primary any more: the statement has failed.
+        ("25006", _) => Class::Failed,
+        // The server ends the connection, or a proxy has lost the prepared statements.
         ("57P01" | "57P02" | "57P03" | "57P04" | "57P05", _) | (_, "08" | "25" | "26") => {
             Class::Unknown
         }
@@ -80,6 +82,14 @@ fn is_encoding(error: &tokio_postgres::Error) -> bool {
     text.starts_with("error serializing parameter") || text.starts_with("error encoding message")
 }
 
+/// Tells whether somebody on the way says that the protocol does not allow the statement.
+pub(crate) fn is_of_protocol(error: &tokio_postgres::Error) -> bool {
+    matches!(
+        error.code().and_then(|code| code.code().get(..2)),
+        Some("08")
+    )
+}
+
 /// Tells whether the statement gave up waiting, for a lock or for anything else.
 pub(crate) fn is_wait_given_up(error: &tokio_postgres::Error) -> bool {
     matches!(error.code(), Some(code) if matches!(code.code(), "55P03" | "57014"))
@@ -115,8 +125,16 @@ pub(crate) fn db_text(db: &DbError) -> String {
     format!("{} (SQLSTATE {})", db.message(), db.code().code())
 }
 
+/// Makes the error of a database, user or server that an administrator has made read-only.
+pub(crate) fn read_only() -> Error {
+    Error::needs_administrator("the database is read-only (default_transaction_read_only)")
+}
+
 /// Returns the outcome of a batch that ended with this error.
 pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
+    if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+        return BatchOutcome::Failed(read_only());
+    }
     let text = text(error);
     match class_of(error) {
         Class::Missed => BatchOutcome::Missed,
@@ -134,6 +152,7 @@ pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
     };
     match (code, code.code().get(..2).unwrap_or_default()) {
         (&SqlState::DATA_CORRUPTED | &SqlState::INDEX_CORRUPTED, _) => Error::corrupt(text),
+        (&SqlState::READ_ONLY_SQL_TRANSACTION, _) => read_only(),
         (
             &SqlState::UNDEFINED_TABLE
             | &SqlState::UNDEFINED_COLUMN
@@ -163,7 +182,8 @@ mod tests {
             ("57P03", Class::Unknown),
             ("08006", Class::Unknown),
             ("08P01", Class::Unknown),
-            ("25006", Class::Unknown),
+            ("25006", Class::Failed),
+            ("25P02", Class::Unknown),
             ("26000", Class::Unknown),
             ("40001", Class::Failed),
             ("40P01", Class::Failed),

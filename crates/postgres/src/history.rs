@@ -5,12 +5,14 @@
 //! new incarnation, by compare-and-swap in the database, so that checkpoints of the lost history are refused
 //! everywhere; the other servers learn it from their own connections, or by a message. Invariants: what is forgotten is
 //! forgotten before the first answer of the new history is handed out; an answer counts only if its connection is still
-//! of the present generation when it is handed out.
+//! of the present generation when it is handed out; another *store* (`identity`) is refused, and changes nothing that
+//! is known.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::{CurrentHistory, History, Signal, WriterEpoch};
-use gesta_core::{Clock, Error, Incarnation, LogId, Result, SystemClock};
+use gesta_core::{Clock, Error, Incarnation, LogId, Position, Result, SystemClock};
 use gesta_sql::position_from_sql;
 use tokio::sync::{broadcast, watch};
 use tokio_postgres::types::{ToSql, Type};
@@ -19,6 +21,8 @@ use uuid::Uuid;
 
 use crate::error;
 use crate::hosts::Timeline;
+use crate::identity::Identity;
+use crate::lineage::{self, Noted};
 use crate::names::Names;
 use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
@@ -38,7 +42,10 @@ type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 /// The history of the store, as this process knows it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    identity: Identity,
     known: Mutex<KnownHistory>,
+    /// Where the store is, as it was noted last in the database.
+    noted: Mutex<Option<Noted>>,
     current: CurrentHistory,
     /// The present generation of connections.
     generation: watch::Sender<u64>,
@@ -52,8 +59,15 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(incarnation: Incarnation, channel: String) -> Arc<Self> {
+    pub(crate) fn new(
+        identity: Identity,
+        incarnation: Incarnation,
+        noted: Option<Noted>,
+        channel: String,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            identity,
+            noted: Mutex::new(noted),
             known: Mutex::new(KnownHistory::new(incarnation)),
             current: CurrentHistory::new(incarnation),
             generation: watch::Sender::new(0),
@@ -78,6 +92,16 @@ impl Ledger {
         self.known().observe(generation, marks)
     }
 
+    /// Returns the last position of a log that this process knows.
+    pub(crate) fn position_of(&self, log: LogId) -> Position {
+        self.known().position_of(log)
+    }
+
+    /// Returns the last position of each log of which this process knows an event.
+    pub(crate) fn positions(&self) -> BTreeMap<LogId, Position> {
+        self.known().positions()
+    }
+
     pub(crate) fn is_current(&self, generation: u64) -> bool {
         *self.generation.borrow() == generation
     }
@@ -93,31 +117,72 @@ impl Ledger {
         }
     }
 
-    /// Compares a new connection with what is known. Returns the generation of the connection.
+    /// Compares a new connection with what is known, and notes `place`, where the store is. Returns the generation of
+    /// the connection.
     ///
     /// # Errors
-    /// `Unavailable` if the server is an old primary, or the database has lost commits and this process may not note
-    /// that in it.
-    pub(crate) async fn check(&self, client: &Client, server: Option<Timeline>) -> Result<u64> {
+    /// `Unavailable` if the database holds another store, the server is an old primary, or the database has lost
+    /// commits and this process may not note that in it.
+    pub(crate) async fn check(
+        &self,
+        client: &Client,
+        server: Option<Timeline>,
+        place: Option<Noted>,
+    ) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
-            let view = self.admit(server)?;
+            let view = self.known().view(server);
             let found = read_found(client, &view).await?;
+            if let Some(why) = self.identity.refuses(&found.identity) {
+                return Err(self.refuse(server, why));
+            }
+            if self.admit(server)?.generation != view.generation {
+                // What old connections have handed over until now must be compared too.
+                continue;
+            }
             let comparison = self.known().judge(&view, &found);
-            let generation = match comparison {
+            let generation = match &comparison {
                 Comparison::Same => self.known().settle(&view, &found),
                 Comparison::Begun => self.change(&view, found.incarnation, "another one was begun"),
                 Comparison::Lost(why) => {
-                    let new = self.replace(client, found.incarnation, &why).await?;
-                    self.change(&view, new, &why)
+                    let new = self.replace(client, found.incarnation, why).await?;
+                    self.change(&view, new, why)
                 }
             };
             if let Some(generation) = generation {
+                // Who knows nothing proves nothing.
+                if comparison != Comparison::Same || !view.marks.is_empty() {
+                    self.note(client, place).await;
+                }
                 return Ok(generation);
             }
         }
         Err(Error::unavailable(
             "the database changed over while a connection to it was being made",
         ))
+    }
+
+    /// Notes in the database where the store is, if that has changed.
+    pub(crate) async fn note(&self, client: &Client, place: Option<Noted>) {
+        let Some(place) = place else { return };
+        let incarnation = {
+            let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+            if noted.replace(place) == Some(place) {
+                return;
+            }
+            self.current.get().incarnation
+        };
+        lineage::note(client, place, incarnation).await;
+    }
+
+    /// Makes the error for a database that holds another store.
+    fn refuse(&self, server: Option<Timeline>, why: String) -> Error {
+        let mut known = self.known();
+        let before = known.generation();
+        known.refuse(server);
+        if known.generation() != before {
+            self.begin_generation(&known);
+        }
+        Error::needs_administrator(why)
     }
 
     fn admit(&self, server: Option<Timeline>) -> Result<View> {
@@ -239,11 +304,27 @@ async fn read_found(client: &Client, view: &View) -> Result<Found> {
     };
     let general = |error: tokio_postgres::Error| error::general(&error);
     let incarnation = Incarnation(first.try_get("incarnation").map_err(general)?);
+    let identity = identity_in(first).map_err(general)?;
     let mut logs = Vec::with_capacity(rows.len());
     for row in &rows {
         logs.extend(found_log(row)?);
     }
-    Ok(Found { incarnation, logs })
+    Ok(Found {
+        identity,
+        incarnation,
+        logs,
+    })
+}
+
+fn identity_in(row: &Row) -> Driver<Identity> {
+    let (logs, version): (i16, i32) = (row.try_get("logs")?, row.try_get("schema_version")?);
+    Ok(Identity {
+        store: row.try_get("store")?,
+        database: row.try_get("database")?,
+        // Nonsense is another number than any store has.
+        logs: u16::try_from(logs).unwrap_or(0),
+        version: u32::try_from(version).unwrap_or(0),
+    })
 }
 
 fn found_log(row: &Row) -> Result<Option<FoundLog>> {

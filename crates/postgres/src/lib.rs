@@ -19,6 +19,8 @@ mod flights;
 mod gather;
 mod history;
 mod hosts;
+mod identity;
+mod lineage;
 mod lookup;
 mod map;
 mod name_reader;

@@ -42,11 +42,12 @@ impl Read for ReadLogEnd<'_> {
     type Answer = LogEnd;
 
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<LogEnd> {
+        let known = self.ledger.position_of(self.log);
         let rows = query(reader, READ_LOG_END, &[&log_number(self.log)?]).await?;
         let row = rows
             .first()
             .ok_or_else(|| Error::corrupt("the table store is empty"))?;
-        current_end(row, self.log, self.ledger, reader)
+        current_end(row, (self.log, known), self.ledger, reader)
     }
 }
 
@@ -61,38 +62,44 @@ impl Read for ReadLogEnds<'_> {
     type Answer = Vec<LogEnd>;
 
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<LogEnd>> {
+        let known = self.ledger.positions();
         let rows = query(reader, READ_LOG_ENDS, &[]).await?;
         let ends = (0..).map(LogId).zip(&rows);
-        ends.map(
-            |(log, row)| match current_end(row, log, self.ledger, reader) {
+        ends.map(|(log, row)| {
+            let known = known.get(&log).copied().unwrap_or_default();
+            match current_end(row, (log, known), self.ledger, reader) {
                 Err(ReadError::Ours(error)) if self.is_part && error.is_log_closed() => {
                     Ok(LogEnd::CLOSED)
                 }
                 end => end,
-            },
-        )
+            }
+        })
         .collect()
     }
 }
 
-/// Returns the end of a log, if it is of the present incarnation.
+/// Returns the end of a log, if it is of the present incarnation. `known` is the last position of the log that this
+/// process knew when it began to read: rows that were seen before are never missing.
 fn current_end(
     row: &Row,
-    log: LogId,
+    (log, known): (LogId, Position),
     ledger: &Ledger,
     reader: &mut PooledReader,
 ) -> ReadResult<LogEnd> {
     if ledger.history().incarnation != Incarnation(row.try_get(3)?) {
         return Err(ReadError::OtherIncarnation);
     }
-    let Some(position) = row.try_get(0)? else {
-        return Ok(LogEnd::default());
+    let end = match row.try_get(0)? {
+        Some(position) => LogEnd {
+            position: open_position(log, position)?,
+            writer: WriterEpoch(row.try_get(1)?),
+            created: row.try_get::<_, Moment>(2)?.0,
+        },
+        None => LogEnd::default(),
     };
-    let end = LogEnd {
-        position: open_position(log, position)?,
-        writer: WriterEpoch(row.try_get(1)?),
-        created: row.try_get::<_, Moment>(2)?.0,
-    };
+    if end.position < known {
+        return Err(ReadError::RowsAreGone);
+    }
     reader.saw(log, end.position, end.writer);
     Ok(end)
 }

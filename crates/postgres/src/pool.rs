@@ -43,6 +43,9 @@ pub(crate) enum ReadError {
     /// The store has another incarnation than this process knows.
     #[error("another incarnation of the store has begun")]
     OtherIncarnation,
+    /// Rows of a log that this process has seen are not there any more.
+    #[error("rows of a log are gone")]
+    RowsAreGone,
 }
 
 impl ReadError {
@@ -50,9 +53,10 @@ impl ReadError {
         match self {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
-            other @ (Self::Silent(_) | Self::HostLost(_) | Self::OtherIncarnation) => {
-                Error::unavailable(other.to_string())
-            }
+            other @ (Self::Silent(_)
+            | Self::HostLost(_)
+            | Self::OtherIncarnation
+            | Self::RowsAreGone) => Error::unavailable(other.to_string()),
         }
     }
 }
@@ -192,7 +196,11 @@ impl Pool {
     /// Tells whether the outcome is of the present history. Otherwise the read must run on a new connection, which
     /// finds out what has changed.
     fn counts<T>(&self, reader: &mut PooledReader, outcome: &ReadResult<T>) -> bool {
-        !matches!(outcome, Err(ReadError::OtherIncarnation))
+        let is_outdated = matches!(
+            outcome,
+            Err(ReadError::OtherIncarnation | ReadError::RowsAreGone)
+        );
+        !is_outdated
             && self
                 .ledger
                 .observe(reader.connection.generation, reader.seen.drain(..))
@@ -203,7 +211,9 @@ impl Pool {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
             Err(ReadError::Ours(_) | ReadError::Silent(_)) => false,
-            Err(ReadError::HostLost(_) | ReadError::OtherIncarnation) => false,
+            Err(ReadError::HostLost(_) | ReadError::OtherIncarnation | ReadError::RowsAreGone) => {
+                false
+            }
         };
         let mut state = self.state();
         if matches!(outcome, Err(ReadError::Silent(_))) {

@@ -112,10 +112,11 @@ impl Connector {
         (turn, host, outcome)
     }
 
-    /// Makes one error for all hosts. It is `Unsupported` only if waiting cannot help with any host.
+    /// Makes one error for all hosts. It is `Unsupported`, or says that it needs an administrator, only if waiting
+    /// cannot help with any host.
     fn none_will_do(&self, unfit: &[Option<Unfit>]) -> Error {
         let mut texts = Vec::new();
-        let (mut unsupported, mut passing) = (false, false);
+        let (mut unsupported, mut passing, mut for_administrator) = (false, false, false);
         for (host, reason) in unfit.iter().enumerate() {
             let text = match reason {
                 None => continue,
@@ -130,7 +131,10 @@ impl Connector {
                         text.clone()
                     }
                     ErrorKind::Unavailable(text) => {
-                        passing = true;
+                        match error.is_for_administrator() {
+                            true => for_administrator = true,
+                            false => passing = true,
+                        }
                         text.clone()
                     }
                     // Damaged data, a missing schema and the like do not depend on the host.
@@ -140,9 +144,10 @@ impl Connector {
             texts.push(format!("{}: {text}", self.hosts.get(host).name));
         }
         let text = texts.join("; ");
-        let error = match unsupported && !passing {
-            true => ErrorKind::Unsupported(text).into(),
-            false => Error::unavailable(text),
+        let error = match (passing, for_administrator, unsupported) {
+            (false, true, _) => Error::needs_administrator(text),
+            (false, false, true) => ErrorKind::Unsupported(text).into(),
+            _ => Error::unavailable(text),
         };
         error.during("connect to PostgreSQL")
     }

@@ -121,8 +121,9 @@ impl Relocation {
             read().map_err(|error| error::general(&error))?;
         if !has_retention {
             let text = format!(
-                "moving a log needs the role {role} in {}: let an administrator run the retention part of \
-                 `gesta schema print`, and move the log as a user who owns the tables",
+                "moving a log needs the role {role} in {}, which nobody has by default: let an administrator grant it \
+                 (GRANT {role} TO …) to the user that moves logs, who owns the tables; if there is no such role, the \
+                 retention part of `gesta schema print` makes it",
                 self.name()
             );
             return Err(ErrorKind::Unsupported(text).into());

@@ -136,7 +136,9 @@ fn failed(connector: &Connector, error: &tokio_postgres::Error) -> Error {
             | &SqlState::INSUFFICIENT_PRIVILEGE,
         ) => {
             let text = format!(
-                "scavenging needs the role {role}: let an administrator run the retention part of `gesta schema print` ({})",
+                "scavenging needs the role {role}, which nobody has by default: let an administrator grant it (GRANT {role} \
+                 TO …) to the user that scavenges; if there is no such role, the retention part of `gesta schema print` \
+                 makes it ({})",
                 error::text(error)
             );
             ErrorKind::Unsupported(text).into()

@@ -6,18 +6,17 @@
 
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
-    Clock, DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Position,
-    Result, SystemClock,
+    Clock, DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Result,
+    SystemClock,
 };
-use gesta_sql::{Migration, Migrations, Start, position_from_sql};
+use gesta_sql::{Migration, Migrations, Start};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
 use crate::payload::incarnation_payload;
-use crate::sql_numbers::CLOSED;
-use crate::{error, map};
+use crate::{error, lineage, map};
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
@@ -46,18 +45,27 @@ pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
         name: "version of the cluster, held nodes",
         sql: include_str!("../sql/migrate_0005.sql"),
     },
+    Migration {
+        version: 6,
+        name: "timeline, logs that the store has, the last event of a log stays",
+        sql: include_str!("../sql/migrate_0006.sql"),
+    },
 ]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
 const INSERT_STORE: &str = include_str!("../sql/insert_store.sql");
+const LIMIT_LOGS: &str = include_str!("../sql/limit_logs.sql");
+const FORGET_TIMELINE: &str = include_str!("../sql/forget_timeline.sql");
 const INSERT_LEASES: &str = include_str!("../sql/insert_leases.sql");
 const UPDATE_SCHEMA_VERSION: &str = include_str!("../sql/update_schema_version.sql");
 const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
-const READ_LOG_ENDS: &str = include_str!("../sql/read_log_ends.sql");
 const READ_ANY_EVENT: &str = include_str!("../sql/read_any_event.sql");
 const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
 const LOCK_SCHEMA: &str = include_str!("../sql/lock_schema.sql");
+
+/// The version from which the timeline is noted beside the incarnation.
+const TIMELINE_SINCE: u32 = 6;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -142,15 +150,7 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     let store = read(&connection, config)
         .await?
         .ok_or_else(|| missing(config))?;
-    let ends = connection.client.query(READ_LOG_ENDS, &[]).await;
-    let mut end = Position::START;
-    for row in ends.map_err(|error| error::general(&error))? {
-        let found: Option<i64> = row.try_get(0).map_err(|error| error::general(&error))?;
-        // The log of a row that says so lies in another database, and counts there.
-        if let Some(found) = found.filter(|found| *found != CLOSED) {
-            end = end.max(position_from_sql(found)?);
-        }
-    }
+    let end = lineage::greatest_end(&connection.client).await?;
     let incarnation = store.incarnation.after(end, SystemClock.now());
     let payload = incarnation_payload(Uuid::new_v4(), incarnation);
     let updated = connection
@@ -161,6 +161,10 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
         )
         .await;
     updated.map_err(|error| denied(&error, config).during("begin a new incarnation"))?;
+    if store.version >= TIMELINE_SINCE {
+        let forgotten = connection.client.execute(FORGET_TIMELINE, &[]).await;
+        forgotten.map_err(|error| denied(&error, config).during("forget the timeline"))?;
+    }
     Ok(incarnation)
 }
 
@@ -209,14 +213,14 @@ pub fn ddl(config: &Config, logs: u16) -> Result<String> {
 /// Returns the statements that make one database of a store, for people who run them by hand.
 #[must_use]
 pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
-    let schema = &config.schema;
+    let (schema, retention) = (config.quoted_schema(), config.retention_role());
     let version = MIGRATIONS.latest();
     let (logs, incarnation) = (copy.map.logs(), copy.map.origin());
     let map = map::print(copy);
     format!(
         "BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\nSET LOCAL search_path = {schema}, pg_temp;\n\n{}\n\
          INSERT INTO store (schema_version, logs, incarnation) VALUES ({version}, {logs}, '{incarnation}');\n\n\
-         {INSERT_LEASES};\n\n{map}\n\
+         {INSERT_LEASES};\n\n{LIMIT_LOGS};\n\n{map}\n\
          -- Retention: only `gesta scavenge` needs this part.\n{CREATE_RETENTION}\nCOMMIT;\n\n\
          -- Rights of a server that may not run DDL, as role gesta_server:\n\
          -- GRANT USAGE ON SCHEMA {schema} TO gesta_server;\n\
@@ -229,8 +233,10 @@ pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
          -- GRANT INSERT, UPDATE ON {schema}.virtual_streams TO gesta_server;  -- for virtual streams, as the next two\n\
          -- GRANT INSERT ON {schema}.virtual_entries TO gesta_server;\n\
          -- GRANT UPDATE ON {schema}.virtual_index TO gesta_server;\n\
-         -- GRANT UPDATE (incarnation) ON {schema}.store TO gesta_server;  -- for a fail-over that loses commits\n\
-         -- GRANT {schema}_retention TO gesta_server;  -- for scavenging\n",
+         -- GRANT UPDATE (incarnation, cluster, timeline, synchronous) ON {schema}.store TO gesta_server;  -- for a \
+         fail-over that loses commits\n\
+         -- GRANT {retention} TO gesta_keeper;  -- for who scavenges and moves logs: not for a server, who could then \
+         delete events\n",
         MIGRATIONS.print()
     )
 }
@@ -300,7 +306,7 @@ async fn build(
     copy: &MapCopy,
 ) -> Driver<()> {
     let client = &connection.client;
-    let schema = &config.schema;
+    let schema = config.quoted_schema();
     client
         .batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"))
         .await?;
@@ -313,6 +319,7 @@ async fn build(
         .execute(INSERT_STORE, &[&version, &logs, &store.incarnation.0])
         .await?;
     client.execute(INSERT_LEASES, &[]).await?;
+    client.query_opt(LIMIT_LOGS, &[]).await?;
     map::insert(client, copy).await?;
     client.batch_execute("SAVEPOINT retention").await?;
     if let Err(error) = client.batch_execute(CREATE_RETENTION).await {

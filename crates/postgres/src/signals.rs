@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{BackOff, LogId, Position, Told, warn_once};
+use gesta_core::{BackOff, LogId, Position, Told, uptime, warn_once};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -19,6 +19,8 @@ use tokio_postgres::{Client, Notification, Statement};
 use crate::connection::{Connection, Connector, Role, read_settings};
 use crate::error;
 use crate::history::Ledger;
+use crate::hosts::Timeline;
+use crate::lineage::Noted;
 use crate::payload::{Message, from_payload, to_payload};
 use crate::reach::HostWatch;
 
@@ -182,6 +184,7 @@ async fn serve(
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
     let host_watch = connection.host_watch();
+    let timeline = connection.session.timeline;
     let over = connection.used.over();
     let outdated = shared.ledger.outdated(connection.generation);
     tokio::select! {
@@ -190,7 +193,7 @@ async fn serve(
         cause = over => cause,
         never = look_at_hosts(&host_watch) => never,
         () = outdated => "the database has changed over".to_owned(),
-        cause = look_at_settings(&client, connector, &shared.ledger) => cause,
+        cause = look_at_settings(&client, timeline, connector, &shared.ledger) => cause,
     }
 }
 
@@ -256,19 +259,30 @@ async fn look_at_hosts(host_watch: &HostWatch) -> String {
 }
 
 /// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all
-/// runs. And at the incarnation, in case the message about another one was lost. It is one statement, for it is most of
-/// what an idle server asks of the database.
-async fn look_at_settings(client: &Client, connector: &Connector, ledger: &Ledger) -> String {
+/// runs. At its clock, and at the incarnation, in case the message about another one was lost. It is one statement, for
+/// it is most of what an idle server asks of the database.
+async fn look_at_settings(
+    client: &Client,
+    timeline: Option<Timeline>,
+    connector: &Connector,
+    ledger: &Ledger,
+) -> String {
     loop {
         tokio::time::sleep(connector.config.settings_pause).await;
-        let (settings, found) =
-            match tokio::time::timeout(ANSWER_TIMEOUT, read_settings(client)).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(error)) => return error.to_string(),
-                Err(_) => return "no answer".to_owned(),
-            };
-        connector.observe(Role::Signals, &settings);
-        if let Some(found) = found.filter(|found| *found != ledger.history().incarnation) {
+        let asked = uptime();
+        let found = match tokio::time::timeout(ANSWER_TIMEOUT, read_settings(client)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "no answer".to_owned(),
+        };
+        connector.see_clock(found.clock, asked);
+        connector.observe(Role::Signals, &found.settings);
+        let place = Noted::on(timeline, &found.settings.standby_names);
+        ledger.note(client, place).await;
+        if let Some(found) = found
+            .incarnation
+            .filter(|found| *found != ledger.history().incarnation)
+        {
             return format!("incarnation {found} of the store has begun");
         }
     }

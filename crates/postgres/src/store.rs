@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
-    Backend, BackendInfo, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd, LogSlice,
-    LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice, VirtualIndex,
+    Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
+    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice, VirtualIndex,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -19,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::append::Writers;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
-use crate::connection::{Connector, Role, is_pooled_by_transaction};
+use crate::connection::{Connection, Connector, Role, is_pooled_by_transaction, read_session};
 use crate::history::Ledger;
+use crate::identity::Identity;
+use crate::lineage;
 use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
 use crate::map::ReadMap;
 use crate::pool::Pool;
@@ -34,6 +37,10 @@ use crate::{map, scavenge, schema};
 /// The most batches that may be on their way at once. The pipeline sends more than a few of them only far from the
 /// database.
 const BATCHES_IN_FLIGHT_MAX: usize = 64;
+
+/// The sessions of a process beside those for reads: for appends, for reads that appends wait for, for messages, and
+/// one for administration now and then.
+const SESSIONS_BESIDE_READERS: usize = 4;
 
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
@@ -64,12 +71,32 @@ impl PostgresBackend {
     /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(config: Config) -> Result<Self> {
         let connector = Arc::new(Connector::new(config)?);
+        if let Some(hosts) = connector.config.unprotected_hosts() {
+            tracing::warn!(
+                hosts,
+                "sslmode=prefer does not check who answers, and may send events and passwords in the clear: say \
+                 sslmode=verify-full in the store's URL, or sslmode=disable on a network that you trust"
+            );
+        }
         let one = connector.connect(Role::Admin).await?;
         let durability = connector.check_durability(&one.session.settings)?;
-        let other = connector.connect(Role::Admin).await?;
-        if is_pooled_by_transaction(&one, &other).await? {
-            let text = "a pooler hands out the database's sessions by transaction; Gesta needs sessions of its own: \
-                        connect to PostgreSQL directly, or set the pooler's mode to session";
+        let other = match connector.connect(Role::Admin).await {
+            Ok(other) => other,
+            // The first session works, so it is not the database that does not answer.
+            Err(error) if answers(&one).await => {
+                let needed = connector.config.readers_max + SESSIONS_BESIDE_READERS;
+                let text = format!(
+                    "a second session could not be opened beside the first one ({}): Gesta needs {needed} of its own, and a \
+                     pooler or a limit of the database (max_connections, CONNECTION LIMIT) allows fewer",
+                    error.kind()
+                );
+                return Err(Error::new(ErrorKind::Unsupported(text)).caused_by(error));
+            }
+            Err(error) => return Err(error),
+        };
+        if is_pooled_by_transaction(&one, &other, connector.config.connect_timeout()).await? {
+            let text = "a pooler hands out the database's sessions by transaction or by statement, or has too few of them; \
+                        Gesta needs sessions of its own: connect to PostgreSQL directly, or set the pooler's mode to session";
             return Err(ErrorKind::Unsupported(text.to_owned()).into());
         }
         let store = schema::open(&one, &connector.config).await?;
@@ -77,6 +104,8 @@ impl PostgresBackend {
         if !connector.config.is_part {
             check_whole(&map)?;
         }
+        let incarnation =
+            lineage::settle(&one.client, one.session.place(), &connector.config).await?;
         let info = BackendInfo {
             backend: "postgres",
             engine: format!("PostgreSQL {}", one.session.version),
@@ -92,9 +121,15 @@ impl PostgresBackend {
         let info = Arc::new(info);
         connector.tell(Arc::clone(&info), &one.session.settings);
         let channel = connector.config.channel();
+        let identity = Identity {
+            store: map.map.store(),
+            database: map.here.0,
+            logs: store.logs,
+            version: store.version,
+        };
         let ledger = connector
             .ledger
-            .get_or_init(|| Ledger::new(store.incarnation, channel));
+            .get_or_init(|| Ledger::new(identity, incarnation, one.session.place(), channel));
         let ledger = Arc::clone(ledger);
         let closed = CancellationToken::new();
         let pool = Arc::new(Pool::new(Arc::clone(&connector), Arc::clone(&ledger)));
@@ -174,6 +209,11 @@ impl KeepsMap for PostgresBackend {
     }
 }
 
+/// Tells whether a session works.
+async fn answers(connection: &Connection) -> bool {
+    read_session(&connection.client).await.is_ok()
+}
+
 /// Refuses a database whose store has other databases too.
 fn check_whole(copy: &MapCopy) -> Result<()> {
     let map = &copy.map;
@@ -199,6 +239,10 @@ impl Backend for PostgresBackend {
 
     fn history(&self) -> History {
         self.ledger.history()
+    }
+
+    fn clock(&self, _: LogId) -> Option<ClockReading> {
+        self.connector.clock()
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {

@@ -14,6 +14,7 @@ use gesta_core::backend::WriterEpoch;
 use gesta_core::{Incarnation, LogId, Position};
 
 use crate::hosts::Timeline;
+use crate::identity::Identity;
 
 /// Identifies a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,7 @@ pub(crate) struct FoundLog {
 /// What a database says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
+    pub(crate) identity: Identity,
     pub(crate) incarnation: Incarnation,
     pub(crate) logs: Vec<FoundLog>,
 }
@@ -127,6 +129,42 @@ impl KnownHistory {
         true
     }
 
+    /// Returns what is known, to be compared with this server, before anything is noted about the server.
+    pub(crate) fn view(&self, server: Option<Timeline>) -> View {
+        let same = server.is_none_or(|found| {
+            self.verified
+                .is_none_or(|verified| verified == (found.cluster, found.number))
+        });
+        View {
+            generation: self.generation,
+            incarnation: self.incarnation,
+            marks: self.marks.values().copied().collect(),
+            server,
+            same_timeline: same,
+        }
+    }
+
+    /// Notes that this server holds another store. If it is the server of this generation, or nobody can tell, a new
+    /// generation begins: the old connections may lead to the other store as well.
+    pub(crate) fn refuse(&mut self, server: Option<Timeline>) {
+        if server.is_none() || server == self.server {
+            self.generation += 1;
+        }
+    }
+
+    /// Returns the last position of a log that is known; 0 if none is.
+    pub(crate) fn position_of(&self, log: LogId) -> Position {
+        self.marks
+            .get(&log)
+            .map_or(Position::START, |mark| mark.position)
+    }
+
+    /// Returns the last position of each log of which an event is known.
+    pub(crate) fn positions(&self) -> BTreeMap<LogId, Position> {
+        let marks = self.marks.iter();
+        marks.map(|(log, mark)| (*log, mark.position)).collect()
+    }
+
     /// Notes that a new connection leads to this server. Another server than before begins a new generation, whatever
     /// it knows, since what the old connections still say is of the old server.
     ///
@@ -142,17 +180,7 @@ impl KnownHistory {
             }
         }
         self.server = server.or(self.server);
-        let same = server.is_none_or(|found| {
-            self.verified
-                .is_none_or(|verified| verified == (found.cluster, found.number))
-        });
-        Ok(View {
-            generation: self.generation,
-            incarnation: self.incarnation,
-            marks: self.marks.values().copied().collect(),
-            server,
-            same_timeline: same,
-        })
+        Ok(self.view(server))
     }
 
     /// Compares what is known with what a database says.
@@ -260,6 +288,12 @@ mod tests {
 
     fn found(incarnation: Incarnation, end: u64, end_writer: i64, writer: Option<i64>) -> Found {
         Found {
+            identity: Identity {
+                store: uuid::Uuid::nil(),
+                database: uuid::Uuid::nil(),
+                logs: 1,
+                version: 1,
+            },
             incarnation,
             logs: vec![FoundLog {
                 log: LOG,
@@ -331,6 +365,21 @@ mod tests {
             started: 0,
         };
         assert!(known.admit(Some(other)).is_ok(), "of another cluster");
+    }
+
+    /// Goal: another store in place of ours ends the connections to what was there before; another store on a host that
+    /// we do not use ends nothing.
+    #[test]
+    fn another_store_ends_the_connections_to_its_server_only() {
+        let (mut known, _) = known();
+        known.refuse(server(2));
+        assert!(known.observe(0, mark(11, 1)), "of our own server");
+        known.refuse(server(1));
+        assert!(!known.observe(0, mark(12, 1)));
+        let generation = known.generation();
+        known.refuse(None);
+        assert_eq!(known.generation(), generation + 1, "nobody can tell");
+        assert_eq!(known.view(server(1)).marks.len(), 1, "nothing is forgotten");
     }
 
     #[test]

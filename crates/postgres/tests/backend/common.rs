@@ -37,6 +37,7 @@ pub(crate) fn config(url: &str) -> Config {
     }
     let mut config = Config::parse(&url).expect("valid URL");
     config.registry_timeout = PATIENCE;
+    config.failover_patience = PATIENCE;
     config
 }
 

@@ -277,7 +277,7 @@ async fn without_the_right_to_begin_anew_nothing_is_read_until_somebody_does() {
     ));
     let client = crate::common::direct(&url).await;
     // As if the last event had been lost, and the right were missing.
-    let lose = "SET session_replication_role = replica; DELETE FROM events;
+    let lose = "ALTER TABLE events DISABLE TRIGGER USER; DELETE FROM events;
                 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
                 'BEGIN RAISE insufficient_privilege; END';
                 CREATE TRIGGER refuse BEFORE UPDATE ON store EXECUTE FUNCTION refuse()";
@@ -419,4 +419,70 @@ async fn virtual_streams_are_of_the_history_that_there_is() {
     for store in [busy, idle] {
         store.shutdown().await.expect("shuts down");
     }
+}
+
+/// What happened: what the old primary had acknowledged, only the processes knew that had seen it. When all of them
+/// died with it, the first process afterwards kept the incarnation, and checkpoints of lost events were accepted once
+/// the log had grown. What holds now: the timeline is noted beside the incarnation, and the first process that finds
+/// another one begins a new incarnation, unless a synchronous standby was promoted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_that_only_the_dead_knew_begins_another_history() {
+    for replication in [Replication::Asynchronous, Replication::Synchronous] {
+        let Some(mut cluster) = Cluster::start(1, replication).expect("starts") else {
+            return;
+        };
+        let url = format!("{}?schema={}", cluster.url(), fresh_schema());
+        let hasty = |url: &str| {
+            let mut config = config(url);
+            config.failover_patience = Duration::ZERO;
+            PostgresBackend::open(config)
+        };
+        let dead = hasty(&url).await.expect("opens");
+        let mut writer = dead.open_writer(LOG).await.expect("opens");
+        let mut author = Author::default();
+        let kept = [draft("kept", "T")];
+        assert!(is_committed(&author.append(&mut *writer, &kept).await));
+        let old = dead.history().incarnation;
+        assert_eq!(hasty(&url).await.expect("opens").history().incarnation, old);
+        cluster.wait_for_standby(1).expect("catches up");
+        if matches!(replication, Replication::Asynchronous) {
+            cluster.hold_replication(1).expect("held");
+            let lost = [draft("lost", "T")];
+            assert!(is_committed(&author.append(&mut *writer, &lost).await));
+        }
+        drop(writer);
+        dead.close().await;
+        drop(dead);
+        cluster.server_mut(0).kill_9().expect("killed");
+        cluster.promote(1).expect("promoted");
+
+        let first = hasty(&url).await.expect("opens").history().incarnation;
+        let second = hasty(&url).await.expect("opens").history().incarnation;
+        assert_eq!(first, second, "begun once");
+        let is_kept = matches!(replication, Replication::Synchronous);
+        assert_eq!(first == old, is_kept, "{replication:?}");
+    }
+}
+
+/// Goal: a switch-over that a process has lived through, and that has lost nothing, changes nothing for processes that
+/// are started afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_lived_through_a_switch_over_vouches_for_it() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let survivor = open(&url).await;
+    let mut writer = survivor.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let kept = [draft("kept", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &kept).await));
+    let old = survivor.history();
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.server_mut(0).stop().expect("stopped");
+    cluster.promote(1).expect("promoted");
+    // The process that is started waits for the other one to note the new timeline.
+    let started = open(&url).await;
+    assert_eq!(started.history().incarnation, old.incarnation);
+    assert_eq!(names(&survivor).await, ["kept"]);
+    assert_eq!(survivor.history(), old);
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, LoadRequest, LogWriter, Purpose};
-use gesta_core::{ErrorKind, StreamId};
+use gesta_core::{ErrorKind, EventStore, StreamId};
 use gesta_pgtest::{FaultProxy, LoseReply, Server, ServerConfig, shared};
 use gesta_postgres::PostgresBackend;
+use gesta_store::Store;
 use gesta_testkit::depth;
 
 use crate::common::{
@@ -502,4 +503,198 @@ async fn a_miss_leaves_the_writer_as_good_as_new() {
     assert!(is_missed(&missed));
     let next = author.append(&mut *writer, &[draft("b", "T")]).await;
     assert!(is_committed(&next));
+}
+
+/// The streams of a store whose clock an hour hand may turn.
+#[derive(Debug, Default)]
+struct Turned(std::sync::atomic::AtomicI64);
+
+impl gesta_core::Clock for Turned {
+    fn now(&self) -> gesta_core::Timestamp {
+        let turned = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        gesta_core::Timestamp(gesta_core::SystemClock.now().0 + turned)
+    }
+}
+
+fn one_event(stream: &str) -> gesta_core::Append {
+    let event = gesta_core::EventType::new("T").expect("valid");
+    gesta_core::Append::to(
+        StreamId::new(stream).expect("valid"),
+        gesta_core::ExpectedRevision::Any,
+        vec![gesta_core::EventData::json(event, "{}")],
+    )
+}
+
+async fn store_on(url: &str, clock: &Arc<Turned>, policy: gesta_append::ClockPolicy) -> Arc<Store> {
+    let mut config = gesta_store::Config::default();
+    config.append.clock = policy;
+    let clock = Arc::clone(clock) as Arc<dyn gesta_core::Clock>;
+    Store::open(Arc::new(open(url).await), config, clock).expect("opens")
+}
+
+/// What happened: one append by a server whose clock was an hour ahead froze the time of all later events of all
+/// servers, unnoticed. What holds now: a clock that is ahead of the database's is refused, and not ready; what was
+/// stored because that was accepted is told; and the time is set back if that is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_ahead_of_the_databases_is_refused_unless_accepted() {
+    use gesta_append::ClockPolicy;
+    const HOUR: i64 = 3_600_000_000;
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let clock = Arc::new(Turned::default());
+    let turn = |to| clock.0.store(to, std::sync::atomic::Ordering::Relaxed);
+    let created = async |store: &Store| -> i64 {
+        let last = gesta_core::ReadStream::backwards(StreamId::new("s").expect("valid"));
+        let page = store.read_stream(last).await.expect("reads");
+        page.events[0].created.0
+    };
+    let store = store_on(&url, &clock, ClockPolicy::Checked).await;
+    store
+        .append(one_event("s"))
+        .await
+        .expect("both clocks agree");
+    turn(HOUR);
+    let refused = store.append(one_event("s")).await.expect_err("ahead");
+    assert!(
+        matches!(refused.kind(), ErrorKind::Unavailable(_)),
+        "{refused}"
+    );
+    let text = refused.to_string();
+    assert!(
+        text.contains("3600 s ahead") || text.contains("3599 s ahead"),
+        "{text}"
+    );
+    assert!(text.contains("append.clock"), "{text}");
+    store.ready().await.expect_err("appends cannot succeed");
+    turn(-HOUR);
+    store
+        .append(one_event("s"))
+        .await
+        .expect("a slow clock harms nobody");
+    turn(0);
+    store.ready().await.expect("right again");
+    store.append(one_event("s")).await.expect("right again");
+    assert_eq!(
+        store.info().await.expect("tells").newest_event_ahead,
+        Duration::ZERO
+    );
+    store.shutdown().await.expect("ends");
+
+    turn(HOUR);
+    let store = store_on(&url, &clock, ClockPolicy::Accepted).await;
+    store.append(one_event("s")).await.expect("accepted");
+    store.shutdown().await.expect("ends");
+
+    turn(0);
+    let store = store_on(&url, &clock, ClockPolicy::Checked).await;
+    store
+        .append(one_event("s"))
+        .await
+        .expect("the clock is right");
+    let ahead = store.info().await.expect("tells").newest_event_ahead;
+    assert!(ahead > Duration::from_secs(3_000), "{ahead:?}");
+    let frozen = created(&store).await;
+    store.shutdown().await.expect("ends");
+
+    let store = store_on(&url, &clock, ClockPolicy::SetBack).await;
+    store.append(one_event("s")).await.expect("set back");
+    assert!(created(&store).await < frozen - HOUR / 2);
+    let event = gesta_core::EventId::random();
+    let mut again = one_event("s");
+    again.streams[0].events[0].id = Some(event);
+    let first = store.append(again.clone()).await.expect("stored");
+    let retried = store.append(again).await.expect("recognised");
+    assert_eq!(first.position, retried.position, "retries are recognised");
+    assert_eq!(
+        store.info().await.expect("tells").newest_event_ahead,
+        Duration::ZERO
+    );
+    store.shutdown().await.expect("ends");
+    let mut source = open(&url).await.audit_source().await.expect("snapshot");
+    let audited = gesta_sql::verify::audit(&mut source, &mut |_| {}).await;
+    let report = audited.expect("audited");
+    assert!(report.is_healthy(), "{report:?}");
+}
+
+/// What happened: an operator froze writes by `default_transaction_read_only` and ended all sessions; every other
+/// program was refused, and this one switched the setting off and stored events, which the copy then missed. What holds
+/// now: the setting is obeyed, appends say so at once, reads go on, and appends go on by themselves when it is lifted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_was_made_read_only_takes_no_appends() {
+    let Ok(Some(server)) = Server::start() else {
+        return;
+    };
+    let database = server.create_database("frozen").expect("made");
+    let url = format!("{database}?schema=frozen");
+    let store = store_on(&url, &Arc::default(), gesta_append::ClockPolicy::Checked).await;
+    store.append(one_event("s")).await.expect("stored");
+    let end_sessions =
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'frozen'";
+    let reload = "SELECT pg_reload_conf()";
+    let every_way = [
+        (
+            "ALTER DATABASE frozen SET default_transaction_read_only = on",
+            end_sessions,
+        ),
+        (
+            "ALTER ROLE postgres IN DATABASE frozen SET default_transaction_read_only = on",
+            end_sessions,
+        ),
+        (
+            "ALTER SYSTEM SET default_transaction_read_only = on",
+            reload,
+        ),
+    ];
+    let mut stored = 1;
+    for (freeze, then) in every_way {
+        server.execute(freeze).expect("frozen");
+        server.query(then).expect("told");
+        let refused = async {
+            loop {
+                match store.append(one_event("s")).await {
+                    // A session that the setting has not reached yet, or that was just ended.
+                    Ok(_) => stored += 1,
+                    Err(error) if error.to_string().contains("read-only") => return error,
+                    Err(_) => {}
+                }
+            }
+        };
+        let refused = tokio::time::timeout(PATIENCE, refused)
+            .await
+            .expect("refused");
+        let text = "the database is read-only (default_transaction_read_only)";
+        assert!(
+            matches!(refused.kind(), ErrorKind::Unavailable(why) if why.contains(text)),
+            "{refused}"
+        );
+        let why = store.ready().await.expect_err("not ready").to_string();
+        assert!(why.contains(text), "{why}");
+        for _ in 0..3 {
+            let again = store.append(one_event("s")).await.expect_err("still");
+            assert!(again.to_string().contains(text), "{again}");
+        }
+        let read = gesta_core::ReadStream::forwards(StreamId::new("s").expect("valid"));
+        store.read_stream(read).await.expect("reads go on");
+        let another = open(&url).await;
+        another.log_end(LOG, Purpose::Read).await.expect("reads");
+
+        let lift = freeze.replace(
+            "SET default_transaction_read_only = on",
+            "RESET default_transaction_read_only",
+        );
+        server.execute(&lift).expect("lifted");
+        server.query(reload).expect("told");
+        let goes_on = async { while store.append(one_event("s")).await.is_err() {} };
+        tokio::time::timeout(PATIENCE, goes_on)
+            .await
+            .expect("goes on");
+        stored += 1;
+    }
+    let count = direct(&url)
+        .await
+        .query_one("SELECT count(*) FROM events", &[])
+        .await;
+    let count: i64 = count.expect("counts").get(0);
+    assert_eq!(count, stored, "what was refused was not stored");
+    store.shutdown().await.expect("ends");
 }

@@ -16,8 +16,8 @@ async fn changed_rows_are_corrupt_and_named() {
         return;
     };
     let client = direct(&url).await;
-    let damage =
-        "SET session_replication_role = replica; UPDATE events SET data = 'x' WHERE position = 50";
+    let damage = "ALTER TABLE events DISABLE TRIGGER USER; ALTER TABLE streams DISABLE TRIGGER USER; UPDATE events SET data = 'x' \
+         WHERE position = 50";
     client.batch_execute(damage).await.expect("planted");
     let error = backend.read_log(all()).await.expect_err("corrupt");
     assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
@@ -225,6 +225,11 @@ async fn nobody_changes_stored_events() {
     assert!(client.batch_execute("TRUNCATE events").await.is_err());
     assert!(client.batch_execute("DELETE FROM streams").await.is_err());
     client.batch_execute("RESET ROLE").await.expect("back");
+    // Not even where triggers are set aside for replication.
+    let replica = "SET session_replication_role = replica";
+    client.batch_execute(replica).await.expect("superuser");
+    let changed = client.batch_execute("UPDATE events SET revision = 7");
+    assert!(changed.await.is_err());
     assert_eq!(pages(&backend, all()).await.len(), 120);
     let readable = client
         .query(
@@ -235,6 +240,81 @@ async fn nobody_changes_stored_events() {
     let readable = readable.expect("reads");
     assert_eq!(readable.len(), 120);
     assert_eq!(readable[0].get::<_, String>(2), "{\"n\":0}");
+}
+
+/// What happened: the newest event of a log could be deleted by the retention role, and the next one got its revision,
+/// its position and its checkpoint, unnoticed. If it was the only one, its log took no append any more. What holds now:
+/// the last event of a log stays.
+#[tokio::test]
+async fn the_last_event_of_a_log_stays() {
+    let Some((backend, url, author, _)) = filled().await else {
+        return;
+    };
+    let client = direct(&url).await;
+    let (_, schema) = url.split_once("?schema=").expect("has one");
+    let retention = format!("SET ROLE {schema}_retention");
+    client.batch_execute(&retention).await.expect("superuser");
+    for lost in [
+        "DELETE FROM events",
+        "DELETE FROM events WHERE position = 120",
+        "DELETE FROM events WHERE position > 60",
+        "DELETE FROM events WHERE position IN (3, 120)",
+    ] {
+        let error = client.batch_execute(lost).await.expect_err(lost);
+        let error = error.as_db_error().expect("an answer");
+        assert!(error.message().contains("last event of log 0"), "{error}");
+    }
+    let before = client.batch_execute("DELETE FROM events WHERE position = 119");
+    before.await.expect("is not the last one");
+    // The row that closes a log is its last one: what is before it may go, and then the row itself may not be alone.
+    client.batch_execute("RESET ROLE").await.expect("back");
+    let close = "INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id, log, \
+                 content_type, data, metadata) \
+                 VALUES (9223372036854775807, 1, 9999, 1, now(), 0, 0, gen_random_uuid(), 0, 1, '', '')";
+    client.batch_execute(close).await.expect("closed");
+    client.batch_execute(&retention).await.expect("superuser");
+    for (statement, may) in [
+        ("DELETE FROM events WHERE position = 120", true),
+        ("DELETE FROM events WHERE position >= 118", false),
+        (
+            "DELETE FROM events WHERE position = 9223372036854775807",
+            true,
+        ),
+        ("DELETE FROM events WHERE position = 118", false),
+    ] {
+        let done = client.batch_execute(statement).await;
+        assert_eq!(done.is_ok(), may, "{statement}: {done:?}");
+    }
+    assert_eq!(author.end.position, Position(120));
+    drop(backend);
+}
+
+/// What happened: whoever could set triggers aside could remove the newest event beside a server that runs, and the
+/// server gave its position to the next event. What holds now: a process that knew the event notices, and begins a new
+/// incarnation.
+#[tokio::test]
+async fn events_that_are_gone_begin_another_history() {
+    let Some((backend, url, ..)) = filled().await else {
+        return;
+    };
+    let client = direct(&url).await;
+    let old = backend.history();
+    let end = backend.log_end(LOG, Purpose::Read).await.expect("answers");
+    assert_eq!(end.position, Position(120));
+    let lose = "ALTER TABLE events DISABLE TRIGGER USER; DELETE FROM events WHERE position = 120; \
+                ALTER TABLE events ENABLE ALWAYS TRIGGER events_refuse_change";
+    client.batch_execute(lose).await.expect("planted");
+    let end = backend
+        .log_end(LOG, Purpose::Append)
+        .await
+        .expect("answers");
+    assert_eq!(end.position, Position(119));
+    let new = backend.history();
+    assert_eq!(new.number, old.number + 1);
+    assert_ne!(new.incarnation, old.incarnation);
+    let ends = backend.log_ends(Purpose::Read).await.expect("answers");
+    assert_eq!(ends[0].position, Position(119));
+    assert_eq!(backend.history(), new, "noticed once");
 }
 
 /// Goal: entries of virtual streams are audited: what was written is healthy, what contradicts itself is found.

@@ -299,7 +299,11 @@ async fn a_store_of_version_1_gets_its_leases() {
     let (_, url) = registry(server).await;
     let client = direct(&url).await;
     let text = "DROP TABLE nodes, leases, moves, clusters, map, homes, databases; \
-                DROP TABLE virtual_index, virtual_streams, virtual_entries; UPDATE store SET schema_version = 1";
+                DROP TABLE virtual_index, virtual_streams, virtual_entries; \
+                DROP FUNCTION limit_logs, refuse_loss_of_end CASCADE; \
+                ALTER TABLE events DROP CONSTRAINT events_log_check; \
+                ALTER TABLE store DROP COLUMN cluster, DROP COLUMN timeline, DROP COLUMN synchronous; \
+                UPDATE store SET schema_version = 1";
     client.batch_execute(text).await.expect("taken back");
     let error = gesta_postgres::PostgresBackend::open(config(&url))
         .await
@@ -310,7 +314,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     );
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("migrated"),
-        (1, 5)
+        (1, 6)
     );
     let registry = open(&url).await.registry().expect("shared");
     assert_eq!(

@@ -4,14 +4,14 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
-use gesta_core::{ErrorKind, LogId, Position};
+use gesta_core::{ErrorKind, LogId, Position, Visibility};
 use gesta_pgtest::{fresh_schema, shared};
 use gesta_postgres::{PostgresBackend, schema};
 use uuid::Uuid;
 
 use crate::common::{
-    Author, LOG, PATIENCE, config, direct, draft, is_committed, open, schema_of, store_url,
-    until_heard, until_told,
+    Author, LOG, PATIENCE, config, confirm_of, direct, draft, fresh_logs, is_committed, open,
+    schema_of, store_url, until_heard, until_told,
 };
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("nothing to do"),
-        (5, 5)
+        (6, 6)
     );
 }
 
@@ -175,14 +175,16 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
         .map(|grant| {
             format!(
                 "GRANT {}",
-                grant.replace("gesta_server", &format!("{name}_app"))
+                grant
+                    .replace("gesta_server", &format!("{name}_app"))
+                    .replace("gesta_keeper", &format!("{name}_app"))
             )
         })
         .collect();
     assert!(grants.len() >= 5);
     let (to_begin_anew, others): (Vec<String>, Vec<String>) = grants
         .into_iter()
-        .partition(|grant| grant.contains("UPDATE (incarnation)"));
+        .partition(|grant| grant.contains("UPDATE (incarnation"));
     for grant in others {
         server.execute(&grant).expect("granted");
     }
@@ -350,4 +352,144 @@ async fn a_dump_is_restored_into_a_new_life() {
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("c", "U")]).await
     ));
+}
+
+/// What happened: a database was dropped and made anew with fewer logs under a running process, which took it for a new
+/// incarnation of its store, was ready, and acknowledged appends into logs that the new store does not have. What holds
+/// now: each connection is compared, another store is refused, and everything goes on when the right one is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_store_in_place_of_ours_is_refused() {
+    let Some(server) = shared() else { return };
+    for logs in [2, 4] {
+        let (backend, url) = fresh_logs(server, 4).await;
+        let name = schema_of(&url);
+        let last = LogId(3);
+        let mut writer = backend.open_writer(last).await.expect("opens");
+        let mut author = Author::of(last);
+        let first = author.append(&mut *writer, &[draft("a", "T")]).await;
+        assert!(is_committed(&first));
+        let history = backend.history();
+        let client = direct(&url).await;
+        let away = format!("ALTER SCHEMA {name} RENAME TO {name}_away");
+        client.batch_execute(&away).await.expect("renamed");
+        schema::create(&config(&url), logs).await.expect("another");
+
+        // Each kind of connection is refused: appends, reads, administration, the registry.
+        let registry = backend.registry().expect("has one");
+        let opened = backend
+            .open_writer(last)
+            .await
+            .err()
+            .expect("another store");
+        let removed = backend.remove_hidden(
+            last,
+            author.stream_row("a"),
+            Visibility {
+                from: gesta_core::Revision(0),
+                created_from: None,
+            },
+            gesta_core::backend::RunMode::Dry,
+        );
+        let errors = [
+            opened,
+            backend.log_ends(Purpose::Read).await.expect_err("another"),
+            removed.await.expect_err("another"),
+            backend.audit_source().await.expect_err("another"),
+            registry.look().await.expect_err("another"),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(error.is_for_administrator(), "{error:?}");
+            assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{text}");
+            assert!(
+                text.contains("another store") && text.contains("start it again"),
+                "{text}"
+            );
+        }
+        // What was open before leads to the other store as well, and is used no more.
+        let late = author
+            .clone()
+            .append(&mut *writer, &[draft("a", "T")])
+            .await;
+        assert!(!is_committed(&late), "{late:?}");
+        let stored = direct(&url)
+            .await
+            .query_one("SELECT count(*) FROM events", &[])
+            .await;
+        assert_eq!(stored.expect("counts").get::<_, i64>(0), 0);
+        assert_eq!(backend.history(), history, "nothing was learnt from it");
+
+        let back = format!("DROP SCHEMA {name} CASCADE; ALTER SCHEMA {name}_away RENAME TO {name}");
+        client.batch_execute(&back).await.expect("back");
+        let mut writer = backend.open_writer(last).await.expect("opens again");
+        let confirmed = writer.submit(confirm_of(last, author.end)).await;
+        assert!(is_committed(&confirmed), "{confirmed:?}");
+        assert_eq!(backend.history(), history);
+    }
+}
+
+/// Goal: the database itself stores nothing in a log that the store does not have, also in a store that was made by an
+/// earlier version; who could begin a new incarnation there may note the timeline as well.
+#[tokio::test]
+async fn no_event_is_stored_in_a_log_that_the_store_does_not_have() {
+    let Some(server) = shared() else { return };
+    let (made, migrated) = (store_url(server), store_url(server));
+    schema::create(&config(&made), 2).await.expect("made");
+    let name = schema_of(&migrated);
+    server
+        .execute(&format!(
+            "CREATE SCHEMA {name}; CREATE ROLE {name}_app LOGIN"
+        ))
+        .expect("made");
+    let client = direct(&migrated).await;
+    let steps = [
+        include_str!("../../sql/migrate_0001.sql"),
+        "INSERT INTO store (schema_version, logs, incarnation) VALUES (5, 2, gen_random_uuid())",
+        include_str!("../../sql/migrate_0002.sql"),
+        include_str!("../../sql/migrate_0003.sql"),
+        include_str!("../../sql/migrate_0004.sql"),
+        include_str!("../../sql/migrate_0005.sql"),
+    ];
+    for step in steps {
+        client.batch_execute(step).await.expect("version 5");
+    }
+    let grant = format!("GRANT UPDATE (incarnation) ON store TO {name}_app");
+    client.batch_execute(&grant).await.expect("granted");
+    let versions = schema::migrate(&config(&migrated)).await.expect("migrated");
+    assert_eq!(versions, (5, 6));
+    let may = format!("SELECT has_column_privilege('{name}_app', 'store', 'timeline', 'UPDATE')");
+    let may = client.query_one(&may, &[]).await.expect("answers");
+    assert!(may.get::<_, bool>(0));
+    for url in [made, migrated] {
+        let client = direct(&url).await;
+        for (log, is_stored) in [(1, true), (2, false), (-1, false)] {
+            let insert = format!(
+                "INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id, log, \
+                 content_type, data, metadata) VALUES (1, 1, 0, 1, now(), 0, 0, gen_random_uuid(), {log}, 1, '', '')"
+            );
+            let stored = client.batch_execute(&insert).await;
+            let refused = stored.as_ref().err().and_then(|error| error.as_db_error());
+            let constraint = refused.and_then(|error| error.constraint());
+            assert_eq!(stored.is_ok(), is_stored, "log {log}: {stored:?}");
+            assert_eq!(
+                constraint.is_none(),
+                is_stored || constraint != Some("events_log_check")
+            );
+        }
+    }
+}
+
+/// What happened: a reserved word as the name of the schema was *unavailable: syntax error*.
+#[tokio::test]
+async fn a_schema_may_have_a_reserved_word_as_its_name() {
+    let Some(server) = shared() else { return };
+    let database = server.create_database(&fresh_schema()).expect("made");
+    for name in ["user", "select", "all"] {
+        let url = format!("{database}?schema={name}");
+        let backend = open(&url).await;
+        may_append_and_scavenge(&backend).await;
+        drop(backend);
+        let printed = schema::ddl(&config(&url), 1).expect("valid");
+        assert!(printed.contains(&format!("\"{name}\"")), "{printed}");
+    }
 }

@@ -1,0 +1,288 @@
+//! The timeline on which the store was seen last. It is noted beside the incarnation, so that the first process after a
+//! fail-over notices it although nobody is left who knows what the old primary had.
+//!
+//! Why: which rows a process has seen, it keeps in memory (`witness`). If all processes die with the primary, nobody
+//! can tell whether the new one lacks commits. So a process that opens the store compares the timeline with the one
+//! that was noted. After a promotion it waits a moment for another process that has lived through it, compared what it
+//! knew, and noted the new timeline. If none does, and no synchronous standby was configured, it begins a new
+//! incarnation: checkpoints of what may be lost are refused rather than taken for others. Invariants: nothing is
+//! concluded from a server that does not tell its timeline, or before a first note; a note and the incarnation that
+//! follows from it are written in one transaction. Not here: what a running process compares (`history`).
+
+use std::time::Duration;
+
+use gesta_core::{Clock, Error, Incarnation, Position, Result, SystemClock};
+use gesta_sql::position_from_sql;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use crate::config::Config;
+use crate::error;
+use crate::hosts::Timeline;
+use crate::payload::incarnation_payload;
+use crate::sql_numbers::CLOSED;
+
+const READ_NOTED: &str = include_str!("../sql/read_noted.sql");
+const NOTE_TIMELINE: &str = include_str!("../sql/note_timeline.sql");
+const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
+const READ_LOG_ENDS: &str = include_str!("../sql/read_log_ends.sql");
+
+/// How often a process that opens the store looks whether another one has noted the new timeline.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
+type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// Where the store was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Noted {
+    pub(crate) cluster: i64,
+    pub(crate) timeline: i64,
+    /// Whether synchronous standbys were configured. A fail-over to one of them loses nothing that was acknowledged.
+    pub(crate) synchronous: bool,
+}
+
+impl Noted {
+    /// Returns what is to be noted of a server; `None` if it does not tell its timeline.
+    pub(crate) fn on(timeline: Option<Timeline>, standby_names: &str) -> Option<Self> {
+        timeline.map(|timeline| Self {
+            cluster: timeline.cluster,
+            timeline: timeline.number,
+            synchronous: !standby_names.is_empty(),
+        })
+    }
+}
+
+/// What follows from a note and from where the store is now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Conclusion {
+    /// Nothing is to be done.
+    Same,
+    /// The place is to be noted. Nothing was lost.
+    Note,
+    /// A standby was promoted. Unless another process has lived through that, commits may be lost.
+    Promoted(String),
+    /// The store is in another cluster: commits may be lost.
+    Moved(String),
+}
+
+/// Compares where the store was seen last with where it is.
+pub(crate) fn conclude(noted: Option<Noted>, found: Option<Noted>) -> Conclusion {
+    let (noted, found) = match (noted, found) {
+        (_, None) => return Conclusion::Same,
+        (None, Some(_)) => return Conclusion::Note,
+        (Some(noted), Some(found)) => (noted, found),
+    };
+    if noted.cluster != found.cluster {
+        return Conclusion::Moved(format!(
+            "the store was seen last in the database cluster {}, and is in {}",
+            noted.cluster, found.cluster
+        ));
+    }
+    match (
+        noted.timeline == found.timeline,
+        noted.synchronous == found.synchronous,
+    ) {
+        (true, true) => Conclusion::Same,
+        (true, false) => Conclusion::Note,
+        (false, _) if noted.synchronous => Conclusion::Note,
+        (false, _) => Conclusion::Promoted(format!(
+            "the store was seen last on timeline {} without synchronous standbys, and is on timeline {}",
+            noted.timeline, found.timeline
+        )),
+    }
+}
+
+/// Compares the place of the store, `found`, with the note, and begins a new incarnation if commits may be lost and no
+/// process that knows better has noted the new place for as long as [`Config::failover_patience`]. Returns the
+/// incarnation that the store has then.
+///
+/// # Errors
+/// `Unavailable` if the database does not answer, or a new incarnation is needed and this user may not begin one.
+pub(crate) async fn settle(
+    client: &Client,
+    found: Option<Noted>,
+    config: &Config,
+) -> Result<Incarnation> {
+    let until = Instant::now() + config.failover_patience;
+    loop {
+        let (noted, incarnation) = read(client).await.map_err(|error| error::general(&error))?;
+        let (why, may_be_verified) = match conclude(noted, found) {
+            Conclusion::Same => return Ok(incarnation),
+            Conclusion::Note => {
+                if let Some(found) = found {
+                    note(client, found, incarnation).await;
+                }
+                return Ok(incarnation);
+            }
+            Conclusion::Promoted(why) => (why, true),
+            Conclusion::Moved(why) => (why, false),
+        };
+        if may_be_verified && Instant::now() < until {
+            sleep(LOOK_PAUSE).await;
+            continue;
+        }
+        let Some(found) = found else {
+            return Ok(incarnation);
+        };
+        let new = incarnation.after(greatest_end(client).await?, SystemClock.now());
+        let begun = begin(client, config, (incarnation, new), found).await;
+        let begun = begun.map_err(|error| {
+            let cause = error::text(&error);
+            Error::unavailable(format!(
+                "commits may be lost ({why}), and a new incarnation could not be begun ({cause}): allow UPDATE \
+                 (incarnation, cluster, timeline, synchronous) ON store to this user, or run `gesta schema new-incarnation`"
+            ))
+        })?;
+        if begun {
+            tracing::warn!(
+                old = %incarnation, %new, why,
+                "commits may be lost, and no process is left that knows: a new incarnation was begun, older checkpoints \
+                 are refused"
+            );
+            return Ok(new);
+        }
+        // Another process has begun one.
+    }
+}
+
+/// Returns the greatest position of the logs that lie in this database.
+///
+/// # Errors
+/// `Unavailable` if the database does not answer.
+pub(crate) async fn greatest_end(client: &Client) -> Result<Position> {
+    let ends = client.query(READ_LOG_ENDS, &[]).await;
+    let mut end = Position::START;
+    for row in ends.map_err(|error| error::general(&error))? {
+        let found: Option<i64> = row.try_get(0).map_err(|error| error::general(&error))?;
+        // The log of a row that says so lies in another database, and counts there.
+        if let Some(found) = found.filter(|found| *found != CLOSED) {
+            end = end.max(position_from_sql(found)?);
+        }
+    }
+    Ok(end)
+}
+
+/// Notes where the store is. A user who may not do this, or a database that is read-only, has nothing noted.
+pub(crate) async fn note(client: &Client, place: Noted, incarnation: Incarnation) {
+    let noted = transaction(client, async || {
+        write_note(client, place, incarnation).await
+    });
+    if let Err(error) = noted.await {
+        let cause = error::text(&error);
+        tracing::debug!(cause, "the timeline of the database could not be noted");
+    }
+}
+
+/// Begins the second incarnation in place of the first, and notes the place. Returns false if the store has another one
+/// already.
+async fn begin(
+    client: &Client,
+    config: &Config,
+    (old, new): (Incarnation, Incarnation),
+    place: Noted,
+) -> Driver<bool> {
+    transaction(client, async || {
+        let (channel, payload) = (config.channel(), incarnation_payload(Uuid::new_v4(), new));
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&old.0, Type::UUID),
+            (&new.0, Type::UUID),
+            (&channel, Type::TEXT),
+            (&payload, Type::TEXT),
+        ];
+        let replaced = client.query_typed(REPLACE_INCARNATION, &params).await?;
+        write_note(client, place, new).await?;
+        Ok(!replaced.is_empty())
+    })
+    .await
+}
+
+async fn write_note(client: &Client, place: Noted, incarnation: Incarnation) -> Driver<()> {
+    let params: [(&(dyn ToSql + Sync), Type); 4] = [
+        (&place.cluster, Type::INT8),
+        (&place.timeline, Type::INT8),
+        (&place.synchronous, Type::BOOL),
+        (&incarnation.0, Type::UUID),
+    ];
+    client.query_typed(NOTE_TIMELINE, &params).await.map(drop)
+}
+
+/// Runs statements in a transaction that does not wait for a standby: the standby may be away, and what is lost here is
+/// found out again.
+async fn transaction<T>(client: &Client, work: impl AsyncFnOnce() -> Driver<T>) -> Driver<T> {
+    let begin = "BEGIN; SET LOCAL synchronous_commit = local";
+    client.batch_execute(begin).await?;
+    let outcome = work().await;
+    let ending = match outcome {
+        Ok(_) => "COMMIT",
+        Err(_) => "ROLLBACK",
+    };
+    client.batch_execute(ending).await?;
+    outcome
+}
+
+async fn read(client: &Client) -> Driver<(Option<Noted>, Incarnation)> {
+    let row = client.query_one(READ_NOTED, &[]).await?;
+    Ok((noted_in(&row)?, Incarnation(row.try_get("incarnation")?)))
+}
+
+fn noted_in(row: &Row) -> Driver<Option<Noted>> {
+    let place: (Option<i64>, Option<i64>) = (row.try_get("cluster")?, row.try_get("timeline")?);
+    let synchronous: Option<bool> = row.try_get("synchronous")?;
+    Ok(match place {
+        (Some(cluster), Some(timeline)) => Some(Noted {
+            cluster,
+            timeline,
+            synchronous: synchronous.unwrap_or(false),
+        }),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Noted = Noted {
+        cluster: 7,
+        timeline: 1,
+        synchronous: false,
+    };
+
+    #[test]
+    fn only_another_place_without_synchronous_standbys_may_have_lost_commits() {
+        let promoted = Noted {
+            timeline: 2,
+            ..BEFORE
+        };
+        let synchronous = Noted {
+            synchronous: true,
+            ..BEFORE
+        };
+        let moved = Noted {
+            cluster: 8,
+            ..BEFORE
+        };
+        let is_promoted = |conclusion| matches!(conclusion, Conclusion::Promoted(_));
+        let is_moved = |conclusion| matches!(conclusion, Conclusion::Moved(_));
+        assert_eq!(conclude(Some(BEFORE), Some(BEFORE)), Conclusion::Same);
+        assert_eq!(conclude(None, Some(BEFORE)), Conclusion::Note);
+        assert_eq!(conclude(Some(BEFORE), Some(synchronous)), Conclusion::Note);
+        assert_eq!(
+            conclude(Some(synchronous), Some(promoted)),
+            Conclusion::Note
+        );
+        assert_eq!(
+            conclude(Some(BEFORE), None),
+            Conclusion::Same,
+            "it is not told"
+        );
+        assert_eq!(conclude(None, None), Conclusion::Same);
+        assert!(is_promoted(conclude(Some(BEFORE), Some(promoted))));
+        assert!(is_promoted(conclude(Some(promoted), Some(BEFORE))));
+        // A restore may be of any moment, whatever its standbys were.
+        assert!(is_moved(conclude(Some(BEFORE), Some(moved))));
+        assert!(is_moved(conclude(Some(synchronous), Some(moved))));
+    }
+}
