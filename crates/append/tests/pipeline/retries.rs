@@ -134,3 +134,37 @@ async fn changes_of_a_stream_s_life_can_be_retried_by_their_id() {
     }
     assert!(p.set_metadata(set, None).await.is_err());
 }
+
+/// Goal: what was stored before a delete is refused also after scavenging has removed it, by a process that has seen it
+/// stored. A process that has not cannot know of it, and a stream that was not deleted has no such memory.
+#[tokio::test]
+async fn what_was_deleted_and_removed_is_not_stored_again_by_who_has_seen_it() {
+    for is_deleted in [true, false] {
+        let world = world(1);
+        let p = start(&world);
+        let request = to("s", Any, vec![event("a")]);
+        let first = p.append(request.clone()).await.unwrap();
+        p.append(to("s", Any, vec![event("b")])).await.unwrap();
+        if is_deleted {
+            let delete = DeleteStream {
+                stream: name("s"),
+                expected: Any,
+                kind: DeleteKind::Soft,
+            };
+            p.delete(delete, None).await.unwrap();
+        }
+        world.remove(gesta_core::LogId(0), first.position);
+        let again = p.append(request.clone()).await;
+        match is_deleted {
+            true => {
+                let refused = gesta_core::ErrorKind::StoredAndDeleted {
+                    stream: name("s"),
+                    position: first.position,
+                };
+                assert_eq!(*again.unwrap_err().kind(), refused);
+            }
+            false => assert!(again.unwrap().position > first.position),
+        }
+        assert!(start(&world).append(request).await.is_ok(), "{is_deleted}");
+    }
+}
