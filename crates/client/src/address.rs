@@ -1,5 +1,7 @@
 //! The addresses of calls.
 
+use std::net::IpAddr;
+
 use gesta_core::{Error, Filter, Result, StreamId};
 use gesta_groups::{GroupId, Source};
 use gesta_wire::percent;
@@ -46,6 +48,22 @@ impl Base {
     /// Tells whether connections to the server are encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.scheme == Scheme::HTTPS
+    }
+
+    /// Returns the host of the server.
+    pub(crate) fn host(&self) -> &str {
+        self.authority.host()
+    }
+
+    /// Tells whether the server is on this machine, whatever a resolver says.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.host();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let address: Option<IpAddr> = bare.unwrap_or(host).parse().ok();
+        host.eq_ignore_ascii_case("localhost")
+            || address.is_some_and(|address| address.to_canonical().is_loopback())
     }
 
     /// Returns the address of another server, which is reached in the same way.
@@ -158,6 +176,30 @@ mod tests {
                 uri(name),
                 format!("{prefix}{segment}/subscribe?after=a%20b%26c")
             );
+        }
+    }
+
+    #[test]
+    fn loopback_is_this_machine_alone() {
+        let is_loopback = |url: &str| Base::parse(url).expect("valid").is_loopback();
+        for here in [
+            "http://localhost:1",
+            "http://LOCALHOST",
+            "http://127.0.0.1:2113",
+            "http://127.9.9.9",
+            "http://[::1]:2113",
+            "http://[::ffff:127.0.0.1]",
+        ] {
+            assert!(is_loopback(here), "{here}");
+        }
+        for elsewhere in [
+            "http://10.0.0.1:2113",
+            "http://localhost.example.org",
+            "http://127.0.0.1.example.org",
+            "http://[::2]",
+            "http://0.0.0.0:2113",
+        ] {
+            assert!(!is_loopback(elsewhere), "{elsewhere}");
         }
     }
 

@@ -31,4 +31,4 @@ pub use backup::BackupDownload;
 pub use groups::{GroupConsumer, HttpGroups};
 pub use store::HttpStore;
 pub use tls::{Credentials, Tls};
-pub use transport::{Config, OwnerHints};
+pub use transport::{Config, OwnerHints, PlainHttp};

@@ -49,6 +49,17 @@ pub enum OwnerHints {
     Ignore,
 }
 
+/// Whether a client shows who it is over `http`, where everybody in between can read a token or a password and use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PlainHttp {
+    /// The client sends credentials over `http` to servers on this machine alone: to `localhost` and to loopback
+    /// addresses. To a server elsewhere it sends them over `https`.
+    #[default]
+    Loopback,
+    /// The client sends credentials over `http` to every server that it asks.
+    Anywhere,
+}
+
 /// How long a client waits at most, whom it believes, and which servers it asks.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -60,8 +71,10 @@ pub struct Config {
     pub silence_max: Duration,
     /// Which authorities the client believes, for `https`, and the certificate that it shows.
     pub tls: Tls,
-    /// Who the client is. Over `http` everybody in between can read this.
+    /// Who the client is.
     pub credentials: Option<Credentials>,
+    /// Whether credentials are sent over `http`.
+    pub plain_http: PlainHttp,
     /// Whether changes go straight to the owners of their logs. A client of one URL
     /// ([`HttpStore::connect`](crate::HttpStore::connect)) never does that.
     pub owner_hints: OwnerHints,
@@ -75,6 +88,7 @@ impl Default for Config {
             silence_max: Duration::from_secs(60),
             tls: Tls::default(),
             credentials: None,
+            plain_http: PlainHttp::default(),
             owner_hints: OwnerHints::default(),
         }
     }
@@ -237,6 +251,15 @@ fn connections(config: &Config, is_encrypted: bool, connect_max: Duration) -> Re
     Ok(client)
 }
 
+/// Tells whether everybody between this machine and a server could read the credentials, and the configuration does not
+/// allow it.
+fn shows_secrets(config: &Config, base: &Base) -> bool {
+    config.credentials.is_some()
+        && config.plain_http == PlainHttp::Loopback
+        && !base.is_encrypted()
+        && !base.is_loopback()
+}
+
 impl Transport {
     /// Makes the connections to one server; no other is asked.
     pub(crate) fn new(url: &str, config: Config) -> Result<Self> {
@@ -255,6 +278,13 @@ impl Transport {
     }
 
     fn start(given: Vec<Base>, owners: Option<Owners>, config: Config) -> Result<Self> {
+        if let Some(base) = given.iter().find(|base| shows_secrets(&config, base)) {
+            let rule = format!(
+                "must begin with https://, for a token or a password would travel to {} as plain text",
+                base.host()
+            );
+            return Err(Error::invalid("url", rule));
+        }
         let is_encrypted = given.iter().any(Base::is_encrypted);
         let connect_max = config.connect_max;
         let client = connections(&config, is_encrypted, connect_max)?;
@@ -341,6 +371,10 @@ impl Transport {
         let owners = self.servers.owners.as_ref()?;
         let (log, api) = owners.of(call.stream.as_ref()?, Instant::now())?;
         let base = self.servers.present().1.of_server(api.clone());
+        // The address comes from a server, which may be reached otherwise than by the address that it tells.
+        if shows_secrets(&self.config, &base) {
+            return None;
+        }
         *asked = Asked::Owner(api);
         match self.ask(&self.to_owners, &base, call, Some(log)).await {
             Ok(response) => {

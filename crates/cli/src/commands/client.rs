@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use gesta_client::{Config, Credentials, Tls};
+use gesta_client::{Config, Credentials, PlainHttp, Tls};
 
 use crate::args::Global;
 use crate::exit::{Failure, Outcome};
@@ -26,6 +26,10 @@ pub(super) fn config(global: &Global) -> Outcome<Config> {
             ..Tls::default()
         },
         credentials: credentials(global)?,
+        plain_http: match global.plain_http {
+            true => PlainHttp::Anywhere,
+            false => PlainHttp::Loopback,
+        },
         ..Config::default()
     })
 }
