@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Err(failure) => match failure.code() {
             None => ExitCode::SUCCESS,
             Some(code) => {
-                eprintln!("error: {failure}");
+                eprintln!("error: {}", gesta_core::printable(&failure.to_string()));
                 ExitCode::from(code as u8)
             }
         },

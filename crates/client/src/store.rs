@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
-    Error, EventStore, Filter, Incarnation, ListStreams, MetadataSet, ReadAll, ReadStream,
+    Error, ErrorKind, EventStore, Filter, Incarnation, ListStreams, MetadataSet, ReadAll, ReadStream,
     Resolved, Result, Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom, StreamId,
     StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom,
     SubscribeTo, Subscription, resolve_one_by_one,
@@ -162,6 +162,10 @@ impl EventStore for HttpStore {
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         request.validate()?;
+        if request.only.is_some() {
+            let why = "a server reads all logs, not one of them alone".to_owned();
+            return Err(Error::new(ErrorKind::Unsupported(why)));
+        }
         let from = match request.from {
             AllFrom::Start => "start".to_owned(),
             AllFrom::End => "end".to_owned(),

@@ -24,6 +24,7 @@ pub mod newcomers;
 mod owner;
 pub mod pace;
 pub mod peers;
+mod printable;
 pub mod registry;
 mod request;
 mod resolved;
@@ -46,6 +47,7 @@ pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
 pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
+pub use printable::printable;
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, Condition, DeleteKind, DeleteStream,
     Deleted, Direction, ExpectedRevision, ListStreams, MetadataSet, ReadAll, ReadStream,
@@ -59,6 +61,6 @@ pub use store_ext::EventStoreExt;
 pub use told::Told;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
-    CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,
+    ALL_EVENTS, CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,
     virtual_link, virtual_number, virtual_streams_of,
 };

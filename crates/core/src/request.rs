@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, reading_order};
 use crate::error::{Error, Result};
 use crate::event::{EventData, RecordedEvent};
 use crate::filter::Filter;
@@ -128,7 +128,7 @@ impl Append {
     /// Checks every limit that does not depend on the state of a store.
     ///
     /// An append to a metadata stream `$$name` must be a single `$metadata` event. Other streams whose names start with
-    /// `$` are open, except virtual streams.
+    /// `$` are open, except virtual streams and `$all`.
     ///
     /// # Errors
     /// `InvalidArgument` with the field and the rule that it breaks.
@@ -215,7 +215,7 @@ impl StreamAppend {
             }
         }
         self.check_ids_differ()?;
-        self.stream.refuse_if_virtual()?;
+        self.stream.refuse_if_reserved()?;
         if let Some(described) = self.stream.as_str().strip_prefix("$$") {
             let only = |rule: &str| {
                 Err(Error::invalid(
@@ -422,6 +422,9 @@ pub enum AllFrom {
 /// Request for one page of all events. Logs are read one after the other, each in its order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadAll {
+    /// The one log that is read; `None` reads all of them. The places of the other logs stay as they are in the
+    /// checkpoint to continue from, and the end is that of this log.
+    pub only: Option<LogId>,
     /// Where the page begins.
     pub from: AllFrom,
     /// Direction of the read.
@@ -437,6 +440,7 @@ impl ReadAll {
     #[must_use]
     pub fn forwards() -> Self {
         Self {
+            only: None,
             from: AllFrom::Start,
             direction: Direction::Forwards,
             limit: 1_000,
@@ -475,6 +479,13 @@ impl ReadAll {
         self
     }
 
+    /// Reads one log alone.
+    #[must_use]
+    pub fn only(mut self, log: LogId) -> Self {
+        self.only = Some(log);
+        self
+    }
+
     /// Checks the limit and the filter.
     ///
     /// # Errors
@@ -482,6 +493,27 @@ impl ReadAll {
     pub fn validate(&self) -> Result<()> {
         check_limit(self.limit)?;
         self.filter.validate()
+    }
+
+    /// Returns the logs that a page reads which begins at these positions, in the order in which it reads them forwards.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the one log that is to be read is none of them.
+    pub fn reading_order(
+        &self,
+        at: &[Position],
+    ) -> Result<impl DoubleEndedIterator<Item = usize> + Send + use<>> {
+        let only = self.only.map(|log| usize::from(log.0));
+        match only {
+            Some(log) if log >= at.len() => Err(Error::invalid(
+                "only",
+                format!(
+                    "must be a log of the store, which has {}, found {log}",
+                    at.len()
+                ),
+            )),
+            _ => Ok(reading_order(at).filter(move |log| only.is_none_or(|only| only == *log))),
+        }
     }
 }
 
@@ -587,6 +619,23 @@ pub struct SetStreamMetadata {
     pub expected: ExpectedRevision,
     /// The new metadata.
     pub metadata: StreamMetadata,
+}
+
+impl SetStreamMetadata {
+    /// Checks that a stream of this name can have metadata.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the stream is `$all`, a virtual stream or a metadata stream.
+    pub fn validate(&self) -> Result<()> {
+        if self.stream.as_str().starts_with("$$") {
+            let rule = format!(
+                "{:?}: a metadata stream has no metadata stream",
+                self.stream
+            );
+            return Err(Error::invalid("stream", rule));
+        }
+        self.stream.refuse_if_reserved()
+    }
 }
 
 /// The metadata of a stream.

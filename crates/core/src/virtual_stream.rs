@@ -24,6 +24,8 @@ pub const CATEGORY_PREFIX: &str = "$ce-";
 pub const TYPE_PREFIX: &str = "$et-";
 /// Name of the stream that names every stream.
 pub const STREAMS: &str = "$streams";
+/// Name that stands for all events in the protocols of clients and in the names of consumer groups. No stream has it.
+pub const ALL_EVENTS: &str = "$all";
 /// Type of the events that are links.
 pub const LINK_TYPE: &str = "$>";
 
@@ -33,6 +35,22 @@ impl StreamId {
     pub fn is_virtual(&self) -> bool {
         let name = self.as_str();
         name.starts_with(CATEGORY_PREFIX) || name.starts_with(TYPE_PREFIX) || name == STREAMS
+    }
+
+    /// Refuses an append to a stream that clients could not read back, or a change of its metadata: a virtual stream, or
+    /// `$all`, which stands for all events. A stream of this name that an earlier version has stored can be read and
+    /// deleted.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the name of the stream.
+    pub fn refuse_if_reserved(&self) -> Result<()> {
+        let described = self.described_stream();
+        if described.as_ref().unwrap_or(self).as_str() == ALL_EVENTS {
+            let rule =
+                format!("must not be {ALL_EVENTS}, which stands for all events, found {self}");
+            return Err(Error::invalid("stream", rule));
+        }
+        self.refuse_if_virtual()
     }
 
     /// Refuses a change of a virtual stream, or of the metadata of one.
@@ -233,6 +251,20 @@ mod tests {
         assert_eq!(names("cart-1", 0, "$>"), ["$ce-cart", "$streams"]);
         let long = "x".repeat(STREAM_NAME_BYTES_MAX);
         assert_eq!(names(&long, 1, "added"), ["$et-added"]);
+    }
+
+    /// A stream with this name could be written, and clients that ask for `$all` read all events instead.
+    #[test]
+    fn the_name_of_all_events_is_no_stream() {
+        for name in ["$all", "$$$all", "$ce-cart", "$streams"] {
+            let stream = StreamId::new(name).expect("valid");
+            let error = stream.refuse_if_reserved().expect_err("refused");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        for name in ["$all-1", "all", "$$all", "$alle", "$ALL"] {
+            let stream = StreamId::new(name).expect("valid");
+            assert!(stream.refuse_if_reserved().is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use gesta_core::{Error, Result, StreamId, limits};
 /// Longest name of a group, in bytes of UTF-8. The shortest is 1.
 pub const GROUP_NAME_BYTES_MAX: usize = 256;
 /// The source of a group on all events, as text.
-pub const ALL: &str = "$all";
+pub const ALL: &str = gesta_core::ALL_EVENTS;
 
 const CONFIGURATION: &str = "$persistentsubscriptionconfig-";
 const STATE: &str = "$persistentsubscription-";

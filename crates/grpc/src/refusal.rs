@@ -1,7 +1,7 @@
 //! Refusals: the status that ends a call, and the trailers of which clients make their own exceptions.
 
 use bytes::Bytes;
-use gesta_core::{Error, ErrorKind, Revision, StreamId};
+use gesta_core::{Error, ErrorKind, Revision, StreamId, printable};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
@@ -90,7 +90,7 @@ impl Refusal {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
-            message: message.into(),
+            message: printable(&message.into()).into_owned(),
             trailers: Vec::new(),
             details: Vec::new(),
             unable: Unable::NotReady,

@@ -231,7 +231,7 @@ impl State {
         request: SetStreamMetadata,
         now: Timestamp,
     ) -> Result<(LogId, Position)> {
-        refuse_kept_stream(&request.stream)?;
+        request.validate()?;
         let event = Lifecycle {
             metadata: request.metadata,
             ..Lifecycle::default()
@@ -324,7 +324,7 @@ fn wrong(
     .into()
 }
 
-/// Refuses metadata streams and virtual streams, which can neither be deleted nor have metadata.
+/// Refuses metadata streams and virtual streams, which cannot be deleted.
 fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gesta_core::limits::{PAGE_BYTES_MAX, PAGE_SCAN_MAX};
 use gesta_core::{
-    Direction, ErrorKind, Filter, ListStreams, LogId, Position, ReadStream, RecordedEvent, Result,
+    Direction, ErrorKind, ListStreams, LogId, Position, ReadAll, ReadStream, RecordedEvent, Result,
     Revision, SharedEvent, StreamFrom, StreamId, StreamInfo, StreamPage, StreamsPage, Timestamp,
-    reading_order, virtual_link, virtual_streams_of,
+    virtual_link, virtual_streams_of,
 };
 
 use crate::state::State;
@@ -109,23 +109,19 @@ impl State {
     }
 
     /// Reads forwards after the positions in `at`, and moves them on.
-    pub(crate) fn read_forwards(
-        &self,
-        at: &mut [Position],
-        limit: usize,
-        filter: &Filter,
-    ) -> Found {
+    pub(crate) fn read_forwards(&self, at: &mut [Position], request: &ReadAll) -> Result<Found> {
+        let (limit, filter) = (request.limit, &request.filter);
         let mut page = Page::new(limit);
         let mut positions = 0;
-        for number in reading_order(at) {
+        for number in request.reading_order(at)? {
             let (log, at) = (&self.logs[number], &mut at[number]);
             while let Some(event) = log.get(index(*at)) {
                 let wanted = filter.matches(event);
                 if positions == PAGE_SCAN_MAX || page.events.len() == limit {
-                    return page.unfinished();
+                    return Ok(page.unfinished());
                 }
                 if wanted && !page.takes(event) {
-                    return page.unfinished();
+                    return Ok(page.unfinished());
                 }
                 if wanted {
                     page.push(event);
@@ -134,19 +130,15 @@ impl State {
                 positions += 1;
             }
         }
-        page.finished()
+        Ok(page.finished())
     }
 
     /// Reads backwards from the positions in `at`, which are included, and moves them back.
-    pub(crate) fn read_backwards(
-        &self,
-        at: &mut [Position],
-        limit: usize,
-        filter: &Filter,
-    ) -> Found {
+    pub(crate) fn read_backwards(&self, at: &mut [Position], request: &ReadAll) -> Result<Found> {
+        let (limit, filter) = (request.limit, &request.filter);
         let mut page = Page::new(limit);
         let mut positions = 0;
-        for number in reading_order(at).rev() {
+        for number in request.reading_order(at)?.rev() {
             let (log, at) = (&self.logs[number], &mut at[number]);
             while let Some(event) =
                 at.0.checked_sub(1)
@@ -154,10 +146,10 @@ impl State {
             {
                 let wanted = filter.matches(event);
                 if positions == PAGE_SCAN_MAX || page.events.len() == limit {
-                    return page.unfinished();
+                    return Ok(page.unfinished());
                 }
                 if wanted && !page.takes(event) {
-                    return page.unfinished();
+                    return Ok(page.unfinished());
                 }
                 if wanted {
                     page.push(event);
@@ -166,7 +158,7 @@ impl State {
                 positions += 1;
             }
         }
-        page.finished()
+        Ok(page.finished())
     }
 
     pub(crate) fn list(&self, request: &ListStreams) -> Result<StreamsPage> {

@@ -107,8 +107,8 @@ impl Inner {
             AllFrom::End => state.heads(),
         };
         let found = match request.direction {
-            Direction::Forwards => state.read_forwards(&mut at, request.limit, &request.filter),
-            Direction::Backwards => state.read_backwards(&mut at, request.limit, &request.filter),
+            Direction::Forwards => state.read_forwards(&mut at, request)?,
+            Direction::Backwards => state.read_backwards(&mut at, request)?,
         };
         Ok(AllPage {
             events: found.events,

@@ -82,6 +82,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     };
     let limit = limit(&parameters)?;
     let request = ReadAll {
+        only: None,
         from,
         direction,
         limit: limit.unwrap_or(PAGE_EVENTS),

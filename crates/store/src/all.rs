@@ -1,15 +1,15 @@
 //! One page of all events is read here.
 //!
 //! A page reads one log after the other until it is full; with which it begins depends on its checkpoint
-//! ([`reading_order`]), so that no log starves because of a busy one. An unfiltered page of a single log costs one
-//! round trip. The end of a log is read where the answer depends on it: for a filter, whose windows must end somewhere,
-//! and to tell a checkpoint at the end from one after the end.
+//! ([`ReadAll::reading_order`]), so that no log starves because of a busy one. An unfiltered page of a single log costs
+//! one round trip. The end of a log is read where the answer depends on it: for a filter, whose windows must end
+//! somewhere, and to tell a checkpoint at the end from one after the end.
 
 use gesta_core::backend::{History, LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, AllPage, Checkpoint, Direction, ErrorKind, LogId, Position, ReadAll, RecordedEvent,
-    Result, reading_order,
+    Result,
 };
 
 use crate::Store;
@@ -95,7 +95,7 @@ impl Page<'_> {
     }
 
     async fn forwards(mut self) -> Result<AllPage> {
-        let mut order = reading_order(&self.at);
+        let mut order = self.request.reading_order(&self.at)?;
         while let Some(log) = order.next() {
             if self.is_full() {
                 let end = self.are_all_read(std::iter::once(log).chain(order)).await?;
@@ -150,7 +150,7 @@ impl Page<'_> {
     }
 
     async fn backwards(mut self) -> Result<AllPage> {
-        let mut order = reading_order(&self.at).rev();
+        let mut order = self.request.reading_order(&self.at)?.rev();
         while let Some(log) = order.next() {
             if self.is_full() {
                 let mut left = std::iter::once(log).chain(order);

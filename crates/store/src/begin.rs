@@ -69,7 +69,8 @@ impl Store {
         request: SetStreamMetadata,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
-        let pipeline = refuse_kept_stream(&request.stream)
+        let pipeline = request
+            .validate()
             .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
         or_refused(pipeline.map(|pipeline| pipeline.set_metadata(request, id)))
             .map_err(|error| error.during("set metadata"))
@@ -102,7 +103,7 @@ fn or_refused<T: Send, F: Future<Output = Result<T>> + Send>(
     }
 }
 
-/// Refuses metadata streams and virtual streams, which can neither be deleted nor have metadata.
+/// Refuses metadata streams and virtual streams, which cannot be deleted.
 fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(

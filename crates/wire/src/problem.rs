@@ -5,7 +5,7 @@
 //! members, without loss.
 //! Invariants: a document never carries the cause of an error; causes go to the log.
 
-use gesta_core::{ErrorKind, Position, Revision, StreamId};
+use gesta_core::{ErrorKind, Position, Revision, StreamId, printable};
 use serde::{Deserialize, Serialize};
 
 use crate::Expected;
@@ -267,7 +267,7 @@ impl Document {
             kind: format!("{TYPE_PREFIX}{}", self.kind.name),
             title: self.kind.title.to_owned(),
             status: self.kind.status,
-            detail: self.detail.clone(),
+            detail: printable(&self.detail).into_owned(),
             members: &*self.members,
         };
         json::value(&mut out, &text);

@@ -88,6 +88,7 @@ async fn read(
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
         let page = store
             .read_all(ReadAll {
+                only: None,
                 from,
                 direction,
                 limit,

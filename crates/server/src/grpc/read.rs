@@ -180,6 +180,7 @@ async fn of_all(
         begin(&Order::of(call).await?, option)?
     };
     let reader = PageReader::All(ReadAll {
+        only: None,
         from,
         direction,
         limit: PAGE_EVENTS,

@@ -334,6 +334,7 @@ impl World {
             }
         };
         let request = |incarnation| ReadAll {
+            only: None,
             from: place(incarnation),
             direction,
             limit,
