@@ -4,17 +4,20 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use gesta_core::{Error, ErrorKind, EventStore, Result};
+use gesta_core::{Error, ErrorKind, EventStore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::accounts::Accounts;
+use crate::audit::{By, DONE, Deed};
 use crate::config::Config;
 use crate::credentials::{self, Shown};
 use crate::follow;
 use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::rights::Operation;
-use crate::shared::{Caller, Shared, State, Who, unauthenticated};
+use crate::shared::{Caller, Shared, State, Who, next_request, unauthenticated};
+
+type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The accounts and rights of a store. A clone is another handle of the same accounts. When the last handle is dropped,
 /// the accounts are no longer followed.
@@ -119,9 +122,11 @@ impl Access {
         authorization: impl IntoIterator<Item = &'a [u8]>,
         from: IpAddr,
     ) -> Result<Caller> {
+        let request = next_request();
         let caller = |who| Caller {
             who,
             from: Some(from),
+            request,
         };
         if let State::Open = self.shared.state()? {
             return Ok(caller(Who::Anonymous));
@@ -137,10 +142,23 @@ impl Access {
             }
             Err(why) => Err(unauthenticated(why)),
         };
-        who.map(caller).inspect_err(|error| {
-            let (audit, why) = (&self.shared.audit, error.to_string());
-            audit.refused(&claimed, Some(from), "prove who they are", "", &why);
-        })
+        let caller = who.map(caller);
+        match &caller {
+            Ok(caller) => self.shared.log_login(caller, from),
+            Err(error) => self.log_unproved(&claimed, from, request, "prove who they are", error),
+        }
+        caller
+    }
+
+    /// Writes to the audit log that somebody has not proved to be the user that they claim to be.
+    fn log_unproved(&self, claimed: &str, from: IpAddr, request: u64, verb: &str, error: &Error) {
+        let by = By {
+            who: claimed,
+            user: None,
+            from: Some(from),
+            request,
+        };
+        self.shared.audit.refused(by, verb, "", &error.to_string());
     }
 
     /// Changes the password of a user, if the caller shows the present password.
@@ -159,14 +177,15 @@ impl Access {
         new: String,
         from: IpAddr,
     ) -> Result<()> {
+        const VERB: &str = "change the password";
+        let request = next_request();
         if present.len() > PASSWORD_BYTES_MAX {
             return Err(unauthenticated("user or password are wrong"));
         }
         let login = self.shared.login(user.to_owned(), Password(present), from);
-        let who = login.await.inspect_err(|error| {
-            let (audit, why) = (&self.shared.audit, error.to_string());
-            audit.refused(user, Some(from), "change the password", "", &why);
-        })?;
+        let who = login
+            .await
+            .inspect_err(|error| self.log_unproved(user, from, request, VERB, error))?;
         let Who::User { .. } = who else {
             return Err(Error::new(ErrorKind::Forbidden(
                 "there are no users: only `gesta user` on the store itself makes the first".into(),
@@ -176,10 +195,22 @@ impl Access {
             Arc::clone(&self.shared.store),
             Arc::clone(&self.shared.config.clock),
         );
-        accounts.set_password(user, new).await?;
-        let audit = &self.shared.audit;
-        audit.done(user, Some(from), "change the password", "");
-        Ok(())
+        let outcome = accounts.set_password(user, new).await;
+        let told = outcome.as_ref().err().map(ToString::to_string);
+        let deed = Deed {
+            verb: VERB,
+            what: "",
+            detail: "",
+            outcome: told.as_deref().unwrap_or(DONE),
+        };
+        let by = By {
+            who: user,
+            user: Some(user),
+            from: Some(from),
+            request,
+        };
+        self.shared.audit.administrative(by, deed);
+        outcome
     }
 
     /// Checks that this caller may do this now.
@@ -202,10 +233,34 @@ impl Access {
         user.map_or_else(String::new, |user| user.to_string())
     }
 
-    /// Writes an administrative operation of this caller to the log. Other operations are left out, and while access is
-    /// off all are. The line names the stream of the operation; if it has none, it names `subject`: the group, or what
-    /// was asked for.
-    pub fn done(&self, caller: &Caller, operation: Operation<'_>, subject: &str) {
-        self.shared.log_done(caller, operation, subject);
+    /// Writes to the audit log what this caller has done, or was to do, with its outcome: administrative operations and
+    /// changes always, others if the log takes them. While access is off nothing is written. The line names the stream
+    /// of the operation and `subject`, if that is not empty: the group, or what was asked for.
+    pub fn done<T, E: fmt::Display>(
+        &self,
+        caller: &Caller,
+        operation: Operation<'_>,
+        subject: &str,
+        outcome: &Result<T, E>,
+    ) {
+        let detail = operation.stream().map_or("", |_| subject);
+        self.done_in_detail(caller, operation, subject, detail, outcome);
+    }
+
+    /// As [`Access::done`], with what the names alone do not tell.
+    pub(crate) fn done_in_detail<T, E: fmt::Display>(
+        &self,
+        caller: &Caller,
+        operation: Operation<'_>,
+        subject: &str,
+        detail: &str,
+        outcome: &Result<T, E>,
+    ) {
+        let failed = outcome
+            .as_ref()
+            .err()
+            .map(|error| error as &dyn fmt::Display);
+        let shared = &self.shared;
+        shared.log_done(caller, operation, subject, detail, failed);
     }
 }

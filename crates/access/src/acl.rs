@@ -1,8 +1,8 @@
 //! The rights of one stream, as `$acl` in its metadata gives them, and the default rights of streams without any.
 //!
 //! The form is that of EventStoreDB and its clients: `{"$r": …, "$w": …, "$d": …, "$mr": …, "$mw": …}`, each a role or
-//! a list of roles. A role is a user, a group, or `$all`. What is not said is as the defaults say it; an empty list
-//! leaves the stream to the administrators.
+//! a list of roles. A role is a user, a group, or `$all`. What is not said is as the defaults say it (`rights` says for
+//! whom); an empty list leaves the stream to the administrators.
 //! Invariant: a form that cannot be read is never taken for *nothing said*.
 
 use std::fmt;
@@ -249,16 +249,34 @@ fn cut(text: &str) -> String {
 /// The rights of streams that have no rights of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defaults {
-    pub(crate) user: Acl,
-    pub(crate) system: Acl,
+    pub(crate) user: OfKind,
+    pub(crate) system: OfKind,
+}
+
+/// The rights of streams of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OfKind {
+    /// What `$settings` says.
+    pub(crate) said: Acl,
+    /// What holds where neither a stream nor `$settings` says anything.
+    pub(crate) built_in: Acl,
+}
+
+impl OfKind {
+    fn unsaid(built_in: Acl) -> Self {
+        Self {
+            said: Acl::default(),
+            built_in,
+        }
+    }
 }
 
 impl Default for Defaults {
     /// Streams of users are open to everybody, streams of the system to administrators only.
     fn default() -> Self {
         Self {
-            user: Acl::everybody(),
-            system: Acl::nobody(),
+            user: OfKind::unsaid(Acl::everybody()),
+            system: OfKind::unsaid(Acl::nobody()),
         }
     }
 }
@@ -267,8 +285,8 @@ impl Defaults {
     /// Gives no right to anybody; only administrators have access.
     pub(crate) fn closed() -> Self {
         Self {
-            user: Acl::nobody(),
-            system: Acl::nobody(),
+            user: OfKind::unsaid(Acl::nobody()),
+            system: OfKind::unsaid(Acl::nobody()),
         }
     }
 
@@ -281,9 +299,9 @@ impl Defaults {
         })?;
         let mut defaults = Self::default();
         for (key, value) in &document {
-            let (acl, fallback) = match key.as_str() {
-                "$userStreamAcl" => (&mut defaults.user, Acl::everybody()),
-                "$systemStreamAcl" => (&mut defaults.system, Acl::nobody()),
+            let of_kind = match key.as_str() {
+                "$userStreamAcl" => &mut defaults.user,
+                "$systemStreamAcl" => &mut defaults.system,
                 _ => {
                     let rule = format!(
                         "must have no members but $userStreamAcl and $systemStreamAcl, found {:?}",
@@ -292,11 +310,7 @@ impl Defaults {
                     return Err(Odd::new("settings", rule));
                 }
             };
-            let said = Acl::read(&format!("settings.{key}"), value)?;
-            let roles = said.roles.into_iter().zip(fallback.roles);
-            for (place, (said, fallback)) in acl.roles.iter_mut().zip(roles) {
-                *place = said.or(fallback);
-            }
+            of_kind.said = Acl::read(&format!("settings.{key}"), value)?;
         }
         Ok(defaults)
     }
@@ -373,10 +387,12 @@ mod tests {
     fn settings_say_what_streams_without_rights_have() {
         let text = br#"{"$userStreamAcl":{"$r":"readers"},"$systemStreamAcl":{"$r":["$ops"]}}"#;
         let found = Defaults::read(text).expect("readable");
-        assert_eq!(found.user.roles(Right::Read), Some(&["readers".into()][..]));
-        assert_eq!(found.user.roles(Right::Append), Some(&["$all".into()][..]));
-        assert_eq!(found.system.roles(Right::Read), Some(&["$ops".into()][..]));
-        assert_eq!(found.system.roles(Right::Append), Some(&[][..]));
+        let said = |of: &OfKind, right| of.said.roles(right).map(|roles| roles[0].to_string());
+        assert_eq!(said(&found.user, Right::Read).as_deref(), Some("readers"));
+        assert_eq!(said(&found.user, Right::Append), None);
+        assert_eq!(said(&found.system, Right::Read).as_deref(), Some("$ops"));
+        assert_eq!(found.user.built_in, Acl::everybody());
+        assert_eq!(found.system.built_in, Acl::nobody());
         assert_eq!(Defaults::read(b"{}"), Ok(Defaults::default()));
         for odd in [r#"{"$userStreamAcl":1}"#, r#"{"$userstreamacl":{}}"#, "[]"] {
             assert!(Defaults::read(odd.as_bytes()).is_err(), "{odd}");

@@ -1,35 +1,81 @@
-//! The log of refused calls and of calls by administrators: target `gesta::audit`.
+//! The log of who did what, for administrators: target `gesta::audit`.
 //!
-//! Invariants: at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and lines that are
-//! left out are counted in the next line, so that nobody fills a disk by being refused; names are escaped, so that no
-//! name makes a line of its own; no secret comes here.
+//! Four kinds of lines. *Administrative* ones tell of changes of accounts, groups and the server, and of what
+//! administrators do; they are few, and none is left out. *Changes* are deletes and changes of metadata by others,
+//! *refusals* are calls that were refused, and *logins* tell once an hour that a user or a token came from an address.
+//! *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`, and then none is left out.
+//! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and of
+//! all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out are
+//! counted in the next line of the same caller. So nobody fills a disk, and nobody keeps the lines of another out; names
+//! are escaped, so that no name makes a line of its own; no secret comes here.
 
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use gesta_core::newcomers::whom;
 use gesta_core::uptime;
+use quick_cache::sync::Cache;
+use tracing::field::display;
 
+/// The lines of one caller.
 const LINES_MAX: u32 = 200;
 const LINES_PER_SECOND: u32 = 20;
+/// The lines of one address of callers who proved nothing.
+const ADDRESS_LINES_MAX: u32 = 100;
+const ADDRESS_LINES_PER_SECOND: u32 = 5;
+/// The lines of all callers together who proved nothing.
+const UNKNOWN_LINES_MAX: u32 = 1_000;
+const UNKNOWN_LINES_PER_SECOND: u32 = 50;
+/// The most callers whose lines are counted apart. The others share one count.
+const CALLERS_MAX: usize = 4_096;
 /// The longest name in a line, in characters.
 const SHOWN_MAX: usize = 200;
+/// How long nothing is told of a user or a token that comes again from the same address.
+const LOGIN_EVERY: Duration = Duration::from_secs(3_600);
+/// The most pairs of a user or a token and an address that are remembered.
+const LOGINS_MAX: usize = 10_000;
 
 /// Counts how many lines may be written now.
 #[derive(Debug)]
 struct Bucket {
     lines: f64,
+    max: u32,
+    per_second: u32,
     at: Duration,
     unwritten: u64,
 }
 
 impl Bucket {
+    fn new(max: u32, per_second: u32, now: Duration) -> Self {
+        Self {
+            lines: f64::from(max),
+            max,
+            per_second,
+            at: now,
+            unwritten: 0,
+        }
+    }
+
+    fn fill(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        self.at = now;
+        self.lines = (self.lines + passed * f64::from(self.per_second)).min(f64::from(self.max));
+    }
+
+    /// Tells whether nothing would be forgotten if the bucket was made anew.
+    fn is_idle(&mut self, now: Duration) -> bool {
+        self.fill(now);
+        self.lines >= f64::from(self.max) && self.unwritten == 0
+    }
+
     /// Takes a line from the bucket. Returns how many lines were left out since the last written one; `None` if this
     /// one must be left out too.
     fn take(&mut self, now: Duration) -> Option<u64> {
-        let passed = now.saturating_sub(self.at).as_secs_f64();
-        self.at = now;
-        self.lines = (self.lines + passed * f64::from(LINES_PER_SECOND)).min(f64::from(LINES_MAX));
+        self.fill(now);
         if self.lines < 1.0 {
             self.unwritten += 1;
             return None;
@@ -39,34 +85,108 @@ impl Bucket {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Audit {
-    refused: Mutex<Bucket>,
-    /// A bucket of its own, so that refusals do not hide what administrators do.
-    done: Mutex<Bucket>,
+/// The outcome of what was done.
+pub(crate) const DONE: &str = "done";
+
+/// Whose lines are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Counted {
+    /// The user, who has proved who they are.
+    User(String),
+    /// An address of callers who proved nothing.
+    Address(Option<IpAddr>),
 }
 
-impl Default for Audit {
-    fn default() -> Self {
-        let bucket = || {
-            Mutex::new(Bucket {
-                lines: f64::from(LINES_MAX),
-                at: uptime(),
-                unwritten: 0,
-            })
-        };
+/// The lines of each caller.
+#[derive(Debug)]
+struct Buckets {
+    of: HashMap<Counted, Bucket>,
+    /// The lines of callers beyond [`CALLERS_MAX`].
+    others: Bucket,
+    /// The lines of all callers who proved nothing.
+    unknown: Bucket,
+}
+
+impl Buckets {
+    fn new(now: Duration) -> Self {
         Self {
-            refused: bucket(),
-            done: bucket(),
+            of: HashMap::new(),
+            others: Bucket::new(LINES_MAX, LINES_PER_SECOND, now),
+            unknown: Bucket::new(UNKNOWN_LINES_MAX, UNKNOWN_LINES_PER_SECOND, now),
+        }
+    }
+
+    fn take(&mut self, counted: Counted, now: Duration) -> Option<u64> {
+        let is_unknown = matches!(counted, Counted::Address(_));
+        if self.of.len() >= CALLERS_MAX && !self.of.contains_key(&counted) {
+            self.of.retain(|_, bucket| !bucket.is_idle(now));
+        }
+        let bucket = if self.of.len() < CALLERS_MAX || self.of.contains_key(&counted) {
+            self.of.entry(counted).or_insert_with(|| match is_unknown {
+                true => Bucket::new(ADDRESS_LINES_MAX, ADDRESS_LINES_PER_SECOND, now),
+                false => Bucket::new(LINES_MAX, LINES_PER_SECOND, now),
+            })
+        } else {
+            &mut self.others
+        };
+        let unwritten = bucket.take(now)?;
+        if is_unknown && self.unknown.take(now).is_none() {
+            bucket.unwritten += unwritten + 1;
+            return None;
+        }
+        Some(unwritten)
+    }
+}
+
+/// What a line tells of the caller.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct By<'a> {
+    /// The user, as far as they have proved who they are; else what they claim to be.
+    pub(crate) who: &'a str,
+    /// The user whose lines are counted; `None` if the caller has proved nothing.
+    pub(crate) user: Option<&'a str>,
+    pub(crate) from: Option<IpAddr>,
+    /// Number of the call, the same in all its lines.
+    pub(crate) request: u64,
+}
+
+impl By<'_> {
+    fn counted(&self) -> Counted {
+        match self.user {
+            Some(user) => Counted::User(user.to_owned()),
+            None => Counted::Address(self.from.map(whom)),
         }
     }
 }
 
-fn take(bucket: &Mutex<Bucket>) -> Option<u64> {
-    bucket
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take(uptime())
+/// What was done, or was to be done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deed<'a> {
+    pub(crate) verb: &'a str,
+    /// The stream, the group, or what was asked for.
+    pub(crate) what: &'a str,
+    /// What the names alone do not tell, such as the label of a token.
+    pub(crate) detail: &'a str,
+    /// `done`, or why it failed.
+    pub(crate) outcome: &'a str,
+}
+
+#[derive(Debug)]
+pub(crate) struct Audit {
+    buckets: Mutex<Buckets>,
+    /// The moments of the last lines about logins, by a hash of who came from where.
+    logins: Cache<u64, Duration>,
+    hasher: RandomState,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            buckets: Mutex::new(Buckets::new(uptime())),
+            logins: Cache::new(LOGINS_MAX),
+            hasher: RandomState::new(),
+        }
+    }
 }
 
 /// Shows a name as it stands in a line: shortened and escaped.
@@ -75,28 +195,69 @@ fn shown(name: &str) -> String {
     cut.escape_debug().to_string()
 }
 
+/// Shows a name if there is any.
+fn some(name: &str) -> Option<String> {
+    (!name.is_empty()).then(|| shown(name))
+}
+
 impl Audit {
-    pub(crate) fn refused(
-        &self,
-        who: &str,
-        from: Option<IpAddr>,
-        verb: &str,
-        what: &str,
-        why: &str,
-    ) {
-        let Some(unwritten) = take(&self.refused) else {
-            return;
-        };
-        let from = from.map(tracing::field::display);
-        tracing::warn!(target: "gesta::audit", who = shown(who), from, call = verb, what = shown(what), why = shown(why), unwritten, "refused");
+    fn take(&self, by: By<'_>) -> Option<u64> {
+        self.buckets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(by.counted(), uptime())
     }
 
-    pub(crate) fn done(&self, who: &str, from: Option<IpAddr>, verb: &str, what: &str) {
-        let Some(unwritten) = take(&self.done) else {
+    pub(crate) fn refused(&self, by: By<'_>, verb: &str, what: &str, why: &str) {
+        let Some(unwritten) = self.take(by) else {
             return;
         };
-        let from = from.map(tracing::field::display);
-        tracing::info!(target: "gesta::audit", who = shown(who), from, call = verb, what = shown(what), unwritten, "administrative");
+        let (from, request) = (by.from.map(display), by.request);
+        tracing::warn!(target: "gesta::audit", request, who = shown(by.who), from, call = verb, what = shown(what), why = shown(why), unwritten, "refused");
+    }
+
+    pub(crate) fn administrative(&self, by: By<'_>, deed: Deed<'_>) {
+        let (from, request) = (by.from.map(display), by.request);
+        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), detail = some(deed.detail), outcome = shown(deed.outcome), "administrative");
+    }
+
+    pub(crate) fn changed(&self, by: By<'_>, deed: Deed<'_>) {
+        let Some(unwritten) = self.take(by) else {
+            return;
+        };
+        let (from, request) = (by.from.map(display), by.request);
+        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), outcome = shown(deed.outcome), unwritten, "change");
+    }
+
+    /// Tells whether lines about uses are written.
+    pub(crate) fn tells_uses() -> bool {
+        tracing::enabled!(target: "gesta::audit", tracing::Level::DEBUG)
+    }
+
+    pub(crate) fn used(by: By<'_>, deed: Deed<'_>) {
+        let (from, request) = (by.from.map(display), by.request);
+        tracing::debug!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), detail = some(deed.detail), outcome = shown(deed.outcome), "use");
+    }
+
+    /// Tells whether a login of this user or token (`whose`) from this address is to be told now.
+    pub(crate) fn is_new_login(&self, whose: impl std::hash::Hash, from: IpAddr) -> bool {
+        let now = uptime();
+        let key = self.hasher.hash_one((whose, from));
+        let told = self.logins.get(&key);
+        if told.is_some_and(|told| now.saturating_sub(told) < LOGIN_EVERY) {
+            return false;
+        }
+        self.logins.insert(key, now);
+        true
+    }
+
+    /// Tells that a user or a token came, with what they proved who they are.
+    pub(crate) fn login(&self, by: By<'_>, with: &str) {
+        let Some(unwritten) = self.take(by) else {
+            return;
+        };
+        let (from, request) = (by.from.map(display), by.request);
+        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, with, unwritten, "login");
     }
 }
 
@@ -104,21 +265,59 @@ impl Audit {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn lines_are_bounded_and_the_others_counted() {
-        let second = Duration::from_secs(1);
-        let mut bucket = Bucket {
-            lines: 2.0,
-            at: second,
-            unwritten: 0,
-        };
-        let takes: Vec<_> = (0..4).map(|_| bucket.take(second)).collect();
+        let mut bucket = Bucket::new(2, 20, SECOND);
+        let takes: Vec<_> = (0..4).map(|_| bucket.take(SECOND)).collect();
         assert_eq!(takes, [Some(0), Some(0), None, None]);
-        assert_eq!(bucket.take(second * 2), Some(2));
+        assert_eq!(bucket.take(SECOND * 2), Some(2));
+        let mut bucket = Bucket::new(LINES_MAX, LINES_PER_SECOND, SECOND);
         let after_long = (0..1_000)
-            .filter(|_| bucket.take(second * 1_000).is_some())
+            .filter(|_| bucket.take(SECOND * 1_000).is_some())
             .count();
         assert_eq!(after_long, 200);
+    }
+
+    fn address(n: u32) -> Counted {
+        Counted::Address(Some(IpAddr::V4(n.into())))
+    }
+
+    /// A user who was refused often, or deleted much, took all lines of the others.
+    #[test]
+    fn nobody_takes_the_lines_of_others() {
+        let mut buckets = Buckets::new(SECOND);
+        let user = |name: &str| Counted::User(name.to_owned());
+        for _ in 0..10_000 {
+            buckets.take(user("alice"), SECOND);
+            buckets.take(address(1), SECOND);
+        }
+        assert_eq!(buckets.take(user("alice"), SECOND), None);
+        assert_eq!(buckets.take(address(1), SECOND), None);
+        assert_eq!(buckets.take(user("bob"), SECOND), Some(0));
+        assert_eq!(buckets.take(address(2), SECOND), Some(0));
+        assert_eq!(buckets.take(user("alice"), SECOND * 2), Some(9_801));
+    }
+
+    #[test]
+    fn many_callers_fill_neither_the_memory_nor_the_log() {
+        let mut buckets = Buckets::new(SECOND);
+        let written = (0..100_000).filter(|n| buckets.take(address(*n), SECOND).is_some());
+        assert_eq!(written.count(), 1_000);
+        assert!(buckets.of.len() <= CALLERS_MAX);
+        // A user among them still has lines, if only those that the callers beyond the maximum share.
+        let user = Counted::User("bob".to_owned());
+        assert_eq!(buckets.take(user, SECOND * 3_600), Some(0));
+    }
+
+    #[test]
+    fn a_login_is_told_once_for_each_address() {
+        let audit = Audit::default();
+        let [here, there] = [1, 2].map(|n| IpAddr::V4(n.into()));
+        assert!(audit.is_new_login("alice", here) && audit.is_new_login("alice", there));
+        assert!(audit.is_new_login("bob", here));
+        assert!(!audit.is_new_login("alice", here) && !audit.is_new_login("bob", here));
     }
 
     #[test]

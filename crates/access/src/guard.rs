@@ -1,10 +1,12 @@
 //! The store as one caller may use it.
 //!
 //! Why a store again: a protocol that calls this one cannot forget to ask. Invariants: every call is checked before
-//! anything is done, an append to several streams for each of them; what is left out of pages and subscriptions leaves
-//! their checkpoints whole, so that a reader gets on; a running subscription ends when its rights do.
-//! Not here: which rights there are (`rights`).
+//! anything is done, an append to several streams for each of them; what is left out of pages, lists and subscriptions
+//! shows in nothing but positions, and a reader gets on nevertheless; a running subscription ends when its rights do.
+//! Not here: which rights there are (`rights`), reads for a caller who may not see all (`limited`).
 
+mod deeds;
+mod limited;
 mod subscription;
 
 use std::sync::Arc;
@@ -17,9 +19,10 @@ use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, Incarnation,
     LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
     SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord,
-    StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription, limits,
+    StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
 };
 
+use self::deeds::Deeds;
 use crate::access::Access;
 use crate::acl::Acl;
 use crate::directory::check_event;
@@ -30,8 +33,6 @@ use crate::usage::Usage;
 
 /// The most streams whose rights are read at once for a page.
 const READS_MAX: usize = 8;
-/// The most pages of names that are read for one page of names that the caller may see.
-const NAME_PAGES_MAX: usize = 200;
 
 /// A store as one caller may use it. Clones are cheap.
 #[derive(Clone)]
@@ -99,11 +100,9 @@ impl Guarded {
         self.access.check(&self.caller, operation).await
     }
 
-    /// Checks that the caller may do this now, and writes an administrative operation to the log.
-    async fn check_change(&self, operation: Operation<'_>) -> Result<()> {
-        self.check(operation).await?;
-        self.access.done(&self.caller, operation, "");
-        Ok(())
+    /// Writes to the audit log how a call ended that changes nothing, if the log takes such lines.
+    fn used<T>(&self, operation: Operation<'_>, subject: &str, outcome: &Result<T>) {
+        self.access.done(&self.caller, operation, subject, outcome);
     }
 
     /// Checks that rights in the metadata can be read. Rights in another form would be taken for *administrators only*;
@@ -140,6 +139,27 @@ impl Guarded {
             }
         }
         Ok(())
+    }
+
+    async fn stream_page(&self, request: ReadStream) -> Result<StreamPage> {
+        if request.stream.is_virtual() && !self.access.shared.sees_all(&self.caller)? {
+            return self.read_virtual(request).await;
+        }
+        let page = self.store.read_stream(request).await?;
+        self.had(payload_bytes(&page.events));
+        Ok(page)
+    }
+
+    async fn all_page(&self, request: ReadAll) -> Result<AllPage> {
+        if !self.access.shared.sees_all(&self.caller)? {
+            return self.read_some(request).await;
+        }
+        let mut page = self.store.read_all(request).await?;
+        self.had(payload_bytes(&page.events));
+        // The rights may have changed meanwhile, and of a store without users account streams are left out.
+        let mut shown = self.shown(&page.events).await?.into_iter();
+        page.events.retain(|_| shown.next().unwrap_or(false));
+        Ok(page)
     }
 
     /// Forgets the rights of a stream that a call of this process may have changed, without waiting for the news of it.
@@ -207,12 +227,6 @@ impl Guarded {
     }
 }
 
-/// Tells whether the names that begin with `only` are some of those that begin with `asked`, and of the same kind:
-/// names that begin with `$` are listed only when they are asked for.
-fn narrows(asked: &str, only: &str) -> bool {
-    only.starts_with(asked) && only.starts_with('$') == asked.starts_with('$')
-}
-
 fn payload_bytes(events: &[RecordedEvent]) -> usize {
     events.iter().map(RecordedEvent::payload_bytes).sum()
 }
@@ -235,7 +249,7 @@ impl EventStore for Guarded {
 
     async fn append(&self, request: Append) -> Result<Appended> {
         for append in &request.streams {
-            self.check_change(Operation::Append(&append.stream)).await?;
+            self.check(Operation::Append(&append.stream)).await?;
         }
         // Whether a condition holds tells something of its stream.
         for condition in &request.conditions {
@@ -243,13 +257,16 @@ impl EventStore for Guarded {
         }
         self.check_events(&request)?;
         let _call = self.enter()?;
+        let deeds = Deeds::of_append(self, &request);
         self.had(request.payload_bytes());
         let mut metadata = request
             .streams
             .iter()
             .filter(|append| names::described(append.stream.as_str()).is_some());
         let Some(first) = metadata.next() else {
-            return self.store.append(request).await;
+            let outcome = self.store.append(request).await;
+            deeds.ended(&outcome);
+            return outcome;
         };
         let streams: Vec<_> = std::iter::once(first)
             .chain(metadata)
@@ -257,176 +274,112 @@ impl EventStore for Guarded {
             .collect();
         let outcome = self.store.append(request).await;
         streams.iter().for_each(|stream| self.changed(stream));
+        deeds.ended(&outcome);
         outcome
     }
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
         self.check(Operation::Read(&request.stream)).await?;
         let _call = self.enter()?;
-        let is_virtual = request.stream.is_virtual();
-        let mut page = self.store.read_stream(request).await?;
-        self.had(payload_bytes(&page.events));
-        if is_virtual {
-            page.events = self.leave_out_hidden(page.events).await?;
-        }
-        Ok(page)
+        let stream = request.stream.clone();
+        let outcome = self.stream_page(request).await;
+        self.used(Operation::Read(&stream), "", &outcome);
+        outcome
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         self.check(Operation::ReadMany).await?;
         let _call = self.enter()?;
-        let mut page = self.store.read_all(request).await?;
-        // Events that are left out count too, since they were read.
-        self.had(payload_bytes(&page.events));
-        let shared = &self.access.shared;
-        let known = page
-            .events
-            .iter()
-            .map(|event| shared.shows_now(&self.caller, event, None));
-        let known: Vec<Option<bool>> = known.collect::<Result<_>>()?;
-        let shown: Vec<bool> = if known.iter().all(Option::is_some) {
-            known.into_iter().flatten().collect()
-        } else {
-            let asked = page
-                .events
-                .iter()
-                .map(|event| shared.shows(&self.caller, event));
-            let asked: Vec<_> = asked.collect();
-            stream::iter(asked)
-                .buffered(READS_MAX)
-                .try_collect()
-                .await?
-        };
-        let mut shown = shown.into_iter();
-        page.events.retain(|_| shown.next().unwrap_or(false));
-        Ok(page)
+        let outcome = self.all_page(request).await;
+        self.used(Operation::ReadMany, "all events", &outcome);
+        outcome
     }
 
-    /// Lists the names that the caller may see. The next page continues after the last name that is shown, since it
-    /// must not name a stream that the caller may not see.
-    async fn list_streams(&self, mut request: ListStreams) -> Result<StreamsPage> {
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
         self.check(Operation::ReadMany).await?;
-        request.validate()?;
         let _call = self.enter()?;
-        let limit = request.limit;
-        let only = self.access.shared.only_prefix(&self.caller);
-        if let Some(only) = only.filter(|only| narrows(&request.prefix, only)) {
-            request.prefix = only;
-        }
-        let mut found = Vec::new();
-        for _ in 0..NAME_PAGES_MAX {
-            let page = self.store.list_streams(request.clone()).await?;
-            for info in page.streams {
-                if found.len() < limit {
-                    if self.lists(&info.stream).await? {
-                        found.push(info);
-                    }
-                    continue;
-                }
-                // This name does not fit the page any more, so there may be more.
-                let next = found
-                    .last()
-                    .map(|info: &gesta_core::StreamInfo| info.stream.clone());
-                return Ok(StreamsPage {
-                    streams: found,
-                    next,
-                });
-            }
-            match page.next {
-                None => {
-                    return Ok(StreamsPage {
-                        streams: found,
-                        next: None,
-                    });
-                }
-                Some(_) if found.len() >= limit => {
-                    let next = found.last().map(|info| info.stream.clone());
-                    return Ok(StreamsPage {
-                        streams: found,
-                        next,
-                    });
-                }
-                Some(next) => request.after = Some(next),
-            }
-            request.limit = limits::PAGE_EVENTS_MAX;
-        }
-        if found.is_empty() {
-            let why = format!(
-                "more than {NAME_PAGES_MAX} pages of names that the caller may not see follow one another: name a longer prefix"
-            );
-            return Err(Error::new(ErrorKind::Unsupported(why)));
-        }
-        let next = found.last().map(|info| info.stream.clone());
-        Ok(StreamsPage {
-            streams: found,
-            next,
-        })
+        let outcome = self.list_some(request).await;
+        self.used(Operation::ReadMany, "names of streams", &outcome);
+        outcome
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        self.check_change(Operation::Delete(&request.stream))
-            .await?;
+        self.check(Operation::Delete(&request.stream)).await?;
         let _call = self.enter()?;
+        let deeds = Deeds::of(self, |stream| Operation::Delete(stream), &request.stream);
         let stream = request.stream.clone();
         let outcome = self.store.delete_stream(request).await;
         self.changed(&stream);
+        deeds.ended(&outcome);
         outcome
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
         self.check(Operation::ReadMetadata(&stream)).await?;
         let _call = self.enter()?;
-        self.store.stream_metadata(stream).await
+        let outcome = self.store.stream_metadata(stream.clone()).await;
+        self.used(Operation::ReadMetadata(&stream), "", &outcome);
+        outcome
     }
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
-        self.check_change(Operation::WriteMetadata(&request.stream))
+        self.check(Operation::WriteMetadata(&request.stream))
             .await?;
         self.check_metadata(&request.metadata)?;
         let _call = self.enter()?;
+        let deeds = Deeds::of(
+            self,
+            |stream| Operation::WriteMetadata(stream),
+            &request.stream,
+        );
         let stream = request.stream.clone();
         let outcome = self.store.set_stream_metadata(request).await;
         self.changed(&stream);
+        deeds.ended(&outcome);
         outcome
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        // This comes before the check, so that no change between the two is missed.
+        let changes = self.access.shared.changes.subscribe();
         let stream = match &request.to {
             SubscribeTo::Stream(stream) => Some(stream.clone()),
             SubscribeTo::All(_) => None,
         };
-        // This comes before the check, so that no change between the two is missed.
-        let changes = self.access.shared.changes.subscribe();
         let operation = stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
         self.check(operation).await?;
         let _call = self.enter()?;
-        let inner = self.store.subscribe(request).await?;
-        Ok(subscription::guarded(self.clone(), inner, stream, changes))
+        let outcome = subscription::begin(self.clone(), request, changes).await;
+        let subject = stream.as_ref().map_or("all events", |_| "");
+        self.used(operation, subject, &outcome);
+        outcome
     }
 
     /// Follows links. A link to an event that the caller may not read stays a link, like one that names an event which
     /// cannot be read.
-    async fn resolve(&self, mut events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
-        let Some(first) = events.first() else {
-            return Ok(Vec::new());
-        };
-        let may_follow = self.may_follow(first).await?;
-        let mut alike = 1;
-        while let Some(event) = events.get(alike)
-            && self.may_follow(event).await? == may_follow
-        {
-            alike += 1;
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        let mut may_follow = Vec::with_capacity(events.len());
+        for event in &events {
+            may_follow.push(self.may_follow(event).await?);
         }
-        // If fewer events are answered than were asked for, the caller asks again for the others.
-        events.truncate(alike);
-        if !may_follow {
-            return Ok(events.into_iter().map(Resolved::itself).collect());
+        let followed = events.iter().zip(&may_follow).filter(|(_, may)| **may);
+        let followed: Vec<_> = followed.map(|(event, _)| Arc::clone(event)).collect();
+        let mut resolved = Vec::new();
+        if !followed.is_empty() {
+            let _call = self.enter()?;
+            resolved = self.store.resolve(followed).await?;
         }
-        let _call = self.enter()?;
-        let resolved = self.store.resolve(events).await?;
         let targets = resolved.iter().filter(|found| found.link.is_some());
         self.had(targets.map(|found| found.event.payload_bytes()).sum());
-        Ok(resolved)
+        // If fewer events are answered than were asked for, the caller asks again for the others.
+        let mut resolved = resolved.into_iter();
+        let answers = events.into_iter().zip(may_follow);
+        Ok(answers
+            .map_while(|(event, may_follow)| match may_follow {
+                true => resolved.next(),
+                false => Some(Resolved::itself(event)),
+            })
+            .collect())
     }
 
     /// Refuses to close the store, which does not belong to the caller.

@@ -88,6 +88,34 @@ impl fmt::Debug for TokenEvent {
     }
 }
 
+/// Tells what an event of an account stream does, without any secret; for the audit log.
+pub(crate) fn told(event: &EventData) -> String {
+    let kind = &event.event_type;
+    if let Ok(event) = read::<UserEvent>(USER_TYPE, kind, &event.data) {
+        return match event {
+            UserEvent::Created { groups, .. } => format!("user made, groups {groups:?}"),
+            UserEvent::Password { .. } => "password set".to_owned(),
+            UserEvent::Groups { groups, .. } => format!("groups set to {groups:?}"),
+            UserEvent::Disabled { .. } => "user disabled".to_owned(),
+            UserEvent::Enabled { .. } => "user enabled".to_owned(),
+            UserEvent::Deleted { .. } => "user deleted".to_owned(),
+        };
+    }
+    match read::<TokenEvent>(TOKEN_TYPE, kind, &event.data) {
+        Ok(TokenEvent::Created {
+            user,
+            label,
+            scopes,
+            prefixes,
+            ..
+        }) => format!(
+            "token of user {user:?} made, label {label:?}, scopes {scopes:?}, prefixes {prefixes:?}"
+        ),
+        Ok(TokenEvent::Revoked {}) => "token revoked".to_owned(),
+        Err(_) => format!("event of type {:?}", kind.as_str()),
+    }
+}
+
 /// The types of the events.
 pub(crate) const ACCESS_TYPE: &str = "$access";
 pub(crate) const USER_TYPE: &str = "$user";
@@ -120,4 +148,39 @@ pub(crate) fn event<T: Serialize>(kind: &str, record: &T) -> gesta_core::Result<
         gesta_core::Error::corrupt("an account cannot be written").caused_by(error)
     })?;
     Ok(EventData::json(EventType::new(kind)?, data).with_id(gesta_core::EventId::random()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The audit log told of a new token only that somebody had appended to a stream.
+    #[test]
+    fn what_an_event_does_is_told_without_secrets() {
+        let token = TokenEvent::Created {
+            user: "alice".into(),
+            user_id: Uuid::nil(),
+            hash: "a hash".into(),
+            label: "ci".into(),
+            scopes: vec![Scope::Read, Scope::Consume],
+            prefixes: vec!["orders-".into()],
+            expires: None,
+        };
+        let made = told(&event(TOKEN_TYPE, &token).expect("written"));
+        for part in ["alice", "ci", "Consume", "orders-"] {
+            assert!(made.contains(part), "{made}");
+        }
+        let user = UserEvent::Created {
+            realm: Uuid::nil(),
+            id: Uuid::nil(),
+            password: "a hash".into(),
+            groups: vec!["$admins".into()],
+            full_name: String::new(),
+        };
+        let user = told(&event(USER_TYPE, &user).expect("written"));
+        assert!(user.contains("$admins"), "{user}");
+        assert!(![made, user].join(" ").contains("a hash"));
+        let other = EventData::json(EventType::new(USER_TYPE).expect("valid"), "{\"kind\": 1}");
+        assert!(told(&other).contains("$user"));
+    }
 }

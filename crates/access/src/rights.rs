@@ -2,7 +2,7 @@
 //!
 //! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token may do what its
 //! scopes and prefixes allow and never more than its user; administrators may do the rest; everybody else may do what
-//! the rights of the stream allow, and the defaults decide what these do not say.
+//! the rights of the stream allow, and the defaults decide what these do not say, within what they do say.
 
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ use crate::token::{Scope, Scopes};
 pub enum Operation<'a> {
     /// Read or follow the events of a stream; of a metadata stream, read the metadata.
     Read(&'a StreamId),
+    /// Get the events of a stream as a consumer of a group, and answer for them, so that others do not get them.
+    Consume(&'a StreamId),
     /// Append to a stream; of a metadata stream, change the metadata.
     Append(&'a StreamId),
     /// Delete a stream or close it for ever.
@@ -44,6 +46,8 @@ pub enum Operation<'a> {
 pub enum OwnedOperation {
     /// Follow the events of a stream.
     Read(StreamId),
+    /// Get the events of a stream as a consumer of a group.
+    Consume(StreamId),
     /// Do anything that no right of a stream covers.
     Manage,
 }
@@ -52,6 +56,7 @@ impl OwnedOperation {
     pub(crate) fn borrowed(&self) -> Operation<'_> {
         match self {
             OwnedOperation::Read(stream) => Operation::Read(stream),
+            OwnedOperation::Consume(stream) => Operation::Consume(stream),
             OwnedOperation::Manage => Operation::Manage,
         }
     }
@@ -62,7 +67,7 @@ impl<'a> Operation<'a> {
     /// stream needs a right of the stream that it describes.
     pub(crate) fn subject(self) -> Option<Subject<'a>> {
         let (stream, right) = match self {
-            Operation::Read(stream) => (stream, Right::Read),
+            Operation::Read(stream) | Operation::Consume(stream) => (stream, Right::Read),
             Operation::Append(stream) => (stream, Right::Append),
             Operation::Delete(stream) => (stream, Right::Delete),
             Operation::ReadMetadata(stream) => (stream, Right::ReadMetadata),
@@ -87,6 +92,7 @@ impl<'a> Operation<'a> {
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Operation::Read(_) => "read",
+            Operation::Consume(_) => "consume from a group on",
             Operation::Append(_) => "append to",
             Operation::Delete(_) => "delete",
             Operation::ReadMetadata(_) => "read the metadata of",
@@ -103,6 +109,7 @@ impl<'a> Operation<'a> {
     pub(crate) fn stream(self) -> Option<&'a StreamId> {
         match self {
             Operation::Read(stream)
+            | Operation::Consume(stream)
             | Operation::Append(stream)
             | Operation::Delete(stream)
             | Operation::ReadMetadata(stream)
@@ -119,6 +126,7 @@ impl<'a> Operation<'a> {
         match self {
             _ if account => Scope::Admin,
             Operation::Manage | Operation::ManageGroups | Operation::Operate => Scope::Admin,
+            Operation::Consume(_) => Scope::Consume,
             _ => match self.subject().map(|subject| subject.right) {
                 None | Some(Right::Read | Right::ReadMetadata) => Scope::Read,
                 Some(Right::Append) => Scope::Append,
@@ -153,8 +161,13 @@ impl Standing<'_> {
         self.groups.iter().any(|own| &**own == group)
     }
 
-    fn is_admin(&self) -> bool {
+    pub(crate) fn is_admin(&self) -> bool {
         self.is_in(ADMINS)
+    }
+
+    /// Tells whether the rights show every event, those of account streams included.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.is_admin() && self.prefixes.is_empty() && self.scopes.has(Scope::Admin)
     }
 
     fn has_role(&self, role: &str) -> bool {
@@ -284,6 +297,8 @@ pub(crate) fn decide(
     yes(has_right(standing, subject, defaults, rights))
 }
 
+/// Decides by what the stream says of the right, else by what `$settings` says of it, else by what is built in. Where
+/// one of the first two says nothing of it, it counts what they say of other rights ([`with`]).
 fn has_right(
     standing: Standing<'_>,
     subject: Subject<'_>,
@@ -294,11 +309,37 @@ fn has_right(
         Kind::User => &defaults.user,
         _ => &defaults.system,
     };
-    let own = rights.acl.as_ref().and_then(|acl| acl.roles(subject.right));
-    let roles = own
-        .or_else(|| defaults.roles(subject.right))
-        .unwrap_or_default();
-    roles.iter().any(|role| standing.has_role(role))
+    let has = |roles: &[Box<str>]| roles.iter().any(|role| standing.has_role(role));
+    for acl in rights.acl.iter().chain([&defaults.said]) {
+        if let Some(roles) = acl.roles(subject.right) {
+            return has(roles);
+        }
+        let said = with(subject.right).iter();
+        if !said.filter_map(|right| acl.roles(*right)).all(has) {
+            return false;
+        }
+    }
+    has(defaults.built_in.roles(subject.right).unwrap_or_default())
+}
+
+/// Returns the rights that a caller must have too, as far as something is said of them, to have a right of which nothing
+/// is said.
+///
+/// Who may change the metadata of a stream may give themselves every right, and who deletes it takes its rights away. If
+/// `$r` alone was said, and everybody had the others by default, it would keep nobody from reading. And the metadata tell
+/// that the stream is there, and who may do what.
+fn with(right: Right) -> &'static [Right] {
+    match right {
+        Right::Read | Right::Append => &[],
+        Right::ReadMetadata => &[Right::Read],
+        Right::Delete => &[Right::Read, Right::Append, Right::WriteMetadata],
+        Right::WriteMetadata => &[
+            Right::Read,
+            Right::Append,
+            Right::Delete,
+            Right::ReadMetadata,
+        ],
+    }
 }
 
 /// Tells whether a caller who may read a stream as it is now may see an event of it among all events. An event from

@@ -3,9 +3,10 @@
 //! Invariants: nothing is decided without [`Shared::state`], which refuses while the accounts are not known or the news
 //! of them is too old; a caller is looked up anew for each decision. Not here: the rules of rights (`rights`).
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, EventStore, RecordedEvent, Result};
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 use crate::acl::Right;
 use crate::acls::Acls;
-use crate::audit::Audit;
+use crate::audit::{Audit, By, DONE, Deed};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
 use crate::lane::{Full, Key, Lane};
@@ -31,10 +32,29 @@ use crate::usage::{Limits, Usage, Usages};
 const VERIFIED_MAX: usize = 10_000;
 
 /// Who calls. This says nothing about rights, which are looked up for each call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     pub(crate) who: Who,
     pub(crate) from: Option<IpAddr>,
+    /// Number of the call, the same in all its lines of the audit log.
+    pub(crate) request: u64,
+}
+
+/// Callers are equal if they are the same, whatever their calls are.
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        self.who == other.who && self.from == other.from
+    }
+}
+
+impl Eq for Caller {}
+
+/// Returns a number for a call, which no other call of this process has. Calls of other processes seldom have it.
+pub(crate) fn next_request() -> u64 {
+    static NEXT: OnceLock<AtomicU64> = OnceLock::new();
+    // The high bits tell processes apart, and 16 of them are left for the calls of a process that runs for very long.
+    let begin = || AtomicU64::new(u64::from(rand::random::<u16>()) << 40);
+    NEXT.get_or_init(begin).fetch_add(1, Ordering::Relaxed)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +71,7 @@ impl Caller {
         Self {
             who: Who::Anonymous,
             from,
+            request: next_request(),
         }
     }
 }
@@ -376,6 +397,28 @@ impl Shared {
         ))
     }
 
+    /// Tells whether the caller may see every event there is. While nobody has to prove anything, everybody may: account
+    /// streams, which nobody sees then, hold no accounts.
+    ///
+    /// # Errors
+    /// Those of [`Access::check`], if the caller may not see anything any more.
+    pub(crate) fn sees_all(&self, caller: &Caller) -> Result<bool> {
+        match self.state()? {
+            State::Open => Ok(true),
+            State::On(directory) => Ok(self.standing(&directory, caller)?.sees_all()),
+        }
+    }
+
+    /// Returns how the names of all streams begin that the caller may see. If the list is empty, no prefix tells this.
+    pub(crate) fn prefixes(&self, caller: &Caller) -> Vec<Box<str>> {
+        let Who::Token(id) = &caller.who else {
+            return Vec::new();
+        };
+        let directory = self.directory();
+        let token = directory.token(*id);
+        token.map_or_else(Vec::new, |token| token.prefixes.to_vec())
+    }
+
     pub(crate) fn forbidden(&self, caller: &Caller, operation: Operation<'_>) -> Error {
         let is_open = matches!(self.state(), Ok(State::Open));
         let what = match operation.stream() {
@@ -397,25 +440,39 @@ impl Shared {
         )))
     }
 
-    pub(crate) fn log_done(&self, caller: &Caller, operation: Operation<'_>, named: &str) {
-        let subject = operation.subject();
-        let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
-        let is_change = !matches!(operation, Operation::Read(_) | Operation::ReadMetadata(_));
-        let is_administrative = (is_account && is_change)
-            || matches!(
-                operation,
-                Operation::Delete(_)
-                    | Operation::WriteMetadata(_)
-                    | Operation::Manage
-                    | Operation::ManageGroups
-                    | Operation::Operate
-            )
-            || subject.is_some_and(|subject| subject.right == Right::WriteMetadata);
-        if is_administrative && !matches!(self.state(), Ok(State::Open)) {
-            let what = operation.stream().map_or(named, |stream| stream.as_str());
-            let who = self.name_of(caller);
-            self.audit.done(&who, caller.from, operation.verb(), what);
+    /// Tells whether the audit log has a line for an operation that is done.
+    pub(crate) fn tells(&self, operation: Operation<'_>) -> bool {
+        let is_told = weight(operation) > Weight::Use || Audit::tells_uses();
+        is_told && !matches!(self.state(), Ok(State::Open))
+    }
+
+    /// Writes what a caller has done, or was to do, to the audit log. `named` is what it was about, if that is no stream;
+    /// `failed` says why it was not done.
+    pub(crate) fn log_done(
+        &self,
+        caller: &Caller,
+        operation: Operation<'_>,
+        named: &str,
+        detail: &str,
+        failed: Option<&dyn fmt::Display>,
+    ) {
+        if !self.tells(operation) {
+            return;
         }
+        let failed = failed.map(|why| format!("failed: {why}"));
+        let outcome = failed.as_deref().unwrap_or(DONE);
+        let deed = Deed {
+            verb: operation.verb(),
+            what: operation.stream().map_or(named, |stream| stream.as_str()),
+            detail,
+            outcome,
+        };
+        self.by(caller, |by, is_admin| match weight(operation) {
+            Weight::Administrative => self.audit.administrative(by, deed),
+            Weight::Change if is_admin => self.audit.administrative(by, deed),
+            Weight::Change => self.audit.changed(by, deed),
+            Weight::Use => Audit::used(by, deed),
+        });
     }
 
     pub(crate) fn log_refused(&self, caller: &Caller, operation: Operation<'_>, error: &Error) {
@@ -424,28 +481,54 @@ impl Shared {
             ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
         ) {
             let what = operation.stream().map_or("", |stream| stream.as_str());
-            let (who, why) = (self.name_of(caller), error.to_string());
-            self.audit
-                .refused(&who, caller.from, operation.verb(), what, &why);
+            let why = error.to_string();
+            self.by(caller, |by, _| {
+                self.audit.refused(by, operation.verb(), what, &why);
+            });
         }
+    }
+
+    /// Writes to the audit log that a caller has proved who they are, unless this was told lately.
+    pub(crate) fn log_login(&self, caller: &Caller, from: IpAddr) {
+        let (is_new, with) = match &caller.who {
+            Who::Anonymous => return,
+            Who::User { name, .. } => (self.audit.is_new_login(&**name, from), "password"),
+            Who::Token(id) => (self.audit.is_new_login(*id, from), "token"),
+        };
+        if is_new {
+            self.by(caller, |by, _| self.audit.login(by, with));
+        }
+    }
+
+    /// Names the caller for the audit log, and tells whether the caller is an administrator.
+    fn by(&self, caller: &Caller, tell: impl FnOnce(By<'_>, bool)) {
+        let (who, user) = match &caller.who {
+            Who::Anonymous => ("anonymous".to_owned(), None),
+            Who::User { name, .. } => (name.to_string(), Some(Arc::clone(name))),
+            Who::Token(id) => {
+                let user = self.directory().token(*id).map(|it| Arc::clone(&it.user));
+                let name = user.as_deref().unwrap_or_default();
+                (format!("{name} (token {})", id.simple()), user)
+            }
+        };
+        let is_admin = {
+            let directory = self.directory();
+            let standing = self.standing(&directory, caller);
+            standing.is_ok_and(|standing| standing.is_admin())
+        };
+        let by = By {
+            who: &who,
+            user: user.as_deref(),
+            from: caller.from,
+            request: caller.request,
+        };
+        tell(by, is_admin);
     }
 
     /// Returns what the user of the caller does at present; `None` for a caller who has proved nothing.
     pub(crate) fn usage_of(&self, caller: &Caller) -> Option<Arc<Usage>> {
         let user = self.user_of(caller)?;
         Some(self.usages.of(&user, (self.config.uptime)()))
-    }
-
-    /// Returns how the names of all streams begin that the caller may see, if one prefix tells this. So a list for a
-    /// token need not look through all names.
-    pub(crate) fn only_prefix(&self, caller: &Caller) -> Option<String> {
-        let Who::Token(id) = &caller.who else {
-            return None;
-        };
-        match &*self.directory().token(*id)?.prefixes {
-            [only] => Some(only.to_string()),
-            _ => None,
-        }
     }
 
     /// Returns the name of the caller's user; `None` for a caller who has proved nothing.
@@ -456,20 +539,29 @@ impl Shared {
             Who::Token(id) => Some(Arc::clone(&self.directory().token(*id)?.user)),
         }
     }
+}
 
-    /// Names the caller for the log.
-    fn name_of(&self, caller: &Caller) -> String {
-        match &caller.who {
-            Who::Anonymous => "anonymous".into(),
-            Who::User { name, .. } => name.to_string(),
-            Who::Token(id) => {
-                let directory = self.directory();
-                let user = directory
-                    .token(*id)
-                    .map(|token| token.user.clone())
-                    .unwrap_or_default();
-                format!("{user} (token {})", id.simple())
+/// How much an operation matters to who reads the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    Use,
+    Change,
+    Administrative,
+}
+
+fn weight(operation: Operation<'_>) -> Weight {
+    let Some(subject) = operation.subject() else {
+        return match operation {
+            Operation::Manage | Operation::ManageGroups | Operation::Operate => {
+                Weight::Administrative
             }
-        }
+            _ => Weight::Use,
+        };
+    };
+    match (subject.kind, subject.right) {
+        (_, Right::Read | Right::ReadMetadata) => Weight::Use,
+        (Kind::Account, _) => Weight::Administrative,
+        (_, Right::Delete | Right::WriteMetadata) => Weight::Change,
+        (_, Right::Append) => Weight::Use,
     }
 }

@@ -30,6 +30,9 @@ const LABEL_BYTES_MAX: usize = 128;
 pub enum Scope {
     /// Read and follow events and metadata.
     Read,
+    /// Get events as a consumer of a group, and answer for them: what is answered for is not delivered to others. A token
+    /// with both `read` and `append` may do this too.
+    Consume,
     /// Append events.
     Append,
     /// Do everything that the user of the token may do: also delete, change metadata and, if the user is an
@@ -41,6 +44,7 @@ pub enum Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes {
     read: bool,
+    consume: bool,
     append: bool,
     admin: bool,
 }
@@ -49,16 +53,18 @@ impl Scopes {
     /// All scopes, which a password gives.
     pub(crate) const ALL: Scopes = Scopes {
         read: true,
+        consume: true,
         append: true,
         admin: true,
     };
 
-    /// Tells whether the set has this scope. `admin` includes the other two.
+    /// Tells whether the set has this scope. `admin` includes the others, and `read` with `append` includes `consume`.
     #[must_use]
     pub fn has(self, scope: Scope) -> bool {
         self.admin
             || match scope {
                 Scope::Read => self.read,
+                Scope::Consume => self.consume || (self.read && self.append),
                 Scope::Append => self.append,
                 Scope::Admin => false,
             }
@@ -69,6 +75,7 @@ impl Scopes {
     pub fn list(self) -> Vec<Scope> {
         let all = [
             (self.read, Scope::Read),
+            (self.consume, Scope::Consume),
             (self.append, Scope::Append),
             (self.admin, Scope::Admin),
         ];
@@ -84,6 +91,7 @@ impl FromIterator<Scope> for Scopes {
         for scope in scopes {
             match scope {
                 Scope::Read => found.read = true,
+                Scope::Consume => found.consume = true,
                 Scope::Append => found.append = true,
                 Scope::Admin => found.admin = true,
             }

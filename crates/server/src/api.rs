@@ -3,6 +3,7 @@
 //! Invariant: every error answer is a problem document.
 //! Not here: which call a request is (`router`), what the calls do (`write`, `read`, `subscribe`, `system`).
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,11 +128,16 @@ impl Admitted {
         }
     }
 
-    /// Writes an operation that only administrators may do to the log. `subject` is what it was about, if that is no
-    /// stream.
-    pub(crate) fn done(&self, state: &State, operation: Operation<'_>, subject: &str) {
+    /// Writes an operation to the audit log, with its outcome. `subject` is what it was about, beside a stream.
+    pub(crate) fn done<T, E: Display>(
+        &self,
+        state: &State,
+        operation: Operation<'_>,
+        subject: &str,
+        outcome: &std::result::Result<T, E>,
+    ) {
         if let Some(access) = &state.access {
-            access.done(&self.caller, operation, subject);
+            access.done(&self.caller, operation, subject, outcome);
         }
     }
 
@@ -208,10 +214,10 @@ impl<'a> Call<'a> {
         Ok(self.admitted.check(self.state, operation).await?)
     }
 
-    /// Writes an operation that only administrators may do to the log. `subject` is what it was about, if that is no
-    /// stream.
-    pub(crate) fn done(&self, operation: Operation<'_>, subject: &str) {
-        self.admitted.done(self.state, operation, subject);
+    /// Writes an operation to the audit log, with its outcome. `subject` is what it was about, beside a stream.
+    pub(crate) fn done<T>(&self, operation: Operation<'_>, subject: &str, outcome: &Result<T>) {
+        let outcome = outcome.as_ref().map_err(|problem| &problem.detail);
+        self.admitted.done(self.state, operation, subject, &outcome);
     }
 
     /// Returns true if callers must prove who they are.

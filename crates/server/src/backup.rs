@@ -42,8 +42,9 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
             "this server cannot copy its store",
         ));
     };
-    call.done(Operation::Manage, "backup");
-    let file = source.copy().await?;
+    let copied = source.copy().await.map_err(Problem::from);
+    call.done(Operation::Manage, "backup", &copied);
+    let file = copied?;
     let length = file.metadata().map_err(unreadable)?.len();
     let parts = stream::try_unfold(file, |file| async {
         let read = tokio::task::spawn_blocking(move || next_part(file)).await;

@@ -92,8 +92,8 @@ impl Deliveries {
 
     /// Refuses a caller who may not read the event to which a link leads. The refusal does not name that event.
     async fn check(&self, target: &LinkTarget) -> gesta_core::Result<()> {
-        let read = Operation::Read(&target.stream);
-        let checked = self.admitted.check(&self.state, read).await;
+        let consume = Operation::Consume(&target.stream);
+        let checked = self.admitted.check(&self.state, consume).await;
         checked.map_err(|error| match error.kind() {
             ErrorKind::Forbidden(_) => Error::new(ErrorKind::Forbidden(
                 "the group delivers a link to an event that the caller may not read".into(),

@@ -178,12 +178,20 @@ pub(crate) async fn call(
     body: &mut RequestBody,
 ) -> Result<Answer> {
     check(call, of, verb).await?;
-    let answer = answer_to(call, of, verb, body).await?;
-    if is_change(of, verb) {
-        let group = group(call)?;
-        call.done(Operation::ManageGroups, &group.to_string());
-    }
-    Ok(answer)
+    let answer = answer_to(call, of, verb, body).await;
+    let group = group(call)?;
+    let operation = match is_change(of, verb) {
+        true => Operation::ManageGroups,
+        false => needed(of, group.source()),
+    };
+    let what = match of {
+        OfGroup::Consume => format!("{group}, join"),
+        OfGroup::Ack => format!("{group}, ack"),
+        OfGroup::Nack => format!("{group}, nack"),
+        OfGroup::Itself | OfGroup::ReplayParked => group.to_string(),
+    };
+    call.done(operation, &what, &answer);
+    answer
 }
 
 async fn answer_to(
@@ -217,13 +225,22 @@ fn is_change(of: OfGroup, verb: Verb) -> bool {
     }
 }
 
-/// Refuses a caller who may not make the call: whoever sees what a group shows must be allowed to read it, and whoever
-/// changes a group must be allowed to manage groups too.
+/// Returns the operation that a caller must be allowed to do, beside managing groups if the call changes one.
+fn needed(of: OfGroup, source: &Source) -> Operation<'_> {
+    match of {
+        OfGroup::Consume | OfGroup::Ack | OfGroup::Nack => consuming(source),
+        OfGroup::Itself | OfGroup::ReplayParked => reading(source),
+    }
+}
+
+/// Refuses a caller who may not make the call: whoever sees what a group shows must be allowed to read it, whoever
+/// answers for its events must be allowed to consume them, and whoever changes a group must be allowed to manage groups
+/// too.
 async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
     if is_change(of, verb) {
         call.check(Operation::ManageGroups).await?;
     }
-    call.check(reading(group(call)?.source())).await
+    call.check(needed(of, group(call)?.source())).await
 }
 
 /// Returns the operation that a caller must be allowed to do if a group on this source shows them its events. All
@@ -235,10 +252,18 @@ pub(crate) fn reading(source: &Source) -> Operation<'_> {
     }
 }
 
+/// Returns the operation that a consumer of a group on this source must be allowed to do.
+pub(crate) fn consuming(source: &Source) -> Operation<'_> {
+    match source {
+        Source::Stream(stream) => Operation::Consume(stream),
+        Source::All => Operation::Manage,
+    }
+}
+
 /// Returns the same operation in the form that is checked for as long as a consumer stays.
 pub(crate) fn following(source: &Source) -> OwnedOperation {
     match source {
-        Source::Stream(stream) => OwnedOperation::Read(stream.clone()),
+        Source::Stream(stream) => OwnedOperation::Consume(stream.clone()),
         Source::All => OwnedOperation::Manage,
     }
 }
@@ -276,8 +301,9 @@ pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<A
     call.parameters(&[])?;
     let _: NoBody = document(call, body).await?;
     call.check(Operation::ManageGroups).await?;
-    call.state.groups.restart_all().await?;
-    call.done(Operation::ManageGroups, "restart");
+    let restarted = call.state.groups.restart_all().await.map_err(Problem::from);
+    call.done(Operation::ManageGroups, "restart", &restarted);
+    restarted?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
 

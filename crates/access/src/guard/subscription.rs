@@ -1,44 +1,153 @@
 //! A subscription that delivers what its caller may see, and ends when the rights of the caller do.
+//!
+//! Invariant: for a caller who may not see every event, the messages and their checkpoints depend on the events that
+//! the caller may see and on positions alone. So checkpoints between events are not those of the store, which come where
+//! its filter has found nothing for long, but lie at positions that are counted from the last one that the caller was
+//! told. In a virtual stream, where revisions count the links that are left out, they are not told but with links.
+
+use std::collections::VecDeque;
 
 use futures::stream;
-use gesta_core::{Checkpoint, Result, StreamId, Subscription, SubscriptionMessage};
+use gesta_core::limits::PAGE_SCAN_MAX;
+use gesta_core::{
+    Checkpoint, Error, ErrorKind, Place, Position, ReadStream, Result, Revision, SharedEvent,
+    StreamId, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+};
 use tokio::sync::watch;
 
 use super::Guarded;
 use crate::rights::Operation;
 
-/// After so many events were left out, a checkpoint is delivered, so that a reader who may see little gets on.
-const LEFT_OUT_MAX: usize = 1_000;
+/// Number of positions without an event for the caller after which a checkpoint is sent, while the subscriber catches
+/// up.
+const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
+/// Number of positions without an event for the caller after which a checkpoint is sent, while the subscriber is live.
+const SKIPPED_LIVE_MAX: u64 = 10_000;
 
 struct Running {
     guarded: Guarded,
     inner: Subscription,
-    /// The stream that is followed; `None` if all events are.
-    stream: Option<StreamId>,
+    of: Subject,
     changes: watch::Receiver<u64>,
-    left_out: usize,
+    /// Messages that are ready, before the next one of the store is taken.
+    ready: VecDeque<SubscriptionMessage>,
+    /// Whether the caller may see every event, as far as is known. It is looked at again when rights have changed.
+    sees_all: bool,
     has_ended: bool,
 }
 
-pub(super) fn guarded(
+/// What is followed.
+enum Subject {
+    Stream(StreamId),
+    /// A virtual stream: of its links the caller gets those that lead to what they may read.
+    Virtual {
+        stream: StreamId,
+        /// Revision of the last link that the caller was told of.
+        told: Option<Revision>,
+        left_out: u64,
+    },
+    All(Told),
+}
+
+/// How far a caller knows that all events were looked at.
+struct Told {
+    /// Position of each log; `None` as long as the number of logs is not known.
+    positions: Option<Vec<Position>>,
+    is_live: bool,
+}
+
+/// Begins a subscription, which the caller may begin.
+pub(super) async fn begin(
     guarded: Guarded,
-    inner: Subscription,
-    stream: Option<StreamId>,
+    mut request: Subscribe,
     changes: watch::Receiver<u64>,
-) -> Subscription {
-    let running = Running {
+) -> Result<Subscription> {
+    let sees_all = guarded.access.shared.sees_all(&guarded.caller)?;
+    let of = match &request.to {
+        SubscribeTo::Stream(stream) if stream.is_virtual() => {
+            let stream = stream.clone();
+            let mut told = None;
+            if !sees_all {
+                (request.from, told) = begin_virtual(&guarded, &stream, request.from).await?;
+            }
+            Subject::Virtual {
+                stream,
+                told,
+                left_out: 0,
+            }
+        }
+        SubscribeTo::Stream(stream) => Subject::Stream(stream.clone()),
+        SubscribeTo::All(_) => Subject::All(Told {
+            positions: match &request.from {
+                SubscribeFrom::Checkpoint(Checkpoint {
+                    place: Place::Logs(positions),
+                    ..
+                }) => Some(positions.clone()),
+                _ => None,
+            },
+            is_live: false,
+        }),
+    };
+    let from_start = matches!(request.from, SubscribeFrom::Start);
+    let inner = guarded.store.subscribe(request).await?;
+    let mut running = Running {
         guarded,
         inner,
-        stream,
+        of,
         changes,
-        left_out: 0,
+        ready: VecDeque::new(),
+        sees_all,
         has_ended: false,
     };
-    Subscription::new(stream::unfold(running, |mut running| async {
-        let message = running.next().await?;
-        running.has_ended = message.is_err();
-        Some((message, running))
-    }))
+    if from_start
+        && !sees_all
+        && let Subject::All(told) = &mut running.of
+    {
+        let logs = running.guarded.store.info().await?.heads.len();
+        told.positions = Some(vec![Position::START; logs]);
+    }
+    Ok(Subscription::new(stream::unfold(
+        running,
+        |mut running| async {
+            let message = running.next().await?;
+            running.has_ended = message.is_err();
+            Some((message, running))
+        },
+    )))
+}
+
+/// Returns where a subscription to a virtual stream begins for a caller who may not see all its links, and the revision
+/// that the caller then knows. A place after the last link is not refused, because that would tell where the last one
+/// is.
+async fn begin_virtual(
+    guarded: &Guarded,
+    stream: &StreamId,
+    from: SubscribeFrom,
+) -> Result<(SubscribeFrom, Option<Revision>)> {
+    let after = match &from {
+        SubscribeFrom::Start => None,
+        SubscribeFrom::Revision(revision) => Some(*revision),
+        SubscribeFrom::Checkpoint(checkpoint) => {
+            checkpoint.revision_for(checkpoint.incarnation, stream)?
+        }
+        SubscribeFrom::End => return Ok((from, guarded.last_link(stream).await?)),
+    };
+    let newest = ReadStream::backwards(stream.clone()).limit(1);
+    let last = match guarded.store.read_stream(newest).await {
+        Ok(page) => Some(page.last_revision),
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let begin = after.min(last);
+    let from = match (from, begin) {
+        (SubscribeFrom::Checkpoint(checkpoint), begin) => {
+            let begin = Checkpoint::stream(checkpoint.incarnation, stream, begin);
+            SubscribeFrom::Checkpoint(begin)
+        }
+        (_, Some(begin)) => SubscribeFrom::Revision(begin),
+        (_, None) => SubscribeFrom::Start,
+    };
+    Ok((from, after))
 }
 
 impl Running {
@@ -47,14 +156,16 @@ impl Running {
             return None;
         }
         loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(Ok(message));
+            }
             let wait = self.guarded.wait();
             tokio::select! {
                 biased;
                 changed = self.changes.changed() => {
-                    let operation = self.stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
                     let checked = match changed {
-                        Ok(()) => self.guarded.check(operation).await,
-                        Err(_) => Err(gesta_core::Error::unavailable("the accounts are no longer followed")),
+                        Ok(()) => self.look_again().await,
+                        Err(_) => Err(Error::unavailable("the accounts are no longer followed")),
                     };
                     if let Err(error) = checked {
                         return Some(Err(error));
@@ -62,52 +173,162 @@ impl Running {
                 }
                 // A user who has had too much is told of changes of rights, but gets no more events.
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
-                message = self.inner.next(), if wait.is_none() => match self.shown(message?).await {
-                    Ok(None) => {}
-                    Ok(Some(message)) => return Some(Ok(message)),
-                    Err(error) => return Some(Err(error)),
-                },
-            }
-        }
-    }
-
-    /// Returns what the caller gets of a message; `None` if nothing.
-    async fn shown(
-        &mut self,
-        message: Result<SubscriptionMessage>,
-    ) -> Result<Option<SubscriptionMessage>> {
-        let (event, checkpoint) = match message? {
-            SubscriptionMessage::Event { event, checkpoint } => (event, checkpoint),
-            other => {
-                self.left_out = 0;
-                return Ok(Some(other));
-            }
-        };
-        let access = &self.guarded.access.shared;
-        match &self.stream {
-            // Events of one stream are delivered or the subscription ends; only links to hidden events are left out.
-            Some(stream) => {
-                self.guarded.check(Operation::Read(stream)).await?;
-                if stream.is_virtual() && !self.guarded.may_follow(&event).await? {
-                    return Ok(self.leave_out(checkpoint));
+                message = self.inner.next(), if wait.is_none() => {
+                    let taken = match message? {
+                        Ok(message) => self.take(message).await,
+                        Err(error) => Err(error),
+                    };
+                    match taken {
+                        Ok(None) => {}
+                        // What became ready before this message comes first.
+                        Ok(Some(message)) if self.ready.is_empty() => return Some(Ok(message)),
+                        Ok(Some(message)) => self.ready.push_back(message),
+                        Err(error) => return Some(Err(error)),
+                    }
                 }
             }
-            None if !access.shows(&self.guarded.caller, &event).await? => {
-                return Ok(self.leave_out(checkpoint));
-            }
-            None => {}
         }
-        self.left_out = 0;
-        self.guarded.had(event.payload_bytes());
-        Ok(Some(SubscriptionMessage::Event { event, checkpoint }))
     }
 
-    fn leave_out(&mut self, checkpoint: Checkpoint) -> Option<SubscriptionMessage> {
-        self.left_out += 1;
-        if self.left_out < LEFT_OUT_MAX {
-            return None;
+    /// Checks the rights again, which have changed.
+    async fn look_again(&mut self) -> Result<()> {
+        let operation = match &self.of {
+            Subject::Stream(stream) | Subject::Virtual { stream, .. } => Operation::Read(stream),
+            Subject::All(_) => Operation::ReadMany,
+        };
+        let guarded = &self.guarded;
+        guarded.check(operation).await?;
+        self.sees_all = guarded.access.shared.sees_all(&guarded.caller)?;
+        Ok(())
+    }
+
+    /// Returns what the caller gets of a message; `None` if nothing, or if it is what became ready.
+    async fn take(&mut self, message: SubscriptionMessage) -> Result<Option<SubscriptionMessage>> {
+        let shown = match &message {
+            SubscriptionMessage::Event { event, .. } => {
+                shows(&self.guarded, &self.of, event).await?
+            }
+            _ => true,
+        };
+        if shown && let SubscriptionMessage::Event { event, .. } = &message {
+            self.guarded.had(event.payload_bytes());
         }
-        self.left_out = 0;
-        Some(SubscriptionMessage::Checkpoint(checkpoint))
+        if self.sees_all {
+            return Ok(shown.then_some(message));
+        }
+        match &mut self.of {
+            Subject::Stream(_) => Ok(Some(message)),
+            Subject::Virtual {
+                stream,
+                told,
+                left_out,
+            } => Ok(of_virtual(stream, told, left_out, message, shown)),
+            Subject::All(told) => Ok(told.take(message, shown, &mut self.ready)),
+        }
+    }
+}
+
+/// Tells whether the caller may see an event of what is followed.
+async fn shows(guarded: &Guarded, of: &Subject, event: &SharedEvent) -> Result<bool> {
+    match of {
+        // Events of one stream are delivered or the subscription ends; only links to hidden events are left out.
+        Subject::Stream(stream) => {
+            guarded.check(Operation::Read(stream)).await?;
+            Ok(true)
+        }
+        Subject::Virtual { stream, .. } => {
+            guarded.check(Operation::Read(stream)).await?;
+            guarded.may_follow(event).await
+        }
+        Subject::All(_) => {
+            let shared = &guarded.access.shared;
+            shared.shows(&guarded.caller, event).await
+        }
+    }
+}
+
+fn of_virtual(
+    stream: &StreamId,
+    told: &mut Option<Revision>,
+    left_out: &mut u64,
+    message: SubscriptionMessage,
+    shown: bool,
+) -> Option<SubscriptionMessage> {
+    match message {
+        SubscriptionMessage::Event { event, checkpoint } if shown => {
+            *told = Some(event.revision);
+            *left_out = 0;
+            Some(SubscriptionMessage::Event { event, checkpoint })
+        }
+        SubscriptionMessage::Event { event, checkpoint } => {
+            *left_out += 1;
+            if *left_out < PAGE_SCAN_MAX {
+                return None;
+            }
+            // A reader who may see little of very much gets on nevertheless.
+            *told = Some(event.revision);
+            *left_out = 0;
+            Some(SubscriptionMessage::Checkpoint(checkpoint))
+        }
+        SubscriptionMessage::Checkpoint(_) => None,
+        SubscriptionMessage::CaughtUp(Checkpoint { incarnation, .. }) => {
+            let known = Checkpoint::stream(incarnation, stream, *told);
+            Some(SubscriptionMessage::CaughtUp(known))
+        }
+    }
+}
+
+impl Told {
+    fn take(
+        &mut self,
+        mut message: SubscriptionMessage,
+        shown: bool,
+        ready: &mut VecDeque<SubscriptionMessage>,
+    ) -> Option<SubscriptionMessage> {
+        let own = match &message {
+            SubscriptionMessage::Event { event, .. } => {
+                shown.then(|| (usize::from(event.log.0), event.position))
+            }
+            _ => None,
+        };
+        let has_caught_up = matches!(message, SubscriptionMessage::CaughtUp(_));
+        let checkpoint = match &mut message {
+            SubscriptionMessage::Event { checkpoint, .. }
+            | SubscriptionMessage::Checkpoint(checkpoint)
+            | SubscriptionMessage::CaughtUp(checkpoint) => checkpoint,
+        };
+        let incarnation = checkpoint.incarnation;
+        let Place::Logs(reached) = &mut checkpoint.place else {
+            return Some(message);
+        };
+        let told = self.positions.get_or_insert_with(|| reached.clone());
+        told.resize(reached.len(), Position::START);
+        if let Some((log, position)) = own
+            && let Some(reached) = reached.get_mut(log)
+        {
+            *reached = Position(position.0.saturating_sub(1));
+        }
+        let step = match self.is_live {
+            true => SKIPPED_LIVE_MAX,
+            false => SKIPPED_CATCHING_UP_MAX,
+        };
+        for (log, reached) in reached.iter().enumerate() {
+            while told[log].plus(step) <= *reached {
+                told[log] = told[log].plus(step);
+                let passed = Checkpoint::logs(incarnation, told.clone());
+                ready.push_back(SubscriptionMessage::Checkpoint(passed));
+            }
+        }
+        if has_caught_up {
+            self.is_live = true;
+            told.clone_from(reached);
+            return Some(message);
+        }
+        let (log, position) = own?;
+        if let Some(told) = told.get_mut(log) {
+            *told = position;
+        }
+        reached.clone_from(told);
+        Some(message)
     }
 }

@@ -1,5 +1,6 @@
 //! The guard over a store in memory, as an attacker meets it.
 
+mod differences;
 mod running;
 mod world;
 
@@ -332,6 +333,7 @@ async fn pages_leave_out_what_may_not_be_seen() {
             .all(|info| info.stream.as_str().starts_with("$$")),
         "{page:?}"
     );
+    use limited::narrows;
     assert!(narrows("", "b") && narrows("b", "bc") && narrows("$", "$x"));
     assert!(!narrows("bc", "b") && !narrows("$$", "b") && !narrows("", "$x"));
     let (_, token) = world.token("root", &[Scope::Read], &["b"]).await;

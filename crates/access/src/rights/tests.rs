@@ -105,6 +105,7 @@ fn callers_and_streams() {
     let acl = r#"{"$acl":{"$r":["team"],"$w":"u","$d":[],"$mr":["team","u"],"$mw":"$admins"}}"#;
     let streams = [
         ("cart-1", "{}"),
+        ("cart-1", r#"{"$acl":{"$r":["team"]}}"#),
         ("cart-1", acl),
         ("other", "{}"),
         ("$stats-cart", "{}"),
@@ -117,23 +118,30 @@ fn callers_and_streams() {
     ];
     // One column for each stream.
     let expected = [
-        ("user", ["radmw", "am", "radmw", "", "am", "", ""]),
-        ("group", ["radmw", "ram", "radmw", "", "ram", "", ""]),
-        ("ops", ["radmw", "am", "radmw", "", "am", "", ""]),
+        ("user", ["radmw", "a", "am", "radmw", "", "am", "", ""]),
+        (
+            "group",
+            ["radmw", "radmw", "ram", "radmw", "", "ram", "", ""],
+        ),
+        ("ops", ["radmw", "a", "am", "radmw", "", "am", "", ""]),
         (
             "admin",
-            ["radmw", "radmw", "radmw", "radmw", "radmw", "ram", "ram"],
+            [
+                "radmw", "radmw", "radmw", "radmw", "radmw", "radmw", "ram", "ram",
+            ],
         ),
-        ("read", ["rm", "rm", "rm", "rm", "rm", "", ""]),
-        ("append", ["a", "a", "a", "a", "a", "", ""]),
-        ("both", ["ram", "ram", "ram", "ram", "ram", "", ""]),
+        ("read", ["rm", "rm", "rm", "rm", "rm", "rm", "", ""]),
+        ("append", ["a", "a", "a", "a", "a", "a", "", ""]),
+        ("both", ["ram", "ram", "ram", "ram", "ram", "ram", "", ""]),
         (
             "all",
-            ["radmw", "radmw", "radmw", "radmw", "radmw", "ram", "ram"],
+            [
+                "radmw", "radmw", "radmw", "radmw", "radmw", "radmw", "ram", "ram",
+            ],
         ),
-        ("prefix", ["radmw", "radmw", "", "", "", "", ""]),
-        ("user's", ["radmw", "am", "", "", "", "", ""]),
-        ("none", ["", "", "", "", "", "", ""]),
+        ("prefix", ["radmw", "radmw", "radmw", "", "", "", "", ""]),
+        ("user's", ["radmw", "a", "am", "", "", "", "", ""]),
+        ("none", ["", "", "", "", "", "", "", ""]),
     ];
     for ((name, who), (expected_name, expected)) in callers.iter().zip(expected) {
         assert_eq!(*name, expected_name);
@@ -145,6 +153,99 @@ fn callers_and_streams() {
             );
         }
     }
+}
+
+/// `$r` alone kept nobody from reading: who was kept from it gave themselves the right, or deleted the stream and with it
+/// its rights.
+#[test]
+fn rights_of_which_nothing_is_said_go_with_those_that_are_named() {
+    let cases = [
+        (r#"{"$r":["team"]}"#, "a", "radmw"),
+        (r#"{"$r":"$all","$w":["team"]}"#, "rm", "radmw"),
+        (r#"{"$w":[]}"#, "rm", "rm"),
+        (r#"{"$r":[]}"#, "a", "a"),
+        (r#"{"$mw":["team"]}"#, "ram", "radmw"),
+        (r#"{"$mr":["team"]}"#, "rad", "radmw"),
+        (r#"{"$d":["team"]}"#, "ram", "radmw"),
+        (r#"{"$r":["team"],"$mr":"$all"}"#, "am", "radmw"),
+        (r#"{"$r":["team"],"$d":"$all","$mw":"u"}"#, "adw", "radmw"),
+        (r#"{"$r":["u"],"$w":["team"]}"#, "rm", "radmw"),
+        ("{}", "radmw", "radmw"),
+    ];
+    let other = Who {
+        groups: vec!["team".into()],
+        ..user(&[])
+    };
+    for (acl, of_u, of_team) in cases {
+        let json = format!("{{\"$acl\":{acl}}}");
+        assert_eq!(user(&[]).letters("s", &json), of_u, "{acl}");
+        // The user of the group is u too.
+        let of_both = other.letters("s", &json);
+        let has = |letter| of_u.contains(letter) || of_team.contains(letter);
+        assert!(of_both.chars().all(has), "{acl} {of_both}");
+        if !acl.contains("\"u\"") {
+            assert_eq!(of_both, of_team, "{acl}");
+        }
+        // What `$settings` say of all streams counts in the same way.
+        let settings = format!("{{\"$userStreamAcl\":{acl}}}");
+        let defaults = Defaults::read(settings.as_bytes()).expect("readable");
+        let who = user(&[]);
+        let standing = Standing {
+            user: "u",
+            groups: &who.groups,
+            scopes: who.scopes,
+            prefixes: &who.prefixes,
+        };
+        let name = stream("s");
+        for (letter, operation) in [
+            ('r', Operation::Read(&name)),
+            ('a', Operation::Append(&name)),
+            ('d', Operation::Delete(&name)),
+            ('m', Operation::ReadMetadata(&name)),
+            ('w', Operation::WriteMetadata(&name)),
+        ] {
+            let verdict = decide(standing, operation, &defaults, Some(&rights("{}")));
+            let expected = of_u.contains(letter);
+            assert_eq!(verdict == RightsVerdict::Yes, expected, "{letter} {acl}");
+        }
+        // A stream cannot take back by saying less what `$settings` say, nor the other way round.
+        let own = rights(r#"{"$acl":{"$r":["u"]}}"#);
+        let closed = Defaults::read(br#"{"$userStreamAcl":{"$w":["team"]}}"#).expect("readable");
+        let verdict = decide(
+            standing,
+            Operation::WriteMetadata(&name),
+            &closed,
+            Some(&own),
+        );
+        assert_eq!(verdict, RightsVerdict::No);
+    }
+}
+
+/// A token that may only read took the events of a group from its consumers.
+#[test]
+fn who_consumes_needs_a_scope_that_reading_does_not_give() {
+    use Scope::{Admin, Append, Consume, Read};
+    let name = stream("s");
+    let operation = Operation::Consume(&name);
+    for (scopes, may) in [
+        (&[Read][..], false),
+        (&[Append], false),
+        (&[Consume], true),
+        (&[Read, Append], true),
+        (&[Admin], true),
+    ] {
+        let who = user(&[]).scopes(scopes);
+        assert_eq!(who.may(operation, "{}"), may, "{scopes:?}");
+        let hidden = r#"{"$acl":{"$r":["team"]}}"#;
+        assert!(!who.may(operation, hidden), "{scopes:?}");
+    }
+    assert!(
+        !user(&[])
+            .scopes(&[Consume])
+            .may(Operation::Read(&name), "{}")
+    );
+    let prefix = user(&[]).scopes(&[Consume]).prefix("t");
+    assert!(!prefix.may(operation, "{}"));
 }
 
 #[test]

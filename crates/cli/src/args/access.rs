@@ -105,7 +105,8 @@ pub(crate) enum TokenCommand {
 pub(crate) struct TokenCreate {
     /// The user whose rights limit those of the token.
     pub(crate) user: String,
-    /// What the token may be used for: read, append, or admin (everything that the user may); may be repeated.
+    /// What the token may be used for: read, consume (from groups), append, or admin (everything that the user may); may
+    /// be repeated.
     #[arg(
         long = "scope",
         value_name = "SCOPE",
@@ -130,6 +131,8 @@ pub(crate) struct TokenCreate {
 pub(crate) enum TokenScope {
     /// Read and follow events.
     Read,
+    /// Consume from consumer groups, and answer for what they deliver. A token with `read` and `append` may do so too.
+    Consume,
     /// Append events.
     Append,
     /// Do everything that the user may do.

@@ -230,6 +230,13 @@ async fn delete(global: &Global, args: args::StreamDelete, output: &mut Output) 
     .await
 }
 
+/// Tells whether metadata give rights without a word about who may change them.
+fn says_nothing_of_changes(json: &[u8]) -> bool {
+    let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let acl = document.get("$acl").and_then(serde_json::Value::as_object);
+    acl.is_some_and(|acl| !acl.is_empty() && acl.get("$mw").is_none_or(serde_json::Value::is_null))
+}
+
 async fn metadata(
     store: &dyn EventStore,
     args: args::StreamMetadata,
@@ -242,12 +249,18 @@ async fn metadata(
     };
     let metadata =
         StreamMetadata::parse(text).map_err(|error| Failure::usage(error.to_string()))?;
+    let says_little = says_nothing_of_changes(metadata.json());
     let request = SetStreamMetadata {
         stream: args.stream,
         expected: args.expected,
         metadata,
     };
     let set = store.set_stream_metadata(request).await?;
+    if says_little {
+        eprintln!(
+            "$acl does not say who may change it ($mw): those who have every right that it names, and administrators"
+        );
+    }
     output.record(
         &json!({"log": set.log.0, "position": set.position.0}),
         |_| format!("set, position {}", set.position),

@@ -129,6 +129,7 @@ pub(super) async fn token(
 fn new_token(create: TokenCreate) -> Outcome<NewToken> {
     let scope = |scope: &TokenScope| match scope {
         TokenScope::Read => Scope::Read,
+        TokenScope::Consume => Scope::Consume,
         TokenScope::Append => Scope::Append,
         TokenScope::Admin => Scope::Admin,
     };

@@ -150,7 +150,9 @@ async fn other_rights(world: &World) -> Option<Duration> {
 }
 
 async fn a_revoked_token(world: &World, accounts: &Accounts) -> Option<Duration> {
-    let token = world.token("mate", &[Scope::Read], &[]).await;
+    let token = world
+        .token("mate", &[Scope::Read, Scope::Consume], &[])
+        .await;
     let running = Running::begin(world, &token).await;
     let begun = Instant::now();
     // `Bearer gesta_ID_SECRET`

@@ -64,10 +64,11 @@ async fn positions(call: &GrpcCall) -> Result<Positions> {
     Ok(call.state.store.incarnation().await?.into())
 }
 
-/// Writes to the log that the caller has changed a group, or what its consumers get.
-fn changed(call: &GrpcCall, group: &GroupId) {
+/// Writes to the audit log that the caller has changed a group, or what its consumers get, or was to do so.
+fn changed<T>(call: &GrpcCall, what: &str, outcome: &Result<T>) {
     let (admitted, state) = (&call.admitted, &call.state);
-    admitted.done(state, Operation::ManageGroups, &group.to_string());
+    let outcome = outcome.as_ref().map_err(|refusal| &refusal.message);
+    admitted.done(state, Operation::ManageGroups, what, &outcome);
 }
 
 /// Refuses a caller who may not see what a group shows.
@@ -91,12 +92,13 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         filter: Filter::ALL,
     };
     let groups = &call.state.groups;
-    match pattern {
+    let outcome = match pattern {
         None => groups.create(create).await,
         Some(pattern) => groups.create_matching(create, pattern).await,
     }
-    .map_err(|error| not_so(&call.state, &group, error))?;
-    changed(call, &group);
+    .map_err(|error| not_so(&call.state, &group, error));
+    changed(call, &group.to_string(), &outcome);
+    outcome?;
     Ok(Reply::message(&CreateResp {}))
 }
 
@@ -108,10 +110,11 @@ pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
     } = wanted(request.options, positions(call).await?)?;
     may_manage(call, group.source()).await?;
     let updated = call.state.groups.update(&group, settings);
-    updated
+    let outcome = updated
         .await
-        .map_err(|error| not_so(&call.state, &group, error))?;
-    changed(call, &group);
+        .map_err(|error| not_so(&call.state, &group, error));
+    changed(call, &group.to_string(), &outcome);
+    outcome?;
     Ok(Reply::message(&UpdateResp {}))
 }
 
@@ -126,12 +129,14 @@ pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
     )?;
     let group = asks.group(&options.group_name)?;
     may_manage(call, group.source()).await?;
-    call.state
+    let outcome = call
+        .state
         .groups
         .delete(&group)
         .await
-        .map_err(|error| refused(&call.state, error))?;
-    changed(call, &group);
+        .map_err(|error| refused(&call.state, error));
+    changed(call, &group.to_string(), &outcome);
+    outcome?;
     Ok(Reply::message(&DeleteResp {}))
 }
 
@@ -242,10 +247,9 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
     };
     may_manage(call, group.source()).await?;
     let replayed = call.state.groups.replay_parked(&group, stop_at);
-    replayed
-        .await
-        .map_err(|error| refused(&call.state, error))?;
-    changed(call, &group);
+    let outcome = replayed.await.map_err(|error| refused(&call.state, error));
+    changed(call, &group.to_string(), &outcome);
+    outcome?;
     Ok(Reply::message(&ReplayParkedResp {}))
 }
 
@@ -253,12 +257,13 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
 pub(crate) async fn restart(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::ManageGroups).await?;
-    call.state
+    let outcome = call
+        .state
         .groups
         .restart_all()
         .await
-        .map_err(|error| refused(&call.state, error))?;
-    let (admitted, state) = (&call.admitted, &call.state);
-    admitted.done(state, Operation::ManageGroups, "restart");
+        .map_err(|error| refused(&call.state, error));
+    changed(call, "restart", &outcome);
+    outcome?;
     Ok(Reply::message(&Empty {}))
 }

@@ -339,6 +339,61 @@ async fn the_log_tells_what_was_refused_and_no_secret() {
     }
 }
 
+/// A user who was allowed nothing of it could delete streams that do not exist, a hundred a second, and of what
+/// administrators did meanwhile nothing stood in the log. Lines told what was tried, not what became of it.
+#[tokio::test]
+async fn nobody_drowns_the_audit_lines_of_administrators() {
+    let (logged, _guard) = Logged::begin();
+    let world = World::new().await;
+    for n in 0..300 {
+        let target = format!("/streams/none-{n}");
+        assert_eq!(
+            world.status("DELETE", &target, &basic("user"), "").await,
+            404
+        );
+        let refused = world.status("GET", "/metrics", &basic("user"), "").await;
+        assert_eq!(refused, 403);
+    }
+    let group = "/streams/a/groups/readers";
+    assert_eq!(world.status("PUT", group, &basic("root"), "{}").await, 201);
+    assert_eq!(world.status("PUT", group, &basic("root"), "{}").await, 409);
+    assert_eq!(
+        world
+            .status("DELETE", "/streams/b", &basic("root"), "")
+            .await,
+        404
+    );
+    assert_eq!(
+        world
+            .status("DELETE", "/streams/c", &basic("mate"), "")
+            .await,
+        404
+    );
+    let lines = logged.with("gesta::audit");
+    let has = |parts: &[&str]| {
+        let all = |line: &&String| parts.iter().all(|part| line.contains(part));
+        lines.iter().filter(all).count()
+    };
+    let made = [r#"who="root""#, "administrative", r#"what="a::readers""#];
+    assert_eq!(has(&made), 2, "{:#?}", lines.last());
+    assert_eq!(has(&[&made[..], &[r#"outcome="done""#]].concat()), 1);
+    assert_eq!(has(&[&made[..], &["failed"]].concat()), 1);
+    let deleted = [
+        r#"who="root""#,
+        "administrative",
+        r#"what="b""#,
+        "not found",
+    ];
+    assert_eq!(has(&deleted), 1);
+    assert_eq!(
+        has(&[r#"who="mate""#, "change", r#"what="c""#, "failed"]),
+        1
+    );
+    let of_user = has(&[r#"who="user""#]);
+    assert!((200..600).contains(&of_user), "{of_user}");
+    assert_eq!(has(&["login", r#"who="root""#, "password"]), 1);
+}
+
 /// Goal: wrong passwords, as many as come, keep nobody with a token or a known password from being answered.
 #[tokio::test]
 async fn a_flood_of_wrong_passwords_starves_nobody() {

@@ -176,7 +176,8 @@ async fn deliveries_count_for_the_user() {
         .append_to("cart-1", ExpectedRevision::Any, vec![event]);
     stored.await.expect("stored");
     group_of(&world, "cart-1", Settings::default()).await;
-    let token = world.token("user", &[Scope::Read], &[]).await;
+    let scopes = [Scope::Read, Scope::Consume];
+    let token = world.token("user", &scopes, &[]).await;
     let (mut raw, _) = join(&world, "cart-1", &token).await;
     deliveries(&mut raw, 1).await;
     // Five seconds' worth more than it may owe.

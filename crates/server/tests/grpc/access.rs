@@ -201,7 +201,7 @@ async fn a_token_that_expires_ends_what_runs() {
     let token = NewToken {
         user: "mate".into(),
         label: String::new(),
-        scopes: vec![Scope::Read],
+        scopes: vec![Scope::Read, Scope::Consume],
         prefixes: Vec::new(),
         expires: Some(expires),
     };

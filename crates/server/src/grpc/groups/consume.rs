@@ -114,7 +114,12 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
             },
         )
         .await;
-    let consumer = joined.map_err(|error| refused(&state, error))?;
+    let joined = joined.map_err(|error| refused(&state, error));
+    let outcome = joined.as_ref().map_err(|refusal| &refusal.message);
+    let consuming = crate::groups::consuming(group.source());
+    let subject = format!("{group}, join");
+    call.admitted.done(&state, consuming, &subject, &outcome);
+    let consumer = joined?;
     let id = consumer.id();
     let mut out = BytesMut::new();
     confirm(&mut out, &consumer);

@@ -20,6 +20,7 @@ const ANY: [u16; 10] = [200; 10];
 /// The call is allowed to callers who prove who they are.
 const KNOWN: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 200, 200, 200];
 const READERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 403, 200, 200];
+const CONSUMERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 403, 403, 200, 200];
 const TEAM: [u16; 10] = [401, 401, 403, 200, 403, 200, 403, 403, 200, 403];
 const ADMINS: [u16; 10] = [401, 401, 403, 403, 403, 200, 403, 403, 200, 403];
 const WRITERS: [u16; 10] = [401, 401, 201, 201, 201, 201, 403, 201, 201, 201];
@@ -153,8 +154,8 @@ fn calls_of_streams_of_the_system() -> Vec<Row> {
     ]
 }
 
-/// Returns calls about groups. Groups show events: a caller who may read these may consume; a caller who may also
-/// manage groups may change groups.
+/// Returns calls about groups. Groups show events: a caller who may read these may consume, by a token only if it has the
+/// scope for it; a caller who may also manage groups may change groups.
 fn calls_of_groups() -> Vec<Row> {
     vec![
         ("GET", "/groups", "", OPERATORS),
@@ -162,14 +163,14 @@ fn calls_of_groups() -> Vec<Row> {
         ("GET", "/streams/open-1/groups/g", "", READERS),
         ("GET", "/streams/team/groups/g", "", TEAM),
         ("GET", "/all/groups/g", "", ADMINS),
-        ("GET", "/streams/open-1/groups/g/consume", "", READERS),
+        ("GET", "/streams/open-1/groups/g/consume", "", CONSUMERS),
         ("GET", "/streams/team/groups/g/consume", "", TEAM),
         ("GET", "/all/groups/g/consume", "", ADMINS),
         (
             "POST",
             "/streams/open-1/groups/g/ack",
             ACK,
-            with(404, READERS),
+            with(404, CONSUMERS),
         ),
         ("POST", "/streams/team/groups/g/ack", ACK, with(404, TEAM)),
         (

@@ -36,6 +36,8 @@ pub(crate) type Codes = [i32; 10];
 
 const ANY: Codes = [0; 10];
 const READERS: Codes = [16, 16, 0, 0, 0, 0, 0, 7, 0, 0];
+/// Callers who may consume from a group on such a stream.
+const CONSUMERS: Codes = [16, 16, 0, 0, 0, 0, 7, 7, 0, 0];
 const WRITERS: Codes = [16, 16, 0, 0, 0, 0, 7, 0, 0, 0];
 /// Callers who may delete, and change the metadata of, a stream that says nothing of its rights.
 const CHANGERS: Codes = [16, 16, 0, 0, 0, 0, 7, 7, 0, 7];
@@ -352,7 +354,7 @@ fn deletes() -> Vec<Row> {
 fn calls_of_groups() -> Vec<Row> {
     let of_groups = |method: &str| format!("{GROUPS}/{method}");
     vec![
-        (of_groups("Read"), same(consuming("open")), READERS),
+        (of_groups("Read"), same(consuming("open")), CONSUMERS),
         (of_groups("Read"), same(consuming("team")), TEAM),
         (of_groups("GetInfo"), same(info("open")), READERS),
         (of_groups("GetInfo"), same(info("team")), TEAM),
