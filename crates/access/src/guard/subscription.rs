@@ -198,7 +198,14 @@ impl Running {
         };
         let guarded = &self.guarded;
         guarded.check(operation).await?;
-        self.sees_all = guarded.access.shared.sees_all(&guarded.caller)?;
+        let sees_all = guarded.access.shared.sees_all(&guarded.caller)?;
+        if sees_all != self.sees_all
+            && let Subject::All(told) = &mut self.of
+        {
+            // Who saw everything was told of everything up to the next message.
+            told.positions = None;
+        }
+        self.sees_all = sees_all;
         Ok(())
     }
 
@@ -214,6 +221,9 @@ impl Running {
             self.guarded.had(event.payload_bytes());
         }
         if self.sees_all {
+            if let Subject::Virtual { told, .. } = &mut self.of {
+                *told = revision_of(&message);
+            }
             return Ok(shown.then_some(message));
         }
         match &mut self.of {
@@ -244,6 +254,17 @@ async fn shows(guarded: &Guarded, of: &Subject, event: &SharedEvent) -> Result<b
             let shared = &guarded.access.shared;
             shared.shows(&guarded.caller, event).await
         }
+    }
+}
+
+/// Returns the revision up to which a message tells that a stream was looked at.
+fn revision_of(message: &SubscriptionMessage) -> Option<Revision> {
+    let (SubscriptionMessage::Event { checkpoint, .. }
+    | SubscriptionMessage::Checkpoint(checkpoint)
+    | SubscriptionMessage::CaughtUp(checkpoint)) = message;
+    match checkpoint.place {
+        Place::Stream { revision, .. } => revision,
+        Place::Logs(_) => None,
     }
 }
 
