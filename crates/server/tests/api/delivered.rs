@@ -148,7 +148,8 @@ async fn a_group_on_a_virtual_stream_names_no_hidden_stream() {
     world.set_metadata("plan-secret", acl).await;
     group_of(&world, "$ce-plan", Settings::default()).await;
     let user = basic("user");
-    world.until("/streams/$ce-plan", &user, 200).await;
+    // They see none of its links, so to them it is not there.
+    world.until("/streams/$ce-plan", &user, 404).await;
     world.until("/streams/plan-secret", &user, 403).await;
     let (raw, _) = join(&world, "$ce-plan", &user).await;
     let text = soon(raw.rest()).await;

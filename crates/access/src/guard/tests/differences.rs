@@ -453,7 +453,15 @@ async fn follow(
 }
 
 /// Accounts, and tokens of the user u: one for everything, and two with prefixes.
-async fn accounts() -> (Vec<(StreamId, EventData)>, Vec<String>) {
+type Made = (Vec<(StreamId, EventData)>, Vec<String>);
+
+/// Returns accounts, which are made once, because hashing their passwords takes long.
+async fn accounts() -> Made {
+    static MADE: tokio::sync::OnceCell<Made> = tokio::sync::OnceCell::const_new();
+    MADE.get_or_init(make_accounts).await.clone()
+}
+
+async fn make_accounts() -> Made {
     let world = World::open().await;
     world.add("root", &["$admins"]).await.expect("added");
     world.add("u", &[]).await.expect("added");
@@ -547,4 +555,54 @@ async fn answers_do_not_depend_on_what_is_hidden() {
             }
         }
     }
+}
+
+/// A filter by a tag alone is answered from an index, without a bound of positions. For a caller who may not see all the
+/// page ends where it would end without hidden events that match.
+#[tokio::test]
+async fn a_page_ends_after_so_many_positions_whatever_stands_there() {
+    let (accounts, tokens) = accounts().await;
+    let mut answers = Vec::new();
+    for seed in [1, 2] {
+        let setting = Setting {
+            logs: 1,
+            incarnation: Incarnation(uuid::Uuid::from_u128(7)),
+            accounts: accounts.clone(),
+            opens_system: false,
+        };
+        let tagged = Step::Visible(
+            "orders-1",
+            vec![EventData {
+                id: Some(EventId(uuid::Uuid::from_u128(9))),
+                tags: Tags::new(vec![Tag::new("red").expect("valid")]).expect("few"),
+                ..EventData::json(EventType::new("Ordered").expect("valid"), "{}")
+            }],
+        );
+        let hidden = || Step::Hidden {
+            slot: 0,
+            events: 9_000,
+        };
+        let steps = [
+            hidden(),
+            hidden(),
+            hidden(),
+            hidden(),
+            hidden(),
+            hidden(),
+            tagged,
+        ];
+        let store = store(&setting, &steps, &mut Random(seed), 1_000).await;
+        let (_world, callers) = callers(store, &tokens).await;
+        let red = Filter::query(Query {
+            tags: vec![Tag::new("red").expect("valid")],
+            ..Query::default()
+        });
+        let question = Question::All(ReadAll::forwards().limit(1).filter(red));
+        let answer = answer(&callers[0], &question, Compared::Everything).await;
+        assert_eq!(answer.matches("page ends: false").count(), 1, "{answer}");
+        assert_eq!(answer.matches("orders-1").count(), 1, "{answer}");
+        assert!(answer.contains("Position(50000)"), "{answer}");
+        answers.push(answer);
+    }
+    assert_eq!(answers[0], answers[1]);
 }
