@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
-    Error, ErrorKind, EventStore, Filter, Incarnation, ListStreams, MetadataSet, ReadAll, ReadStream,
-    Resolved, Result, Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom, StreamId,
-    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom,
-    SubscribeTo, Subscription, resolve_one_by_one,
+    Error, ErrorKind, EventStore, Filter, Incarnation, ListStreams, MetadataSet, ReadAll,
+    ReadStream, Resolved, Result, Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom,
+    StreamId, StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+    SubscribeFrom, SubscribeTo, Subscription, resolve_one_by_one,
 };
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Info, Stored, Streams};
 use gesta_wire::{Expected, event, request};
