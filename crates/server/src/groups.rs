@@ -188,6 +188,7 @@ pub(crate) async fn call(
         OfGroup::Consume => format!("{group}, join"),
         OfGroup::Ack => format!("{group}, ack"),
         OfGroup::Nack => format!("{group}, nack"),
+        OfGroup::Reset => format!("{group}, reset"),
         OfGroup::Itself | OfGroup::ReplayParked => group.to_string(),
     };
     call.done(operation, &what, &answer);
@@ -229,7 +230,7 @@ fn is_change(of: OfGroup, verb: Verb) -> bool {
 fn needed(of: OfGroup, source: &Source) -> Operation<'_> {
     match of {
         OfGroup::Consume | OfGroup::Ack | OfGroup::Nack => consuming(source),
-        OfGroup::Itself | OfGroup::ReplayParked => reading(source),
+        OfGroup::Itself | OfGroup::ReplayParked | OfGroup::Reset => reading(source),
     }
 }
 
