@@ -3,11 +3,12 @@
 //! Four kinds of lines. *Administrative* ones tell of changes of accounts, groups and the server, and of what
 //! administrators do; they are few, and none is left out. *Changes* are deletes and changes of metadata by others,
 //! *refusals* are calls that were refused, and *logins* tell once an hour that a user or a token came from an address.
-//! *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`, and then none is left out.
-//! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and of
-//! all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out are
-//! counted in the next line of the same caller. So nobody fills a disk, and nobody keeps the lines of another out; names
-//! are escaped, so that no name makes a line of its own; no secret comes here.
+//! *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`, and then none is left
+//! out.
+//! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and
+//! of all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out
+//! are counted in the next line of the same caller. So nobody fills a disk, and nobody keeps the lines of another out;
+//! names are escaped, so that no name makes a line of its own; no secret comes here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

@@ -322,12 +322,12 @@ fn has_right(
     has(defaults.built_in.roles(subject.right).unwrap_or_default())
 }
 
-/// Returns the rights that a caller must have too, as far as something is said of them, to have a right of which nothing
-/// is said.
+/// Returns the rights that a caller must have too, as far as something is said of them, to have a right of which
+/// nothing is said.
 ///
-/// Who may change the metadata of a stream may give themselves every right, and who deletes it takes its rights away. If
-/// `$r` alone was said, and everybody had the others by default, it would keep nobody from reading. And the metadata tell
-/// that the stream is there, and who may do what.
+/// Who may change the metadata of a stream may give themselves every right, and who deletes it takes its rights away.
+/// If `$r` alone was said, and everybody had the others by default, it would keep nobody from reading. And the metadata
+/// tell that the stream is there, and who may do what.
 fn with(right: Right) -> &'static [Right] {
     match right {
         Right::Read | Right::Append => &[],

@@ -397,8 +397,8 @@ impl Shared {
         ))
     }
 
-    /// Tells whether the caller may see every event there is. While nobody has to prove anything, everybody may: account
-    /// streams, which nobody sees then, hold no accounts.
+    /// Tells whether the caller may see every event there is. While nobody has to prove anything, everybody may:
+    /// account streams, which nobody sees then, hold no accounts.
     ///
     /// # Errors
     /// Those of [`Access::check`], if the caller may not see anything any more.
@@ -446,8 +446,8 @@ impl Shared {
         is_told && !matches!(self.state(), Ok(State::Open))
     }
 
-    /// Writes what a caller has done, or was to do, to the audit log. `named` is what it was about, if that is no stream;
-    /// `failed` says why it was not done.
+    /// Writes what a caller has done, or was to do, to the audit log. `named` is what it was about, if that is no
+    /// stream; `failed` says why it was not done.
     pub(crate) fn log_done(
         &self,
         caller: &Caller,

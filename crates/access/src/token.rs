@@ -30,8 +30,8 @@ const LABEL_BYTES_MAX: usize = 128;
 pub enum Scope {
     /// Read and follow events and metadata.
     Read,
-    /// Get events as a consumer of a group, and answer for them: what is answered for is not delivered to others. A token
-    /// with both `read` and `append` may do this too.
+    /// Get events as a consumer of a group, and answer for them: what is answered for is not delivered to others. A
+    /// token with both `read` and `append` may do this too.
     Consume,
     /// Append events.
     Append,

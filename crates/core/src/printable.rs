@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns a text in which every character shows: one that is not seen, or that changes how those after it are shown, as
-/// U+202E (right-to-left override) and U+2028 (line separator) do, stands as `\u{…}`. Line breaks and tabs of ASCII stay.
+/// Returns a text in which every character shows: one that is not seen, or that changes how those after it are shown,
+/// as U+202E (right-to-left override) and U+2028 (line separator) do, stands as `\u{…}`. Line breaks and tabs of ASCII
+/// stay.
 ///
 /// Names may contain such characters. In an error text they would make one name look like another.
 ///

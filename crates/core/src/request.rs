@@ -495,7 +495,8 @@ impl ReadAll {
         self.filter.validate()
     }
 
-    /// Returns the logs that a page reads which begins at these positions, in the order in which it reads them forwards.
+    /// Returns the logs that a page reads which begins at these positions, in the order in which it reads them
+    /// forwards.
     ///
     /// # Errors
     /// `InvalidArgument` if the one log that is to be read is none of them.

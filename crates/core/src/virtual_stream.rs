@@ -37,8 +37,8 @@ impl StreamId {
         name.starts_with(CATEGORY_PREFIX) || name.starts_with(TYPE_PREFIX) || name == STREAMS
     }
 
-    /// Refuses an append to a stream that clients could not read back, or a change of its metadata: a virtual stream, or
-    /// `$all`, which stands for all events. A stream of this name that an earlier version has stored can be read and
+    /// Refuses an append to a stream that clients could not read back, or a change of its metadata: a virtual stream,
+    /// or `$all`, which stands for all events. A stream of this name that an earlier version has stored can be read and
     /// deleted.
     ///
     /// # Errors

@@ -121,8 +121,8 @@ impl Guarded {
         })
     }
 
-    /// Reads on in one log. Returns true if the log was read to its end, and everything in it that may be seen stands in
-    /// the page.
+    /// Reads on in one log. Returns true if the log was read to its end, and everything in it that may be seen stands
+    /// in the page.
     async fn fill(&self, page: &mut Filling, log: usize, request: &ReadAll) -> Result<bool> {
         let forwards = request.direction == Direction::Forwards;
         let begin = page.place(log);

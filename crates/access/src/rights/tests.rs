@@ -155,8 +155,8 @@ fn callers_and_streams() {
     }
 }
 
-/// `$r` alone kept nobody from reading: who was kept from it gave themselves the right, or deleted the stream and with it
-/// its rights.
+/// `$r` alone kept nobody from reading: who was kept from it gave themselves the right, or deleted the stream and with
+/// it its rights.
 #[test]
 fn rights_of_which_nothing_is_said_go_with_those_that_are_named() {
     let cases = [

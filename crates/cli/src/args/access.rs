@@ -105,8 +105,8 @@ pub(crate) enum TokenCommand {
 pub(crate) struct TokenCreate {
     /// The user whose rights limit those of the token.
     pub(crate) user: String,
-    /// What the token may be used for: read, consume (from groups), append, or admin (everything that the user may); may
-    /// be repeated.
+    /// What the token may be used for: read, consume (from groups), append, or admin (everything that the user may);
+    /// may be repeated.
     #[arg(
         long = "scope",
         value_name = "SCOPE",

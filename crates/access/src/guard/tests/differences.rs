@@ -3,9 +3,9 @@
 //!
 //! A random store is built twice. In the first comparison the hidden events stand at the same positions, and their
 //! streams, types, tags, sizes and data differ: then every answer must be the same, byte by byte. In the second one
-//! there are fewer of them: then the answers must be the same but for positions and checkpoints, which count all events,
-//! and for the checkpoints that a subscription sends between events. The revisions of the links of a virtual stream
-//! count its hidden links, and are left out of both.
+//! there are fewer of them: then the answers must be the same but for positions and checkpoints, which count all
+//! events, and for the checkpoints that a subscription sends between events. The revisions of the links of a virtual
+//! stream count its hidden links, and are left out of both.
 
 use std::fmt::Write as _;
 
@@ -557,8 +557,8 @@ async fn answers_do_not_depend_on_what_is_hidden() {
     }
 }
 
-/// A filter by a tag alone is answered from an index, without a bound of positions. For a caller who may not see all the
-/// page ends where it would end without hidden events that match.
+/// A filter by a tag alone is answered from an index, without a bound of positions. For a caller who may not see all
+/// the page ends where it would end without hidden events that match.
 #[tokio::test]
 async fn a_page_ends_after_so_many_positions_whatever_stands_there() {
     let (accounts, tokens) = accounts().await;

@@ -154,8 +154,8 @@ fn calls_of_streams_of_the_system() -> Vec<Row> {
     ]
 }
 
-/// Returns calls about groups. Groups show events: a caller who may read these may consume, by a token only if it has the
-/// scope for it; a caller who may also manage groups may change groups.
+/// Returns calls about groups. Groups show events: a caller who may read these may consume, by a token only if it has
+/// the scope for it; a caller who may also manage groups may change groups.
 fn calls_of_groups() -> Vec<Row> {
     vec![
         ("GET", "/groups", "", OPERATORS),
