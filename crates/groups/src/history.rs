@@ -8,8 +8,8 @@
 //! delivers nothing until somebody says where it goes on.
 //! Invariant: nothing that a reader of the source would see is passed over without a word.
 //!
-//! A place without incarnation was stored by an older version. It is believed, unless the present incarnation tells that
-//! it was begun later.
+//! A place without incarnation was stored by an older version. It is believed, unless the present incarnation tells
+//! that it was begun later.
 //! Not here: who asks (`begin`, `reset`, `groups`), places and marks (`mark`), how events are found (`storage`).
 
 use gesta_core::{Incarnation, Result};

@@ -9,12 +9,11 @@
 //! * `machine`: what a group decides, without I/O and without a clock;
 //! * `run`: the task that connects the machine with the store; `work`: the calls of the store that the task makes;
 //!   `begin`: how a process begins to run a group;
-//! * `storage`: the streams that keep a group; `record`: the documents in them; `mark`, `history`: whether its place is of
-//!   the present history of the store;
+//! * `storage`: the streams that keep a group; `record`: the documents in them; `mark`, `history`: whether its place is
+//!   of the present history of the store;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `reset`: how they are
-//!   moved; `config`: their bounds;
-//!   `commands`: how their tasks are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to
-//!   a consumer;
+//!   moved; `config`: their bounds; `commands`: how their tasks are reached; `consumer`: the consumer that a caller
+//!   holds; `queue`: the deliveries to a consumer;
 //! * `settings`, `names`, `info`, `error`: the types of requests and answers; `document`: how the API shows a group.
 
 mod begin;

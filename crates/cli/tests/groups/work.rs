@@ -32,7 +32,8 @@ pub(crate) struct Seen {
     pub(crate) deliveries: AtomicU64,
     /// Deliveries of which the server said that they were not the first.
     pub(crate) redeliveries: AtomicU64,
-    /// Revisions for which a consumer has said nothing. The retries do not tell: silence counts against the consumer first.
+    /// Revisions for which a consumer has said nothing. The retries do not tell: silence counts against the consumer
+    /// first.
     silent: Mutex<HashSet<u64>>,
     pub(crate) stop: AtomicBool,
 }
