@@ -28,6 +28,7 @@ mod printable;
 pub mod registry;
 mod request;
 mod resolved;
+pub mod shares;
 mod slice;
 mod store;
 mod store_ext;
