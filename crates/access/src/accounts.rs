@@ -6,27 +6,30 @@
 //! as it was read, so that two administrators do not overwrite each other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use gesta_core::shares::{self, Shares};
 use gesta_core::{
     AllFrom, Append, Clock, Error, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
     Filter, Query, ReadAll, ReadStream, Result, SetStreamMetadata, StreamId, StreamMetadata,
     SystemClock, Timestamp,
 };
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::acl::Acl;
-use crate::directory::{Directory, GROUPS_MAX};
+use crate::directory::{Directory, GROUPS_MAX, User};
 use crate::follow;
 use crate::names::{self, ADMINS, MARKER, SETTINGS, TOKEN_PREFIX};
 use crate::password::Hashed;
 use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
 use crate::token::{NewToken, Scope, Secret};
 
-/// Passwords are hashed one at a time, since each hash takes memory and a processor by design.
-static HASHING: Semaphore = Semaphore::const_new(1);
+/// Passwords are hashed one at a time, since each hash takes memory and a processor by design. Callers take turns, so
+/// that nobody waits behind the many passwords of one of them.
+static HASHING: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(1));
+/// How often a change is tried that counts whatever others change at the same time.
+const CHANGE_TRIES: usize = 5;
 /// The most streams that an error names.
 const NAMED_MAX: usize = 10;
 const PAGE: usize = 10_000;
@@ -137,20 +140,25 @@ impl Accounts {
     /// Dropping the future changes nothing.
     pub async fn users(&self) -> Result<Vec<ShownUser>> {
         let directory = self.read().await?;
-        let users = directory.users().map(|(name, user)| {
-            let groups = user.groups.iter().map(ToString::to_string).collect();
-            (
-                name.to_owned(),
-                ShownUser {
-                    user: name.into(),
-                    groups,
-                    full_name: user.full_name.to_string(),
-                    disabled: user.is_disabled,
-                    changed: user.changed,
-                },
-            )
-        });
+        let users = directory
+            .users()
+            .map(|(name, user)| (name.to_owned(), shown(name, user)));
         Ok(users.collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    /// Returns one user; `None` if there is none of this name. Only the account of this user is read.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn user(&self, name: &str) -> Result<Option<ShownUser>> {
+        let Ok(stream) = names::user_stream(name) else {
+            return Ok(None);
+        };
+        let directory = follow::read_one(&*self.store, &stream).await?;
+        Ok(directory.user(name).map(|user| shown(name, user)))
     }
 
     /// Lists all tokens, sorted by user and id.
@@ -298,10 +306,11 @@ impl Accounts {
     ) -> Result<()> {
         check_groups(&groups)?;
         check_collisions(&self.read().await?, "", &groups)?;
-        self.change(name, |id| UserEvent::Groups {
+        // Two administrators must not overwrite each other.
+        self.change_once(name, |id| UserEvent::Groups {
             id,
-            groups,
-            full_name,
+            groups: groups.clone(),
+            full_name: full_name.clone(),
         })
         .await
     }
@@ -390,8 +399,7 @@ impl Accounts {
     }
 
     async fn hash(&self, password: String) -> Result<Hashed> {
-        let turn = HASHING.acquire().await;
-        let turn = turn.map_err(|_| Error::unavailable("the password was not hashed"))?;
+        let turn = HASHING.turn(&shares::current()).await;
         let hashed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             Hashed::new(&password)
@@ -402,10 +410,30 @@ impl Accounts {
         })
     }
 
-    async fn change(&self, name: &str, event: impl FnOnce(Uuid) -> UserEvent) -> Result<()> {
-        let directory = self.read().await?;
+    /// Changes one user by an event that counts whatever others change at the same time. Only the streams of the marker
+    /// and of this user are read, however many users there are.
+    async fn change(&self, name: &str, event: impl Fn(Uuid) -> UserEvent) -> Result<()> {
+        let mut tries = CHANGE_TRIES;
+        loop {
+            tries -= 1;
+            match self.change_once(name, &event).await {
+                Err(error)
+                    if tries > 0
+                        && matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
+                // What is wrong is not what the caller expected.
+                Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {
+                    let why = format!("user {name:?} is being changed by others all the time");
+                    return Err(Error::new(ErrorKind::Overloaded(why)).caused_by(error));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn change_once(&self, name: &str, event: impl Fn(Uuid) -> UserEvent) -> Result<()> {
+        let stream = names::user_stream(name).map_err(|_| no_user(name))?;
+        let directory = follow::read_one(&*self.store, &stream).await?;
         let user = directory.user(name).ok_or_else(|| no_user(name))?;
-        let stream = names::user_stream(name)?;
         let last = directory.revision(&stream);
         let event = record::event(USER_TYPE, &event(user.id))?;
         self.append(stream, last, event).await
@@ -542,6 +570,16 @@ impl Accounts {
                 "have rights ($acl) that were set while anybody could set them: {named}{more}; look at them, and say --keep-rights"
             ),
         ))
+    }
+}
+
+fn shown(name: &str, user: &User) -> ShownUser {
+    ShownUser {
+        user: name.into(),
+        groups: user.groups.iter().map(ToString::to_string).collect(),
+        full_name: user.full_name.to_string(),
+        disabled: user.is_disabled,
+        changed: user.changed,
     }
 }
 

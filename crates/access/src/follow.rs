@@ -197,6 +197,15 @@ pub(crate) async fn read(store: &dyn EventStore) -> Result<Directory> {
     Ok(directory)
 }
 
+/// Reads the account in one stream, and nothing of the others.
+pub(crate) async fn read_one(store: &dyn EventStore, account: &StreamId) -> Result<Directory> {
+    let mut directory = Directory::default();
+    read_account(store, &mut directory, MARKER).await?;
+    let read = events(store, account).await?;
+    apply(&mut directory, account, read);
+    Ok(directory)
+}
+
 async fn read_others(store: &dyn EventStore, directory: &mut Directory) -> Result<()> {
     read_account(store, directory, SETTINGS).await?;
     read_accounts(store, directory, USER_PREFIX).await?;

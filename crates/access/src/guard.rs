@@ -66,6 +66,12 @@ impl Access {
 }
 
 impl Guarded {
+    /// Returns the name of the caller's user; `None` for a caller who has proved nothing.
+    #[must_use]
+    pub fn user(&self) -> Option<&Arc<str>> {
+        self.usage.as_deref().map(Usage::user)
+    }
+
     fn now(&self) -> Duration {
         (self.access.shared.config.uptime)()
     }

@@ -1,4 +1,4 @@
-//! Guessing addresses: those from which many wrong passwords came lately.
+//! Guessing addresses: those from which many wrong passwords came lately, for names of the same class.
 //!
 //! Why: a typing error must cost nothing, guessing must cost time.
 
@@ -11,6 +11,20 @@ use std::time::Duration;
 pub(crate) const WRONG_MAX: u32 = 8;
 /// How long after its last wrong password an address is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// Who asks: an address, and the class of the name whose password it shows.
+///
+/// Why the name too: behind a proxy or a NAT all have one address. Whoever guesses there keeps only names of the same
+/// classes from their first login, and not all others of the address. Of all classes at once nobody can keep up
+/// guessing: one wrong password a second is compared then, and a class is forgotten after a minute.
+/// Why classes, and not whether there is a user of that name: the time of an answer must not tell that. Nor can a
+/// guesser invent names without end and be a newcomer with each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Asker {
+    pub(crate) from: IpAddr,
+    /// One of 256 classes, into which nobody outside of this process can sort a name.
+    pub(crate) names: u8,
+}
 
 #[derive(Debug)]
 struct Wrong {
@@ -28,12 +42,12 @@ impl Wrong {
 /// forgotten: some thousands.
 #[derive(Debug, Default)]
 pub(crate) struct GuessingAddresses {
-    wrong: HashMap<IpAddr, Wrong>,
+    wrong: HashMap<Asker, Wrong>,
 }
 
 impl GuessingAddresses {
-    /// Notes that a wrong password came from this address.
-    pub(crate) fn wrong(&mut self, from: IpAddr, now: Duration) {
+    /// Notes that a wrong password came from this address for a name of this class.
+    pub(crate) fn wrong(&mut self, from: Asker, now: Duration) {
         self.wrong.retain(|_, wrong| wrong.is_remembered(now));
         let wrong = self.wrong.entry(from).or_insert(Wrong {
             count: 0,
@@ -43,8 +57,8 @@ impl GuessingAddresses {
         wrong.last = now;
     }
 
-    /// Tells whether the address is a guessing one.
-    pub(crate) fn has(&self, from: IpAddr, now: Duration) -> bool {
+    /// Tells whether the address is a guessing one for names of this class.
+    pub(crate) fn has(&self, from: Asker, now: Duration) -> bool {
         let wrong = self.wrong.get(&from);
         wrong.is_some_and(|wrong| wrong.count >= WRONG_MAX && wrong.is_remembered(now))
     }
@@ -56,7 +70,9 @@ mod tests {
 
     #[test]
     fn an_address_is_guessing_from_many_wrong_passwords_until_there_were_none_for_a_while() {
-        let (guesser, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let from = [192, 0, 2, 1].into();
+        // Another name at the same address.
+        let (guesser, other) = (Asker { from, names: 1 }, Asker { from, names: 2 });
         let mut guessing = GuessingAddresses::default();
         let mut now = Duration::from_secs(100);
         for _ in 1..WRONG_MAX {

@@ -1,4 +1,5 @@
-//! Compares passwords: few at a time, a turn for each address, and those of guessers last and seldom.
+//! Compares passwords: few at a time, a turn for each address and class of names, and those of guessers last and
+//! seldom.
 //!
 //! Why: a comparison takes some 20 ms of a processor by design. A caller who sends thousands of wrong passwords a
 //! second must take neither the threads that serve requests, nor the processor from them, nor the turns of others.
@@ -9,7 +10,6 @@
 //! Not here: which passwords are known already.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use gesta_core::newcomers::whom;
 use gesta_core::uptime;
 use tokio::sync::oneshot;
 
-use crate::guessing::GuessingAddresses;
+use crate::guessing::{Asker, GuessingAddresses};
 use crate::password::{Hashed, Password};
 pub(crate) use crate::waiting::Full;
 use crate::waiting::Waiting;
@@ -35,7 +35,7 @@ pub(crate) type Key = [u8; 32];
 
 struct Comparison {
     key: Key,
-    from: IpAddr,
+    from: Asker,
     password: Password,
     hash: Hashed,
 }
@@ -53,9 +53,9 @@ enum Next {
 
 #[derive(Default)]
 struct State {
-    waiting: Waiting<Comparison>,
+    waiting: Waiting<Asker, Comparison>,
     /// The comparisons for [guessing addresses](crate::guessing), which come last.
-    put_off: Waiting<Comparison>,
+    put_off: Waiting<Asker, Comparison>,
     guessing: GuessingAddresses,
     /// The moment from which on the next comparison for a guessing address may begin.
     guessing_from: Duration,
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// Answers the calls that wait for a comparison, and notes for its address whether the password was wrong.
-    fn compared(&mut self, key: &Key, from: IpAddr, is_right: bool, now: Duration) {
+    fn compared(&mut self, key: &Key, from: Asker, is_right: bool, now: Duration) {
         self.answer_all(key, || Ok(is_right));
         let was_guessing = self.guessing.has(from, now);
         if !is_right {
@@ -173,7 +173,7 @@ impl Lane {
     /// calls wait for it too.
     pub(crate) async fn compare(
         self: &Arc<Self>,
-        from: IpAddr,
+        from: Asker,
         key: Key,
         password: Password,
         hash: Hashed,
@@ -187,7 +187,10 @@ impl Lane {
                 None => {
                     let comparison = Comparison {
                         key,
-                        from: whom(from),
+                        from: Asker {
+                            from: whom(from.from),
+                            ..from
+                        },
                         password,
                         hash,
                     };
@@ -260,6 +263,7 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::task::Poll;
 
     use futures::StreamExt as _;
@@ -267,8 +271,11 @@ mod tests {
     use super::*;
     use crate::waiting::WAITING_OF_ONE_MAX;
 
-    fn address(n: u32) -> IpAddr {
-        IpAddr::V4(n.into())
+    fn address(n: u32) -> Asker {
+        Asker {
+            from: IpAddr::V4(n.into()),
+            names: 1,
+        }
     }
 
     #[tokio::test]
@@ -317,7 +324,7 @@ mod tests {
     }
 
     /// A comparison of an address that somebody waits for, as far as the answer is kept.
-    fn asked(state: &mut State, from: IpAddr, n: u8) -> oneshot::Receiver<Answer> {
+    fn asked(state: &mut State, from: Asker, n: u8) -> oneshot::Receiver<Answer> {
         let (sender, answer) = oneshot::channel();
         let comparison = Comparison {
             key: [n; 32],
@@ -365,6 +372,27 @@ mod tests {
         assert!(matches!(state.take(soon + rest), Next::End));
     }
 
+    /// Behind a proxy all have one address, and whoever guessed there kept all others of it from their first login.
+    /// Goal: only those wait whose names are of the class that is guessed at.
+    #[test]
+    fn who_guesses_some_names_keeps_no_others_waiting() {
+        let mut state = State::default();
+        let guesser = address(1);
+        let other = Asker {
+            names: 2,
+            ..guesser
+        };
+        for _ in 0..crate::guessing::WRONG_MAX {
+            state.compared(&[0; 32], guesser, false, Duration::ZERO);
+        }
+        let waiting = u8::try_from(WAITING_OF_ONE_MAX).expect("few");
+        let _waiting: Vec<_> = (1..=waiting)
+            .map(|n| asked(&mut state, guesser, n))
+            .collect();
+        let _other = asked(&mut state, other, 99);
+        assert_eq!(take(&mut state, Duration::ZERO), Some(99));
+    }
+
     /// Goal: a comparison of a guessing address that never ends, because its thread died, stops the others for a while
     /// only.
     #[test]
@@ -389,7 +417,10 @@ mod tests {
         // No place takes anything: the test does.
         lane.state().running = 1;
         let hash = Hashed::new("correct horse").expect("hashed");
-        let from = |n: u32| format!("2001:db8::{n:x}").parse().expect("an address");
+        let from = |n: u32| Asker {
+            from: format!("2001:db8::{n:x}").parse().expect("an address"),
+            names: 1,
+        };
         let mut flood: futures::stream::FuturesUnordered<_> = (0..200u32)
             .map(|n| {
                 let mut key = [9; 32];

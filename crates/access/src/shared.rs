@@ -20,6 +20,7 @@ use crate::acls::Acls;
 use crate::audit::{Audit, By, DONE, Deed};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
+use crate::guessing::Asker;
 use crate::lane::{Full, Key, Lane};
 use crate::names::{self, Kind};
 use crate::password::{Hashed, Password};
@@ -209,12 +210,16 @@ impl Shared {
             },
         };
         let key = self.key_of(&name, &password, &hash);
+        let asker = Asker {
+            from,
+            names: self.class_of(&name),
+        };
         let is_right = if self.verified.get(&key).is_some() {
             true
         } else if self.refused.get(&key).is_some() {
             false
         } else {
-            let compared = self.lane.compare(from, key, password, hash).await;
+            let compared = self.lane.compare(asker, key, password, hash).await;
             let is_right = compared.map_err(|Full| {
                 Error::new(ErrorKind::Overloaded(
                     "too many passwords are being compared: try again, or use a token".into(),
@@ -240,6 +245,14 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn known_passwords(&self) -> usize {
         self.verified.len() + self.refused.len()
+    }
+
+    /// Sorts a name into a class: see [`Asker`].
+    fn class_of(&self, name: &str) -> u8 {
+        let digest = Sha256::new_with_prefix(self.key)
+            .chain_update(name)
+            .finalize();
+        digest[0]
     }
 
     /// Makes a key that stands for a user, a password and the hash that it was compared with. Nobody outside this

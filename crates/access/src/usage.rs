@@ -104,6 +104,11 @@ impl Usages {
 }
 
 impl Usage {
+    /// Returns the name of the user.
+    pub(crate) fn user(&self) -> &Arc<str> {
+        &self.user
+    }
+
     /// Begins a call, which ends when the permit is dropped.
     pub(crate) fn enter(&self, now: Duration) -> Result<Permit> {
         let overloaded = |why: String| Error::new(ErrorKind::Overloaded(why));

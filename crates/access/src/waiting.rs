@@ -1,32 +1,32 @@
-//! A queue that gives a turn to each address.
+//! A queue that gives a turn to each who asks.
 //!
 //! Why: a caller who asks thousands of times a second must take neither all places nor the turns of others.
-//! Invariants: an address has at most [`WAITING_OF_ONE_MAX`] items waiting, and all addresses together have at most
-//! [`WAITING_MAX`]; an address with fewer items is not refused in favour of the one with most.
+//! Invariants: one who asks has at most [`WAITING_OF_ONE_MAX`] items waiting, and all together have at most
+//! [`WAITING_MAX`]; whoever has fewer items is not refused in favour of the one with most.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::hash::Hash;
 
 /// The most items that wait.
 const WAITING_MAX: usize = 1_024;
-/// The most items of one address that wait.
+/// The most items of one who asks that wait.
 pub(crate) const WAITING_OF_ONE_MAX: usize = 16;
 
-/// The queue is full for an address.
+/// The queue is full for one who asks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// What waits, by address.
+/// What waits, by who asks.
 #[derive(Debug)]
-pub(crate) struct Waiting<T> {
-    /// The waiting items of each address that has any.
-    of: HashMap<IpAddr, VecDeque<T>>,
-    /// The addresses in the order of their turns.
-    turns: VecDeque<IpAddr>,
+pub(crate) struct Waiting<K, T> {
+    /// The waiting items of each who has any.
+    of: HashMap<K, VecDeque<T>>,
+    /// Those who ask in the order of their turns.
+    turns: VecDeque<K>,
     count: usize,
 }
 
-impl<T> Default for Waiting<T> {
+impl<K, T> Default for Waiting<K, T> {
     fn default() -> Self {
         Self {
             of: HashMap::new(),
@@ -36,10 +36,10 @@ impl<T> Default for Waiting<T> {
     }
 }
 
-impl<T> Waiting<T> {
-    /// Adds an item. If there are too many items, the last one of the address with most items is removed and handed
+impl<K: Copy + Eq + Hash, T> Waiting<K, T> {
+    /// Adds an item. If there are too many items, the last one of whoever has most items is removed and handed
     /// back.
-    pub(crate) fn push(&mut self, from: IpAddr, item: T) -> Result<Option<T>, Full> {
+    pub(crate) fn push(&mut self, from: K, item: T) -> Result<Option<T>, Full> {
         let own = self.of.get(&from).map_or(0, VecDeque::len);
         if own >= WAITING_OF_ONE_MAX {
             return Err(Full);
@@ -69,7 +69,7 @@ impl<T> Waiting<T> {
         self.count == 0
     }
 
-    /// Takes the next item, from the address whose turn it is.
+    /// Takes the next item, of the one whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let address = self.turns.pop_front()?;
         let items = self.of.get_mut(&address)?;
@@ -86,6 +86,8 @@ impl<T> Waiting<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn address(n: u32) -> IpAddr {
