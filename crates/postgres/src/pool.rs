@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::backend::{Purpose, WriterEpoch};
+use gesta_core::shares::{self, Shares};
 use gesta_core::{BackOff, Error, LogId, Position, Result};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -131,6 +132,8 @@ pub(crate) struct Pool {
     all: Semaphore,
     /// The permits for ordinary reads, for which no append waits.
     ordinary: Semaphore,
+    /// Turns of the callers for whom ordinary reads run.
+    turns: Arc<Shares>,
     state: Mutex<PoolState>,
 }
 
@@ -142,6 +145,7 @@ impl Pool {
             ledger,
             all: Semaphore::new(readers_max + 1),
             ordinary: Semaphore::new(readers_max),
+            turns: Shares::of_few(readers_max),
             state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 closed: false,
@@ -169,7 +173,10 @@ impl Pool {
         let closed = |_| Error::unavailable("the store is closed");
         let _ordinary = match purpose {
             Purpose::Append => None,
-            Purpose::Read => Some(self.ordinary.acquire().await.map_err(closed)?),
+            Purpose::Read => {
+                let turn = self.turns.turn(&shares::current()).await;
+                Some((turn, self.ordinary.acquire().await.map_err(closed)?))
+            }
         };
         let _permit = self.all.acquire().await.map_err(closed)?;
         while let Some(mut reader) = self.take_idle() {

@@ -78,7 +78,8 @@ impl SqliteConfig {
             location,
             synchronous: Synchronous::Full,
             missing: Missing::Create,
-            readers: cores.clamp(2, 8),
+            // One caller leaves one of them to others.
+            readers: (cores + 1).clamp(3, 8),
             wal_bytes_max: WAL_BYTES_MAX,
         }
     }

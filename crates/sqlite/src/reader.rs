@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gesta_core::shares::{self, Shares};
 use gesta_core::{Error, Result};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -38,6 +39,8 @@ pub(crate) struct Pool {
     place: Arc<Place>,
     permits: Arc<Semaphore>,
     permits_count: u32,
+    /// Turns of the callers for whom reads run. Whoever has a turn gets a permit at once, unless the store is closed.
+    turns: Arc<Shares>,
     idle: Mutex<Vec<ReadConnection>>,
 }
 
@@ -55,6 +58,7 @@ impl Readers {
             place: Arc::clone(place),
             permits: Arc::new(Semaphore::new(readers)),
             permits_count: u32::try_from(readers).unwrap_or(1),
+            turns: Shares::of_few(readers),
             idle: Mutex::new(idle?),
         })))
     }
@@ -106,6 +110,7 @@ impl Pool {
         self: &Arc<Self>,
         job: impl FnOnce(&mut ReadConnection) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
+        let turn = self.turns.turn(&shares::current()).await;
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -123,7 +128,7 @@ impl Pool {
             if reader.conn.is_autocommit() {
                 pool.take_idle().push(reader);
             }
-            drop(permit);
+            drop((permit, turn));
             result
         });
         let result = work

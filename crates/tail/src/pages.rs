@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Purpose, Rows, StreamSlice};
+use gesta_core::shares::{self, Shares};
 use gesta_core::{BackOff, Direction, Error, Filter, LogId, Position, Result, SharedEvent};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -66,7 +66,8 @@ type Reading = Shared<BoxFuture<'static, Result<Arc<Page>>>>;
 
 pub(crate) struct Pages {
     backend: Arc<dyn Backend>,
-    reads: Arc<Semaphore>,
+    /// Turns of the callers whose subscribers catch up.
+    reads: Arc<Shares>,
     bytes_max: usize,
     /// Number of subscribers that catch up now.
     catching_up: AtomicUsize,
@@ -85,7 +86,7 @@ impl Pages {
     ) -> Self {
         Self {
             backend,
-            reads: Arc::new(Semaphore::new(reads_max.max(1))),
+            reads: Shares::of_few(reads_max),
             bytes_max,
             catching_up: AtomicUsize::new(0),
             event_bytes: Arc::new(AtomicU64::new(FIRST_GUESS_BYTES)),
@@ -252,12 +253,13 @@ impl Pages {
         read: impl Fn() -> R + Send + 'static,
     ) -> impl Future<Output = Result<T>> + Send + 'static {
         let (reads, closed) = (Arc::clone(&self.reads), self.closed.clone());
+        let holder = shares::current();
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut retry = RETRY;
             loop {
                 let found = {
-                    let _turn = reads.acquire().await;
-                    read().await
+                    let _turn = reads.turn(&holder).await;
+                    shares::act(&holder, read()).await
                 };
                 match found {
                     Err(error)
