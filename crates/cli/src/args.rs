@@ -177,6 +177,10 @@ pub(crate) struct Serve {
     /// Let pages of this site, such as https://app.example.org, call the server from a browser; may be repeated.
     #[arg(long = "cors-origin", value_name = "ORIGIN")]
     pub(crate) cors_origins: Vec<String>,
+    /// Believe a proxy at this address, or in this network, such as 10.0.0.0/8, from whom a request came
+    /// (X-Forwarded-For); may be repeated.
+    #[arg(long = "trusted-proxy", value_name = "NETWORK")]
+    pub(crate) trusted_proxies: Vec<String>,
     /// Speak TLS with this certificate, in PEM form, and those that lead from it to an authority.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_certificate: Option<String>,

@@ -130,6 +130,8 @@ pub(crate) struct Server {
     pub(crate) user_bytes_per_second: Size,
     /// The origins whose pages may call the server from a browser, separated by spaces.
     pub(crate) cors_origins: String,
+    /// The networks of proxies that are believed when they say from whom a request came, separated by spaces.
+    pub(crate) trusted_proxies: String,
     pub(crate) reads_in_flight_max: usize,
     pub(crate) body_bytes_max: Size,
     pub(crate) bytes_in_flight_max: Size,
@@ -221,6 +223,7 @@ impl Default for Server {
                 usize::try_from(access.user_bytes_per_second).unwrap_or(usize::MAX),
             ),
             cors_origins: String::new(),
+            trusted_proxies: String::new(),
             reads_in_flight_max: of.reads_in_flight_max,
             body_bytes_max: Size(of.body_bytes_max),
             bytes_in_flight_max: Size(of.bytes_in_flight_max),
@@ -297,6 +300,7 @@ pub(crate) struct Flags {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ServerFlags {
     pub(crate) cors_origins: Option<String>,
+    pub(crate) trusted_proxies: Option<String>,
 }
 
 /// What the command line says about [`Tls`].

@@ -3,21 +3,69 @@
 //! A pattern is compared with an event as these clients are shown it: Gesta notes deletes and tombstones in events of
 //! its own types, which they know by others ([`shown_as`]).
 //! Why an engine with look-ahead: clients look ahead to leave events out, also in their default filters, and engines in
-//! linear time cannot. The steps of the engine are bounded, so that no expression holds a server up.
-//! Not here: the filters of the store itself, which a database can carry out (`gesta_core::Filter`).
+//! linear time cannot.
+//! Invariants: whatever the text says, all compiled parts of an expression together have at most
+//! [`COMPILED_BYTES_MAX`], and comparing it with an event takes at most [`STEPS_MAX`] steps back. How: the text is
+//! short, and the engine gets a bound on the number of parts and one on the size of each, whose product is the bound on
+//! the sum. (Bounds on each part alone once let a text of 8 KB take gigabytes.)
+//! Not here: on which thread patterns are compiled and compared, and how many at once (`gesta_server`); the filters of
+//! the store itself, which a database can carry out (`gesta_core::Filter`).
 
 use fancy_regex::{Regex, RegexBuilder};
 use gesta_core::{Error, EventType, Filter, Query, RecordedEvent, Result, limits};
 use serde::{Deserialize, Serialize};
 
-/// Largest size of an expression, and of all prefixes together, in bytes.
-pub const TEXT_BYTES_MAX: usize = 64 * 1_024;
+/// Largest size of an expression, in bytes. Those that clients make by themselves have fewer than a hundred.
+pub const EXPRESSION_BYTES_MAX: usize = 4 * 1_024;
+/// Largest size of all prefixes of a pattern together, in bytes.
+pub const PREFIXES_BYTES_MAX: usize = 64 * 1_024;
 /// Largest number of prefixes of a pattern.
 pub const PREFIXES_MAX: usize = 10_000;
 /// Largest number of steps that the engine goes back for one event.
 pub const STEPS_MAX: usize = 20_000;
-/// Largest size of a part of an expression when it is compiled, in bytes.
-const COMPILED_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+/// Largest size of all compiled parts of an expression together, in bytes.
+pub const COMPILED_BYTES_MAX: usize = 1_024 * 1_024;
+/// Largest size of the parts of an expression that is [quick](Pattern::is_quick), in bytes.
+const QUICK_BYTES_MAX: usize = 32 * 1_024;
+/// Largest memory for the states that a part has met while it was compared, in bytes.
+const STATES_BYTES_MAX: usize = 64 * 1_024;
+
+/// Bounds on what an expression is compiled to.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Largest number of steps of the program that goes back. Each step holds one part at most. An expression that an
+    /// engine in linear time can carry out needs no such program, and is one part.
+    steps_max: usize,
+    /// Largest size of a part, in bytes.
+    part_bytes_max: usize,
+}
+
+/// The sizes that are tried, one after the other: few large parts, or many small ones.
+const SIZES: [Size; 5] = [
+    Size::new(0, QUICK_BYTES_MAX),
+    Size::new(0, COMPILED_BYTES_MAX),
+    Size::new(8, COMPILED_BYTES_MAX / 8),
+    Size::new(16, COMPILED_BYTES_MAX / 16),
+    Size::new(64, COMPILED_BYTES_MAX / 64),
+];
+
+impl Size {
+    const fn new(steps_max: usize, part_bytes_max: usize) -> Self {
+        Self {
+            steps_max,
+            part_bytes_max,
+        }
+    }
+
+    fn is_quick(self) -> bool {
+        self.steps_max == 0 && self.part_bytes_max <= QUICK_BYTES_MAX
+    }
+
+    /// Returns the most memory that an expression of this size holds, in bytes.
+    fn memory_bytes(self) -> usize {
+        self.steps_max.max(1) * (self.part_bytes_max + STATES_BYTES_MAX)
+    }
+}
 
 /// The type of an event that changes the metadata of a stream, or deletes it, to these clients.
 pub const METADATA: &str = "$metadata";
@@ -44,7 +92,7 @@ pub fn shown_as(event: &RecordedEvent) -> (&str, &str) {
 }
 
 /// The part of an event with which a pattern is compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Of {
     /// The pattern is compared with the name of the event's stream.
@@ -54,7 +102,7 @@ pub enum Of {
 }
 
 /// A pattern as text.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PatternText {
     /// The part of an event with which the pattern is compared.
@@ -65,7 +113,7 @@ pub struct PatternText {
 }
 
 /// The texts that pass a pattern.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Passes {
     /// A text passes if the regular expression finds something anywhere in it.
@@ -83,11 +131,18 @@ pub struct Pattern {
 
 #[derive(Debug)]
 enum Engine {
-    Expression(Regex),
+    Expression(Compiled),
     /// Everything passes but what begins with the expression. It stands for `^(?!expression)`, and is quicker without
     /// looking ahead.
-    NotAtBeginning(Regex),
-    Prefixes,
+    NotAtBeginning(Compiled),
+    /// Prefixes in their order, without those that begin with another of them.
+    Prefixes(Vec<Box<str>>),
+}
+
+#[derive(Debug)]
+struct Compiled {
+    regex: Regex,
+    size: Size,
 }
 
 impl Pattern {
@@ -100,7 +155,7 @@ impl Pattern {
             Passes::Expression(expression) => of_expression(expression)?,
             Passes::Prefixes(prefixes) => {
                 check_prefixes(prefixes)?;
-                Engine::Prefixes
+                Engine::Prefixes(shortest(prefixes))
             }
         };
         Ok(Self { text, engine })
@@ -110,6 +165,33 @@ impl Pattern {
     #[must_use]
     pub fn text(&self) -> &PatternText {
         &self.text
+    }
+
+    /// Tells whether comparing the pattern with an event takes microseconds, and milliseconds at most, whatever the
+    /// event is called. Other patterns may take some hundred milliseconds, and should not be compared where others
+    /// wait.
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        match &self.engine {
+            Engine::Expression(compiled) | Engine::NotAtBeginning(compiled) => {
+                compiled.size.is_quick()
+            }
+            Engine::Prefixes(_) => true,
+        }
+    }
+
+    /// Returns the most memory that the compiled pattern holds, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        match &self.engine {
+            Engine::Expression(compiled) | Engine::NotAtBeginning(compiled) => {
+                compiled.size.memory_bytes()
+            }
+            Engine::Prefixes(prefixes) => prefixes
+                .iter()
+                .map(|prefix| size_of::<Box<str>>() + prefix.len())
+                .sum(),
+        }
     }
 
     /// Returns the part of the pattern that a store can carry out. Every event that passes the pattern passes this
@@ -151,13 +233,15 @@ impl Pattern {
             Of::Stream => stream,
             Of::Type => event_type,
         };
-        match (&self.engine, &self.text.passes) {
-            (Engine::Expression(regex), _) => is_in(regex, found),
-            (Engine::NotAtBeginning(regex), _) => Ok(!is_in(regex, found)?),
-            (Engine::Prefixes, Passes::Prefixes(prefixes)) => {
-                Ok(prefixes.iter().any(|prefix| found.starts_with(prefix)))
+        match &self.engine {
+            Engine::Expression(compiled) => is_in(&compiled.regex, found),
+            Engine::NotAtBeginning(compiled) => Ok(!is_in(&compiled.regex, found)?),
+            Engine::Prefixes(prefixes) => {
+                // A prefix stands before the texts that begin with it, and no other prefix stands between them.
+                let after = prefixes.partition_point(|prefix| **prefix <= *found);
+                let before = prefixes[..after].last();
+                Ok(before.is_some_and(|prefix| found.starts_with(&**prefix)))
             }
-            (Engine::Prefixes, Passes::Expression(_)) => Ok(false),
         }
     }
 }
@@ -177,11 +261,11 @@ fn check_prefixes(prefixes: &[String]) -> Result<()> {
         let rule = "must have an expression or prefixes";
         return Err(Error::invalid("filter", rule));
     }
-    if prefixes.len() > PREFIXES_MAX || bytes > TEXT_BYTES_MAX {
+    if prefixes.len() > PREFIXES_MAX || bytes > PREFIXES_BYTES_MAX {
         return Err(Error::invalid(
             "filter",
             format!(
-                "must have at most {PREFIXES_MAX} prefixes of {TEXT_BYTES_MAX} bytes in all, found {} of {bytes}",
+                "must have at most {PREFIXES_MAX} prefixes of {PREFIXES_BYTES_MAX} bytes in all, found {} of {bytes}",
                 prefixes.len()
             ),
         ));
@@ -189,35 +273,66 @@ fn check_prefixes(prefixes: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Sorts prefixes, and leaves out those that begin with another one.
+fn shortest(prefixes: &[String]) -> Vec<Box<str>> {
+    let mut sorted: Vec<&str> = prefixes.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    sorted.dedup_by(|later, kept| later.starts_with(&**kept));
+    sorted.into_iter().map(Box::from).collect()
+}
+
 fn of_expression(expression: &str) -> Result<Engine> {
-    if expression.is_empty() || expression.len() > TEXT_BYTES_MAX {
+    if expression.is_empty() || expression.len() > EXPRESSION_BYTES_MAX {
         return Err(Error::invalid(
             "filter",
             format!(
-                "must have an expression of 1 to {TEXT_BYTES_MAX} bytes, found {}",
+                "must have an expression of 1 to {EXPRESSION_BYTES_MAX} bytes, found {}",
                 expression.len()
             ),
         ));
     }
-    let whole = compile(expression)?;
-    match without_look_ahead(expression).map(|inner| compile(&inner)) {
-        Some(Ok(inner)) => Ok(Engine::NotAtBeginning(inner)),
-        _ => Ok(Engine::Expression(whole)),
+    // What the quick form cannot carry out in linear time, the form itself cannot either.
+    if let Some(inner) = without_look_ahead(expression)
+        && let Ok(inner) = compile(&inner)
+    {
+        return Ok(Engine::NotAtBeginning(inner));
     }
+    compile(expression).map(Engine::Expression)
 }
 
-fn compile(expression: &str) -> Result<Regex> {
-    RegexBuilder::new(expression)
-        .backtrack_limit(STEPS_MAX)
-        .delegate_size_limit(COMPILED_BYTES_MAX)
-        .build()
-        .map_err(|error| {
-            let shown: String = expression.chars().take(60).collect();
-            Error::invalid(
-                "filter",
-                format!("has an expression that cannot be used, {shown:?}: {error}"),
-            )
-        })
+fn compile(expression: &str) -> Result<Compiled> {
+    let mut found = None;
+    for size in SIZES {
+        let built = RegexBuilder::new(expression)
+            .backtrack_limit(STEPS_MAX)
+            .max_prog_size(size.steps_max)
+            .delegate_size_limit(size.part_bytes_max)
+            .delegate_dfa_size_limit(STATES_BYTES_MAX)
+            // Else a look-behind takes as much as it needs.
+            .delegate_dfa_skip_cache_capacity_check(false)
+            .build();
+        match built {
+            Ok(regex) => return Ok(Compiled { regex, size }),
+            // No other size makes it readable.
+            Err(error @ fancy_regex::Error::ParseError(..)) => {
+                found = Some(error);
+                break;
+            }
+            Err(error) => found = Some(error),
+        }
+    }
+    let shown: String = expression.chars().take(60).collect();
+    let why = match found {
+        Some(error @ fancy_regex::Error::ParseError(..)) => error.to_string(),
+        error => format!(
+            "it must compile to at most {COMPILED_BYTES_MAX} bytes, with few places that look around or back: {}",
+            error.map_or_else(String::new, |error| error.to_string())
+        ),
+    };
+    Err(Error::invalid(
+        "filter",
+        format!("has an expression that cannot be used, {shown:?}: {why}"),
+    ))
 }
 
 /// Returns the expression that must not match at the beginning, if `^(?!…)` is all that the expression says.
@@ -350,12 +465,77 @@ mod tests {
     fn patterns_that_cannot_be_used_are_refused() {
         assert!(expression("(").is_err());
         assert!(expression("").is_err());
-        assert!(expression(&"x".repeat(TEXT_BYTES_MAX + 1)).is_err());
+        assert!(expression(&"x".repeat(EXPRESSION_BYTES_MAX)).is_ok());
+        assert!(expression(&"x".repeat(EXPRESSION_BYTES_MAX + 1)).is_err());
         assert!(expression("(a{1000}){1000}").is_err());
+        let far = format!("{}{}", "(".repeat(2_000), ")".repeat(2_000));
+        assert!(expression(&far).is_err());
         assert!(pattern(Passes::Prefixes(Vec::new())).is_err());
     }
 
+    /// What happened: each part of an expression was bounded to 4 MiB and their number was not, so that 8 KB of text
+    /// took 2.3 GB and half a minute. What holds now: the sum is bounded, whatever the parts are.
+    #[test]
+    fn an_expression_of_many_large_parts_is_refused() {
+        let parts: [fn(usize) -> String; 6] = [
+            |i| format!(r"(?=\w{{{}}}{i})", 20 + i % 60),
+            |i| format!(r"(?<!{i})\w{{{}}}(?!{i})", 20 + i % 70),
+            |i| format!(r"(?:\w{{40}}{i}|(?={i}))"),
+            |i| format!(r"(?=[\p{{L}}\d]{{{}}}{i})", 20 + i % 40),
+            |_| r"(?=\w)".to_owned(),
+            |_| "(?=a)".to_owned(),
+        ];
+        for part in parts {
+            let mut text = String::new();
+            for i in 0.. {
+                let next = part(i);
+                if text.len() + next.len() > EXPRESSION_BYTES_MAX {
+                    break;
+                }
+                text.push_str(&next);
+            }
+            let error = expression(&text).expect_err("too large").to_string();
+            assert!(error.contains("at most 1048576 bytes"), "{error}");
+        }
+        // Groups that call each other double with each call.
+        let doubled = r"(?<a>\w)(?<b>\g<a>\g<a>)(?<c>\g<b>\g<b>)(?<d>\g<c>\g<c>)(?<e>\g<d>\g<d>)";
+        assert!(expression(doubled).is_err());
+    }
+
+    /// Goal: what clients use is compiled, and what most of them use is compared where it is.
+    #[test]
+    fn usual_expressions_are_small() {
+        for (text, is_quick) in [
+            (r"^[^\$].*", true),
+            (r"^(?!(\$.+$))", true),
+            (r"^added|removed$", true),
+            (r"^\w+-\d+$", false),
+            (r"^(?!\$)(?=.*foo).*$", false),
+            (r"^(?:(?!foo).)*$", false),
+            (r"(?<!a)foo(?=bar)", false),
+            (r"^(a|b)\1$", false),
+        ] {
+            let pattern = expression(text).expect("usual");
+            assert_eq!(pattern.is_quick(), is_quick, "{text}");
+            assert!(pattern.memory_bytes() <= 6 * 1_024 * 1_024, "{text}");
+        }
+        let many = (0..9_000).map(|n| format!("p{n}")).collect();
+        let many = pattern(Passes::Prefixes(many)).expect("good");
+        assert!(many.is_quick() && many.memory_bytes() < 400_000);
+    }
+
     proptest! {
+        /// Goal: sorted prefixes pass what begins with one of them.
+        #[test]
+        fn sorted_prefixes_pass_what_one_of_them_passes(
+            prefixes in prop::collection::vec("[ab-]{0,4}", 1..6),
+            text in "[ab-]{1,6}",
+        ) {
+            let expected = prefixes.iter().any(|prefix| text.starts_with(prefix.as_str()));
+            let pattern = pattern(Passes::Prefixes(prefixes)).expect("good");
+            prop_assert_eq!(pattern.matches(&event(&text)).expect("no steps"), expected);
+        }
+
         /// Goal: the quicker form of `^(?!…)` passes what the form itself passes.
         #[test]
         fn the_quick_form_is_the_same_pattern(
@@ -366,8 +546,8 @@ mod tests {
             if let Ok(whole) = compile(&expression)
                 && let Some(Ok(quick)) = without_look_ahead(&expression).map(|inner| compile(&inner))
             {
-                let quick = !is_in(&quick, &text).expect("few steps");
-                prop_assert_eq!(quick, is_in(&whole, &text).expect("few steps"), "{}", expression);
+                let quick = !is_in(&quick.regex, &text).expect("few steps");
+                prop_assert_eq!(quick, is_in(&whole.regex, &text).expect("few steps"), "{}", expression);
             }
         }
 

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use tokio_util::sync::CancellationToken;
+
 /// What happens on a connection. One task reads it from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
@@ -26,12 +28,30 @@ pub(crate) struct Activity {
     pub(crate) http2: AtomicBool,
     /// True once the server stops.
     ending: AtomicBool,
+    /// Number of requests in flight that the connection may have. The client keeps further ones to itself.
+    in_flight_max: usize,
+    /// Number of connections of the server that have as many.
+    full: Arc<AtomicUsize>,
+    /// Is cancelled when the connection is to be closed at once.
+    abandoned: CancellationToken,
 }
 
 impl Activity {
+    /// Makes the activity of a connection that may have this number of requests in flight. It counts in `full` while it
+    /// has as many.
+    pub(crate) fn bounded(in_flight_max: usize, full: Arc<AtomicUsize>) -> Self {
+        Self {
+            in_flight_max,
+            full,
+            ..Self::default()
+        }
+    }
+
     /// Counts a request that has arrived. It counts as in flight until the return value is dropped.
     pub(crate) fn request(self: &Arc<Self>) -> Running {
-        self.in_flight.fetch_add(1, Relaxed);
+        if self.in_flight.fetch_add(1, Relaxed) + 1 == self.in_flight_max {
+            self.full.fetch_add(1, Relaxed);
+        }
         self.requests.fetch_add(1, Relaxed);
         self.head_bytes.store(0, Relaxed);
         Running {
@@ -56,6 +76,26 @@ impl Activity {
 
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Relaxed)
+    }
+
+    /// Gives up a connection with more than this number of requests in flight, whose client does not take the answers
+    /// that say that the server takes no more. Returns true if that is so.
+    pub(crate) fn abandon_beyond(&self, in_flight_max: usize) -> bool {
+        let is_crowded = self.in_flight.load(Relaxed) > in_flight_max;
+        if is_crowded {
+            self.abandoned.cancel();
+        }
+        is_crowded
+    }
+
+    /// Waits until the connection was given up.
+    pub(crate) async fn abandoned(&self) {
+        self.abandoned.cancelled().await;
+    }
+
+    /// Returns true if the connection has as many requests in flight as it may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.in_flight.load(Relaxed) == self.in_flight_max
     }
 
     /// Returns true while a request is in flight.
@@ -91,6 +131,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.set_waiting(false);
-        self.activity.in_flight.fetch_sub(1, Relaxed);
+        let activity = &self.activity;
+        if activity.in_flight.fetch_sub(1, Relaxed) == activity.in_flight_max {
+            activity.full.fetch_sub(1, Relaxed);
+        }
     }
 }

@@ -5,13 +5,16 @@
 
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_access::{Access, Caller, Guarded, Operation, OwnedOperation};
+use gesta_core::shares::Holder;
 use gesta_core::{EventStore, StreamId};
 use gesta_wire::shown;
 use hyper::header::{
@@ -22,7 +25,8 @@ use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 
 use crate::activity::Activity;
-use crate::body::AnswerBody;
+use crate::body::{AnswerBody, Reservation};
+use crate::gate::Ticket;
 use crate::problem::{self, Problem, Result};
 use crate::route::{Matched, Route};
 use crate::state::State;
@@ -79,6 +83,10 @@ pub(crate) struct Admitted {
     caller: Caller,
     pub(crate) store: Arc<dyn EventStore>,
     guarded: Option<Guarded>,
+    /// Whose share the call uses.
+    holder: Holder,
+    /// True if nobody asked who calls.
+    is_stranger: bool,
 }
 
 impl Admitted {
@@ -88,6 +96,8 @@ impl Admitted {
             caller: Caller::anonymous(Some(from)),
             store: Arc::clone(&state.store),
             guarded: None,
+            holder: state.stranger(from),
+            is_stranger: true,
         }
     }
 
@@ -100,20 +110,53 @@ impl Admitted {
                     "the server has no accounts",
                 ));
             }
-            return Ok(Self::unasked(state, from));
+            return Ok(Self {
+                is_stranger: false,
+                ..Self::unasked(state, from)
+            });
         };
         let shown = headers.get_all(AUTHORIZATION).iter();
-        let caller = access
-            .caller(shown.map(HeaderValue::as_bytes), from)
-            .await?;
+        let mut finding = pin!(access.caller(shown.map(HeaderValue::as_bytes), from));
+        let caller = match futures::poll!(finding.as_mut()) {
+            Poll::Ready(caller) => caller,
+            // Until it is known who calls, the call takes nothing of what users need.
+            Poll::Pending => {
+                let _place = state.strangers.enter(&state.stranger(from))?;
+                finding.await
+            }
+        }?;
         // Before a body is read, and whatever the call is.
         access.check(&caller, Operation::Info).await?;
         let guarded = access.guard(Arc::clone(&state.store), caller.clone());
         Ok(Self {
             caller,
+            // Who has proved nothing was refused above, unless nobody has to.
+            holder: guarded
+                .user()
+                .map_or(Holder::Everybody, |user| Holder::User(Arc::clone(user))),
+            is_stranger: false,
             store: Arc::new(guarded.clone()),
             guarded: Some(guarded),
         })
+    }
+
+    /// Returns whose share the call uses.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// Makes a reservation of bytes for the call, which holds nothing yet.
+    pub(crate) fn reservation(&self, state: &State) -> Reservation {
+        let budget = match self.is_stranger {
+            true => &state.budget_of_strangers,
+            false => &state.budget,
+        };
+        budget.reservation(&self.holder)
+    }
+
+    /// Makes a reservation for what a subscriber holds.
+    pub(crate) fn reservation_of_subscriptions(&self, state: &State) -> Reservation {
+        state.budget.reservation_of_subscriptions(&self.holder)
     }
 
     /// Refuses an operation that the caller may not do now.
@@ -168,6 +211,25 @@ impl Admitted {
         match &self.guarded {
             Some(guarded) => Ok(guarded.clone().until_forbidden(operation).await?.boxed()),
             None => Ok(std::future::pending().boxed()),
+        }
+    }
+}
+
+/// The place that a call has among the requests, and whose it is, once that is known.
+#[derive(Default)]
+pub(crate) struct Place {
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) holder: Option<Holder>,
+}
+
+impl Place {
+    /// Lets an answer keep the place until it is sent, also if it is a refusal. An answer without an end has a place
+    /// among the subscriptions instead.
+    pub(crate) fn keep_until_sent(self, answer: &mut Answer) {
+        let guards = answer.body_mut().guards();
+        guards.holder = self.holder;
+        if guards.request.is_none() {
+            guards.request = self.ticket;
         }
     }
 }
@@ -233,6 +295,21 @@ impl<'a> Call<'a> {
     /// Returns the caller and their store, for calls that go on after the answer has begun.
     pub(crate) fn admitted(&self) -> &Admitted {
         &self.admitted
+    }
+
+    /// Returns whose share the call uses.
+    pub(crate) fn holder(&self) -> &Holder {
+        self.admitted.holder()
+    }
+
+    /// Makes a reservation of bytes for the call, which holds nothing yet.
+    pub(crate) fn reservation(&self) -> Reservation {
+        self.admitted.reservation(self.state)
+    }
+
+    /// Waits for the caller's turn to read a page.
+    pub(crate) async fn turn_to_read(&self) -> Ticket {
+        self.state.turn_to_read(self.holder()).await
     }
 
     /// Returns the stream that the path names.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, Stream};
-use gesta_core::capacity::{Capacity, Permit};
+use gesta_core::shares::{self, Holder, Load, Share, Shares, TooMuch};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::activity::Running;
@@ -21,68 +21,72 @@ use crate::problem::{self, Problem, Result};
 
 pub(crate) use messages::{MessageSource, Messages};
 
-/// Number of bytes that requests and answers may hold at once.
+/// Number of bytes that requests and answers may hold at once, in sum and of one caller.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    capacity: Arc<Capacity>,
-    max: usize,
+    shares: Arc<Shares>,
 }
 
 impl Budget {
     pub(crate) fn new(max: usize) -> Self {
-        let capacity = Capacity::new([max]);
-        Self { capacity, max }
+        Self {
+            shares: Shares::new(max),
+        }
     }
 
-    /// Makes a reservation that holds nothing yet.
-    pub(crate) fn reservation(&self) -> Reservation {
-        self.up_to(self.max)
+    /// Makes a reservation of a caller that holds nothing yet.
+    pub(crate) fn reservation(&self, holder: &Holder) -> Reservation {
+        self.up_to(holder, self.shares.max())
     }
 
     /// Makes a reservation for what a subscriber holds. It takes bytes of the first half of the budget only, so that
     /// subscribers who do not read leave enough memory for appends and reads.
-    pub(crate) fn reservation_of_subscriptions(&self) -> Reservation {
-        self.up_to(self.max / 2)
+    pub(crate) fn reservation_of_subscriptions(&self, holder: &Holder) -> Reservation {
+        self.up_to(holder, self.shares.max() / 2)
     }
 
-    fn up_to(&self, max: usize) -> Reservation {
+    fn up_to(&self, holder: &Holder, max: usize) -> Reservation {
         Reservation {
-            permit: self.capacity.empty_permit([max]),
-            max,
+            share: self.shares.empty(holder.clone(), max),
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
-        self.capacity.taken()[0]
+        self.shares.taken()
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        self.shares.load()
     }
 }
 
 /// Bytes of a budget, which are given back when the reservation is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    permit: Permit,
-    /// Bytes of all reservations together above which this one does not grow.
-    max: usize,
+    share: Share,
 }
 
 impl Reservation {
     /// Takes more bytes.
     ///
     /// # Errors
-    /// Overloaded if there are too few left; then the reservation is unchanged.
+    /// Overloaded if there are too few left, in sum or for this caller; then the reservation is unchanged.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
-        self.permit.grow([bytes]).map_err(|_| {
-            Problem::overloaded(format!(
-                "requests and answers in flight hold {} bytes at most",
-                self.max
-            ))
+        self.share.grow(bytes).map_err(|refused| {
+            let (max, holder) = (self.share.max(), self.share.holder());
+            Problem::overloaded(match refused {
+                TooMuch::InSum => format!("requests and answers in flight hold {max} bytes at most"),
+                TooMuch::OfOne => format!(
+                    "requests and answers of {holder} in flight hold no more bytes than are left for all others of {max}"
+                ),
+            })
         })
     }
 
     /// Makes the reservation hold this number of bytes, which may be more or fewer than before.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<()> {
-        let [held] = self.permit.held();
-        match bytes.checked_sub(held) {
+        match bytes.checked_sub(self.share.held()) {
             Some(0) => Ok(()),
             Some(more) => self.grow(more),
             None => {
@@ -94,7 +98,7 @@ impl Reservation {
 
     /// Gives back the bytes above this number.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        self.permit.shrink_to([bytes]);
+        self.share.shrink_to(bytes);
     }
 }
 
@@ -257,8 +261,11 @@ pub(crate) struct Guards {
     pub(crate) request: Option<crate::gate::Ticket>,
     pub(crate) bytes: Option<Reservation>,
     pub(crate) running: Option<Running>,
+    /// For whom the parts of the answer are made.
+    pub(crate) holder: Option<Holder>,
 }
 
+/// Where the bytes of an answer come from.
 enum Content {
     Whole(Option<Bytes>),
     Parts(BoxStream<'static, std::result::Result<Bytes, BrokenOff>>),
@@ -294,6 +301,11 @@ impl AnswerBody {
     pub(crate) fn guards(&mut self) -> &mut Guards {
         &mut self.guards
     }
+
+    /// Returns true for an answer that is whole, and for which its caller holds no place.
+    pub(crate) fn is_without_place(&self) -> bool {
+        matches!(self.content, Content::Whole(_)) && self.guards.request.is_none()
+    }
 }
 
 impl Body for AnswerBody {
@@ -304,7 +316,10 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
-        let part = match &mut self.content {
+        let this = &mut *self;
+        let holder = this.guards.holder.as_ref();
+        let acting = holder.unwrap_or(&Holder::Everybody);
+        let part = match &mut this.content {
             Content::Whole(bytes) => {
                 let mut part = bytes.take();
                 if let Some(part) = part.as_mut().filter(|part| part.len() > PART_BYTES_MAX) {
@@ -312,11 +327,11 @@ impl Body for AnswerBody {
                 }
                 Poll::Ready(part.map(|part| Ok(Frame::data(part))))
             }
-            Content::Parts(parts) => parts
-                .as_mut()
-                .poll_next(cx)
+            Content::Parts(parts) => shares::acting(acting, || parts.as_mut().poll_next(cx))
                 .map(|part| part.map(|part| part.map(Frame::data))),
-            Content::Messages(messages) => messages.poll_frame(cx).map(|part| part.map(Ok)),
+            Content::Messages(messages) => {
+                shares::acting(acting, || messages.poll_frame(cx)).map(|part| part.map(Ok))
+            }
         };
         // Unless it is asked for more at once, the connection cannot take it.
         let waits = matches!(part, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream();

@@ -1,5 +1,6 @@
 //! Bounds and times of the server.
 
+mod network;
 mod origin;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,6 +10,8 @@ use gesta_core::limits;
 
 use crate::tls::TlsFiles;
 
+pub(crate) use network::client;
+pub use network::{Network, NoNetwork};
 pub use origin::{NoOrigin, Origin};
 
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
@@ -26,6 +29,8 @@ pub struct Config {
     pub requires_access: bool,
     /// Origins whose pages may call the server from a browser.
     pub cors_origins: Vec<Origin>,
+    /// Proxies that are believed when they say from which address a request came (`X-Forwarded-For`).
+    pub trusted_proxies: Vec<Network>,
     /// Files with which TLS, and nothing else, is spoken; `None` if connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// How long a TLS handshake may take.
@@ -33,9 +38,11 @@ pub struct Config {
     /// Most TLS handshakes at once. One remote address (of IPv6 the first 64 bits) may have half as many. For further
     /// handshakes the oldest are closed.
     pub handshakes_max: usize,
-    /// Most connections at once. Further ones are answered as overloaded and closed.
+    /// Most connections at once. Further ones are answered as overloaded and closed. Of this bound and the next four,
+    /// one caller may hold as much as is left for all others: see [`gesta_core::shares`].
     pub connections_max: usize,
-    /// Most requests at once, without subscriptions. Further ones are answered as overloaded.
+    /// Most requests at once, without subscriptions. Further ones are answered as overloaded. Callers who have not
+    /// proved who they are have an eighth of it beside it.
     pub requests_in_flight_max: usize,
     /// Most subscriptions at once. Further ones are answered as overloaded.
     pub subscriptions_max: usize,
@@ -77,6 +84,7 @@ impl Default for Config {
             insecure: false,
             requires_access: false,
             cors_origins: Vec::new(),
+            trusted_proxies: Vec::new(),
             tls: None,
             handshake_max: Duration::from_secs(10),
             handshakes_max: 1_000,

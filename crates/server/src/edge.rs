@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
+use crate::body::Reservation;
 use crate::config::Config;
 use crate::problem::{HEAD_TOO_LARGE, MALFORMED_REQUEST, Problem, URI_TOO_LONG};
 
@@ -155,6 +156,8 @@ pub(crate) struct Edge<S> {
     /// Time since which the client takes nothing.
     full_since: Option<Instant>,
     slow: bool,
+    /// Bytes that a long head holds until it is whole.
+    head: Option<Reservation>,
 }
 
 impl<S> Edge<S> {
@@ -166,9 +169,35 @@ impl<S> Edge<S> {
             begun: false,
             full_since: None,
             slow: false,
+            head: None,
         }
     }
+
+    /// Counts heads that are longer than [`HEAD_BYTES_FREE`] in this reservation. For whom there is no room the
+    /// connection fails.
+    pub(crate) fn counting(self, heads: Reservation) -> Self {
+        Self {
+            head: Some(heads),
+            ..self
+        }
+    }
+
+    /// Counts the bytes of a head that is not whole yet.
+    fn count_head(&mut self, bytes: usize) -> io::Result<()> {
+        let Some(head) = &mut self.head else {
+            return Ok(());
+        };
+        let counted = match bytes > HEAD_BYTES_FREE {
+            true => bytes,
+            false => 0,
+        };
+        let held = head.set(counted);
+        held.map_err(|problem| io::Error::other(problem.detail.clone()))
+    }
 }
+
+/// Bytes of the head of a request that are not counted. Nearly all heads are shorter.
+const HEAD_BYTES_FREE: usize = 16 * 1024;
 
 impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
     fn poll_read(
@@ -176,6 +205,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // What came before and was no whole head yet waits for its rest. (What comes now may be the rest, and a body.)
+        let in_head = self.activity.in_flight.load(Relaxed) == 0;
+        let waiting = match in_head && !self.activity.http2.load(Relaxed) {
+            true => self.activity.head_bytes.load(Relaxed),
+            false => 0,
+        };
+        self.count_head(waiting)?;
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
         let new = &buf.filled()[before..];

@@ -4,12 +4,15 @@
 //! a hundred copies of a large one. How: small lines are kept for a while and copied; large ones are shared by those
 //! who have not sent them yet, and freed with the last of them. Invariants: a small entry keeps its event alive, so its
 //! address cannot come to mean another event; the number of small entries and the size of each, with all that belongs
-//! to the event, are bounded; a large line counts once against the bytes in flight.
+//! to the event, are bounded; a large line counts once for each caller against the bytes in flight.
+//! Why large lines are shared by the subscriptions of one caller only: a line that all share would be counted for the
+//! one who needed it first, and callers who do not read would hold what others are counted for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
+use gesta_core::shares::Holder;
 use gesta_core::{EventId, LogId, Position, SharedEvent, Timestamp};
 use gesta_wire::event::{Framing, bytes_max, write_event};
 
@@ -37,6 +40,7 @@ type Slot = Option<(SharedEvent, Bytes)>;
 /// What tells a stored event from every other event, also from one that took its position after a fail-over.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
+    holder: Holder,
     log: LogId,
     position: Position,
     id: EventId,
@@ -97,15 +101,20 @@ impl EncodedEvents {
         }
     }
 
-    /// Returns a large event as one line of JSON, without the line's end, which is shared with all subscribers that
-    /// hold it.
+    /// Returns a large event as one line of JSON, without the line's end, which is shared by all subscriptions of this
+    /// caller that hold it.
     ///
     /// # Errors
     /// Overloaded if the line is not made yet and `budget` has too little left for it.
-    pub(crate) fn share(&self, event: &SharedEvent, budget: &Budget) -> Result<Bytes> {
-        let large = self.place_of(event);
+    pub(crate) fn share(
+        &self,
+        event: &SharedEvent,
+        budget: &Budget,
+        holder: &Holder,
+    ) -> Result<Bytes> {
+        let large = self.place_of(event, holder);
         if large.0.get().is_none() {
-            let mut held = budget.reservation_of_subscriptions();
+            let mut held = budget.reservation_of_subscriptions(holder);
             held.set(bytes_max(event))?;
             // Whoever comes at the same time waits here for the first.
             large.0.get_or_init(|| {
@@ -119,8 +128,9 @@ impl EncodedEvents {
         Ok(Bytes::from_owner(Sharer(large)))
     }
 
-    fn place_of(&self, event: &SharedEvent) -> Arc<Large> {
+    fn place_of(&self, event: &SharedEvent, holder: &Holder) -> Arc<Large> {
         let identity = Identity {
+            holder: holder.clone(),
             log: event.log,
             position: event.position,
             id: event.id,
@@ -176,21 +186,30 @@ mod tests {
     /// thousand such lines were kept that counted nowhere.
     #[test]
     fn an_event_of_tags_is_large_and_counts_against_the_bytes_in_flight() {
-        let (encoded, budget) = (EncodedEvents::default(), Budget::new(40_000));
         let tagged = event(1, 32, 0);
+        // Subscriptions have half of it: three such lines, as large as they may become.
+        let (encoded, budget) = (
+            EncodedEvents::default(),
+            Budget::new(6 * bytes_max(&tagged)),
+        );
+        let [holder, another] = ["a", "b"].map(|name| Holder::User(name.into()));
         assert!(EncodedEvents::is_large(&tagged));
-        let line = encoded.share(&tagged, &budget).expect("room");
+        let line = encoded.share(&tagged, &budget, &holder).expect("room");
         assert_eq!(budget.used(), line.len());
         assert!(line.len() > SMALL_BYTES_MAX);
-        let again = encoded.share(&tagged, &budget).expect("shared");
+        let again = encoded.share(&tagged, &budget, &holder).expect("shared");
         assert_eq!((again.as_ptr(), budget.used()), (line.as_ptr(), line.len()));
-        // Subscribers take half of the bytes at most.
+        // Subscribers take half of the bytes at most, and one caller half of that.
         let other = event(2, 32, 0);
-        let refused = encoded.share(&other, &budget).expect_err("no room");
+        let refused = encoded
+            .share(&other, &budget, &holder)
+            .expect_err("no room");
         assert_eq!(refused.kind.name, "overloaded");
-        drop((line, again));
+        let of_another = encoded.share(&tagged, &budget, &another).expect("room");
+        assert_eq!(budget.used(), 2 * line.len());
+        drop((line, again, of_another));
         assert_eq!(budget.used(), 0);
-        encoded.share(&other, &budget).expect("room again");
+        encoded.share(&other, &budget, &holder).expect("room again");
         assert_eq!(held(&encoded), 0);
     }
 

@@ -395,7 +395,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     };
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
-    let ticket = call.state.subscriptions.enter()?;
+    let ticket = call.state.subscriptions.enter(call.holder())?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
     let consumer = groups

@@ -25,6 +25,7 @@ mod v2;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use gesta_core::shares;
 use gesta_grpc::{Code, Refusal};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
@@ -32,7 +33,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::api::{self, Admitted, Answer};
+use crate::api::{self, Admitted, Answer, Place};
 use crate::body::MessageSource;
 use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
@@ -62,19 +63,27 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     let answer = match admit(&state, &parts, from).await {
         Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
+            let mut place = Place {
+                ticket: Some(ticket),
+                holder: Some(admitted.holder().clone()),
+            };
             let call = GrpcCall::new(state, admitted, from, &parts, body);
             let deadline = call.deadline();
-            let outcome = reply::in_time(deadline, dispatch(path, call)).await;
+            let holder = call.admitted.holder().clone();
+            let answering = reply::in_time(deadline, dispatch(path, call));
+            let outcome = shares::act(&holder, answering).await;
             note(&noted, path, &outcome);
-            match outcome {
-                Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
-                Ok(Reply::Finite(messages)) => {
-                    let mut answer = reply::answer(messages, deadline);
-                    answer.body_mut().guards().request = Some(ticket);
-                    answer
+            let mut answer = match outcome {
+                Ok(Reply::Endless(messages)) => {
+                    // It has a place among the subscriptions.
+                    place.ticket = None;
+                    reply::answer(messages, deadline)
                 }
+                Ok(Reply::Finite(messages)) => reply::answer(messages, deadline),
                 Err(refusal) => refuse(path, refusal),
-            }
+            };
+            place.keep_until_sent(&mut answer);
+            answer
         }
     };
     noted.metrics.request(
@@ -132,15 +141,16 @@ async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Ad
         return Err(Refusal::invalid("gRPC needs the method POST"));
     }
     api::check_frame(state, parts).map_err(|problem| refusal_of(&problem))?;
-    let ticket = state.requests.enter();
-    let ticket = ticket.map_err(|problem| refusal_of(&problem))?;
-    if PUBLIC.contains(&parts.uri.path()) {
-        return Ok((ticket, Admitted::unasked(state, from)));
-    }
-    match Admitted::of(state, &parts.headers, from).await {
-        Ok(admitted) => Ok((ticket, admitted)),
-        Err(problem) => Err(refusal_of(&problem)),
-    }
+    let enter = async {
+        if PUBLIC.contains(&parts.uri.path()) {
+            let admitted = Admitted::unasked(state, from);
+            return Ok((state.strangers.enter(admitted.holder())?, admitted));
+        }
+        let admitted = Admitted::of(state, &parts.headers, from).await?;
+        Ok((state.requests.enter(admitted.holder())?, admitted))
+    };
+    let entered: crate::problem::Result<_> = enter.await;
+    entered.map_err(|problem| refusal_of(&problem))
 }
 
 /// Makes a refusal of a problem of HTTP.

@@ -40,6 +40,7 @@ mod lasting;
 mod lines;
 mod metrics;
 mod pages;
+mod patterns;
 mod placement;
 mod problem;
 mod read;
@@ -55,7 +56,7 @@ mod tls;
 mod uri;
 mod write;
 
-pub use config::{Config, NoOrigin, Origin};
+pub use config::{Config, Network, NoNetwork, NoOrigin, Origin};
 pub use placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};

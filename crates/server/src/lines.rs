@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use gesta_core::{EventStore, RecordedEvent, Resolved};
+use gesta_core::{RecordedEvent, Resolved, shares};
 use gesta_wire::event;
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Answer, Call, with_type};
+use crate::api::{Admitted, Answer, Call, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
 use crate::pages::{Links, PAGE_EVENTS, PageReader};
 use crate::problem::{Problem, Result, UNAVAILABLE};
@@ -79,7 +79,7 @@ impl Page {
 /// What is left of an answer in lines.
 struct Lines {
     state: Arc<State>,
-    store: Arc<dyn EventStore>,
+    admitted: Admitted,
     reader: PageReader,
     links: Links,
     /// Number of events that may still be sent.
@@ -97,7 +97,7 @@ impl Lines {
             self.left -= found.len();
             self.was_empty = found.len() == 0;
             if !self.was_empty {
-                let mut held = self.state.budget.reservation();
+                let mut held = self.admitted.reservation(&self.state);
                 held.grow(found.cost_bytes())?;
                 return Ok(Some(Page { found, held }));
             }
@@ -107,9 +107,8 @@ impl Lines {
 
     /// Reads a page, of no more events than may still be sent.
     async fn page(&mut self) -> Result<Found> {
-        let state = Arc::clone(&self.state);
-        let _turn = state.turn_to_read().await?;
-        let store = &*self.store;
+        let _turn = self.state.turn_to_read(self.admitted.holder()).await;
+        let store = &*self.admitted.store;
         // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
         // of a few.
         let limit = match self.was_empty {
@@ -135,7 +134,8 @@ impl Lines {
     /// Begins to read the next page in a task of its own.
     fn read_next(mut self) -> NextPage {
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let page = self.next().await;
+            let holder = self.admitted.holder().clone();
+            let page = shares::act(&holder, self.next()).await;
             (self, page)
         }))
     }
@@ -154,7 +154,7 @@ pub(crate) async fn lines(
 ) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
-        store: Arc::clone(call.store()),
+        admitted: call.admitted().clone(),
         reader,
         links,
         left: limit.unwrap_or(usize::MAX),

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gesta_core::shares::Load;
 use gesta_core::{Append, Error, Result, StoreInfo};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -48,6 +49,17 @@ struct StoreLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShareLabels {
+    resource: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    resource: &'static str,
+    bound: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LogLabels {
     log: usize,
 }
@@ -56,9 +68,12 @@ struct LogLabels {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) connections: usize,
+    pub(crate) full_connections: usize,
     pub(crate) requests: usize,
     pub(crate) subscriptions: usize,
     pub(crate) bytes: usize,
+    /// What is held of all that callers use together.
+    pub(crate) shares: [(&'static str, Load); 9],
     /// Number of consumer groups that run, and the bytes of events that they hold.
     pub(crate) groups: (usize, usize),
     /// Number of consumer groups that were found to be halted.
@@ -81,9 +96,11 @@ pub(crate) struct Metrics {
     heads: Family<LogLabels, Gauge>,
     newest_event_ahead: Gauge,
     connections: Gauge,
+    full_connections: Gauge,
     requests_in_flight: Gauge,
     subscriptions: Gauge,
     bytes_in_flight: Gauge,
+    shares: ShareMetrics,
     groups: GroupMetrics,
 }
 
@@ -101,13 +118,16 @@ impl Metrics {
             heads: Family::default(),
             newest_event_ahead: Gauge::default(),
             connections: Gauge::default(),
+            full_connections: Gauge::default(),
             requests_in_flight: Gauge::default(),
             subscriptions: Gauge::default(),
             bytes_in_flight: Gauge::default(),
+            shares: ShareMetrics::default(),
             groups: GroupMetrics::default(),
         };
         let r = registry.sub_registry_with_prefix("gesta");
         unregistered.register_http(r);
+        unregistered.shares.register(r);
         unregistered.register_events(r);
         unregistered.register_store(r);
         Self {
@@ -129,6 +149,11 @@ impl Metrics {
             "http_connections",
             "Open connections",
             self.connections.clone(),
+        );
+        r.register(
+            "http_connections_full",
+            "Connections with as many calls in flight as one may have",
+            self.full_connections.clone(),
         );
         r.register(
             "http_requests_in_flight",
@@ -225,6 +250,7 @@ impl Metrics {
     pub(crate) fn show(&self, in_flight: InFlight, store: Option<&StoreInfo>) -> String {
         let gauges = [
             (&self.connections, in_flight.connections),
+            (&self.full_connections, in_flight.full_connections),
             (&self.requests_in_flight, in_flight.requests),
             (&self.subscriptions, in_flight.subscriptions),
             (&self.bytes_in_flight, in_flight.bytes),
@@ -233,6 +259,7 @@ impl Metrics {
             gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
         }
         self.groups.set(&in_flight);
+        self.shares.set(&in_flight);
         self.store.clear();
         self.heads.clear();
         if let Some(info) = store {
@@ -258,6 +285,76 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be shown");
         }
         text
+    }
+}
+
+/// Metrics of what callers use together. They are set when the metrics are read.
+#[derive(Debug, Default)]
+struct ShareMetrics {
+    max: Family<ShareLabels, Gauge>,
+    taken: Family<ShareLabels, Gauge>,
+    largest: Family<ShareLabels, Gauge>,
+    holders: Family<ShareLabels, Gauge>,
+    waiting: Family<ShareLabels, Gauge>,
+    refused: Family<RefusedLabels, Counter>,
+}
+
+impl ShareMetrics {
+    fn register(&self, r: &mut Registry) {
+        for (name, help, family) in [
+            (
+                "share_max",
+                "Most that all callers may hold together",
+                &self.max,
+            ),
+            ("share_taken", "What all callers hold together", &self.taken),
+            (
+                "share_largest",
+                "What the caller holds who holds most",
+                &self.largest,
+            ),
+            (
+                "share_holders",
+                "Callers who hold something: users, or addresses",
+                &self.holders,
+            ),
+            (
+                "share_waiting",
+                "Requests that wait for their caller's turn",
+                &self.waiting,
+            ),
+        ] {
+            r.register(name, help, family.clone());
+        }
+        r.register(
+            "share_refused",
+            "Refused, or made to wait, because all callers (bound sum) or one caller (bound caller) held too much",
+            self.refused.clone(),
+        );
+    }
+
+    fn set(&self, now: &InFlight) {
+        let as_gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        for (resource, load) in now.shares {
+            let set = |family: &Family<ShareLabels, Gauge>, value| {
+                let gauge = family.get_or_create(&ShareLabels { resource });
+                gauge.set(as_gauge(value));
+            };
+            set(&self.max, load.max);
+            set(&self.taken, load.taken);
+            set(&self.largest, load.largest);
+            set(&self.holders, load.holders);
+            set(&self.waiting, load.waiting);
+            for (bound, count) in [
+                ("sum", load.refused_in_sum),
+                ("caller", load.refused_of_one),
+            ] {
+                let refused = self
+                    .refused
+                    .get_or_create(&RefusedLabels { resource, bound });
+                refused.inner().store(count, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -55,10 +55,10 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
         return lines(call, PageReader::Stream(request), links, limit).await;
     }
     request.validate()?;
-    let mut held = call.state.budget.reservation();
+    let mut held = call.reservation();
     let store = call.store();
     let page = {
-        let _turn = call.state.turn_to_read().await?;
+        let _turn = call.turn_to_read().await;
         match links {
             Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
             Links::Followed => {
@@ -92,9 +92,9 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
         return lines(call, PageReader::All(request), Links::AsTheyAre, limit).await;
     }
     request.validate()?;
-    let mut held = call.state.budget.reservation();
+    let mut held = call.reservation();
     let page = {
-        let _turn = call.state.turn_to_read().await?;
+        let _turn = call.turn_to_read().await;
         event::write_all_page(&call.store().read_all(request).await?)
     };
     held.grow(page.len())?;
@@ -107,10 +107,10 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let stream = call.stream()?;
     let text = percent_decode("revision", call.revision(), Plus::Itself)?;
     let revision = revision("revision", &text)?;
-    let mut held = call.state.budget.reservation();
+    let mut held = call.reservation();
     let mut out = Vec::new();
     {
-        let _turn = call.state.turn_to_read().await?;
+        let _turn = call.turn_to_read().await;
         let store = call.store();
         let event = Arc::new(store.read_event(stream, revision).await?);
         let found = match links {
@@ -130,7 +130,9 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
 /// tag.
 pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
-    let record = call.store().stream_metadata(call.stream()?).await?;
+    let stream = call.stream()?;
+    let _turn = call.turn_to_read().await;
+    let record = call.store().stream_metadata(stream).await?;
     let mut answer = json(StatusCode::OK, record.metadata.json().clone());
     if let Some(revision) = record.revision
         && let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\""))
@@ -154,7 +156,7 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
         limit: limit(&parameters)?.unwrap_or(PAGE_EVENTS),
     };
     request.validate()?;
-    let _turn = call.state.turn_to_read().await?;
+    let _turn = call.turn_to_read().await;
     let page = call.store().list_streams(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }

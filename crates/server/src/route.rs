@@ -146,17 +146,6 @@ impl Route {
         matches!(self, Route::Live | Route::Ready | Route::Metrics)
     }
 
-    /// Returns true for calls whose answers have no end. They are not counted as requests, but as subscriptions.
-    pub(crate) fn is_endless(self) -> bool {
-        matches!(
-            self,
-            Route::StreamSubscribe
-                | Route::AllSubscribe
-                | Route::StreamGroup(OfGroup::Consume)
-                | Route::AllGroup(OfGroup::Consume)
-        )
-    }
-
     /// Returns true for calls that tell nothing of a store, so that anybody may make them.
     pub(crate) fn is_public(self) -> bool {
         matches!(

@@ -6,15 +6,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use gesta_core::shares;
 use gesta_wire::{shortened, shown};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Version};
+use hyper::{Method, Request, StatusCode, Version};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
-use crate::api::{Answer, Call, check_frame, show};
+use crate::api::{Answer, Call, Place, check_frame, show};
 use crate::body::RequestBody;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
@@ -37,12 +38,13 @@ pub(crate) async fn answer(
     let (route, verb) = (matched.route, matched.route.method(&parts.method));
     let call = Call::unasked(&state, activity, from, &parts, matched);
     let mut body = RequestBody::new(body);
+    let mut place = Place::default();
     let answer = match verb {
         _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
         None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
             Ok(answer)
         }
-        Some(verb) => answer_call(call, verb, &mut body).await,
+        Some(verb) => answer_call(call, verb, &mut body, &mut place).await,
         None => Err(no_such_call(&parts, &matched)),
     };
     match &answer {
@@ -55,10 +57,13 @@ pub(crate) async fn answer(
     }
     let answer = answer.and_then(|answer| tells_its_end(&parts, answer));
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    place.keep_until_sent(&mut answer);
     cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
     let waits = parts.headers.contains_key(EXPECT);
-    if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {
+    // Proxies may have seen another end of a body whose coding is not known.
+    let is_framed_oddly = answer.status() == StatusCode::NOT_IMPLEMENTED;
+    if parts.version < Version::HTTP_2 && (is_framed_oddly || !body.discard(waits).await) {
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(CONNECTION, close);
     }
@@ -94,26 +99,30 @@ fn tells_its_end(parts: &Parts, answer: Answer) -> Result<Answer> {
     Err(Problem::new(problem::UNSUPPORTED, detail))
 }
 
-/// Admits a call, and carries it out.
-async fn answer_call(mut call: Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
-    // Whether the server lives can be asked even when it is full.
-    let ticket = if call.route().is_probe() {
-        None
-    } else {
-        Some(call.state.requests.enter()?)
-    };
+/// Admits a call, and carries it out. The place that it takes is noted in `place`.
+async fn answer_call(
+    mut call: Call<'_>,
+    verb: Verb,
+    body: &mut RequestBody,
+    place: &mut Place,
+) -> Result<Answer> {
+    // What anybody may ask takes no place of users: its answers are whole at once, see `serve`.
     if !call.route().is_public() {
         call.admit().await?;
+        place.holder = Some(call.holder().clone());
+        // Metrics can be asked even when the server is full.
+        if !call.route().is_probe() {
+            place.ticket = Some(call.state.requests.enter(call.holder())?);
+        }
     }
-    let mut answer = match (call.route(), verb) {
-        (Route::Stream, Verb::Post) => write::append_to(&call, body).await,
-        // Boxed, so that the one hot call above does not carry the memory of all others.
-        _ => Box::pin(answer_other(&call, verb, body)).await,
-    }?;
-    if !call.route().is_endless() {
-        answer.body_mut().guards().request = ticket;
-    }
-    Ok(answer)
+    let answering = async {
+        match (call.route(), verb) {
+            (Route::Stream, Verb::Post) => write::append_to(&call, body).await,
+            // Boxed, so that the one hot call above does not carry the memory of all others.
+            _ => Box::pin(answer_other(&call, verb, body)).await,
+        }
+    };
+    shares::act(call.holder(), answering).await
 }
 
 async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {

@@ -4,11 +4,12 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use gesta_access::Access;
 use gesta_core::EventStore;
+use gesta_core::shares::Holder;
 use gesta_groups::Groups;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -26,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
 use crate::api::Answer;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::gate::Ticket;
 use crate::lasting::Lasting;
@@ -38,8 +39,13 @@ use crate::{groups, router};
 
 /// Largest head of a request, in bytes, and size of the parts in which bodies are read.
 const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
-/// Most requests at once on one HTTP/2 connection.
-const HTTP2_STREAMS_MAX: u32 = 256;
+/// Fewest calls at once that one HTTP/2 connection may have. It may have as many as there may be subscriptions: clients
+/// keep further calls to themselves, without a word.
+const HTTP2_STREAMS_MIN: usize = 256;
+/// Requests in flight on an HTTP/2 connection beyond which it is closed, if there is no room any more for answers that
+/// nobody takes. A client with an account may have sent many at once, which are refused at once.
+const CROWDED_MAX: usize = 4_096;
+const CROWDED_BY_STRANGERS_MAX: usize = 100;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// A client is asked so often whether it is there, and is taken to be gone if it does not answer within so long. That
@@ -269,7 +275,7 @@ impl Handle {
 }
 
 async fn accept(listener: TcpListener, handle: Handle) {
-    let builder = Arc::new(builder());
+    let builder = Arc::new(builder(&handle.state.config));
     let mut failures = Lasting::default();
     loop {
         let accepted = tokio::select! {
@@ -314,12 +320,15 @@ async fn accept(listener: TcpListener, handle: Handle) {
 /// Serves a connection that was accepted, or tells the client why not.
 fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioExecutor>>) {
     let (own, builder) = (handle.clone(), Arc::clone(builder));
-    match handle.state.connections.enter() {
+    // Whose connection was closed already is counted nowhere.
+    let Ok(from) = socket.peer_addr() else { return };
+    let holder = handle.state.stranger(from.ip());
+    match handle.state.connections.enter(&holder) {
         Ok(ticket) => {
             let serving = serve(socket, own, builder, None, ticket);
             handle.connections.spawn(serving);
         }
-        Err(full) => match handle.state.reserve.enter() {
+        Err(full) => match handle.state.reserve.enter(&holder) {
             Ok(ticket) => {
                 let serving = serve_beyond(socket, own, builder, full, ticket);
                 handle.connections.spawn(serving);
@@ -338,7 +347,11 @@ fn is_of_one_client(error: &std::io::Error) -> bool {
     )
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
+fn http2_streams_max(config: &Config) -> usize {
+    config.subscriptions_max.max(HTTP2_STREAMS_MIN)
+}
+
+fn builder(config: &Config) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Without a timer: `Watch` looks after slow heads at less cost. Without `pipeline_flush`: it
     // loses answers to what comes before a request that cannot be read. Without `writev`: copying a
@@ -352,7 +365,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_EVERY)
         .keep_alive_timeout(HTTP2_PING_ANSWER_MAX)
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_concurrent_streams(u32::try_from(http2_streams_max(config)).unwrap_or(u32::MAX))
         .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
     builder
@@ -495,10 +508,29 @@ async fn answer(
     request: Request<Incoming>,
     full: Option<&Problem>,
 ) -> Answer {
+    let shared = Arc::clone(&state);
+    let strangers = &shared.strangers;
     let mut answer = match full {
         None => router::answer(state, activity, from, request).await,
         Some(full) => router::answer_beyond(state, activity, from, request, full).await,
     };
+    // What was refused, and what anybody may ask, is kept until the client takes it. A client that asks and asks and
+    // takes nothing gets no more.
+    if activity.is_http2() && answer.body().is_without_place() {
+        let stranger = shared.stranger(from);
+        let is_known = answer.body_mut().guards().holder.is_some();
+        let in_flight_max = match is_known || stranger == Holder::Everybody {
+            true => CROWDED_MAX,
+            false => CROWDED_BY_STRANGERS_MAX,
+        };
+        match strangers.enter(&stranger) {
+            Ok(place) => answer.body_mut().guards().request = Some(place),
+            Err(_) if activity.abandon_beyond(in_flight_max) => {
+                tracing::debug!(%from, "closing a connection that takes no answers");
+            }
+            Err(_) => {}
+        }
+    }
     if activity.is_ending() && !activity.is_http2() {
         answer.headers_mut().insert(CONNECTION, CLOSE);
     }
@@ -516,17 +548,29 @@ async fn converse<S>(
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let state = &handle.state;
-    let activity = Arc::new(Activity::default());
+    let activity = Arc::new(Activity::bounded(
+        http2_streams_max(&state.config),
+        Arc::clone(&state.full_connections),
+    ));
+    let told = Once::new();
     let service = service_fn(|request| {
         let (state, activity) = (state.clone(), activity.clone());
         let (running, full) = (activity.request(), full.clone());
+        if activity.is_full() {
+            told.call_once(|| {
+                let calls = http2_streams_max(&state.config);
+                tracing::warn!(%from, calls, "a connection has as many calls in flight as it may have: the client keeps further ones to itself");
+            });
+        }
         async move {
+            let from = config::client(&state.config.trusted_proxies, from, request.headers());
             let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
             answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)
         }
     });
-    let io = TokioIo::new(Edge::new(socket, activity.clone()));
+    let heads = state.budget_of_strangers.reservation(&state.stranger(from));
+    let io = TokioIo::new(Edge::new(socket, activity.clone()).counting(heads));
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut watch = Watch::new(activity.clone(), Instant::now());
     let mut ticks = tokio::time::interval(Watch::interval(&state.config));
@@ -547,6 +591,7 @@ async fn converse<S>(
                 connection.as_mut().graceful_shutdown();
             }
             () = handle.aborting.cancelled() => return,
+            () = activity.abandoned() => return,
             now = ticks.tick() => match watch.look(&state.config, now) {
                 WatchVerdict::Keep => {}
                 WatchVerdict::Drain if draining => {}

@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, Stream};
+use gesta_core::shares::Holder;
 use gesta_core::{
     Checkpoint, RecordedEvent, ResolvedMessage, Result, SharedEvent, Subscription,
     SubscriptionMessage,
@@ -26,6 +27,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::activity::Activity;
+use crate::api::Admitted;
 use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
 use crate::deliveries::Shown;
 use crate::fanout::EncodedEvents;
@@ -89,6 +91,8 @@ impl Feed {
 /// The body of a subscription, which has no end.
 pub(crate) struct Events {
     state: Arc<State>,
+    /// Who subscribes.
+    holder: Holder,
     feed: Feed,
     /// Parts that are sent before `out`: a large event and what stands before it.
     parts: VecDeque<Bytes>,
@@ -101,7 +105,12 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(state: Arc<State>, feed: Feed, activity: Arc<Activity>) -> Self {
+    pub(crate) fn new(
+        state: Arc<State>,
+        admitted: &Admitted,
+        feed: Feed,
+        activity: Arc<Activity>,
+    ) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         let mut out = BEGINNING.to_vec();
         if let Feed::Consumer { id, .. } = &feed {
@@ -112,7 +121,8 @@ impl Events {
             feed,
             parts: VecDeque::new(),
             out,
-            buffered: Buffered::new(activity, state.budget.reservation_of_subscriptions()),
+            buffered: Buffered::new(activity, admitted.reservation_of_subscriptions(&state)),
+            holder: admitted.holder().clone(),
             heartbeat: Box::pin(heartbeat),
             last_sent: Instant::now(),
             stopping: Box::pin(state.stopping.clone().cancelled_owned()),
@@ -187,7 +197,8 @@ impl Events {
         checkpoint: &Checkpoint,
         link: Option<&RecordedEvent>,
     ) {
-        match self.state.encoded.share(event, &self.state.budget) {
+        let (encoded, budget) = (&self.state.encoded, &self.state.budget);
+        match encoded.share(event, budget, &self.holder) {
             Ok(mut line) => {
                 begin(&mut self.out, checkpoint, "event");
                 if link.is_some() {
@@ -212,8 +223,9 @@ impl Events {
 
     fn delivery(&mut self, delivery: &Shown) {
         let (event, link) = (&delivery.resolved.event, delivery.resolved.link.as_deref());
-        let large = EncodedEvents::is_large(event)
-            .then(|| self.state.encoded.share(event, &self.state.budget));
+        let (encoded, budget) = (&self.state.encoded, &self.state.budget);
+        let large =
+            EncodedEvents::is_large(event).then(|| encoded.share(event, budget, &self.holder));
         let (number, retries) = (delivery.number.0, delivery.retries);
         let begin =
             format!("event: event\ndata: {{\"delivery\":{number},\"retries\":{retries},\"event\":");

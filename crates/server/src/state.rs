@@ -1,28 +1,35 @@
 //! The state that all requests share.
 
 use std::fs::File;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use gesta_access::Access;
-use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
+use gesta_core::shares::{Holder, Load};
+use gesta_core::{Append, EventStore};
 use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
-use crate::gate::Gate;
+use crate::gate::{Gate, Ticket};
 use crate::metrics::{InFlight, Metrics};
+use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
-use crate::problem::{Problem, Result};
 use crate::readiness::Readiness;
 use crate::tls::Tls;
 
+/// Most small appends that are handed to the store at once, and how many of them the largest counts as.
+const APPENDS_MAX: usize = 4_096;
+const LARGE_APPEND: usize = 512;
+/// Fewest requests at once of callers who have not proved who they are that are taken.
+const STRANGERS_MIN: usize = 16;
 /// Most connections beyond the maximum at once.
 const RESERVE_CONNECTIONS: usize = 16;
 
@@ -47,6 +54,8 @@ pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) connections: Gate,
+    /// Number of connections that have as many calls in flight as they may have.
+    pub(crate) full_connections: Arc<AtomicUsize>,
     /// Connections beyond the maximum. Only probes are answered on them.
     pub(crate) reserve: Gate,
     /// TLS, if the server speaks it.
@@ -54,10 +63,19 @@ pub(crate) struct State {
     /// Connections whose TLS handshake has not ended.
     pub(crate) handshakes: Arc<Newcomers>,
     pub(crate) requests: Gate,
+    /// Requests of callers of whom it is not known who they are, by address: those that wait until it is known, those
+    /// that anybody may make, and those that were refused. They take nothing of what users need.
+    pub(crate) strangers: Gate,
     pub(crate) subscriptions: Gate,
     /// Turns for reading pages. How many reads wait is bounded by `requests`.
-    pub(crate) reads: Semaphore,
+    pub(crate) reads: Gate,
+    /// Turns for what is handed to the store to be appended. A caller who appends very much waits here, and not where
+    /// the appends of all others stand behind.
+    appends: Gate,
     pub(crate) budget: Budget,
+    /// Bytes of the heads and bodies of callers of whom it is not known who they are.
+    pub(crate) budget_of_strangers: Budget,
+    pub(crate) patterns: Patterns,
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,
@@ -99,14 +117,22 @@ impl State {
         } = beside;
         Arc::new(Self {
             store,
+            full_connections: Arc::default(),
             connections: Gate::new("connections", config.connections_max),
             reserve: Gate::new("connections beyond the maximum", RESERVE_CONNECTIONS),
             tls,
             handshakes: Newcomers::new(config.handshakes_max, config.handshakes_max.div_ceil(2)),
             requests: Gate::new("requests", config.requests_in_flight_max),
+            strangers: Gate::new(
+                "requests of callers who have not proved who they are",
+                (config.requests_in_flight_max / 8).max(STRANGERS_MIN),
+            ),
             subscriptions: Gate::new("subscriptions", config.subscriptions_max),
-            reads: Semaphore::new(config.reads_in_flight_max),
+            reads: Gate::new("reads", config.reads_in_flight_max),
+            appends: Gate::new("appends", APPENDS_MAX),
             budget: Budget::new(config.bytes_in_flight_max),
+            budget_of_strangers: Budget::new(config.bytes_in_flight_max / 16),
+            patterns: Patterns::default(),
             metrics: Metrics::new(registry),
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
@@ -120,13 +146,43 @@ impl State {
         })
     }
 
-    /// Waits for a turn to read a page.
-    ///
-    /// # Errors
-    /// Unavailable if the server stops.
-    pub(crate) async fn turn_to_read(&self) -> Result<SemaphorePermit<'_>> {
-        let turn = self.reads.acquire().await;
-        turn.map_err(|_| Problem::stopping())
+    /// Returns whose share a request uses as long as it is not known who calls.
+    pub(crate) fn stranger(&self, from: IpAddr) -> Holder {
+        match &self.access {
+            Some(access) if access.is_on() => Holder::at(from),
+            _ => Holder::Everybody,
+        }
+    }
+
+    /// Waits for a caller's turn to read a page.
+    pub(crate) async fn turn_to_read(&self, holder: &Holder) -> Ticket {
+        self.reads.turn(holder).await
+    }
+
+    /// Waits for a caller's turn to append. What is large takes the places of many. Where nobody is told from anybody,
+    /// the bounds of the store alone hold.
+    pub(crate) async fn turn_to_append(&self, holder: &Holder, append: &Append) -> Option<Ticket> {
+        if *holder == Holder::Everybody {
+            return None;
+        }
+        let places = 1 + append.events() / 8 + append.payload_bytes() / 8_192;
+        let places = places.min(LARGE_APPEND);
+        Some(self.appends.turn_for(holder, places).await)
+    }
+
+    /// Returns what is held of all that callers use together, by the name under which metrics show it.
+    fn loads(&self) -> [(&'static str, Load); 9] {
+        [
+            ("connections", self.connections.load()),
+            ("requests", self.requests.load()),
+            ("requests_of_strangers", self.strangers.load()),
+            ("subscriptions", self.subscriptions.load()),
+            ("reads", self.reads.load()),
+            ("appends", self.appends.load()),
+            ("patterns", self.patterns.load()),
+            ("bytes", self.budget.load()),
+            ("bytes_of_strangers", self.budget_of_strangers.load()),
+        ]
     }
 
     /// Returns host and port at which clients reach a node of the cluster, if it has told them.
@@ -139,9 +195,11 @@ impl State {
     pub(crate) fn in_flight(&self) -> InFlight {
         InFlight {
             connections: self.connections.inside(),
+            full_connections: self.full_connections.load(Ordering::Relaxed),
             requests: self.requests.inside(),
             subscriptions: self.subscriptions.inside(),
-            bytes: self.budget.used(),
+            bytes: self.budget.load().taken,
+            shares: self.loads(),
             groups: self.groups.load(),
             groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),

@@ -76,9 +76,12 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
 }
 
 async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
-    let ticket = call.state.subscriptions.enter()?;
+    let ticket = call.state.subscriptions.enter(call.holder())?;
     request.validate()?;
-    let subscription = call.store().subscribe(request).await?;
+    let subscription = {
+        let _turn = call.turn_to_read().await;
+        call.store().subscribe(request).await?
+    };
     let feed = match links {
         Links::AsTheyAre => subscription.into(),
         Links::Followed => {
@@ -91,7 +94,12 @@ async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answ
 
 /// Makes an answer without an end.
 pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
-    let events = Events::new(call.state.clone(), feed, call.activity.clone());
+    let events = Events::new(
+        call.state.clone(),
+        call.admitted(),
+        feed,
+        call.activity.clone(),
+    );
     let mut answer = with_type(
         StatusCode::OK,
         HeaderValue::from_static(sse::MEDIA_TYPE),

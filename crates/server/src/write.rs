@@ -72,6 +72,7 @@ fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
     let size = AppendSize::from(&request);
+    let _turn = call.state.turn_to_append(call.holder(), &request).await;
     let outcome = call.store().append(request).await;
     call.state.metrics.append(size, &outcome);
     Ok(outcome?)
@@ -180,7 +181,7 @@ pub(crate) async fn payload(
     body: &mut RequestBody,
     bytes_max: usize,
 ) -> Result<(Payload, Reservation)> {
-    let mut held = call.state.budget.reservation();
+    let mut held = call.reservation();
     let time_max = call.state.config.body_read_max;
     let payload = body.read(bytes_max, time_max, &mut held).await?;
     Ok((payload, held))

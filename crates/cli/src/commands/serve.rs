@@ -171,6 +171,8 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             server: ServerFlags {
                 cors_origins: (!serve.cors_origins.is_empty())
                     .then(|| serve.cors_origins.join(" ")),
+                trusted_proxies: (!serve.trusted_proxies.is_empty())
+                    .then(|| serve.trusted_proxies.join(" ")),
             },
             tls: TlsFlags {
                 certificate: serve.tls_certificate.clone(),
@@ -239,6 +241,11 @@ fn server_config(
     let cors_origins: Result<_, _> = origins.collect();
     let cors_origins =
         cors_origins.map_err(|error| Failure::usage(format!("server.cors_origins {error}")))?;
+    let proxies = server.trusted_proxies.split_whitespace();
+    let proxies = proxies.map(str::parse::<gesta_server::Network>);
+    let trusted_proxies: Result<_, _> = proxies.collect();
+    let trusted_proxies = trusted_proxies
+        .map_err(|error| Failure::usage(format!("server.trusted_proxies {error}")))?;
     Ok(gesta_server::Config {
         groups,
         listen,
@@ -262,6 +269,7 @@ fn server_config(
         heartbeat: server.heartbeat.0,
         shutdown_grace: server.shutdown_grace.0,
         cors_origins,
+        trusted_proxies,
     })
 }
 

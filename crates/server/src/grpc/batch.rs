@@ -127,7 +127,7 @@ impl Session {
             Taken::Whole(batch) => {
                 // The batch has what was held of its message.
                 self.requests.hold(self.arriving.bytes())?;
-                let mut held = self.on.state.budget.reservation();
+                let mut held = self.on.admitted.reservation(&self.on.state);
                 match held.grow(batch.cost_bytes()) {
                     Ok(()) => self
                         .storing

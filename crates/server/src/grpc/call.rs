@@ -50,7 +50,7 @@ impl GrpcCall {
         let connection_name = connection_name.and_then(|name| name.to_str().ok());
         Self {
             connection_name: connection_name.unwrap_or_default().to_owned(),
-            requests: Requests::new(body, &state),
+            requests: Requests::new(body, admitted.reservation(&state), &state),
             state,
             admitted,
             from,
@@ -84,6 +84,11 @@ impl GrpcCall {
         Arc::clone(&self.admitted.store)
     }
 
+    /// Waits for the caller's turn to read.
+    pub(crate) async fn turn_to_read(&self) -> Ticket {
+        self.state.turn_to_read(self.admitted.holder()).await
+    }
+
     /// Returns what a call that writes needs of the server.
     pub(crate) fn backing(&self) -> Backing {
         Backing {
@@ -94,7 +99,7 @@ impl GrpcCall {
 
     /// Takes a place among the calls that may last for ever.
     pub(crate) fn enter_subscriptions(&self) -> Result<Ticket> {
-        let ticket = self.state.subscriptions.enter();
+        let ticket = self.state.subscriptions.enter(self.admitted.holder());
         ticket.map_err(|problem| refusal_of(&problem))
     }
 
@@ -167,13 +172,13 @@ pub(crate) struct Requests {
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Requests {
-    fn new(incoming: Incoming, state: &State) -> Self {
+    fn new(incoming: Incoming, held: Reservation, state: &State) -> Self {
         Self {
             incoming,
             data: Bytes::new(),
             // The message that is asked for sets the maximum.
             frames: Frames::new(0),
-            held: state.budget.reservation(),
+            held,
             last_bytes: 0,
             uncounted: 0,
             waiting_since: None,
@@ -183,8 +188,8 @@ impl Requests {
     }
 
     /// Counts from now on against the share of subscriptions.
-    pub(crate) fn count_as_subscription(&mut self, state: &State) -> Result<()> {
-        self.held = state.budget.reservation_of_subscriptions();
+    pub(crate) fn count_as_subscription(&mut self, held: Reservation) -> Result<()> {
+        self.held = held;
         self.hold(0)
     }
 

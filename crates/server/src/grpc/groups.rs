@@ -91,6 +91,15 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         settings,
         filter: Filter::ALL,
     };
+    if let Some(pattern) = &pattern {
+        // What a group keeps is compiled whenever the group begins, so it must be good.
+        let (state, holder) = (&call.state, call.admitted.holder());
+        let compiled = state
+            .patterns
+            .compile(pattern.clone(), &state.budget, holder);
+        let compiled = compiled.await.map(drop).map_err(Refusal::from);
+        compiled.map_err(|refusal| told::of_settings(&group, refusal))?;
+    }
     let groups = &call.state.groups;
     let outcome = match pattern {
         None => groups.create(create).await,

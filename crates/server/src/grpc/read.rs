@@ -7,11 +7,12 @@ use bytes::{Bytes, BytesMut};
 use futures::stream;
 use gesta_core::{
     AllFrom, Checkpoint, Direction, ErrorKind, EventStore, Filter, LogId, Position, ReadAll,
-    ReadStream, RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId,
+    ReadStream, RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId, shares,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::streams::read_req::Options;
+use gesta_grpc::messages::streams::read_req::options::FilterOptions;
 use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
 use gesta_grpc::messages::streams::read_req::options::stream_options::RevisionOption;
 use gesta_grpc::messages::streams::read_req::options::uuid_option::Content as Form;
@@ -27,12 +28,11 @@ use super::call::GrpcCall;
 use super::links::View;
 use super::reply::{self, Reply};
 use super::{Result, refusal_of, subscribe};
+use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::pages::{PAGE_EVENTS, PageReader};
+use crate::patterns::Held;
 use crate::state::State;
-
-/// Number of events that are filtered before other tasks get the processor.
-const FILTERED_AT_ONCE: usize = 256;
 
 /// Carries out `Read`.
 pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
@@ -52,7 +52,7 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
         }
     };
     let filter = match options.filter_option {
-        Some(FilterOption::Filter(filter)) => Some(ClientFilter::read(filter)?),
+        Some(FilterOption::Filter(filter)) => Some(compiled(call, filter).await?),
         Some(FilterOption::NoFilter(_)) => None,
         None => return Err(Refusal::invalid("a filter, or none, must be given")),
     };
@@ -82,6 +82,31 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
             subscribe::to_all(call, all, filter, view).await
         }
     }
+}
+
+/// A filter whose pattern is compiled.
+pub(crate) struct CompiledFilter {
+    pub(crate) asked: ClientFilter,
+    pub(crate) held: Arc<Held>,
+}
+
+impl CompiledFilter {
+    /// Returns the part of the filter that the store can apply. Every event that passes the whole filter passes that
+    /// part.
+    pub(crate) fn in_store(&self) -> Filter {
+        self.held.pattern.in_store()
+    }
+}
+
+async fn compiled(call: &GrpcCall, options: FilterOptions) -> Result<CompiledFilter> {
+    let asked = ClientFilter::read(options)?;
+    let (state, holder) = (&call.state, call.admitted.holder());
+    let compiled = state
+        .patterns
+        .compile(asked.pattern().clone(), &state.budget, holder);
+    let held = compiled.await?;
+    asked.refuse_index()?;
+    Ok(CompiledFilter { asked, held })
 }
 
 async fn view(call: &GrpcCall, options: &Options) -> Result<View> {
@@ -114,6 +139,7 @@ async fn of_stream(
     };
     // The last event is in the first page of a read from the end, which looks for itself.
     if !matches!((from, direction), (StreamFrom::End, Direction::Backwards)) {
+        let _turn = call.turn_to_read().await;
         refuse_if_closed(&*call.store(), &stream).await?;
     }
     let reader = PageReader::Stream(ReadStream {
@@ -167,7 +193,7 @@ async fn of_all(
     options: AllOptions,
     direction: Direction,
     count: u64,
-    filter: Option<ClientFilter>,
+    filter: Option<CompiledFilter>,
     view: View,
 ) -> Result<Reply> {
     let option = all_option(options)?;
@@ -184,7 +210,9 @@ async fn of_all(
         from,
         direction,
         limit: PAGE_EVENTS,
-        filter: filter.as_ref().map_or(Filter::ALL, ClientFilter::in_store),
+        filter: filter
+            .as_ref()
+            .map_or(Filter::ALL, CompiledFilter::in_store),
     });
     let mut pages = Pages::new(call, reader, count, filter, view);
     let first = pages.first().await?;
@@ -271,10 +299,10 @@ impl From<Refusal> for Failure {
 /// What is left of a read that has an end.
 struct Pages {
     state: Arc<State>,
-    /// The store as the caller may use it.
-    store: Arc<dyn EventStore>,
+    /// The caller, and the store as the caller may use it.
+    admitted: Admitted,
     reader: PageReader,
-    filter: Option<ClientFilter>,
+    filter: Option<CompiledFilter>,
     view: View,
     /// Events of the last page that are not sent yet.
     pending: VecDeque<SharedEvent>,
@@ -295,12 +323,12 @@ impl Pages {
         call: &GrpcCall,
         reader: PageReader,
         count: u64,
-        filter: Option<ClientFilter>,
+        filter: Option<CompiledFilter>,
         view: View,
     ) -> Self {
         Self {
             state: call.state.clone(),
-            store: call.store(),
+            admitted: call.admitted.clone(),
             reader,
             filter,
             view,
@@ -329,9 +357,9 @@ impl Pages {
             }
             self.fill().await?;
         }
-        let mut held = self.state.budget.reservation();
+        let mut held = self.admitted.reservation(&self.state);
         let mut out = BytesMut::new();
-        let store = &*self.store;
+        let store = &*self.admitted.store;
         self.view.write(store, &mut out, &mut self.pending).await?;
         let taken = held.grow(out.len());
         taken.map_err(|problem| refusal_of(&problem))?;
@@ -361,9 +389,8 @@ impl Pages {
     }
 
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
-        let turn = self.state.reads.acquire().await;
-        let _turn = turn.map_err(|_| Refusal::stopping())?;
-        match self.reader.page(&*self.store, limit).await {
+        let _turn = self.state.turn_to_read(self.admitted.holder()).await;
+        match self.reader.page(&*self.admitted.store, limit).await {
             Ok((events, end)) => {
                 self.end = end;
                 match (
@@ -389,23 +416,17 @@ impl Pages {
         let Some(filter) = &self.filter else {
             return Ok(());
         };
-        let mut passing = Vec::with_capacity(events.len());
-        for (looked_at, event) in std::mem::take(events).into_iter().enumerate() {
-            if looked_at % FILTERED_AT_ONCE == FILTERED_AT_ONCE - 1 {
-                tokio::task::yield_now().await;
-            }
-            if filter.matches(&event)? {
-                passing.push(event);
-            }
-        }
-        *events = passing;
+        let (patterns, holder) = (&self.state.patterns, self.admitted.holder());
+        let all = std::mem::take(events);
+        *events = patterns.pass(&filter.held, all, holder).await?;
         Ok(())
     }
 
     /// Begins to read the next page in a task of its own.
     fn read_next(mut self) -> NextPage {
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let page = self.next().await;
+            let holder = self.admitted.holder().clone();
+            let page = shares::act(&holder, self.next()).await;
             (self, page)
         }))
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, stream};
+use gesta_core::shares::Holder;
 use gesta_core::{
     Checkpoint, Clock, ErrorKind, EventStore, Filter, Place, Position, ReadStream, RecordedEvent,
-    Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
-    SystemClock,
+    Revision, SharedEvent, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+    SubscriptionMessage, SystemClock,
 };
-use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::messages::streams::ReadResp;
 use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
 use gesta_grpc::messages::streams::read_req::options::stream_options::RevisionOption;
@@ -25,9 +25,10 @@ use uuid::Uuid;
 
 use super::call::GrpcCall;
 use super::links::View;
-use super::read::{Order, all_option, is_hidden, refuse_if_closed};
+use super::read::{CompiledFilter, Order, all_option, is_hidden, refuse_if_closed};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
+use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
@@ -64,7 +65,7 @@ pub(crate) fn to_stream(call: &GrpcCall, options: &StreamOptions, view: View) ->
 pub(crate) async fn to_all(
     call: &GrpcCall,
     options: AllOptions,
-    filter: Option<ClientFilter>,
+    filter: Option<CompiledFilter>,
     view: View,
 ) -> Result<Reply> {
     let mut after = Position::START;
@@ -86,6 +87,7 @@ pub(crate) async fn to_all(
     let pace = filter
         .map(|filter| {
             filter
+                .asked
                 .checkpoint_interval()
                 .map(|interval| Pace::new(filter, interval, after))
         })
@@ -140,10 +142,10 @@ fn begin(
     let mut out = BytesMut::new();
     confirm(&mut out);
     let live = Live {
-        held: call.state.budget.reservation_of_subscriptions(),
+        held: call.admitted.reservation_of_subscriptions(&call.state),
         stopping: call.state.stopping.clone(),
         state: call.state.clone(),
-        store: call.store(),
+        admitted: call.admitted.clone(),
         source: EventSource::Asked(Box::new(request)),
         pace,
         after,
@@ -186,8 +188,8 @@ enum EventSource {
 /// A subscription of a client.
 struct Live {
     state: Arc<State>,
-    /// The store as the caller may use it.
-    store: Arc<dyn EventStore>,
+    /// The caller, and the store as the caller may use it.
+    admitted: Admitted,
     source: EventSource,
     pace: Option<Pace>,
     after: After,
@@ -233,7 +235,10 @@ impl Live {
             // The confirmation leaves before the store is asked.
             EventSource::Asked(_) if !self.out.is_empty() => return Ok(None),
             EventSource::Asked(request) => {
-                let opened = open(&*self.store, request).await?;
+                let opened = {
+                    let _turn = self.state.turn_to_read(self.admitted.holder()).await;
+                    open(&*self.admitted.store, request).await?
+                };
                 self.source = EventSource::Open(opened);
                 match &mut self.source {
                     EventSource::Open(subscription) => subscription,
@@ -277,11 +282,15 @@ impl Live {
                     None => !(is_of_all && is_hidden(&event)),
                     Some(pace) => {
                         pace.positions = checkpoint.incarnation.into();
-                        pace.looked_at(&event, &mut self.out)?
+                        let (state, holder) = (&self.state, self.admitted.holder());
+                        let passes =
+                            !is_hidden(&event) && pace.passes(&event, state, holder).await?;
+                        pace.looked_at(event.position, passes, &mut self.out);
+                        passes
                     }
                 };
                 if passes {
-                    let store = &*self.store;
+                    let store = &*self.admitted.store;
                     let mut events = VecDeque::from([event]);
                     self.view.write(store, &mut self.out, &mut events).await?;
                     self.state.metrics.subscription_events(1);
@@ -379,7 +388,7 @@ fn now() -> Timestamp {
 
 /// The filter of a client, and the checkpoints that are sent with it.
 struct Pace {
-    filter: ClientFilter,
+    filter: CompiledFilter,
     interval: u64,
     /// Number of events since the last checkpoint.
     since: u64,
@@ -391,7 +400,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(filter: ClientFilter, interval: u64, after: Position) -> Self {
+    fn new(filter: CompiledFilter, interval: u64, after: Position) -> Self {
         Self {
             filter,
             interval,
@@ -411,19 +420,31 @@ impl Pace {
         }
     }
 
-    /// Returns true if an event passes. If it does not pass and a checkpoint is due, the checkpoint is written.
-    fn looked_at(&mut self, event: &RecordedEvent, out: &mut BytesMut) -> Result<bool> {
+    /// Returns true if an event passes the filter.
+    async fn passes(&self, event: &SharedEvent, state: &State, holder: &Holder) -> Result<bool> {
+        let pattern = &self.filter.held.pattern;
+        if pattern.is_quick() {
+            return Ok(pattern.matches(event)?);
+        }
+        let alone = vec![Arc::clone(event)];
+        let passing = state
+            .patterns
+            .pass(&self.filter.held, alone, holder)
+            .await?;
+        Ok(!passing.is_empty())
+    }
+
+    /// Notes that an event was looked at. If it does not pass and a checkpoint is due, the checkpoint is written.
+    fn looked_at(&mut self, position: Position, passes: bool, out: &mut BytesMut) {
         // A checkpoint is told before the event that makes it due if that one passes: it is not sent yet.
         if self.since >= self.interval {
             self.tell(out);
         }
-        let passes = !is_hidden(event) && self.filter.matches(event)?;
         self.since += 1;
-        self.looked_at = event.position;
+        self.looked_at = position;
         if !passes && self.since >= self.interval {
             self.tell(out);
         }
-        Ok(passes)
     }
 
     /// Notes that everything up to this position was read, and writes a checkpoint.

@@ -36,9 +36,7 @@ fn of_user(code: Code, exception: &'static str, name: &str, text: String) -> Ref
 
 /// Finds the user of this name, and refuses the call if there is none.
 async fn known(accounts: &Accounts, name: &str) -> Result<ShownUser> {
-    let users = accounts.users().await?;
-    let user = users.into_iter().find(|user| user.user == name);
-    user.ok_or_else(|| {
+    accounts.user(name).await?.ok_or_else(|| {
         let text = format!("there is no user {name:?}");
         of_user(Code::NotFound, "user-not-found", name, text)
     })
@@ -49,7 +47,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     let request: CreateReq = call.message().await?;
     let options = request.options.ok_or_else(no_options)?;
     let (accounts, name) = (accounts(call), options.login_name);
-    if accounts.users().await?.iter().any(|user| user.user == name) {
+    if accounts.user(&name).await?.is_some() {
         let text = format!("user {name:?} is there already");
         return Err(of_user(
             Code::FailedPrecondition,

@@ -55,6 +55,24 @@ async fn a_host_is_given_once_and_is_one() {
     }
 }
 
+/// What happened: after a coding that is not known the connection went on with what came next, which a proxy before it
+/// may have taken for the body. Goal: the connection ends.
+#[tokio::test]
+async fn a_body_in_a_coding_that_is_not_known_ends_the_connection() {
+    let server = Server::start().await;
+    for coding in ["gzip, chunked", "chunked, chunked", "identity"] {
+        let request = format!(
+            "POST /streams/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\nGET /info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        );
+        let answers = server.raw(&request).await.rest().await;
+        assert_eq!(
+            answers.matches("HTTP/1.1 ").count(),
+            1,
+            "{coding}: {answers}"
+        );
+    }
+}
+
 /// What happened: a compressed body was taken for JSON that cannot be read, or was stored as it was.
 #[tokio::test]
 async fn codings_of_bodies_that_are_not_known_are_refused_as_such() {

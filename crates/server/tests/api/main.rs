@@ -19,6 +19,7 @@ mod openapi;
 mod placement;
 mod raw;
 mod readiness;
+mod shares;
 mod subscriptions;
 mod tls;
 mod virtual_streams;

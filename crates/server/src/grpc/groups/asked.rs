@@ -126,8 +126,7 @@ fn pattern(options: FilterOptions) -> Result<PatternText> {
             ));
         }
     };
-    let pattern = filter::pattern(of, expression.regex, expression.prefix)?;
-    Ok(pattern.text().clone())
+    Ok(filter::pattern(of, expression.regex, expression.prefix))
 }
 
 fn settings(asked: &Asked, start: Start) -> Result<Settings> {

@@ -91,7 +91,8 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let forbidden = call.admitted.until_forbidden(following).await?;
     let ticket = call.enter_subscriptions()?;
     // From here on the call is one that may last for ever.
-    call.requests.count_as_subscription(&state)?;
+    call.requests
+        .count_as_subscription(call.admitted.reservation_of_subscriptions(&state))?;
     let positions = Positions::from(state.store.incarnation().await?);
     let identity = Identity {
         name: call.connection_name().to_owned(),
@@ -135,7 +136,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     };
     tokio::spawn(answers.take_all(ended.clone(), tell));
     let consuming = Consuming {
-        held: state.budget.reservation_of_subscriptions(),
+        held: call.admitted.reservation_of_subscriptions(&state),
         form,
         positions,
         deliveries: Deliveries::new(&state, &call.admitted, &info),

@@ -1,0 +1,340 @@
+//! Tests that nobody can take what others need: one user beside nine others, and callers who have not proved who they
+//! are.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use gesta_access::{Accounts, Scope};
+use gesta_core::{Append, Appended, EventStore, ReadStream, Result, StreamPage};
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+use gesta_testkit::depth::{self, Depth};
+use gesta_testkit::{Around, Outer};
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use crate::access::world::{World, access_config, add};
+use crate::client::{Raw, config, soon};
+
+/// The stream whose appends and reads last for ever.
+const SLOW: &str = "slow";
+
+/// A store in which whoever uses the stream [`SLOW`] waits for ever.
+struct Slow(MemoryStore);
+
+#[async_trait]
+impl Around for Slow {
+    fn inner(&self) -> &dyn EventStore {
+        &self.0
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        if request.streams.iter().any(|of| of.stream.as_str() == SLOW) {
+            std::future::pending::<()>().await;
+        }
+        self.0.append(request).await
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        if request.stream.as_str() == SLOW {
+            std::future::pending::<()>().await;
+        }
+        self.0.read_stream(request).await
+    }
+}
+
+/// What all callers use together.
+#[derive(Debug, Clone, Copy)]
+enum Resource {
+    Requests,
+    Subscriptions,
+    /// Bytes in flight, by bodies that lack their last byte.
+    Bytes,
+    /// Turns to read.
+    Reads,
+}
+
+const RESOURCES: [Resource; 4] = [
+    Resource::Requests,
+    Resource::Subscriptions,
+    Resource::Bytes,
+    Resource::Reads,
+];
+/// How often the one user asks for it: more often than there are places.
+const ASKS: usize = 60;
+const NINE: usize = 9;
+
+impl Resource {
+    /// Returns the request with which the one user takes of it.
+    fn request(self, authorization: &str) -> String {
+        let head = |method: &str, target: &str, more: &str| {
+            format!(
+                "{method} {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n{more}\r\n"
+            )
+        };
+        let typed = |length: usize| {
+            format!("Content-Type: application/json\r\nContent-Length: {length}\r\n")
+        };
+        let event = r#"{"events":[{"type":"T","data":1}]}"#;
+        match self {
+            Self::Requests => head("POST", "/streams/slow", &typed(event.len())) + event,
+            Self::Subscriptions => head("GET", "/all/subscribe", ""),
+            Self::Bytes => head("POST", "/streams/cut", &typed(200_001)) + &" ".repeat(200_000),
+            Self::Reads => head("GET", "/streams/slow", ""),
+        }
+    }
+
+    /// Returns the metric that tells that the user has as much as they can get, and its least value.
+    fn is_taken(self) -> (&'static str, u64) {
+        match self {
+            // Of 40 places, the user has half.
+            Self::Requests => (
+                "gesta_share_refused_total{resource=\"requests\",bound=\"caller\"}",
+                40,
+            ),
+            Self::Subscriptions => (
+                "gesta_share_refused_total{resource=\"subscriptions\",bound=\"caller\"}",
+                1,
+            ),
+            // How much of each body has come when there is no more room is chance.
+            Self::Bytes => (
+                "gesta_share_refused_total{resource=\"bytes\",bound=\"caller\"}",
+                1,
+            ),
+            // Of eight turns the user has four. Of their twenty requests the others wait.
+            Self::Reads => ("gesta_share_waiting{resource=\"reads\"}", 16),
+        }
+    }
+}
+
+async fn world() -> (World, String, Vec<String>) {
+    let store: Arc<dyn EventStore> = Arc::new(Outer(Slow(MemoryStore::new())));
+    let accounts = Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    add(&accounts, "one", &[]).await;
+    for n in 0..NINE {
+        add(&accounts, &format!("other-{n}"), &[]).await;
+    }
+    let bounds = Config {
+        requests_in_flight_max: 40,
+        subscriptions_max: 40,
+        bytes_in_flight_max: 1024 * 1024,
+        reads_in_flight_max: 8,
+        ..config()
+    };
+    let world = World::over(store, accounts, bounds, access_config()).await;
+    let scopes = &[Scope::Read, Scope::Append];
+    let one = world.token("one", scopes, &[]).await;
+    let mut others = Vec::new();
+    for n in 0..NINE {
+        others.push(world.token(&format!("other-{n}"), scopes, &[]).await);
+    }
+    (world, one, others)
+}
+
+async fn metrics_have(world: &World, authorization: &str, (metric, least): (&str, u64)) {
+    soon(async {
+        loop {
+            let headers = &[("authorization", authorization)];
+            let answer = world.server.send("GET", "/metrics", headers, "").await;
+            let mut lines = answer.body.lines();
+            let value =
+                lines.find_map(|line| line.strip_prefix(metric)?.trim().parse::<u64>().ok());
+            if value.is_some_and(|value| value >= least) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// One user appends, reads and subscribes. Returns the subscription.
+async fn works(world: &World, n: usize, authorization: &str) -> Raw {
+    let (target, event) = (
+        format!("/streams/quick-{n}"),
+        r#"{"events":[{"type":"T","data":1}]}"#,
+    );
+    assert_eq!(
+        world.status("POST", &target, authorization, event).await,
+        201,
+        "append of {n}"
+    );
+    assert_eq!(
+        world.status("GET", &target, authorization, "").await,
+        200,
+        "read of {n}"
+    );
+    let subscribe = format!("{target}/subscribe");
+    let mut subscription = world.say("GET", &subscribe, authorization, "").await;
+    subscription.until("caught_up").await;
+    subscription
+}
+
+/// How long the appends and reads of nine users take, all at once, the slowest of a hundred last.
+async fn durations(world: &World, others: &[String]) -> Vec<Duration> {
+    let each = others.iter().enumerate().map(|(n, other)| async move {
+        let mut found = Vec::new();
+        for _ in 0..100 {
+            let begun = Instant::now();
+            let (target, event) = (
+                format!("/streams/quick-{n}"),
+                r#"{"events":[{"type":"T","data":1}]}"#,
+            );
+            assert_eq!(world.status("POST", &target, other, event).await, 201);
+            let last = format!("{target}?direction=backwards&limit=1");
+            assert_eq!(world.status("GET", &last, other, "").await, 200);
+            found.push(begun.elapsed());
+        }
+        found
+    });
+    let mut all: Vec<_> = futures::future::join_all(each).await.concat();
+    all.sort_unstable();
+    all
+}
+
+/// What happened: the bounds were for all callers together, so that one token took all subscriptions, all bytes in
+/// flight or all turns, and everybody else was refused for as long as it liked. Goal: whatever of these one user takes,
+/// each of nine others appends, reads and subscribes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_one_user_takes_nine_others_work() {
+    for resource in RESOURCES {
+        let (world, one, others) = world().await;
+        let root = world.token("root", &[Scope::Admin], &[]).await;
+        let alone = match Depth::from_environment() {
+            Depth::Deep => Some(durations(&world, &others).await),
+            Depth::Quick => None,
+        };
+        let request = resource.request(&one);
+        let mut taken = Vec::new();
+        for _ in 0..ASKS {
+            taken.push(world.server.raw(&request).await);
+        }
+        metrics_have(&world, &root, resource.is_taken()).await;
+        let works = others
+            .iter()
+            .enumerate()
+            .map(|(n, other)| works(&world, n, other));
+        let held = futures::future::join_all(works).await;
+        if let Some(alone) = alone {
+            let beside = durations(&world, &others).await;
+            let p99 = |all: &[Duration]| all[all.len() * 99 / 100];
+            let sum = |all: &[Duration]| all.iter().sum::<Duration>();
+            let of = format!("{resource:?} taken by one user: ");
+            depth::in_time(
+                &(of.clone() + "p99 of nine"),
+                p99(&beside),
+                p99(&alone) * 10,
+            );
+            depth::in_time(&(of + "time of nine"), sum(&beside), sum(&alone) * 5 / 4);
+        }
+        drop((held, taken));
+        world.server.handle.shutdown().await;
+    }
+}
+
+/// A connection of HTTP/2 that takes `window` bytes of each answer.
+async fn connect(world: &World, window: u32) -> http2::SendRequest<Empty<Bytes>> {
+    let socket = TcpStream::connect(world.server.handle.local_addr());
+    let socket = socket.await.expect("a connection");
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(socket))
+        .await
+        .expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+fn get(world: &World, target: &str, authorization: Option<&str>) -> Request<Empty<Bytes>> {
+    let address = world.server.handle.local_addr();
+    let mut request = Request::get(format!("http://{address}{target}"));
+    if let Some(value) = authorization {
+        request = request.header("authorization", value);
+    }
+    request.body(Empty::new()).expect("a request")
+}
+
+/// What happened: each stream of a connection without an account that took no byte of a public answer held one of the
+/// places of all requests. Goal: callers who have not proved who they are take nothing that users need, and a
+/// connection that asks on and takes nothing is closed.
+#[tokio::test]
+async fn strangers_who_read_nothing_take_nothing_of_users() {
+    let (world, one, _) = world().await;
+    for target in ["/openapi.json", "/info", "/nothing"] {
+        let mut connection = connect(&world, 0).await;
+        let mut asked = Vec::new();
+        // The places of strangers are 16, of which one address may have half.
+        for _ in 0..200 {
+            if soon(connection.ready()).await.is_err() {
+                break;
+            }
+            asked.push(tokio::spawn(
+                connection.send_request(get(&world, target, None)),
+            ));
+        }
+        // Those that were answered are kept, and not read.
+        let mut answers = Vec::new();
+        for answer in &mut asked {
+            answers.push(soon(answer).await.expect("no panic"));
+        }
+        let broken = answers.iter().filter(|answer| answer.is_err()).count();
+        assert!(
+            broken > 0 || asked.len() < 200,
+            "{target}: the connection lives on"
+        );
+        assert_eq!(world.status("GET", "/streams/none", &one, "").await, 404);
+    }
+}
+
+/// What happened: the 257th call of a connection waited in the client without a word. Goal: one connection may carry as
+/// many lasting calls as there are subscriptions.
+#[tokio::test]
+async fn a_connection_carries_more_than_256_subscriptions() {
+    let world = World::new().await;
+    let token = world.token("user", &[Scope::Read], &[]).await;
+    let mut connection = connect(&world, 65_535).await;
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        soon(connection.ready()).await.expect("a connection");
+        let request = get(&world, "/all/subscribe", Some(&token));
+        let answer = soon(connection.send_request(request))
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), 200);
+        open.push(answer.into_body());
+    }
+    for body in &mut open {
+        soon(body.frame())
+            .await
+            .expect("a part")
+            .expect("the beginning");
+    }
+    let request = get(&world, "/streams/none", Some(&token));
+    let answer = soon(connection.send_request(request))
+        .await
+        .expect("an answer");
+    assert_eq!(answer.status(), 404);
+}
+
+/// What happened: two thousand connections without an account held 300 MB by heads that did not end. Goal: what is not
+/// short of them is bounded for each address, and takes nothing of users.
+#[tokio::test]
+async fn long_heads_that_do_not_end_are_bounded() {
+    let (world, one, _) = world().await;
+    let root = world.token("root", &[Scope::Admin], &[]).await;
+    let head = format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000));
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(world.server.raw(&head).await);
+    }
+    // A sixteenth of a mebibyte is for strangers, and one address may have half of it.
+    let refused = "gesta_share_refused_total{resource=\"bytes_of_strangers\",bound=\"caller\"}";
+    metrics_have(&world, &root, (refused, 7)).await;
+    assert_eq!(world.status("GET", "/streams/none", &one, "").await, 404);
+}
