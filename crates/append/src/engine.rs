@@ -256,7 +256,9 @@ impl Engine {
     fn on_question(&mut self, question: Question, now: Now) {
         match question {
             Question::Ready(ask) => {
-                let _ = ask.send(self.sequencer.why_not_ready(now));
+                let known = || self.backend.refuses_appends(self.log);
+                let why = self.sequencer.why_not_ready(now).or_else(known);
+                let _ = ask.send(why);
             }
             Question::Prepare(ask) => {
                 self.preparing.retain(|waits| !waits.is_closed());

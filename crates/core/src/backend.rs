@@ -473,6 +473,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Returns why the database takes no appends to a log at present, as far as is known without asking; `None` if
+    /// nothing is known. It does no I/O and is cheap.
+    fn refuses_appends(&self, _log: LogId) -> Option<String> {
+        None
+    }
+
     /// Returns the smaller form in which this backend wants to store these data, or `None` if it has none. It runs in
     /// the task that appends, so that costly work is not done one event after the other in the task that forms batches.
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes>;

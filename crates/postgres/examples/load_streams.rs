@@ -51,7 +51,11 @@ async fn fill(store: &Store, streams: usize) {
                 events: vec![event.clone()],
             });
             let streams = appends.collect();
-            store.append(Append { streams }).await.expect("stored");
+            let append = Append {
+                streams,
+                conditions: Vec::new(),
+            };
+            store.append(append).await.expect("stored");
         }
     }
 }

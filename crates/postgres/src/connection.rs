@@ -8,6 +8,7 @@
 //! asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub(crate) struct Connector {
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
     /// The database's clock as it was read last.
     clock: RwLock<Option<ClockReading>>,
+    /// Whether the last session that looked was read-only.
+    read_only: AtomicBool,
 }
 
 /// A verified connection. Dropping it closes it.
@@ -168,6 +171,7 @@ impl Connector {
             told: RwLock::default(),
             ledger: OnceLock::new(),
             clock: RwLock::default(),
+            read_only: AtomicBool::new(false),
         })
     }
 
@@ -195,6 +199,15 @@ impl Connector {
             uptime: asked,
             shown,
         });
+    }
+
+    /// Tells whether an administrator has made the database read-only, as far as is known.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn see_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
     }
 
     /// Takes over the settings of the server as they are now. `role` is that of the session that has found them.
@@ -276,6 +289,7 @@ impl Connector {
         if found.in_recovery {
             return Err(Unfit::Standby);
         }
+        self.see_read_only(found.read_only);
         if found.read_only && role.only_writes() {
             return Err(error::read_only().into());
         }
@@ -545,6 +559,7 @@ fn settings_in(row: &Row) -> std::result::Result<Settings, tokio_postgres::Error
 #[derive(Debug)]
 pub(crate) struct FoundSettings {
     pub(crate) settings: Settings,
+    pub(crate) read_only: bool,
     /// What the database's clock shows.
     pub(crate) clock: Timestamp,
     /// The incarnation that the database has, if there is a store in it.
@@ -559,6 +574,7 @@ pub(crate) async fn read_settings(client: &Client) -> Result<FoundSettings> {
             let incarnation: Option<uuid::Uuid> = row.try_get("incarnation")?;
             Ok(FoundSettings {
                 settings: settings_in(row)?,
+                read_only: row.try_get::<_, &str>("read_only")? == "on",
                 clock: Timestamp(row.try_get("clock")?),
                 incarnation: incarnation.map(Incarnation),
             })

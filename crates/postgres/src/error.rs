@@ -125,9 +125,12 @@ pub(crate) fn db_text(db: &DbError) -> String {
     format!("{} (SQLSTATE {})", db.message(), db.code().code())
 }
 
+/// Why a database takes no appends that an administrator has made read-only.
+pub(crate) const READ_ONLY: &str = "the database is read-only (default_transaction_read_only)";
+
 /// Makes the error of a database, user or server that an administrator has made read-only.
 pub(crate) fn read_only() -> Error {
-    Error::needs_administrator("the database is read-only (default_transaction_read_only)")
+    Error::needs_administrator(READ_ONLY)
 }
 
 /// Returns the outcome of a batch that ended with this error.

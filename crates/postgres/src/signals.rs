@@ -276,6 +276,11 @@ async fn look_at_settings(
             Err(_) => return "no answer".to_owned(),
         };
         connector.see_clock(found.clock, asked);
+        connector.see_read_only(found.read_only);
+        if found.read_only {
+            // A session may keep what it began with, so the next look is that of a new one.
+            return error::READ_ONLY.to_owned();
+        }
         connector.observe(Role::Signals, &found.settings);
         let place = Noted::on(timeline, &found.settings.standby_names);
         ledger.note(client, place).await;

@@ -21,6 +21,7 @@ use crate::append::Writers;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role, is_pooled_by_transaction, read_session};
+use crate::error::READ_ONLY;
 use crate::history::Ledger;
 use crate::identity::Identity;
 use crate::lineage;
@@ -243,6 +244,10 @@ impl Backend for PostgresBackend {
 
     fn clock(&self, _: LogId) -> Option<ClockReading> {
         self.connector.clock()
+    }
+
+    fn refuses_appends(&self, _: LogId) -> Option<String> {
+        self.connector.is_read_only().then(|| READ_ONLY.to_owned())
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {

@@ -162,6 +162,11 @@ impl Backend for Several {
         self.routes.backend(home).clock(log)
     }
 
+    fn refuses_appends(&self, log: LogId) -> Option<String> {
+        let home = self.routes.home(log).ok()?;
+        self.routes.backend(home).refuses_appends(log)
+    }
+
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
         let home = self.routes.home(log_of(stream, self.logs)).ok()?;
         self.routes.backend(home).pack(stream, content_type, data)

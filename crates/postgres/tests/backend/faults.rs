@@ -698,3 +698,36 @@ async fn a_database_that_was_made_read_only_takes_no_appends() {
     assert_eq!(count, stored, "what was refused was not stored");
     store.shutdown().await.expect("ends");
 }
+
+/// Goal: a server to which nobody appends says as well that its database was made read-only, and when that is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_server_tells_that_its_database_is_read_only() {
+    let Some(server) = shared() else { return };
+    let name = gesta_pgtest::fresh_schema();
+    let database = server.create_database(&name).expect("made");
+    let mut config = config(&format!("{database}?schema=idle"));
+    config.settings_pause = Duration::from_millis(50);
+    let backend = PostgresBackend::open(config).await.expect("opens");
+    let config = gesta_store::Config::default();
+    let clock = Arc::new(gesta_core::SystemClock);
+    let store = Store::open(Arc::new(backend), config, clock).expect("opens");
+    let ready = async |wanted: bool| {
+        let becomes = async {
+            while store.ready().await.is_ok() != wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, becomes).await.expect("told");
+    };
+    ready(true).await;
+    let set = |what: &str| server.execute(&format!("ALTER DATABASE {name} {what}"));
+    set("SET default_transaction_read_only = on").expect("frozen");
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    server.query(&end).expect("ended");
+    ready(false).await;
+    set("RESET default_transaction_read_only").expect("lifted");
+    ready(true).await;
+    store.shutdown().await.expect("ends");
+}
