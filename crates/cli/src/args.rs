@@ -17,7 +17,7 @@ pub(crate) use self::access::{
     AccessMode, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
 };
 pub(crate) use self::cluster::{
-    ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
+    ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin, ClusterRecoverLog,
 };
 pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::values::{After, ReadFrom};

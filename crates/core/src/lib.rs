@@ -46,7 +46,10 @@ pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, Stream
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
-pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
+pub use log_map::{
+    Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
+    RowMark,
+};
 pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
 pub use printable::printable;
 pub use request::{

@@ -2,8 +2,12 @@
 //!
 //! Why: the logs of a store may lie in several databases, and nothing else tells a process where a log is. Each
 //! database keeps a copy of the whole map. Most stores have one database, and their map names it for every log.
+//! Databases are restored, and fail over, one by one. So the map gives a random number to each stay of a log in a
+//! database, and the database notes for itself the number of the log that has come to it: one that was set back to a
+//! moment before does not have that note, whatever is written to its copy of the map later.
 //! Invariants: a map that exists names exactly one database for each log, and no database twice. A database is known by
 //! its id, never by its address, which may change. Every change has the next version. One log at a time is being moved.
+//! What a database notes for itself is written only when a log comes to it, never with a copy of the map.
 //! Not here: comparing copies, the steps of a move (`gesta-several`).
 
 use std::fmt;
@@ -12,8 +16,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use crate::backend::{RowId, WriterEpoch};
 use crate::error::{Error, Result};
-use crate::ids::{Incarnation, LogId};
+use crate::ids::{Incarnation, LogId, Position, Revision};
 use crate::limits::{DATABASES_MAX, LOGS_MAX};
 
 /// Identity of one database of a store, drawn when the database becomes one of the store. A copy of the database has
@@ -44,6 +49,59 @@ pub struct NamedDatabase {
     pub name: String,
 }
 
+/// Identity of a row of a log: its position and who wrote it. Positions alone are used again after commits were lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowMark {
+    /// Position of the row.
+    pub position: Position,
+    /// Writer of the row.
+    pub writer: WriterEpoch,
+}
+
+impl RowMark {
+    /// Stands for the last row of an empty log.
+    pub const NONE: Self = Self {
+        position: Position::START,
+        writer: WriterEpoch(0),
+    };
+}
+
+/// How a log came to the database in which it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Random number of this stay of the log in the database; 0 if it has lain there since the store was made. It is no
+    /// counter, since a database that is set back would count again what it has counted before.
+    pub stay: i64,
+    /// Last row of the log at that time.
+    pub last: RowMark,
+}
+
+impl Arrival {
+    /// The log has lain there since the store was made.
+    pub const NEVER: Self = Self {
+        stay: 0,
+        last: RowMark::NONE,
+    };
+}
+
+/// Where a log lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// Index in [`LogMap::databases`] of the database.
+    pub place: usize,
+    /// How the log came there.
+    pub arrival: Arrival,
+}
+
+impl Home {
+    /// Returns the home of a log that has never moved.
+    #[must_use]
+    pub fn first(place: usize) -> Self {
+        let arrival = Arrival::NEVER;
+        Self { place, arrival }
+    }
+}
+
 /// Map that says in which database each log of a store lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogMap {
@@ -51,7 +109,7 @@ pub struct LogMap {
     version: u64,
     origin: Incarnation,
     databases: Vec<NamedDatabase>,
-    homes: Vec<usize>,
+    homes: Vec<Home>,
     moving: Option<Moving>,
 }
 
@@ -75,7 +133,7 @@ impl LogMap {
             let rule = format!("must be at least {count}, one for each database, found {logs}");
             return Err(Error::invalid("logs", rule));
         }
-        let homes = (0..usize::from(logs)).map(|log| log % count.max(1));
+        let homes = (0..usize::from(logs)).map(|log| Home::first(log % count.max(1)));
         Self {
             store: Uuid::new_v4(),
             version: 1,
@@ -88,7 +146,7 @@ impl LogMap {
         .map_err(|rule| Error::invalid("databases", rule))
     }
 
-    /// Makes a map as a database has kept it. For each log, `homes` is the index of its database in `databases`.
+    /// Makes a map as a database has kept it. `homes` tells for each log where it lies.
     ///
     /// # Errors
     /// `Corrupt` if a log has no database, if a database occurs twice, or if the map breaks another rule.
@@ -97,7 +155,7 @@ impl LogMap {
         version: u64,
         origin: Incarnation,
         databases: Vec<NamedDatabase>,
-        homes: Vec<usize>,
+        homes: Vec<Home>,
         moving: Option<Moving>,
     ) -> Result<Self> {
         let map = Self {
@@ -126,8 +184,8 @@ impl LogMap {
         if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(format!("must be different, found {} twice", twice[0]));
         }
-        if let Some(log) = self.homes.iter().position(|home| *home >= count) {
-            let home = self.homes[log] + 1;
+        if let Some(log) = self.homes.iter().position(|home| home.place >= count) {
+            let home = self.homes[log].place + 1;
             return Err(format!(
                 "are {count}, and log {log} lies in number {home}, which is none of them"
             ));
@@ -180,14 +238,28 @@ impl LogMap {
         self.next(None)
     }
 
-    /// Makes the next version of the map, in which the log that is being moved lies in its new database.
+    /// Makes the next version of the map, in which the log that is being moved lies in its new database. `last` is the
+    /// last row of the log, which has come along.
     #[must_use]
-    pub fn switched(&self) -> Self {
+    pub fn switched(&self, last: RowMark) -> Self {
+        match self.moving {
+            Some(Moving { log, to }) => self.recovered(log, to, last),
+            None => self.next(None),
+        }
+    }
+
+    /// Makes the next version of the map, in which a log lies in the database `to`, whatever was said before. `last` is
+    /// the last row of the log there.
+    #[must_use]
+    pub fn recovered(&self, log: LogId, to: usize, last: RowMark) -> Self {
         let mut next = self.next(None);
-        if let Some(Moving { log, to }) = self.moving
-            && let Some(home) = next.homes.get_mut(usize::from(log.0))
-        {
-            *home = to;
+        let (stay, _) = Uuid::new_v4().as_u64_pair();
+        let stay = stay.cast_signed();
+        if let Some(home) = next.homes.get_mut(usize::from(log.0)) {
+            *home = Home {
+                place: to,
+                arrival: Arrival { stay, last },
+            };
         }
         next
     }
@@ -240,12 +312,18 @@ impl LogMap {
     /// Returns the index of the database in which a log lies; `None` if there is no such log.
     #[must_use]
     pub fn home(&self, log: LogId) -> Option<usize> {
-        self.homes.get(usize::from(log.0)).copied()
+        self.homes.get(usize::from(log.0)).map(|home| home.place)
+    }
+
+    /// Returns how a log came to the database in which it lies; `None` if there is no such log.
+    #[must_use]
+    pub fn arrival(&self, log: LogId) -> Option<Arrival> {
+        self.homes.get(usize::from(log.0)).map(|home| home.arrival)
     }
 
     /// Returns the logs that lie in the database with this index, in order.
     pub fn logs_at(&self, place: usize) -> impl Iterator<Item = LogId> {
-        let of_place = move |(log, home): (u16, &usize)| (*home == place).then_some(LogId(log));
+        let of_place = move |(log, home): (u16, &Home)| (home.place == place).then_some(LogId(log));
         (0..).zip(&self.homes).filter_map(of_place)
     }
 
@@ -289,9 +367,33 @@ pub struct MapCopy {
     pub here: DatabaseId,
     /// The map, as this database keeps it.
     pub map: LogMap,
+    /// What this database has noted for itself: for each log, the number of its last stay here; 0 if it never came.
+    pub arrived: Vec<i64>,
 }
 
 impl MapCopy {
+    /// Makes the copy of a database to which no log has come yet.
+    #[must_use]
+    pub fn new(here: DatabaseId, map: LogMap) -> Self {
+        let arrived = vec![0; usize::from(map.logs())];
+        Self { here, map, arrived }
+    }
+
+    /// Returns the number of the last stay of a log in this database; 0 if it never came.
+    #[must_use]
+    pub fn arrived(&self, log: LogId) -> i64 {
+        let noted = self.arrived.get(usize::from(log.0));
+        noted.copied().unwrap_or(0)
+    }
+
+    /// Tells whether this database has a log as `map` says, which may be newer than the copy here. If not, the database
+    /// has lost the log, or has never had it.
+    #[must_use]
+    pub fn has(&self, log: LogId, map: &LogMap) -> bool {
+        let arrival = map.arrival(log).map(|arrival| arrival.stay);
+        map.home(log) == map.place_of(self.here) && arrival == Some(self.arrived(log))
+    }
+
     /// Returns the index of this database in the map; `None` if the map does not name it.
     #[must_use]
     pub fn place(&self) -> Option<usize> {
@@ -299,7 +401,27 @@ impl MapCopy {
     }
 }
 
-/// A database that keeps a copy of the map.
+/// A row of a log, with what is needed to recognise that it was scavenged elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldRow {
+    /// Identity of the row.
+    pub mark: RowMark,
+    /// Row of the stream of the event.
+    pub stream: RowId,
+    /// Revision of the event.
+    pub revision: Revision,
+}
+
+/// What a database holds of one log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Whether the log is closed in the database.
+    pub closed: bool,
+    /// Last row of the log; the row that closes it does not count. `None` if there is no row.
+    pub last: Option<HeldRow>,
+}
+
+/// A database that keeps a copy of the map, and perhaps copies of logs that lie elsewhere.
 #[async_trait]
 pub trait KeepsMap: Send + Sync + 'static {
     /// Reads the copy of the map again.
@@ -310,6 +432,24 @@ pub trait KeepsMap: Send + Sync + 'static {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     async fn read_map(&self) -> Result<Arc<MapCopy>>;
+
+    /// Reads what the database holds of each log of the store, in the order of the logs.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    async fn read_held(&self) -> Result<Vec<Held>>;
+
+    /// Tells for each of these rows whether the database has it, or has scavenged it.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>>;
 }
 
 #[cfg(test)]
@@ -332,7 +472,7 @@ mod tests {
             1,
             Incarnation::random(),
             databases,
-            homes,
+            homes.into_iter().map(Home::first).collect(),
             None,
         )
     }
@@ -373,14 +513,44 @@ mod tests {
         let (log, to) = (LogId(1), 2);
         let announced = wider.announced(Moving { log, to }).expect("may go");
         assert_eq!((announced.version(), announced.home(log)), (3, Some(1)));
-        let switched = announced.switched();
+        let last = RowMark {
+            position: Position(7),
+            writer: WriterEpoch(-3),
+        };
+        let switched = announced.switched(last);
         assert_eq!((switched.version(), switched.home(log)), (4, Some(2)));
+        let arrival = switched.arrival(log).expect("a log");
+        assert_eq!(arrival.last, last);
+        assert_ne!(
+            arrival.stay,
+            announced.switched(last).arrival(log).expect("a log").stay
+        );
+        assert_eq!(switched.arrival(LogId(0)), Some(Arrival::NEVER));
         assert_eq!(switched.moving(), None);
         let withdrawn = announced.withdrawn();
         assert_eq!((withdrawn.home(log), withdrawn.moving()), (Some(1), None));
         for (log, to) in [(LogId(1), 1), (LogId(1), 3), (LogId(4), 0)] {
             assert!(wider.announced(Moving { log, to }).is_err(), "{log} {to}");
         }
+    }
+
+    /// Goal: a database that was set back to a moment before a log came to it does not pass for the home of the log,
+    /// even when the newest map is written to it.
+    #[test]
+    fn a_database_has_a_log_only_if_it_has_noted_that_the_log_came() {
+        let map = LogMap::new(2, databases(2)).expect("valid");
+        let copy =
+            |place: usize, map: &LogMap| MapCopy::new(map.databases()[place].id, map.clone());
+        let (log, to) = (LogId(0), 1);
+        let moved = map.recovered(log, to, RowMark::NONE);
+        assert!(copy(0, &map).has(log, &map) && !copy(1, &map).has(log, &map));
+        let mut new_home = copy(1, &moved);
+        assert!(!new_home.has(log, &moved), "nothing was noted");
+        new_home.arrived[0] = moved.arrival(log).expect("a log").stay;
+        assert!(new_home.has(log, &moved) && new_home.has(LogId(1), &moved));
+        assert!(!copy(0, &map).has(log, &moved));
+        let back = moved.recovered(log, 0, RowMark::NONE);
+        assert!(!copy(0, &back).has(log, &back), "it is another stay");
     }
 
     proptest! {

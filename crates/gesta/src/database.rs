@@ -7,7 +7,7 @@ use gesta_core::backend::{Backend, BackendInfo};
 use gesta_core::registry::Registry;
 use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
 use gesta_sql::verify::{AuditProgress, AuditReport, AuditSource, audit};
-use gesta_store::{Config, Store};
+use gesta_store::{Config, Store, VirtualStreamsStatus};
 
 #[cfg(feature = "sqlite")]
 use crate::blocking::blocking;
@@ -94,6 +94,15 @@ impl std::fmt::Debug for Options {
             .field("missing", &self.missing)
             .finish_non_exhaustive()
     }
+}
+
+/// What is to be done with virtual streams that a store in several databases keeps no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeftVirtualStreams {
+    /// Look whether they are switched on.
+    Look,
+    /// Switch them off.
+    SwitchOff,
 }
 
 /// An open database, on which a [`Store`] may run. Clones are cheap.
@@ -229,6 +238,31 @@ impl Database {
             }
         };
         report.map_err(|error: Error| error.during("verify"))
+    }
+
+    /// Returns the state of virtual streams that were switched on before the store got a second database, after
+    /// switching them off if that is asked for; `None` if the store has one database. Stores in several databases keep
+    /// no virtual streams.
+    ///
+    /// # Errors
+    /// `Unavailable` if a database does not answer; `Unsupported` if the rights do not suffice.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, virtual streams may have been switched off or not.
+    pub async fn left_virtual_streams(
+        &self,
+        left: LeftVirtualStreams,
+    ) -> Result<Option<VirtualStreamsStatus>> {
+        let status = match self.kind {
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(_) => return Ok(None),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(_) => return Ok(None),
+            #[cfg(feature = "postgres")]
+            Engine::Several(ref databases) => databases.left_virtual_streams(left).await,
+        };
+        let status = status.map_err(|error: Error| error.during("look at virtual streams"))?;
+        Ok(Some(status))
     }
 
     /// Copies a SQLite store to a new file while it is in use. Appends go on.

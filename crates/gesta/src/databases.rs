@@ -1,17 +1,21 @@
-//! The databases of a store: adds one, and moves a log from one to another while the store is in use.
+//! The databases of a store: adds one, moves a log from one to another while the store is in use, and recovers a log
+//! that its database has lost.
 //!
 //! How a move goes, and why it may be stopped at any point: `docs/internals/moving-logs.md`. Not here: the order of the
 //! steps (`gesta_several::moving`), what a step does in a database (`gesta_postgres::Relocation`).
 
+use std::collections::BTreeSet;
+
 use futures::future::{join_all, try_join_all};
 use gesta_core::{
-    DatabaseId, Error, ErrorKind, LogId, LogMap, MapCopy, NamedDatabase, Position, Result,
+    Arrival, DatabaseId, Error, ErrorKind, HeldRow, LogId, LogMap, MapCopy, NamedDatabase,
+    Position, Result, RowMark,
 };
-use gesta_postgres::{Config, CopyState, Relocation, schema};
+use gesta_postgres::{Compared, Config, CopiedPage, CopyState, Relocation, schema};
 use gesta_several::arrange;
-use gesta_several::moving::{Fact, Goal, next_step};
+use gesta_several::moving::{Fact, Goal, most_complete, next_step};
 
-pub use gesta_several::moving::Step;
+pub use gesta_several::moving::{Loss, Step};
 
 use crate::schema::postgres_configs;
 
@@ -27,15 +31,36 @@ pub enum MoveTo<'a> {
     Database(&'a str),
     /// The log is to stay where it was: a move that was begun is undone.
     Back,
+    /// The log was lost by its database. The copy of it in the database at the URL `from` is to be the log again; if no
+    /// URL is given, the copy that has everything that is left.
+    Recovered {
+        /// The database with the copy.
+        from: Option<&'a str>,
+        /// Whether events may be given up that other copies have and this one has not.
+        loss: Loss,
+    },
+}
+
+/// What has come of moving a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// How many steps were done.
+    pub steps: u64,
+    /// The database in which the log lies now, for people.
+    pub home: String,
+    /// The database in which the log lay before, for people.
+    pub before: String,
+    /// How many rows of copies were given up.
+    pub given_up: u64,
 }
 
 /// Adds the empty database at `new` to the store in the databases at `urls`. It holds no log until one is moved there.
 /// Every process of the store must be given its URL before that. If this is interrupted, calling it again finishes it.
 ///
 /// # Errors
-/// `Schema` if there is another store at `new`; `Unsupported` while nodes are registered, or if the rights are missing;
-/// `InvalidArgument` if a URL cannot be used or a database of the store is missing; `Unavailable` if a database does
-/// not answer.
+/// `Schema` if there is another store at `new`; `Unsupported` while nodes are registered or virtual streams are
+/// switched on, which a store in several databases does not keep, or if the rights are missing; `InvalidArgument` if a
+/// URL cannot be used or a database of the store is missing; `Unavailable` if a database does not answer.
 ///
 /// # Cancel safety
 /// If the future is dropped, the database may have been added in part. Calling it again finishes it.
@@ -50,8 +75,10 @@ async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
         .try_into()
         .map_err(|_| Error::invalid("database", "must be one URL"))?;
     let databases = Relocations::open(&configs).await?;
+    databases.lock().await?;
     let looks = databases.look(LogId(0)).await?;
     check_no_nodes(&databases, &looks)?;
+    databases.check_no_virtual_streams().await?;
     let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
     let (map, _) = arrange(&copies)?;
     let wider = match schema::read_empty(&config).await? {
@@ -59,11 +86,7 @@ async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
             let here = DatabaseId::random();
             let name = config.name();
             let wider = map.extended(NamedDatabase { id: here, name })?;
-            let copy = MapCopy {
-                here,
-                map: wider.clone(),
-            };
-            schema::create_part(&config, &copy).await?;
+            schema::create_part(&config, &MapCopy::new(here, wider.clone())).await?;
             wider
         }
         // An earlier call was interrupted.
@@ -75,7 +98,7 @@ async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
     };
     for (database, look) in databases.0.iter().zip(&looks) {
         let found = look.copy.map.version();
-        if found < wider.version() && !database.put(found, &wider).await? {
+        if found < wider.version() && !database.put(found, &wider, None).await? {
             return Err(changed_meanwhile());
         }
     }
@@ -117,51 +140,102 @@ impl Relocations {
         Ok(Self(try_join_all(opened).await?))
     }
 
+    /// Waits until no other process moves logs of the store, and keeps others from that. The order is that of the ids
+    /// of the databases, the same in every process.
+    async fn lock(&self) -> Result<()> {
+        let copies = try_join_all(self.0.iter().map(Relocation::read_map)).await?;
+        let mut order: Vec<usize> = (0..copies.len()).collect();
+        order.sort_by_key(|at| copies[*at].here);
+        for at in order {
+            self.0[at].lock().await?;
+        }
+        Ok(())
+    }
+
+    async fn check_no_virtual_streams(&self) -> Result<()> {
+        for database in &self.0 {
+            if database.keeps_virtual_streams().await? {
+                let name = database.name();
+                let text = format!(
+                    "virtual streams are on in {name}, and a store in several databases keeps none: if nobody reads them any \
+                     more, switch them off first (`gesta virtual-streams off`)"
+                );
+                return Err(ErrorKind::Unsupported(text).into());
+            }
+        }
+        Ok(())
+    }
+
     async fn look(&self, log: LogId) -> Result<Vec<CopyState>> {
         let looks = join_all(self.0.iter().map(|database| database.look(log))).await;
         looks.into_iter().collect()
     }
 }
 
+/// What a mover is to do.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    /// The log is to lie in this database.
+    At(DatabaseId),
+    /// A move that was begun is undone.
+    Back,
+    /// The copy in this database is to be the log; `None` as long as nobody has chosen one.
+    Recovered(Option<DatabaseId>, Loss),
+}
+
 /// Moves a log, step by step. A mover may be dropped at any moment; the next one goes on.
 pub struct Mover {
     databases: Relocations,
     log: LogId,
-    /// The database to which the log is moved; `None` if the move is undone.
-    to: Option<DatabaseId>,
-    /// Whether the last step was to compare.
-    compared: bool,
+    wanted: Wanted,
+    /// The places of the databases whose copies have been compared.
+    compared: BTreeSet<usize>,
     /// The position up to which the copy was compared, and how much the old database had scavenged at that time.
     compared_to: Option<(Position, u64)>,
     refusals: u32,
+    given_up: u64,
 }
 
 impl std::fmt::Debug for Mover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mover")
             .field("log", &self.log)
-            .field("to", &self.to)
+            .field("wanted", &self.wanted)
             .finish_non_exhaustive()
     }
 }
 
+/// What the databases hold of a log, in the order of the newest map.
+struct Looked {
+    map: LogMap,
+    /// For each database of the map its index among those given.
+    order: Vec<usize>,
+    states: Vec<CopyState>,
+    facts: Vec<Fact>,
+}
+
 impl Mover {
-    /// Connects to the databases at `urls`, which must be all databases of the store. The database of the goal may be
-    /// left out.
+    /// Connects to the databases at `urls`, which must be all databases of the store, and waits until no other process
+    /// moves logs of the store, whether it lives or has died. The database of the goal may be left out.
     ///
     /// # Errors
-    /// `Unavailable` if a database does not answer; `InvalidArgument` if a database is missing; `Schema` if there is no
-    /// store.
+    /// `Unavailable` if a database does not answer, or another process moves logs and does not end within 10 s;
+    /// `InvalidArgument` if a database is missing; `Schema` if there is no store.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn open(urls: &str, log: LogId, goal: MoveTo<'_>) -> Result<Self> {
         let mut configs = postgres_configs(urls, 1)?;
         let mut target = None;
-        if let MoveTo::Database(url) = goal {
+        let named = match goal {
+            MoveTo::Database(url) => Some(("to", url)),
+            MoveTo::Recovered { from, .. } => from.map(|url| ("from", url)),
+            MoveTo::Back => None,
+        };
+        if let Some((argument, url)) = named {
             let [config] = postgres_configs(url, 1)?
                 .try_into()
-                .map_err(|_| Error::invalid("to", "must be one URL"))?;
+                .map_err(|_| Error::invalid(argument, "must be one URL"))?;
             let name = config.name();
             let at = configs.iter().position(|config| config.name() == name);
             target = Some(at.unwrap_or(configs.len()));
@@ -170,16 +244,65 @@ impl Mover {
             }
         }
         let databases = Relocations::open(&configs).await?;
+        databases.lock().await?;
         let looks = databases.look(log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
         arrange(&copies)?;
+        let target = target.map(|at| looks[at].copy.here);
         Ok(Self {
             log,
-            to: target.map(|at| looks[at].copy.here),
+            wanted: match (goal, target) {
+                (MoveTo::Recovered { loss, .. }, target) => Wanted::Recovered(target, loss),
+                (_, Some(target)) => Wanted::At(target),
+                (_, None) => Wanted::Back,
+            },
             databases,
-            compared: false,
+            compared: BTreeSet::new(),
             compared_to: None,
             refusals: 0,
+            given_up: 0,
+        })
+    }
+
+    /// Looks at all databases: first at what each of them holds, then whether each has the last rows of the others.
+    async fn look(&self) -> Result<Looked> {
+        let looks = self.databases.look(self.log).await?;
+        let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
+        let (map, order) = arrange(&copies)?;
+        let map = map.clone();
+        let states: Vec<CopyState> = order.iter().map(|at| looks[*at].clone()).collect();
+        let arrival = map.arrival(self.log).unwrap_or(Arrival::NEVER);
+        let rows: Vec<(usize, HeldRow)> = states
+            .iter()
+            .enumerate()
+            .filter_map(|(place, state)| Some((place, state.held.last?)))
+            .collect();
+        let asked: Vec<HeldRow> = rows.iter().map(|(_, row)| *row).collect();
+        let shown = order
+            .iter()
+            .map(|at| self.databases.0[*at].shows(self.log, &asked, arrival.last));
+        let shown = try_join_all(shown).await?;
+        let facts = states.iter().zip(shown);
+        let facts = facts.map(|(state, (shown, shows_arrival))| {
+            let mut shows = vec![true; states.len()];
+            for ((place, _), shown) in rows.iter().zip(shown) {
+                shows[*place] = shown;
+            }
+            Fact {
+                map: state.copy.map.clone(),
+                arrived: state.copy.arrived(self.log),
+                closed: state.held.closed,
+                last: state.held.last.map_or(RowMark::NONE, |row| row.mark),
+                shows,
+                shows_arrival,
+                scavenged: state.scavenged,
+            }
+        });
+        Ok(Looked {
+            facts: facts.collect(),
+            map,
+            order,
+            states,
         })
     }
 
@@ -187,32 +310,22 @@ impl Mover {
     /// do.
     ///
     /// # Errors
-    /// `Unavailable` if a database does not answer, or another process moves logs of the store; `Unsupported` if
-    /// another log is being moved, or this one to another database; `Corrupt` if the databases contradict each other.
-    /// If a mover that has died still stores its last step, this may be `Refused` (once the sessions of that mover have
-    /// ended, another mover goes on), or `Unsupported` because its move is announced late.
+    /// `Unavailable` if a database does not answer; `Unsupported` if another log is being moved, or this one to another
+    /// database; `Corrupt` if the log is lost or a copy differs, so that the log must be recovered; `InvalidArgument`
+    /// if recovering would give up what must not be given up.
     ///
     /// # Cancel safety
     /// If the future is dropped, the step is done or not, and this mover must be dropped as well, since a connection
-    /// may be inside of a transaction. Another mover looks at the databases again and goes on.
+    /// may be inside of a transaction. Another mover waits for what this one has begun, looks at the databases again
+    /// and goes on.
     pub async fn step(&mut self) -> Result<Step> {
-        let looks = self.databases.look(self.log).await?;
-        let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
-        let (map, order) = arrange(&copies)?;
-        let goal = match self.to {
-            None => Goal::Undo,
-            Some(id) => Goal::Move(map.place_of(id).ok_or_else(changed_meanwhile)?),
-        };
-        let fact = |at: &usize| Fact {
-            map: looks[*at].copy.map.clone(),
-            closed: looks[*at].closed,
-            last: looks[*at].last,
-        };
-        let facts: Vec<Fact> = order.iter().map(fact).collect();
-        let step = next_step(self.log, goal, &facts, self.compared)?;
-        let looks: Vec<&CopyState> = order.iter().map(|at| &looks[*at]).collect();
-        self.compared = false;
-        let done = self.perform(&step, &order, &looks).await?;
+        let looked = self.look().await?;
+        let goal = self.goal(&looked)?;
+        let step = next_step(self.log, goal, &looked.facts, &self.compared)?;
+        if !matches!(goal, Goal::Recover { .. }) {
+            self.compared.clear();
+        }
+        let done = self.perform(goal, &step, &looked).await?;
         self.refusals = if done { 0 } else { self.refusals + 1 };
         if self.refusals > REFUSALS_MAX {
             return Err(changed_meanwhile());
@@ -220,42 +333,121 @@ impl Mover {
         Ok(step)
     }
 
+    fn goal(&mut self, looked: &Looked) -> Result<Goal> {
+        let place = |id| looked.map.place_of(id).ok_or_else(changed_meanwhile);
+        Ok(match self.wanted {
+            Wanted::Back => Goal::Undo,
+            Wanted::At(id) => Goal::Move(place(id)?),
+            Wanted::Recovered(Some(id), loss) => {
+                let from = place(id)?;
+                Goal::Recover { from, loss }
+            }
+            Wanted::Recovered(None, loss) => {
+                let from = most_complete(self.log, &looked.facts)?;
+                let from = from.ok_or_else(|| {
+                    let rule = format!(
+                        "must be given, since no copy has all that is left: {}",
+                        held(looked)
+                    );
+                    Error::invalid("from", rule)
+                })?;
+                self.wanted = Wanted::Recovered(Some(looked.map.databases()[from].id), loss);
+                Goal::Recover { from, loss }
+            }
+        })
+    }
+
+    /// Describes for people the database in which the log lies.
+    async fn home(&self) -> Result<String> {
+        let looks = self.databases.look(self.log).await?;
+        let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
+        let (map, _) = arrange(&copies)?;
+        Ok(map
+            .home(self.log)
+            .map_or_else(String::new, |home| map.describe(home)))
+    }
+
     /// Does a step. Returns false if another process has changed the databases meanwhile.
-    async fn perform(
-        &mut self,
-        step: &Step,
-        order: &[usize],
-        looks: &[&CopyState],
-    ) -> Result<bool> {
+    async fn perform(&mut self, goal: Goal, step: &Step, looked: &Looked) -> Result<bool> {
+        let (order, looks) = (&looked.order, &looked.states);
         let at = |place: usize| &self.databases.0[order[place]];
         match step {
             Step::Put {
                 place,
                 expected,
                 map,
-            } => at(*place).put(*expected, map).await,
+                arriving,
+            } => {
+                if arriving.is_some() && matches!(goal, Goal::Recover { .. }) {
+                    // Positions that consumers remember may be used again.
+                    schema::new_incarnation(at(*place).config()).await?;
+                }
+                at(*place).put(*expected, map, *arriving).await
+            }
             Step::Close { place, expected } => at(*place).close(self.log, *expected).await,
             Step::Open { place, expected } => at(*place).reopen(self.log, *expected).await,
-            Step::Copy { from, to, after } => {
+            Step::Copy {
+                from,
+                to,
+                after,
+                expected,
+            } => {
                 let (from, to) = (at(*from), at(*to));
                 let mut after = *after;
                 for _ in 0..PAGES_MAX {
-                    match from.copy_page(to, self.log, after).await? {
-                        Some(last) => after = last,
-                        None => break,
+                    match from.copy_page(to, self.log, after, *expected).await? {
+                        CopiedPage::UpTo(last) => after = last,
+                        CopiedPage::None => break,
+                        CopiedPage::Refused => return Ok(false),
                     }
                 }
                 Ok(true)
             }
-            Step::Compare { from, to } => {
-                let (up_to, scavenged) = (looks[*to].last, looks[*from].scavenged);
+            Step::Compare { from, to, expected } => {
+                let (up_to, scavenged) = (last_of(&looks[*to]), looks[*from].scavenged);
                 let after = match self.compared_to {
                     Some((compared, then)) if then == scavenged && compared <= up_to => compared,
                     _ => Position::START,
                 };
-                at(*from).compare(at(*to), self.log, after, up_to).await?;
+                let (home, copy) = (at(*from), at(*to));
+                let log = self.log;
+                match home.compare(copy, log, after, up_to, *expected).await? {
+                    Compared::Refused => return Ok(false),
+                    Compared::Differs(differs) => {
+                        let (home, copy) = (home.name(), copy.name());
+                        return Err(Error::corrupt(format!(
+                            "the copy of log {log} in {copy} differs from the log in {home} from position {differs} on: \
+                             `gesta cluster recover-log {log} --from URL --accept-loss` with the URL of {home} gives that \
+                             part of the copy up"
+                        )));
+                    }
+                    Compared::Same => {}
+                }
                 self.compared_to = Some((up_to, scavenged));
-                self.compared = true;
+                self.compared.insert(*to);
+                Ok(true)
+            }
+            Step::GiveUp {
+                from,
+                at: copy,
+                expected,
+            } => {
+                let (up_to, log) = (last_of(&looks[*copy]), self.log);
+                let (home, there) = (at(*from), at(*copy));
+                let start = Position::START;
+                match home.compare(there, log, start, up_to, *expected).await? {
+                    Compared::Refused => return Ok(false),
+                    Compared::Differs(differs) => {
+                        match there.remove_from(log, differs, *expected).await? {
+                            Some(removed) => self.given_up += removed,
+                            None => return Ok(false),
+                        }
+                        let kept = Position(differs.0.saturating_sub(1));
+                        home.compare(there, log, start, kept, *expected).await?;
+                    }
+                    Compared::Same => {}
+                }
+                self.compared.insert(*copy);
                 Ok(true)
             }
             Step::Done => Ok(true),
@@ -263,8 +455,23 @@ impl Mover {
     }
 }
 
-/// Moves a log to another database of the store, or undoes a move that was begun. `progress` is called for each step
-/// when it is done. Appends to the log wait only while its last rows are copied.
+fn last_of(state: &CopyState) -> Position {
+    let last = state.held.last;
+    last.map_or(Position::START, |row| row.mark.position)
+}
+
+/// Describes for people what each database holds of a log.
+fn held(looked: &Looked) -> String {
+    let of_each = looked.states.iter().enumerate().map(|(place, state)| {
+        let (at, last) = (looked.map.describe(place), last_of(state));
+        format!("{at} has events up to position {last}")
+    });
+    of_each.collect::<Vec<_>>().join(", ")
+}
+
+/// Moves a log to another database of the store, undoes a move that was begun, or recovers a log that its database has
+/// lost. `progress` is called for each step when it is done. Appends to a log that is moved wait only while its last
+/// rows are copied.
 ///
 /// # Errors
 /// The errors of [`Mover::open`] and [`Mover::step`].
@@ -276,16 +483,29 @@ pub async fn move_log(
     log: LogId,
     goal: MoveTo<'_>,
     mut progress: impl FnMut(&Step) + Send,
-) -> Result<()> {
+) -> Result<Moved> {
     let run = async {
         let mut mover = Mover::open(urls, log, goal).await?;
+        let before = mover.home().await?;
+        let mut steps = 0;
         loop {
             let step = mover.step().await?;
             progress(&step);
             if step == Step::Done {
-                return Ok(());
+                return Ok(Moved {
+                    steps,
+                    home: mover.home().await?,
+                    before,
+                    given_up: mover.given_up,
+                });
             }
+            steps += 1;
         }
     };
-    run.await.map_err(|error: Error| error.during("move a log"))
+    run.await.map_err(|error: Error| {
+        error.during(match goal {
+            MoveTo::Recovered { .. } => "recover a log",
+            _ => "move a log",
+        })
+    })
 }

@@ -61,7 +61,7 @@ pub mod schema;
 mod several;
 mod url;
 
-pub use database::{Database, Missing, Options};
+pub use database::{Database, LeftVirtualStreams, Missing, Options};
 pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
 pub use gesta_entity as entity;

@@ -203,7 +203,6 @@ mod sqlite {
 
 #[cfg(feature = "postgres")]
 mod postgres {
-    use gesta_core::backend::Backend;
     use gesta_core::limits::LOGS_MAX;
     use gesta_core::{Incarnation, Result};
     use gesta_postgres::{Config, schema};
@@ -258,13 +257,7 @@ mod postgres {
         if let [config] = configs.as_slice() {
             return schema::new_incarnation(config).await;
         }
-        for config in &configs {
-            schema::new_incarnation(config).await?;
-        }
-        let databases = several::open(configs).await?;
-        let begun = databases.routed.history().incarnation;
-        databases.routed.close().await;
-        Ok(begun)
+        several::new_incarnation(&configs).await
     }
 }
 

@@ -1,20 +1,23 @@
 //! Opens, makes and audits a store whose logs lie in several databases of PostgreSQL.
 //!
 //! Invariant: a store of several databases is made only by a command that names them all, never by opening it.
-//! Not here: routing (`gesta_several`), the tables (`gesta_postgres`).
+//! Not here: routing (`gesta_several`), moving logs (`databases`), the tables (`gesta_postgres`).
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
-use gesta_core::backend::Backend;
+use gesta_core::backend::{Backend, Purpose};
 use gesta_core::{
-    DatabaseId, Error, ErrorKind, Incarnation, KeepsMap, LogId, LogMap, MapCopy, NamedDatabase,
-    Result,
+    DatabaseId, Error, ErrorKind, Incarnation, KeepsMap, LogId, LogMap, MapCopy, Moving,
+    NamedDatabase, Position, Result,
 };
-use gesta_postgres::{Config, PostgresAudit, PostgresBackend, schema};
-use gesta_several::{DatabasePart, Several};
+use gesta_postgres::{Config, PostgresAudit, PostgresBackend, Relocation, schema};
+use gesta_several::{DatabasePart, Several, arrange};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
+use gesta_store::VirtualStreamsStatus;
+
+use crate::database::LeftVirtualStreams;
 
 /// The open databases of a store.
 pub(crate) struct Databases {
@@ -103,10 +106,7 @@ fn new_map(configs: &[Config], logs: u16) -> Result<LogMap> {
 }
 
 fn copy_at(map: &LogMap, place: usize) -> MapCopy {
-    MapCopy {
-        here: map.databases()[place].id,
-        map: map.clone(),
-    }
+    MapCopy::new(map.databases()[place].id, map.clone())
 }
 
 /// Makes an empty store whose logs lie in turn in these databases. If an earlier call was interrupted, this one
@@ -159,17 +159,68 @@ pub(crate) fn print(configs: &[Config], logs: u16) -> Result<String> {
     Ok(parts.collect::<Vec<_>>().join("\n"))
 }
 
+/// Begins a new incarnation in each of these databases, which must be all databases of a store. Returns the incarnation
+/// of the store, which is made of them. What the databases hold is not checked: after a restore, logs may be lost.
+///
+/// # Errors
+/// `Schema` if there is no store; `InvalidArgument` if a database is missing; `Unavailable` if a database does not
+/// answer; `Unsupported` if the rights are missing.
+pub(crate) async fn new_incarnation(configs: &[Config]) -> Result<Incarnation> {
+    let copies = configs.iter().map(async |config| {
+        let database = Relocation::open(config).await?;
+        database.read_map().await
+    });
+    let copies: Vec<MapCopy> = try_join_all(copies).await?;
+    let (map, _) = arrange(&copies.iter().collect::<Vec<_>>())?;
+    let mut begun = Vec::with_capacity(configs.len());
+    for config in configs {
+        begun.push(schema::new_incarnation(config).await?);
+    }
+    Ok(map.incarnation(begun))
+}
+
 impl Databases {
+    /// Returns the state of virtual streams that were switched on before the store got a second database, after
+    /// switching them off if that is asked for. The store keeps them no longer.
+    ///
+    /// # Errors
+    /// `Unavailable` if a database does not answer; `Unsupported` if the rights do not suffice.
+    pub(crate) async fn left_virtual_streams(
+        &self,
+        left: LeftVirtualStreams,
+    ) -> Result<VirtualStreamsStatus> {
+        let ends = self.routed.log_ends(Purpose::Read).await?;
+        let mut status = VirtualStreamsStatus {
+            on: false,
+            position: Position::START,
+            end: ends.first().map_or(Position::START, |end| end.position),
+        };
+        for part in &self.parts {
+            let Some(index) = part.virtual_index() else {
+                continue;
+            };
+            let mut state = index.state().await?;
+            if state.on && left == LeftVirtualStreams::SwitchOff {
+                state = index.switch(false).await?;
+            }
+            status.on |= state.on;
+            status.position = status.position.max(state.position);
+        }
+        Ok(status)
+    }
+
     /// Takes one snapshot of each database.
     ///
     /// # Errors
     /// `Unavailable` if a database does not answer.
     pub(crate) async fn audit_source(&self) -> Result<SeveralAudit> {
         let sources = try_join_all(self.parts.iter().map(|part| part.audit_source()));
-        Ok(SeveralAudit {
-            map: self.routed.map(),
-            sources: sources.await?,
-        })
+        let sources = sources.await?;
+        // A log may move while the snapshots are taken. The newest map among them is the one by which they are read.
+        let copies = try_join_all(sources.iter().map(PostgresAudit::read_map)).await?;
+        let (map, _) = arrange(&copies.iter().collect::<Vec<_>>())?;
+        let map = Arc::new(map.clone());
+        Ok(SeveralAudit { map, sources })
     }
 }
 
@@ -184,6 +235,34 @@ impl SeveralAudit {
         let home = self.map.home(log);
         let source = home.and_then(|home| self.sources.get_mut(home));
         source.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))
+    }
+}
+
+impl SeveralAudit {
+    /// Compares the copies of a log in other databases with the log itself, as far as they go.
+    async fn compare_copies(&self, log: LogId) -> Result<Vec<String>> {
+        let mut findings = Vec::new();
+        let Some(home) = self.map.home(log) else {
+            return Ok(findings);
+        };
+        for (at, copy) in self.sources.iter().enumerate() {
+            if at == home {
+                continue;
+            }
+            // The snapshot of a copy that is being made may be newer than that of the log.
+            let up_to = match self.map.moving() == Some(Moving { log, to: at }) {
+                true => self.sources[home].last_position(log).await?,
+                false => Position::MAX,
+            };
+            if let Some(differs) = self.sources[home].first_unknown(copy, log, up_to).await? {
+                let (copy, home) = (self.map.describe(at), self.map.describe(home));
+                findings.push(format!(
+                    "log {log}: the copy in {copy} has an event at position {differs} that the log itself, in {home}, has \
+                     never had: one of the databases was set back by a restore or a fail-over (`gesta cluster recover-log {log}`)"
+                ));
+            }
+        }
+        Ok(findings)
     }
 }
 
@@ -226,6 +305,9 @@ impl AuditSource for SeveralAudit {
         let mut findings = Vec::new();
         for source in &mut self.sources {
             findings.extend(source.engine_findings().await?);
+        }
+        for log in (0..self.map.logs()).map(LogId) {
+            findings.extend(self.compare_copies(log).await?);
         }
         Ok(findings)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta::databases::{self, MoveTo, Mover, Step};
+use gesta::databases::{self, Loss, MoveTo, Mover, Step};
 use gesta::*;
 use gesta_pgtest::{Server, fresh_schema, shared};
 use gesta_testkit::depth;
@@ -215,27 +215,17 @@ async fn open_places(urls: &[String]) -> usize {
         let config = gesta_postgres::Config::parse(url).expect("valid");
         let database = gesta_postgres::Relocation::open(&config).await;
         let look = database.expect("there").look(LOG).await.expect("looks");
-        if look.last > Position::START && !look.closed {
+        if look.held.last.is_some() && !look.held.closed {
             open += 1;
         }
     }
     open
 }
 
-/// Somebody who was moving a log and has died.
-struct Dead {
-    /// The name of his sessions.
-    name: String,
-    /// Whether the log had been moved before.
-    is_done: bool,
-}
-
-/// Does so many steps and dies: between two steps, or at a random moment within the next.
-async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: bool) -> Dead {
-    let name = fresh_schema();
-    let named = |url: &String| format!("{url}&application_name={name}");
-    let named: Vec<String> = urls.iter().map(named).collect();
-    let mut mover = Mover::open(&named.join(" "), LOG, goal)
+/// Does so many steps and dies: between two steps, or at a random moment within the next. What has been begun may still
+/// be stored; the next mover waits for that. Returns whether the log had been moved before.
+async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: bool) -> bool {
+    let mut mover = Mover::open(&urls.join(" "), LOG, goal)
         .await
         .expect("opens");
     let mut is_done = false;
@@ -253,23 +243,7 @@ async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: boo
         let moment = Duration::from_micros(u64::from(uuid_bits() % 6_000));
         let _ = tokio::time::timeout(moment, mover.step()).await;
     }
-    Dead { name, is_done }
-}
-
-/// Waits until the sessions of somebody who has died have ended. Until then what he has begun may still be stored: a
-/// move that others have undone is then announced again, and rows that others are copying are there already.
-async fn has_ended(servers: &[&Server], dead: &Dead) {
-    let sessions = format!(
-        "SELECT pid FROM pg_stat_activity WHERE application_name = '{}'",
-        dead.name
-    );
-    let begun = Instant::now();
-    for server in servers {
-        while server.query(&sessions).expect("answers").is_some() {
-            assert!(begun.elapsed() < PATIENCE, "the sessions do not end");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
+    is_done
 }
 
 /// A random number.
@@ -316,10 +290,9 @@ async fn a_log_moves_under_load_whoever_dies() {
     }
     for round in 0..30 {
         let goal = MoveTo::Database(&urls[round % 3]);
-        let dead = dies_after(&urls, goal, round / 2, round % 2 == 0).await;
+        let is_done = dies_after(&urls, goal, round / 2, round % 2 == 0).await;
         assert!(open_places(&urls).await <= 1, "round {round}");
-        has_ended(&[server], &dead).await;
-        let undo = round % 5 == 4 && !dead.is_done;
+        let undo = round % 5 == 4 && !is_done;
         finish(&urls, if undo { MoveTo::Back } else { goal }).await;
         assert_eq!(open_places(&urls).await, 1, "round {round}");
         // Each process appends before the next move.
@@ -367,11 +340,10 @@ async fn a_log_moves_between_servers_that_die() {
     append(&stores[0], &streams(1)[0]).await;
     for round in 0..8 {
         let goal = MoveTo::Database(&urls[round % 2]);
-        let dead = dies_after(&urls, goal, round, true).await;
+        dies_after(&urls, goal, round, true).await;
         let victim = &mut servers[(round / 2) % 2];
         victim.kill_9().expect("killed");
         victim.restart().expect("restarted");
-        has_ended(&[&servers[0], &servers[1]], &dead).await;
         let undo = round % 4 == 3;
         finish(&urls, if undo { MoveTo::Back } else { goal }).await;
         assert_eq!(open_places(&urls).await, 1, "round {round}");
@@ -384,4 +356,119 @@ async fn a_log_moves_between_servers_that_die() {
     sees_all(&seen, &events).await;
     settled(stores).await;
     settled(vec![fresh]).await;
+}
+
+/// Goal: a mover whose session still lives is waited for, so that the next one never meets what it stores late.
+#[tokio::test]
+async fn two_movers_are_never_at_work() {
+    let Some(server) = shared() else { return };
+    let urls = urls(server, 2);
+    schema::create(&urls.join(" "), LOGS).await.expect("made");
+    let goal = MoveTo::Database(&urls[0]);
+    let first = Mover::open(&urls.join(" "), LOG, goal).await.expect("free");
+    let refused = Mover::open(&urls.join(" "), LOG, MoveTo::Back).await;
+    let error = refused.expect_err("the first one lives");
+    assert!(error.is_retryable(), "{error:?}");
+    assert!(
+        error.to_string().contains("another process moves logs"),
+        "{error}"
+    );
+    drop(first);
+    finish(&urls, MoveTo::Back).await;
+}
+
+/// Waits until nobody is connected to a database, which is then copied, or replaced by a copy.
+async fn copy_database(server: &Server, from: &str, to: &str) {
+    let begun = Instant::now();
+    let copy = format!("CREATE DATABASE {to} TEMPLATE {from}");
+    while let Err(error) = server.execute(&copy) {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Appends until that fails because the log is lost.
+async fn is_told_of_the_loss(store: &Store, stream: &StreamId) {
+    let begun = Instant::now();
+    loop {
+        let appended = store.append_to(stream.as_str(), ExpectedRevision::Any, vec![event().1]);
+        let error = appended.await.expect_err("the log is lost");
+        if error.to_string().contains("is lost") {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What happened: the home of a log was restored to an earlier stay of the log. Readers saw the old events, appends
+/// used revisions again, and the next move replaced what had been acknowledged since by what had been lost. Now no
+/// process goes on, nor starts, before the log is recovered from the copy in the other database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_was_restored_is_refused_until_the_log_is_recovered() {
+    let Some(server) = shared() else { return };
+    let names = [fresh_schema(), fresh_schema()];
+    let url = |name: &String| {
+        let url = server.create_database(name).expect("made");
+        format!("{url}?readers=2&{PATIENT}")
+    };
+    let urls: Vec<String> = names.iter().map(url).collect();
+    schema::create(&urls.join(" "), LOGS).await.expect("made");
+    let stream = &streams(1)[0];
+    let store = open(&urls).await;
+    append(&store, stream).await;
+    append(&store, stream).await;
+    store.shutdown().await.expect("shuts down");
+    let backup = fresh_schema();
+    copy_database(server, &names[1], &backup).await;
+    let store = open(&urls).await;
+    append(&store, stream).await;
+    finish(&urls, MoveTo::Database(&urls[0])).await;
+    append(&store, stream).await;
+    finish(&urls, MoveTo::Database(&urls[1])).await;
+    append(&store, stream).await;
+    let before = stored(&store).await;
+    let drop_it = format!("DROP DATABASE {} WITH (FORCE)", names[1]);
+    server.execute(&drop_it).expect("dropped");
+    copy_database(server, &backup, &names[1]).await;
+    is_told_of_the_loss(&store, stream).await;
+    let all = urls.join(" ");
+    let error = open_database(&all).await.expect_err("refused");
+    assert!(error.to_string().contains("recover-log 1"), "{error}");
+    for goal in [MoveTo::Back, MoveTo::Database(&urls[0])] {
+        let moved = databases::move_log(&all, LOG, goal, |_| {}).await;
+        assert!(
+            moved
+                .expect_err("lost")
+                .to_string()
+                .contains("recover-log 1")
+        );
+    }
+    let recover = |from| MoveTo::Recovered {
+        from,
+        loss: Loss::Refused,
+    };
+    let refused = databases::move_log(&all, LOG, recover(Some(&urls[1])), |_| {}).await;
+    assert!(
+        refused
+            .expect_err("it has less")
+            .to_string()
+            .contains("--accept-loss")
+    );
+    finish(&urls, recover(None)).await;
+    append(&store, stream).await;
+    let fresh = open(&urls).await;
+    let now = stored(&fresh).await;
+    assert_eq!(now[..4], before[..4], "all that had moved is back");
+    assert_eq!(now.len(), 5, "the last event before the restore is gone");
+    finish(&urls, MoveTo::Database(&urls[1])).await;
+    append(&store, stream).await;
+    assert_eq!(stored(&fresh).await.len(), 6);
+    settled(vec![store, fresh]).await;
+    let database = Database::open(&all, &Options::default())
+        .await
+        .expect("opens");
+    let report = database.verify(|_| {}).await.expect("read");
+    assert!(report.is_healthy(), "{:?}", report.findings);
+    database.close().await;
 }

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{Error, LogId, Result};
+use gesta_core::{Error, LogId, MapCopy, Position, Result};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use crate::compression::unpack;
 use crate::connection::{Connection, Connector, Role};
-use crate::error;
 use crate::sql_numbers::log_number;
 use crate::values::Moment;
+use crate::{copies, error, map};
 
 const AUDIT_VIRTUAL: &str = include_str!("../sql/audit_virtual.sql");
 const AUDIT_SIZES: &str = include_str!("../sql/audit_sizes.sql");
@@ -44,6 +44,46 @@ impl PostgresAudit {
             .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         begin.await.map_err(|error| failed(&error))?;
         Ok(Self { connection, logs })
+    }
+
+    /// Reads the copy of the map that the database keeps.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer; `Corrupt` if what it keeps is no map.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn read_map(&self) -> Result<MapCopy> {
+        map::read(&self.connection.client, self.logs).await
+    }
+
+    /// Returns the last position of a log in this snapshot.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn last_position(&self, log: LogId) -> Result<Position> {
+        copies::last_position(&self.connection.client, log).await
+    }
+
+    /// Returns the first position, up to `up_to`, at which a copy of a log in another database has a row that this
+    /// database neither has nor has scavenged, told by position and writer; `None` if there is no such row.
+    ///
+    /// # Errors
+    /// `Unavailable` if a database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn first_unknown(
+        &self,
+        copy: &Self,
+        log: LogId,
+        up_to: Position,
+    ) -> Result<Option<Position>> {
+        let (home, copy) = (&self.connection.client, &copy.connection.client);
+        copies::first_unknown(home, copy, log, up_to).await
     }
 
     async fn page<T>(

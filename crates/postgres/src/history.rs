@@ -102,6 +102,12 @@ impl Ledger {
         self.known().positions()
     }
 
+    /// Notes that a connection of this generation hands over this version of the map. Returns false if the map must not
+    /// be used.
+    pub(crate) fn observe_map(&self, generation: u64, version: u64) -> bool {
+        self.known().observe_map(generation, version)
+    }
+
     pub(crate) fn is_current(&self, generation: u64) -> bool {
         *self.generation.borrow() == generation
     }
@@ -305,6 +311,7 @@ async fn read_found(client: &Client, view: &View) -> Result<Found> {
     let general = |error: tokio_postgres::Error| error::general(&error);
     let incarnation = Incarnation(first.try_get("incarnation").map_err(general)?);
     let identity = identity_in(first).map_err(general)?;
+    let map_version: i64 = first.try_get("map_version").map_err(general)?;
     let mut logs = Vec::with_capacity(rows.len());
     for row in &rows {
         logs.extend(found_log(row)?);
@@ -312,6 +319,7 @@ async fn read_found(client: &Client, view: &View) -> Result<Found> {
     Ok(Found {
         identity,
         incarnation,
+        map_version: map_version.unsigned_abs(),
         logs,
     })
 }

@@ -50,7 +50,7 @@ pub(crate) enum ReadError {
 }
 
 impl ReadError {
-    fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
@@ -82,6 +82,8 @@ pub(crate) struct PooledReader {
     pub(crate) connection: Connection,
     /// For each log, the last row that the present read has seen.
     seen: Vec<Mark>,
+    /// The version of the map that the present read has seen; 0 if it has seen none.
+    seen_map: u64,
     statements: Vec<(&'static str, Statement)>,
 }
 
@@ -98,6 +100,11 @@ impl PooledReader {
             Some(_) => {}
             None => self.seen.push(mark),
         }
+    }
+
+    /// Notes that the read has seen this version of the map.
+    pub(crate) fn saw_map(&mut self, version: u64) {
+        self.seen_map = version;
     }
 
     /// Returns the prepared form of a statement.
@@ -203,14 +210,17 @@ impl Pool {
     /// Tells whether the outcome is of the present history. Otherwise the read must run on a new connection, which
     /// finds out what has changed.
     fn counts<T>(&self, reader: &mut PooledReader, outcome: &ReadResult<T>) -> bool {
+        let (generation, map) = (
+            reader.connection.generation,
+            std::mem::take(&mut reader.seen_map),
+        );
         let is_outdated = matches!(
             outcome,
             Err(ReadError::OtherIncarnation | ReadError::RowsAreGone)
         );
         !is_outdated
-            && self
-                .ledger
-                .observe(reader.connection.generation, reader.seen.drain(..))
+            && self.ledger.observe(generation, reader.seen.drain(..))
+            && (map == 0 || self.ledger.observe_map(generation, map))
     }
 
     fn finish<T>(&self, reader: PooledReader, outcome: ReadResult<T>) -> Result<T> {
@@ -259,6 +269,7 @@ impl Pool {
                 Ok(PooledReader {
                     connection,
                     seen: Vec::new(),
+                    seen_map: 0,
                     statements: Vec::new(),
                 })
             }

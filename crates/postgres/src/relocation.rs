@@ -4,33 +4,45 @@
 //! Why a row closes a log: its position is after every other one. While it is there it is the last row, so every
 //! chained insert misses, whichever process sends it and whatever that process believes; and no position is left to
 //! chain to it. It is written under the lock that scavenging takes: every append that is under way has ended before,
-//! and each that begins later sees the row.
-//! Invariants: what is conditional on the version of the map holds the row of the map until it commits; rows are copied
-//! byte for byte, and the names of a page with its events; a page is copied whole or not at all.
-//! Not here: the order of the steps (`gesta_several::moving`).
+//! and each that begins later sees the row. Invariants: what is conditional on the version of the map holds the row of
+//! the map until it commits; rows are copied byte for byte, and the names of a page with its events; a page is copied
+//! whole or not at all, and only into a log that is closed; a row is compared by its position and its writer, never by
+//! its position alone; one process at a time moves logs of a store, and one that has died counts until its sessions
+//! have ended. Not here: the order of the steps (`gesta_several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
-use gesta_core::{Error, ErrorKind, LogId, LogMap, MapCopy, Position, Result};
-use tokio_postgres::Client;
+use gesta_core::{
+    Error, ErrorKind, Held, HeldRow, LogId, LogMap, MapCopy, Position, Result, RowMark,
+};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
+use crate::copies::{COMPARED_ROWS, CopiedRow};
+use crate::map::Asked;
+use crate::pool::ReadResult;
 use crate::sql_numbers::{CLOSED, bound, log_number};
-use crate::{error, map, schema};
+use crate::{copies, error, map, schema};
 
 const READ_COPY_STATE: &str = include_str!("../sql/read_copy_state.sql");
-const READ_POSITIONS: &str = include_str!("../sql/read_positions.sql");
 const CLOSE_LOG: &str = include_str!("../sql/close_log.sql");
 const OPEN_LOG: &str = include_str!("../sql/open_log.sql");
+const READ_INDEX: &str = include_str!("../sql/read_virtual_index.sql");
 const LOCK_EVENTS: &str = include_str!("../sql/lock_events.sql");
 const LOCK_MAP: &str = include_str!("../sql/lock_map.sql");
+const LOCK_CLOSED_LOG: &str = include_str!("../sql/lock_closed_log.sql");
+const LOCK_MOVERS: &str = include_str!("../sql/lock_movers.sql");
+const READ_NEWEST_PAGE: &str = include_str!("../sql/read_newest_page.sql");
+const DELETE_NEWEST_ROWS: &str = include_str!("../sql/delete_newest_rows.sql");
 const DELETE_SURPLUS: &str = include_str!("../sql/delete_surplus.sql");
 const DELETE_SCAVENGES: &str = include_str!("../sql/delete_scavenges.sql");
 
 /// How many rows are copied in one transaction.
 const PAGE_ROWS: i64 = 1_000;
-/// How many rows are compared at once, by their positions.
-const COMPARED_ROWS: i64 = 10_000;
+/// How long a process waits for another one that moves logs of the store, or that has died while it did.
+const LOCK_TIMEOUT: &str = "10s";
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -39,10 +51,8 @@ type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 pub struct CopyState {
     /// The copy of the map that the database keeps.
     pub copy: MapCopy,
-    /// Whether the log is closed in the database.
-    pub closed: bool,
-    /// The last position of the log; the row that closes the log does not count.
-    pub last: Position,
+    /// Whether the log is closed in the database, and its last row.
+    pub held: Held,
     /// How many nodes are registered in the database and have not left.
     pub nodes: u64,
     /// How many events of the log scavenging has removed here. The number grows whenever scavenging removes something.
@@ -82,6 +92,63 @@ impl Relocation {
         })
     }
 
+    /// Waits until no other process moves logs of the store in this database, and keeps others from that until this
+    /// connection is closed. A process that has died counts until its session has ended: so whatever it has begun is
+    /// stored or taken back before the next one looks.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process does not end within 10 s, or the database does not answer.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the lock may be held until this value is dropped.
+    pub async fn lock(&self) -> Result<()> {
+        let locked = self.transaction(async |client: &Client| {
+            let timeout = format!("SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'");
+            client.batch_execute(&timeout).await?;
+            client.execute(LOCK_MOVERS, &[&self.config.schema]).await
+        });
+        match locked.await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                let name = self.name();
+                Err(Error::unavailable(format!(
+                    "another process moves logs of this store, or has died and its last statement in {name} has not ended:                      pg_stat_activity shows its session; try again when it has ended"
+                )))
+            }
+            Err(error) => Err(error::general(&error)),
+        }
+    }
+
+    /// Returns how to connect to the database.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tells whether virtual streams are switched on in this database.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn keeps_virtual_streams(&self) -> Result<bool> {
+        let row = self.client().query_one(READ_INDEX, &[]).await;
+        let row = row.map_err(|error| error::general(&error))?;
+        row.try_get(0).map_err(|error| error::general(&error))
+    }
+
+    /// Reads the copy of the map.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer; `Corrupt` if what it keeps is no map.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn read_map(&self) -> Result<MapCopy> {
+        map::read(self.client(), self.logs).await
+    }
+
     /// Names the database for people.
     #[must_use]
     pub fn name(&self) -> String {
@@ -101,24 +168,17 @@ impl Relocation {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn look(&self, log: LogId) -> Result<CopyState> {
-        let copy = map::read(self.client(), self.logs).await?;
+        let copy = self.read_map().await?;
         let (number, role) = (log_number(log)?, self.config.retention_role());
         let row = self
             .client()
             .query_one(READ_COPY_STATE, &[&number, &role])
             .await;
         let row = row.map_err(|error| error::general(&error))?;
-        let read = || -> Driver<(bool, i64, i64, bool, i64)> {
-            Ok((
-                row.try_get(0)?,
-                row.try_get(1)?,
-                row.try_get(2)?,
-                row.try_get(3)?,
-                row.try_get(4)?,
-            ))
-        };
-        let (closed, last, nodes, has_retention, scavenged) =
-            read().map_err(|error| error::general(&error))?;
+        let state = copy_state(&row, copy).map_err(crate::pool::ReadError::into_error)?;
+        let has_retention: bool = row
+            .try_get("has_retention")
+            .map_err(|error| error::general(&error))?;
         if !has_retention {
             let text = format!(
                 "moving a log needs the role {role} in {}, which nobody has by default: let an administrator grant it \
@@ -128,24 +188,43 @@ impl Relocation {
             );
             return Err(ErrorKind::Unsupported(text).into());
         }
-        Ok(CopyState {
-            copy,
-            closed,
-            last: gesta_sql::position_from_sql(last)?,
-            nodes: nodes.unsigned_abs(),
-            scavenged: scavenged.unsigned_abs(),
-        })
+        Ok(state)
     }
 
-    /// Replaces the copy of the map, if it is still of version `expected`. Returns whether it was replaced.
+    /// Tells for each of these rows of a log whether the database has it, or has scavenged it; and the same of the row
+    /// that is known by its mark alone.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn shows(
+        &self,
+        log: LogId,
+        rows: &[HeldRow],
+        mark: RowMark,
+    ) -> Result<(Vec<bool>, bool)> {
+        let mut asked: Vec<Asked> = rows.iter().map(|row| Asked::of(log, row)).collect();
+        let event = None;
+        asked.push(Asked { log, mark, event });
+        let shown = map::shows(self.client(), &asked).await;
+        let mut shown = shown.map_err(crate::pool::ReadError::into_error)?;
+        let mark_shown = shown.pop() == Some(true);
+        Ok((shown, mark_shown || mark == RowMark::NONE))
+    }
+
+    /// Replaces the copy of the map, if it is still of version `expected`. If a log comes to this database with this
+    /// change, `arriving` names it, and the database notes that; nothing else writes this note. Returns whether the
+    /// copy was replaced.
     ///
     /// # Errors
     /// `Unavailable`; the copy may have been replaced or not.
     ///
     /// # Cancel safety
     /// If the future is dropped, the copy may have been replaced or not.
-    pub async fn put(&self, expected: u64, map: &LogMap) -> Result<bool> {
-        let done = map::replace(self.client(), expected, map).await;
+    pub async fn put(&self, expected: u64, map: &LogMap, arriving: Option<LogId>) -> Result<bool> {
+        let done = map::replace(self.client(), expected, map, arriving).await;
         done.map_err(|error| error::general(&error))
     }
 
@@ -183,6 +262,30 @@ impl Relocation {
         .await
     }
 
+    /// Runs statements in one transaction, if the map has version `expected` and the log is closed, and keeps both so.
+    async fn if_closed(
+        &self,
+        log: LogId,
+        expected: u64,
+        work: impl AsyncFnOnce(&Client) -> Driver<()>,
+    ) -> Result<bool> {
+        let (number, version) = (log_number(log)?, bound(expected));
+        let outcome = self
+            .transaction(async |client: &Client| {
+                let is_closed = client.query_opt(LOCK_MAP, &[&version]).await?.is_some()
+                    && client
+                        .query_opt(LOCK_CLOSED_LOG, &[&number])
+                        .await?
+                        .is_some();
+                if !is_closed {
+                    return Ok(false);
+                }
+                work(client).await.map(|()| true)
+            })
+            .await;
+        outcome.map_err(|error| error::general(&error))
+    }
+
     /// Runs statements in one transaction that locks the map, if the map has version `expected`.
     async fn if_version(
         &self,
@@ -214,8 +317,8 @@ impl Relocation {
         outcome
     }
 
-    /// Copies the next rows of a log after a position to another database, with their names and tags. Returns the last
-    /// position that was copied; `None` if there is no row after it.
+    /// Copies the next rows of a log after a position to another database, with their names and tags, if its copy of
+    /// the map is of version `expected` and the log is closed there. Returns the last position that was copied.
     ///
     /// # Errors
     /// `Unavailable`; either all rows of the page were copied, or none. `Refused` if some rows are there already.
@@ -227,12 +330,12 @@ impl Relocation {
         to: &Self,
         log: LogId,
         after: Position,
-    ) -> Result<Option<Position>> {
-        let general = |error: tokio_postgres::Error| error::general(&error);
+        expected: u64,
+    ) -> Result<CopiedPage> {
         let number = log_number(log)?;
-        let found = self.positions(log, after, Position::MAX, PAGE_ROWS).await?;
-        let Some(last) = found.last() else {
-            return Ok(None);
+        let found = copies::rows(self.client(), log, after, Position::MAX, PAGE_ROWS).await?;
+        let Some(last) = found.last().map(|row| row.position) else {
+            return Ok(CopiedPage::None);
         };
         let range = |column: &str| {
             let after = bound(after.0);
@@ -249,38 +352,24 @@ impl Relocation {
                 range("position"),
             ),
         ];
-        let copied = to.transaction(async |client: &Client| {
+        let copied = to.if_closed(log, expected, async |client: &Client| {
             for (table, columns, range) in &tables {
                 pipe(self.client(), client, table, columns, range).await?;
             }
             Ok(())
         });
-        copied.await.map_err(general)?;
-        gesta_sql::position_from_sql(*last).map(Some)
+        Ok(match copied.await? {
+            true => CopiedPage::UpTo(gesta_sql::position_from_sql(last)?),
+            false => CopiedPage::Refused,
+        })
     }
 
-    async fn positions(
-        &self,
-        log: LogId,
-        after: Position,
-        to: Position,
-        rows: i64,
-    ) -> Result<Vec<i64>> {
-        let number = log_number(log)?;
-        let (after, to) = (bound(after.0), bound(to.0).min(CLOSED - 1));
-        let row = self
-            .client()
-            .query_one(READ_POSITIONS, &[&number, &after, &to, &rows])
-            .await;
-        let row = row.map_err(|error| error::general(&error))?;
-        row.try_get(0).map_err(|error| error::general(&error))
-    }
-
-    /// Compares the rows after `after` up to `up_to` that were copied to another database. Rows that were scavenged
-    /// here since are removed there, and how far streams were scavenged is copied.
+    /// Compares the rows after `after` up to `up_to` with those in the copy in another database, by position and
+    /// writer. Rows that were scavenged here since are removed there, and how far streams were scavenged is copied, if
+    /// the copy of the map there is of version `expected` and the log is closed there.
     ///
     /// # Errors
-    /// `Corrupt` if rows are missing there; `Unavailable` if a database does not answer.
+    /// `Unavailable` if a database does not answer.
     ///
     /// # Cancel safety
     /// If the future is dropped, a part of the changes may have been made; see [`Relocation`].
@@ -290,23 +379,34 @@ impl Relocation {
         log: LogId,
         after: Position,
         up_to: Position,
-    ) -> Result<()> {
+        expected: u64,
+    ) -> Result<Compared> {
         let mut after = after;
         while after < up_to {
-            let there = to.positions(log, after, up_to, COMPARED_ROWS).await?;
+            let there = copies::rows(to.client(), log, after, up_to, COMPARED_ROWS).await?;
             let end = match there.last() {
                 Some(last) if i64::try_from(there.len()).is_ok_and(|n| n == COMPARED_ROWS) => {
-                    gesta_sql::position_from_sql(*last)?
+                    gesta_sql::position_from_sql(last.position)?
                 }
                 _ => up_to,
             };
-            let here = self.positions(log, after, end, i64::MAX).await?;
-            if here != there {
-                to.remove_surplus(log, after, end, &here, &there).await?;
+            let here = copies::rows(self.client(), log, after, end, i64::MAX).await?;
+            if let Some(differs) =
+                copies::first_difference(self.client(), log, &here, &there).await?
+            {
+                return gesta_sql::position_from_sql(differs).map(Compared::Differs);
+            }
+            let done = here.len() == there.len()
+                || to.remove_surplus(log, after, end, &here, expected).await?;
+            if !done {
+                return Ok(Compared::Refused);
             }
             after = end;
         }
-        self.copy_scavenges(to, log).await
+        Ok(match self.copy_scavenges(to, log, expected).await? {
+            true => Compared::Same,
+            false => Compared::Refused,
+        })
     }
 
     async fn remove_surplus(
@@ -314,42 +414,118 @@ impl Relocation {
         log: LogId,
         after: Position,
         end: Position,
-        here: &[i64],
-        there: &[i64],
-    ) -> Result<()> {
-        if let Some(missing) = here
-            .iter()
-            .find(|position| there.binary_search(position).is_err())
-        {
-            let name = self.name();
-            return Err(Error::corrupt(format!(
-                "position {missing} of log {log} is missing in its copy in {name}"
-            )));
-        }
+        here: &[CopiedRow],
+        expected: u64,
+    ) -> Result<bool> {
         let number = log_number(log)?;
-        let (after, end) = (bound(after.0), bound(end.0));
+        let here: Vec<i64> = here.iter().map(|row| row.position).collect();
+        let (after, end) = (bound(after.0), bound(end.0).min(CLOSED - 1));
         let become_retention = format!("SET LOCAL ROLE {}", self.config.retention_role());
-        let removed = self.transaction(async |client: &Client| {
+        self.if_closed(log, expected, async |client: &Client| {
             client.batch_execute(&become_retention).await?;
-            client
-                .execute(DELETE_SURPLUS, &[&number, &after, &end, &here])
-                .await
-        });
-        removed.await.map_err(|error| error::general(&error))?;
-        Ok(())
+            let binds: [&(dyn ToSql + Sync); 4] = [&number, &after, &end, &here];
+            client.execute(DELETE_SURPLUS, &binds).await.map(drop)
+        })
+        .await
     }
 
-    async fn copy_scavenges(&self, to: &Self, log: LogId) -> Result<()> {
+    /// Removes the rows of a log from a position on, with their names, newest first, if the copy of the map here is of
+    /// version `expected` and the log is closed here. The caller must have made sure that these rows are to be given
+    /// up. Returns how many rows were removed; `None` if the map or the log has changed meanwhile.
+    ///
+    /// # Errors
+    /// `Unavailable`; a part of the rows, the newest ones, may have been removed.
+    ///
+    /// # Cancel safety
+    /// That of its errors; see [`Relocation`].
+    pub async fn remove_from(
+        &self,
+        log: LogId,
+        first: Position,
+        expected: u64,
+    ) -> Result<Option<u64>> {
         let number = log_number(log)?;
-        let copied = to.transaction(async |client: &Client| {
+        let keep = bound(first.0.saturating_sub(1));
+        let role = self.config.retention_role();
+        // Only here names are removed, so the role has this right for these transactions alone.
+        let begin = format!("GRANT DELETE ON streams, types TO {role}; SET LOCAL ROLE {role}");
+        let end = format!("RESET ROLE; REVOKE DELETE ON streams, types FROM {role}");
+        let mut removed = 0;
+        loop {
+            let after = self.newest_page_after(log, keep).await?;
+            let mut page = 0_i64;
+            let done = self.if_closed(log, expected, async |client: &Client| {
+                client.batch_execute(&begin).await?;
+                let binds: [&(dyn ToSql + Sync); 2] = [&number, &after];
+                let row = client.query_one(DELETE_NEWEST_ROWS, &binds).await?;
+                page = row.try_get(0)?;
+                client.batch_execute(&end).await
+            });
+            if !done.await? {
+                return Ok(None);
+            }
+            removed += page.unsigned_abs();
+            if after == keep {
+                return Ok(Some(removed));
+            }
+        }
+    }
+
+    /// Returns a position after which there are few rows, but not before `keep`.
+    async fn newest_page_after(&self, log: LogId, keep: i64) -> Result<i64> {
+        let number = log_number(log)?;
+        let binds: [&(dyn ToSql + Sync); 3] = [&number, &keep, &PAGE_ROWS];
+        let row = self.client().query_one(READ_NEWEST_PAGE, &binds).await;
+        let row = row.map_err(|error| error::general(&error))?;
+        row.try_get(0).map_err(|error| error::general(&error))
+    }
+
+    async fn copy_scavenges(&self, to: &Self, log: LogId, expected: u64) -> Result<bool> {
+        let number = log_number(log)?;
+        to.if_closed(log, expected, async |client: &Client| {
             client.execute(DELETE_SCAVENGES, &[&number]).await?;
             let columns =
                 "stream, last_revision, last_position, events, payload_bytes, scavenged, log";
             let range = format!("log = {number}");
             pipe(self.client(), client, "scavenges", columns, &range).await
-        });
-        copied.await.map_err(|error| error::general(&error))
+        })
+        .await
     }
+}
+
+/// What comparing a copy with the log has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compared {
+    /// The copy has the rows of the log, as far as it goes.
+    Same,
+    /// From this position on the copy holds other rows, or some that the log has never had, or lacks some.
+    Differs(Position),
+    /// The copy of the map is of another version, or the log is open.
+    Refused,
+}
+
+/// What copying a page of rows has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopiedPage {
+    /// There is no row after the position.
+    None,
+    /// The rows up to this position were copied.
+    UpTo(Position),
+    /// Nothing was copied: the copy of the map is of another version, or the log is open.
+    Refused,
+}
+
+fn copy_state(row: &Row, copy: MapCopy) -> ReadResult<CopyState> {
+    let held = Held {
+        closed: row.try_get("closed")?,
+        last: map::held_row(row)?,
+    };
+    Ok(CopyState {
+        copy,
+        held,
+        nodes: row.try_get::<_, i64>("nodes")?.unsigned_abs(),
+        scavenged: row.try_get::<_, i64>("scavenged")?.unsigned_abs(),
+    })
 }
 
 /// Copies rows of a table from one connection to another, as they are.

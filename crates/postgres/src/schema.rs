@@ -50,6 +50,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
         name: "timeline, logs that the store has, the last event of a log stays",
         sql: include_str!("../sql/migrate_0006.sql"),
     },
+    Migration {
+        version: 7,
+        name: "how logs came to their databases",
+        sql: include_str!("../sql/migrate_0007.sql"),
+    },
 ]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
@@ -199,7 +204,7 @@ fn alone(config: &Config, logs: u16) -> Result<MapCopy> {
     let here = DatabaseId::random();
     let name = config.name();
     let map = LogMap::new(logs, vec![NamedDatabase { id: here, name }])?;
-    Ok(MapCopy { here, map })
+    Ok(MapCopy::new(here, map))
 }
 
 /// Returns the statements that make a store with `logs` logs, all in this database, for people who run them by hand.

@@ -12,8 +12,8 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, Error, ErrorKind, KeepsMap, LogId, MapCopy, Position, Result,
-    StreamId, Visibility,
+    Capabilities, ContentType, Error, ErrorKind, Held, HeldRow, KeepsMap, LogId, MapCopy, Position,
+    Result, StreamId, Visibility,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ use crate::history::Ledger;
 use crate::identity::Identity;
 use crate::lineage;
 use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
-use crate::map::ReadMap;
+use crate::map::{Asked, ReadHeld, ReadMap, Shows};
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
@@ -132,6 +132,7 @@ impl PostgresBackend {
             .ledger
             .get_or_init(|| Ledger::new(identity, incarnation, one.session.place(), channel));
         let ledger = Arc::clone(ledger);
+        ledger.observe_map(one.generation, map.map.version());
         let closed = CancellationToken::new();
         let pool = Arc::new(Pool::new(Arc::clone(&connector), Arc::clone(&ledger)));
         Ok(Self {
@@ -177,7 +178,11 @@ impl PostgresBackend {
         let copy = self.map();
         let map = &copy.map;
         match map.home(log) {
-            home if home == copy.place() => Ok(()),
+            _ if copy.has(log, map) => Ok(()),
+            Some(home) if Some(home) == copy.place() => {
+                let text = format!("this database has lost log {log}, which had come to it");
+                Err(Error::unavailable(text))
+            }
             Some(home) => {
                 let home = map.describe(home);
                 let text = format!("log {log} lies in {home}, not in this one");
@@ -202,11 +207,24 @@ impl KeepsMap for PostgresBackend {
             )
             .await;
         let copy = Arc::new(read?);
-        let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        if copy.map.version() >= known.map.version() {
-            *known = Arc::clone(&copy);
-        }
+        // The newest answer counts, even if its version is older: the database may have been set back.
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&copy);
         Ok(copy)
+    }
+
+    async fn read_held(&self) -> Result<Vec<Held>> {
+        self.check_open()?;
+        let what = "read what the database holds of the logs";
+        self.pool.read(what, Purpose::Read, ReadHeld).await
+    }
+
+    async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
+        self.check_open()?;
+        let asked = rows.iter().map(|(log, row)| Asked::of(*log, row));
+        let read = Shows(asked.collect());
+        self.pool
+            .read("look for rows of logs", Purpose::Read, read)
+            .await
     }
 }
 
@@ -279,12 +297,14 @@ impl Backend for PostgresBackend {
     }
 
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
-        if self.info.logs == 1 {
-            // Every connection has prepared this statement already.
+        let is_part = self.connector.config.is_part;
+        if self.info.logs == 1 && !is_part {
+            // Every connection has prepared this statement already. It does not tell that a log is closed from an
+            // error.
             return Ok(vec![self.log_end(LogId(0), purpose).await?]);
         }
         let read = ReadLogEnds {
-            is_part: self.connector.config.is_part,
+            is_part,
             ledger: &self.ledger,
         };
         self.pool

@@ -99,7 +99,12 @@ impl Read for Switch {
     type Answer = IndexState;
 
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<IndexState> {
-        state(&change(reader, SWITCH_INDEX, &[&self.on]).await?)
+        let rows = change(reader, SWITCH_INDEX, &[&self.on]).await?;
+        if rows.is_empty() && self.on {
+            let text = "a store in several databases keeps no virtual streams";
+            return Err(ReadError::Ours(ErrorKind::Unsupported(text.into()).into()));
+        }
+        state(&rows)
     }
 }
 

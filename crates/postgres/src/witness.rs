@@ -29,6 +29,8 @@ pub(crate) struct Mark {
 pub(crate) struct View {
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
+    /// The version of the database's copy of the map of the logs.
+    pub(crate) map_version: u64,
     pub(crate) marks: Vec<Mark>,
     server: Option<Timeline>,
     /// Whether the witness was found on this timeline before.
@@ -50,6 +52,7 @@ pub(crate) struct FoundLog {
 pub(crate) struct Found {
     pub(crate) identity: Identity,
     pub(crate) incarnation: Incarnation,
+    pub(crate) map_version: u64,
     pub(crate) logs: Vec<FoundLog>,
 }
 
@@ -80,6 +83,9 @@ pub(crate) struct KnownHistory {
     server: Option<Timeline>,
     /// The cluster and the timeline on which the witness was found last.
     verified: Option<(i64, i64)>,
+    /// The newest version of the copy of the map that this database was seen to have. It only grows, so a database with
+    /// an older copy has lost commits: logs may have come to it with them, and others may have left.
+    map_version: u64,
     marks: BTreeMap<LogId, Mark>,
 }
 
@@ -91,6 +97,7 @@ impl KnownHistory {
             ended: HashSet::new(),
             server: None,
             verified: None,
+            map_version: 0,
             marks: BTreeMap::new(),
         }
     }
@@ -138,6 +145,7 @@ impl KnownHistory {
         View {
             generation: self.generation,
             incarnation: self.incarnation,
+            map_version: self.map_version,
             marks: self.marks.values().copied().collect(),
             server,
             same_timeline: same,
@@ -163,6 +171,16 @@ impl KnownHistory {
     pub(crate) fn positions(&self) -> BTreeMap<LogId, Position> {
         let marks = self.marks.iter();
         marks.map(|(log, mark)| (*log, mark.position)).collect()
+    }
+
+    /// Notes that a connection of this generation has handed over this version of the map. Returns false if its
+    /// generation is over; then the map must not be used.
+    pub(crate) fn observe_map(&mut self, generation: u64, version: u64) -> bool {
+        let current = generation == self.generation;
+        if current {
+            self.map_version = self.map_version.max(version);
+        }
+        current
     }
 
     /// Notes that a new connection leads to this server. Another server than before begins a new generation, whatever
@@ -193,6 +211,12 @@ impl KnownHistory {
                 false => Comparison::Begun,
             };
         }
+        let (known, version) = (view.map_version, found.map_version);
+        if version < known {
+            return Comparison::Lost(format!(
+                "the map of the logs has version {version}, and version {known} was known"
+            ));
+        }
         view.marks
             .iter()
             .find_map(|mark| lost(mark, found, view.same_timeline))
@@ -207,6 +231,7 @@ impl KnownHistory {
         if let Some(server) = view.server {
             self.verified = Some((server.cluster, server.number));
         }
+        self.map_version = self.map_version.max(found.map_version);
         // A row that scavenging has removed proves nothing at the next fail-over, so the end takes its place.
         for log in found.logs.iter().filter(|log| log.writer.is_none()) {
             if let Some((position, writer)) = log.end {
@@ -233,6 +258,7 @@ impl KnownHistory {
         self.ended.insert(self.incarnation);
         self.incarnation = incarnation;
         self.generation += 1;
+        self.map_version = 0;
         self.marks.clear();
         self.verified = view.server.map(|server| (server.cluster, server.number));
         Some(self.generation)
@@ -295,6 +321,7 @@ mod tests {
                 version: 1,
             },
             incarnation,
+            map_version: 1,
             logs: vec![FoundLog {
                 log: LOG,
                 end: (end > 0).then_some((Position(end), WriterEpoch(end_writer))),
@@ -341,6 +368,24 @@ mod tests {
             let comparison = known.judge(&view, &found);
             assert!(matches!(comparison, Comparison::Lost(_)), "{found:?}");
         }
+    }
+
+    /// Goal: a database that has lost the arrival of a log is noticed by whoever knew that the log had come, even if no
+    /// event of that log was read.
+    #[test]
+    fn an_older_map_is_a_loss() {
+        let (mut known, incarnation) = known();
+        assert!(known.observe_map(0, 3));
+        let view = known.admit(server(2)).expect("newer");
+        assert!(!known.observe_map(0, 4), "of the old server");
+        let mut all_there = found(incarnation, 10, 1, Some(1));
+        let comparison = known.judge(&view, &all_there);
+        assert!(matches!(comparison, Comparison::Lost(_)), "{comparison:?}");
+        all_there.map_version = 3;
+        assert_eq!(known.judge(&view, &all_there), Comparison::Same);
+        known.change(&view, Incarnation::random());
+        let view = known.admit(server(2)).expect("the same");
+        assert_eq!(view.map_version, 0, "forgotten with the rest");
     }
 
     #[test]

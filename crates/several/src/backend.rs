@@ -14,9 +14,11 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
+    ContentType, Error, Held, HeldRow, LogId, LogMap, Position, Result, StreamId, Visibility,
+    log_of,
 };
 
+use crate::check::{lost, unshown};
 use crate::info::Joined;
 use crate::leases::Leases;
 use crate::route::{DatabasePart, Routes};
@@ -45,8 +47,8 @@ impl Several {
     ///
     /// # Errors
     /// `InvalidArgument` if a database is missing, given twice, or of another store; `Corrupt` if the copies of the map
-    /// differ, or a database holds events of a log that lies in another one and is not closed there; `Unavailable` if a
-    /// database does not answer.
+    /// differ, if a database holds events of a log that lies in another one and is not closed there, or if the home of
+    /// a log was set back and lacks what other databases know of the log; `Unavailable` if a database does not answer.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -67,24 +69,92 @@ impl Several {
         self.routes.map()
     }
 
-    /// Checks that no database holds events of a log that lies in another one, unless the log is closed in it.
+    /// Checks that every log is where the map says, and that its home has everything that any other database has of it.
+    /// A log may move meanwhile; then this looks again.
     async fn check_contents(&self) -> Result<()> {
-        let map = self.map();
-        let all = self.ends_of_parts(Purpose::Read).await?;
-        for (at, ends) in all.iter().enumerate() {
-            for (log, end) in (0..).map(LogId).zip(ends) {
-                let home = self.routes.home_in(&map, log)?;
-                if home != at && end.position > Position::START && *end != LogEnd::CLOSED {
-                    return Err(Error::corrupt(format!(
-                        "log {log} lies in {}, but {} holds events of it, up to position {}",
-                        map.describe(home),
-                        map.describe(at),
-                        end.position
-                    )));
-                }
+        for log in (0..self.logs).map(LogId) {
+            let proven = self.routes.proven(log).await;
+            proven.map_err(|error| match self.routes.is_lost(log) {
+                true => Error::corrupt(lost(&self.map(), log)),
+                false => error,
+            })?;
+        }
+        loop {
+            let (map, _) = self.routes.all_proven().await?;
+            let checked = self.check_copies(&map).await;
+            if checked.is_ok() {
+                return checked;
+            }
+            self.routes.read_again(map.version()).await;
+            if self.map().version() <= map.version() {
+                return checked;
+            }
+        }
+    }
+
+    async fn check_copies(&self, map: &LogMap) -> Result<()> {
+        let mut parts = 0..self.routes.backends().count();
+        let held = join_all(parts.clone().map(|at| self.routes.keeper(at).read_held())).await;
+        let held = held.into_iter().enumerate();
+        let held = held.map(|(at, held)| held.map_err(|error| self.routes.named(at, error)));
+        let held: Vec<Vec<Held>> = held.collect::<Result<_>>()?;
+        parts.try_for_each(|at| self.check_closed(map, at, &held[at]))?;
+        for home in 0..held.len() {
+            self.check_shown(map, home, &held).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a database holds events of a log that lies in another one only if the log is closed in it.
+    fn check_closed(&self, map: &LogMap, at: usize, held: &[Held]) -> Result<()> {
+        for (log, held) in (0..self.logs).map(LogId).zip(held) {
+            let home = self.routes.home_in(map, log)?;
+            if let Some(last) = held.last
+                && home != at
+                && !held.closed
+            {
+                return Err(Error::corrupt(format!(
+                    "log {log} lies in {}, but {} holds events of it, up to position {}",
+                    map.describe(home),
+                    map.describe(at),
+                    last.mark.position
+                )));
             }
         }
         Ok(())
+    }
+
+    /// Checks that a database has, of each log that lies in it, the last row of every copy in another database.
+    async fn check_shown(&self, map: &LogMap, home: usize, held: &[Vec<Held>]) -> Result<()> {
+        let mut rows: Vec<(LogId, HeldRow)> = Vec::new();
+        let mut copies = Vec::new();
+        for log in (0..self.logs).map(LogId) {
+            if self.routes.home_in(map, log)? != home {
+                continue;
+            }
+            let others = held.iter().enumerate().filter(|(at, _)| *at != home);
+            let of_log = others.filter_map(|(at, held)| {
+                let last = held.get(usize::from(log.0))?.last?;
+                Some((at, last))
+            });
+            for (at, last) in of_log {
+                rows.push((log, last));
+                copies.push(at);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let shown = self.routes.keeper(home).shows(&rows).await;
+        let shown = shown.map_err(|error| self.routes.named(home, error))?;
+        match shown.iter().position(|shown| !shown) {
+            None => Ok(()),
+            Some(first) => {
+                let (log, row) = rows[first];
+                let text = unshown(map, log, copies[first], row.mark.position);
+                Err(Error::corrupt(text))
+            }
+        }
     }
 
     /// Asks each database for the ends of all logs of the store, and returns the answers in the order of the databases.
@@ -97,6 +167,16 @@ impl Several {
             return Err(Error::corrupt(text));
         }
         Ok(all)
+    }
+
+    /// Checks that no database was set back since it had this history, so that its answers count.
+    fn check_unchanged(&self, histories: &[u64]) -> Result<()> {
+        if self.routes.histories() == histories {
+            return Ok(());
+        }
+        Err(Error::unavailable(
+            "the history of a database has changed meanwhile: try again",
+        ))
     }
 
     /// Reads a page of a log. If the page ends before the slice does, it is believed only if the log is still open in
@@ -193,8 +273,9 @@ impl Backend for Several {
     }
 
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
-        let map = self.map();
+        let (map, histories) = self.routes.all_proven().await?;
         let of_parts = self.ends_of_parts(purpose).await?;
+        self.check_unchanged(&histories)?;
         let mut ends = Vec::with_capacity(usize::from(self.logs));
         for log in (0..self.logs).map(LogId) {
             let end = of_parts[self.routes.home_in(&map, log)?][usize::from(log.0)];
@@ -254,10 +335,12 @@ impl Backend for Several {
         after: Option<&StreamId>,
         limit: usize,
     ) -> Result<Vec<StreamId>> {
+        let (_, histories) = self.routes.all_proven().await?;
         let found = self
             .routes
             .all(|part| self.names_at(part, prefix, after, limit))
             .await?;
+        self.check_unchanged(&histories)?;
         let mut names = found.concat();
         names.sort_unstable();
         names.dedup();
@@ -292,9 +375,12 @@ impl Backend for Several {
         visibility: Visibility,
         mode: RunMode,
     ) -> Result<Removed> {
+        let histories = &self.routes.histories();
         self.routes
-            .at(log, |part| {
-                part.remove_hidden(log, stream, visibility, mode)
+            .at(log, |part| async move {
+                // In another history the row of the stream may be that of another stream.
+                self.check_unchanged(histories)?;
+                part.remove_hidden(log, stream, visibility, mode).await
             })
             .await
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an error names the databases, the values found, and the rule.
 
-use gesta_core::{Error, LogMap, MapCopy, Result};
+use gesta_core::{Error, LogId, LogMap, MapCopy, Position, Result};
 
 /// Returns the newest map among these copies, and for each of its databases the place of its copy among them.
 ///
@@ -66,8 +66,9 @@ fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
     }
     let (here, there) = (described(newest), described(copy));
     let version = map.version();
-    let mut logs = (0..map.logs()).map(gesta_core::LogId);
-    let differs = logs.find(|log| map.home(*log) != other.home(*log));
+    let mut logs = (0..map.logs()).map(LogId);
+    let home = |map: &LogMap, log| (map.home(log), map.arrival(log));
+    let differs = logs.find(|log| home(map, *log) != home(other, *log));
     let what = match differs {
         Some(log) => format!("log {log} lies elsewhere"),
         None => "the databases or the log that is being moved are others".to_owned(),
@@ -76,6 +77,32 @@ fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
         "the databases must agree where the logs lie, found two maps of version {version}: in {there} {what} than in {here}"
     )))
 }
+
+/// Tells that the home of a log has lost that the log came to it.
+pub(crate) fn lost(map: &LogMap, log: LogId) -> String {
+    let (home, arrival) = (map.home(log), map.arrival(log));
+    let home = home.map_or_else(|| "no database".to_owned(), |home| map.describe(home));
+    let last = arrival.map_or(Position::START, |arrival| arrival.last.position);
+    format!(
+        "log {log} is lost: it came to {home} with events up to position {last}, but that database was set back, by a \
+         restore or a fail-over, to a moment before: {WAY_OUT} {log}`"
+    )
+}
+
+/// Tells that the home of a log does not have what another database has of it.
+pub(crate) fn unshown(map: &LogMap, log: LogId, other: usize, last: Position) -> String {
+    let home = map
+        .home(log)
+        .map_or_else(String::new, |home| map.describe(home));
+    let other = map.describe(other);
+    format!(
+        "log {log} is lost: it lies in {home}, but {other} holds an event of it at position {last} that {home} does not \
+         have, because one of them was set back by a restore or a fail-over: {WAY_OUT} {log}`"
+    )
+}
+
+/// What an operator does about a lost log.
+const WAY_OUT: &str = "restore that database to a later moment, or run `gesta cluster recover-log";
 
 /// Describes the database that keeps a copy, for people.
 fn described(copy: &MapCopy) -> String {
@@ -106,7 +133,7 @@ fn invalid(rule: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{DatabaseId, ErrorKind, NamedDatabase};
+    use gesta_core::{DatabaseId, ErrorKind, Home, NamedDatabase};
 
     use super::*;
 
@@ -119,10 +146,7 @@ mod tests {
     }
 
     fn copies(map: &LogMap) -> Vec<MapCopy> {
-        let copy = |one: &NamedDatabase| MapCopy {
-            here: one.id,
-            map: map.clone(),
-        };
+        let copy = |one: &NamedDatabase| MapCopy::new(one.id, map.clone());
         map.databases().iter().map(copy).collect()
     }
 
@@ -166,17 +190,16 @@ mod tests {
     fn maps_that_differ_are_refused_with_what_differs() {
         let first = map(4, 2);
         let all = copies(&first);
-        let changed = |version, homes| MapCopy {
-            here: all[1].here,
-            map: LogMap::from_stored(
+        let changed = |version, homes: Vec<usize>| {
+            let map = LogMap::from_stored(
                 first.store(),
                 version,
                 first.origin(),
                 first.databases().to_vec(),
-                homes,
+                homes.into_iter().map(Home::first).collect(),
                 None,
-            )
-            .expect("valid"),
+            );
+            MapCopy::new(all[1].here, map.expect("valid"))
         };
         let newer = changed(2, vec![0, 1, 0, 0]);
         let (found, places) = arrange(&[&all[0], &newer]).expect("one is older");

@@ -1,8 +1,10 @@
 //! Tells which database has a log, by the newest map that this process knows, and reads the map again when it is
 //! outdated.
 //!
-//! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an
-//! older one only. Not here: the calls themselves (`backend`).
+//! Invariants: a call about a log that meets it closed reads the map again before anything else; a call goes to a
+//! database only if that database proves, in its present history, that the log has come to it, and an answer counts
+//! only if that history is still the present one; a map replaces an older one only, unless all databases were asked,
+//! which may have been set back. Not here: the calls themselves (`backend`).
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -12,7 +14,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::backend::Backend;
 use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
 
-use crate::check::{arrange, with_logs};
+use crate::check::{arrange, lost, with_logs};
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
@@ -36,11 +38,52 @@ impl std::fmt::Debug for DatabasePart {
     }
 }
 
-/// What does not change about an open database.
+/// An open database.
 struct Database {
     id: DatabaseId,
     backend: Arc<dyn Backend>,
     keeper: Arc<dyn KeepsMap>,
+    seen: RwLock<SeenCopy>,
+    /// Is held by whoever reads the copy of this database alone.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// The copy of the map of one database, as it was read last.
+#[derive(Clone)]
+struct SeenCopy {
+    copy: Arc<MapCopy>,
+    /// The number of the history of the database before the copy was read; `None` if that is not known.
+    history: Option<u64>,
+}
+
+impl Database {
+    fn history(&self) -> u64 {
+        self.backend.history().number
+    }
+
+    fn seen(&self) -> SeenCopy {
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+
+    /// Reads the copy of the map again.
+    async fn read(&self) -> Result<Arc<MapCopy>> {
+        let history = Some(self.history());
+        let copy = self.keeper.read_map().await?;
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        *seen = SeenCopy {
+            copy: Arc::clone(&copy),
+            history,
+        };
+        Ok(copy)
+    }
+
+    /// Returns the present history of the database, if it proves that it has a log as `map` says.
+    fn proves(&self, log: LogId, map: &LogMap) -> Option<u64> {
+        let history = self.history();
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        (seen.history == Some(history) && seen.copy.has(log, map)).then_some(history)
+    }
 }
 
 /// The databases of this process, and the newest map that it knows. The map may name databases that this process was
@@ -48,9 +91,16 @@ struct Database {
 pub(crate) struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
-    /// The task that reads the copies of the map, or that read them last.
-    reading: Mutex<Option<Shared<BoxFuture<'static, ()>>>>,
+    /// The task that reads copies of the map until one is newer, or that did so last.
+    reading: Mutex<Option<Task>>,
+    /// The task that reads all copies of the map, or that read them last.
+    reading_all: Mutex<Option<Task>>,
 }
+
+type Task = Shared<BoxFuture<'static, ()>>;
+
+/// A call goes to this database: the index, and the number of the history in which it proves to have the log.
+pub(crate) type Proven = (usize, u64);
 
 impl Routes {
     /// # Errors
@@ -62,11 +112,17 @@ impl Routes {
             id: parts[at].copy.here,
             backend: Arc::clone(&parts[at].backend),
             keeper: Arc::clone(&parts[at].keeper),
+            seen: RwLock::new(SeenCopy {
+                copy: Arc::clone(&parts[at].copy),
+                history: None,
+            }),
+            reading: tokio::sync::Mutex::default(),
         };
         Ok(Self {
             databases: places.into_iter().map(database).collect(),
             map: RwLock::new(Arc::new(map.clone())),
             reading: Mutex::default(),
+            reading_all: Mutex::default(),
         })
     }
 
@@ -76,6 +132,10 @@ impl Routes {
 
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<dyn Backend>> {
         self.databases.iter().map(|database| &database.backend)
+    }
+
+    pub(crate) fn keeper(&self, at: usize) -> &Arc<dyn KeepsMap> {
+        &self.databases[at].keeper
     }
 
     pub(crate) fn backend(&self, at: usize) -> &Arc<dyn Backend> {
@@ -109,8 +169,84 @@ impl Routes {
         })
     }
 
-    /// Calls the database that has a log. If the log has moved meanwhile, calls the new database, [`TRIES_MAX`] calls
-    /// in all.
+    /// Returns which of the databases of this process has a log, once that database proves it.
+    ///
+    /// # Errors
+    /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log; `Corrupt`
+    /// if there is no such log.
+    pub(crate) async fn proven(self: &Arc<Self>, log: LogId) -> Result<Proven> {
+        for _ in 0..TRIES_MAX {
+            let map = self.map();
+            let home = self.home_in(&map, log)?;
+            let database = &self.databases[home];
+            if let Some(history) = database.proves(log, &map) {
+                return Ok((home, history));
+            }
+            let is_same = database.seen().history == Some(database.history());
+            if is_same {
+                // The map is newer than what was read of this database.
+                let _reading = database.reading.lock().await;
+                if database.proves(log, &map).is_none() {
+                    let read = database.read().await;
+                    read.map_err(|error| self.named(home, error))?;
+                }
+                if let Some(history) = database.proves(log, &map) {
+                    return Ok((home, history));
+                }
+            }
+            // The database was set back, or others were: the map of this process may be of a history that is gone.
+            self.read_all().await;
+            if database.seen().history != Some(database.history()) {
+                let read = database.read().await;
+                read.map_err(|error| self.named(home, error))?;
+            }
+        }
+        let map = self.map();
+        let home = self.home_in(&map, log)?;
+        match self.databases[home].proves(log, &map) {
+            Some(history) => Ok((home, history)),
+            None => Err(Error::unavailable(lost(&map, log))),
+        }
+    }
+
+    /// Whether it is known that the home of a log has lost the log.
+    pub(crate) fn is_lost(&self, log: LogId) -> bool {
+        let map = self.map();
+        self.home_in(&map, log).is_ok_and(|home| {
+            let (database, seen) = (&self.databases[home], self.databases[home].seen());
+            seen.history == Some(database.history()) && !seen.copy.has(log, &map)
+        })
+    }
+
+    /// Checks that each log lies, by one map, in a database that proves it. Returns the map and the histories of all
+    /// databases.
+    ///
+    /// # Errors
+    /// The errors of [`proven`](Self::proven).
+    pub(crate) async fn all_proven(self: &Arc<Self>) -> Result<(Arc<LogMap>, Vec<u64>)> {
+        loop {
+            let (map, histories) = (self.map(), self.histories());
+            let proves = |log: &LogId| {
+                let home = self.home_in(&map, *log);
+                home.is_ok_and(|home| self.databases[home].proves(*log, &map).is_some())
+            };
+            let mut logs = (0..map.logs()).map(LogId);
+            let unproven = logs.find(|log| !proves(log));
+            match unproven {
+                Some(log) => self.proven(log).await.map(drop)?,
+                None if self.histories() == histories => return Ok((map, histories)),
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the numbers of the present histories of all databases.
+    pub(crate) fn histories(&self) -> Vec<u64> {
+        self.databases.iter().map(Database::history).collect()
+    }
+
+    /// Calls the database that has a log. If the log has moved meanwhile, calls the new database; if the database was
+    /// set back meanwhile, calls it again once it proves that it still has the log. [`TRIES_MAX`] calls in all.
     pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
         self: &'a Arc<Self>,
         log: LogId,
@@ -120,9 +256,14 @@ impl Routes {
         loop {
             tries += 1;
             let map = self.map();
-            let home = self.home(log)?;
+            let (home, history) = self.proven(log).await?;
             match call(self.backend(home)).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) if self.databases[home].history() == history => return Ok(answer),
+                Ok(_) if tries == TRIES_MAX => {
+                    let text = "the history of the database changes again and again";
+                    return Err(self.named(home, Error::unavailable(text)));
+                }
+                Ok(_) => {}
                 Err(error) if !error.is_log_closed() => return Err(self.named(home, error)),
                 Err(error) => {
                     self.read_again(map.version()).await;
@@ -176,13 +317,63 @@ impl Routes {
     /// Reads the copies until one is newer than the map of this process, or all are read.
     async fn read_maps(&self) {
         let read = self.databases.iter();
-        let mut read: FuturesUnordered<_> =
-            read.map(|database| database.keeper.read_map()).collect();
+        let mut read: FuturesUnordered<_> = read.map(Database::read).collect();
+        let mut copies = Vec::new();
         while let Some(copy) = read.next().await {
+            let Ok(copy) = copy else { continue };
             // The map need not be the newest: a call that is sent to the wrong database reads the maps again.
-            if copy.is_ok_and(|copy| self.take(&copy)) {
+            if self.take(&copy) {
                 return;
             }
+            copies.push(copy);
+        }
+        self.take_newest(&copies);
+    }
+
+    /// Reads all copies of the map, because a database was set back. Waits for all databases, also for those that do
+    /// not answer: only another one may know that a log has left the database that was set back.
+    async fn read_all(self: &Arc<Self>) {
+        let reading = {
+            let mut reading = self
+                .reading_all
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            match &*reading {
+                Some(reading) if reading.peek().is_none() => reading.clone(),
+                _ => {
+                    let routes = Arc::clone(self);
+                    let task = tokio::spawn(async move {
+                        let read = join_all(routes.databases.iter().map(Database::read)).await;
+                        let copies: Vec<Arc<MapCopy>> = read.into_iter().flatten().collect();
+                        routes.take_newest(&copies);
+                    });
+                    let new = task.map(drop).boxed().shared();
+                    reading.insert(new).clone()
+                }
+            }
+        };
+        reading.await;
+    }
+
+    /// Takes over the newest of these copies. If they are those of all databases, it is taken over even if it is older
+    /// than the map of this process, which is then of a history that is gone.
+    fn take_newest(&self, copies: &[Arc<MapCopy>]) {
+        let newest = copies.iter().max_by_key(|copy| copy.map.version());
+        let Some(newest) = newest else { return };
+        let contradicts = |copy: &Arc<MapCopy>| {
+            copy.map.version() == newest.map.version() && copy.map != newest.map
+        };
+        if copies.iter().any(contradicts) {
+            // A database was set back to a history that had been given up before. What is known goes on.
+            return;
+        }
+        if copies.len() < self.databases.len() {
+            self.take(newest);
+            return;
+        }
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if newest.map.store() == map.store() && newest.map != **map {
+            *map = Arc::new(newest.map.clone());
         }
     }
 

@@ -5,6 +5,7 @@
 mod support;
 
 use gesta_core::backend::Backend;
+use gesta_core::registry::LeaseEpoch;
 use gesta_core::{ErrorKind, LogId, MapCopy};
 use gesta_pgtest::{Server, fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend, schema};
@@ -136,4 +137,27 @@ async fn printed_databases_make_one_store() {
     assert_eq!(*made.map(), copied[0].map);
     assert_eq!(made.history().incarnation, copies[0].map.origin());
     assert_eq!(made.info().logs, 4);
+}
+
+/// Goal: what a database says about the owner of a log counts more than what the former database of the log said,
+/// however many owners there were.
+#[tokio::test]
+async fn epochs_of_leases_grow_with_the_map() {
+    let Some(server) = shared() else { return };
+    let all = urls(server, 2);
+    create(&all, 4).await;
+    for version in [1, 2] {
+        for url in &all {
+            execute(url, &format!("UPDATE map SET version = {version}")).await;
+        }
+        let store = several(&all).await.expect("opens");
+        let logs_of = [[0, 2], [1, 3]];
+        for (registry, logs) in store.registries().iter().zip(logs_of) {
+            let look = registry.look().await.expect("looks");
+            let found: Vec<u16> = look.leases.iter().map(|lease| lease.log.0).collect();
+            assert_eq!(found, logs, "only what lies there");
+            let expected = LeaseEpoch(0).by_map(version);
+            assert!(look.leases.iter().all(|lease| lease.epoch == expected));
+        }
+    }
 }

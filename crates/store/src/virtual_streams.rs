@@ -266,7 +266,7 @@ pub(crate) fn off() -> Error {
 /// Makes the error that tells why a store has no virtual streams.
 pub(crate) fn none(logs: u16) -> Error {
     let text = match logs {
-        1 => "this store keeps no virtual streams".to_owned(),
+        1 => "this store keeps no virtual streams: a store in one database does".to_owned(),
         _ => format!(
             "virtual streams need one order of all events, and this store has {logs} logs: a store of one log has them"
         ),

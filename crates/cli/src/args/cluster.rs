@@ -25,6 +25,8 @@ pub(crate) enum ClusterCommand {
     },
     /// Move a log to another database of the store, while the store is in use.
     MoveLog(ClusterMoveLog),
+    /// Make a log whole again, as far as possible, after one of several databases was restored or failed over.
+    RecoverLog(ClusterRecoverLog),
     /// Keep a log at one node whenever that node is up.
     Pin(ClusterPin),
     /// Undo `pin`.
@@ -69,6 +71,24 @@ pub(crate) struct ClusterMoveLog {
     /// Leave the log where it was before a move that was stopped.
     #[arg(long, conflicts_with = "to")]
     pub(crate) undo: bool,
+}
+
+/// `gesta cluster recover-log`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "--store names all databases of the store. The log is closed, one of its copies becomes the log, and a new incarnation\n\
+    begins: all checkpoints of consumers become invalid. Without --from it is the copy that has everything that any other copy\n\
+    has; if there is none, the command says what each has and changes nothing."
+)]
+pub(crate) struct ClusterRecoverLog {
+    /// The log.
+    pub(crate) log: u16,
+    /// The database whose copy becomes the log.
+    #[arg(long, value_name = "URL")]
+    pub(crate) from: Option<String>,
+    /// Give up, for ever, the events that other copies have and this one has not.
+    #[arg(long, requires = "from")]
+    pub(crate) accept_loss: bool,
 }
 
 /// `gesta cluster drain`.

@@ -44,6 +44,12 @@ pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output)
                 )),
             };
         }
+        ClusterCommand::RecoverLog(request) => {
+            return tokio::select! {
+                outcome = databases::recover_log(url, &request, output) => outcome,
+                _ = interrupts.recv() => Err(Failure::interrupted("stopped; the same command goes on")),
+            };
+        }
         other => other,
     };
     let database = Database::open(url, &Options::default()).await?;
@@ -77,7 +83,9 @@ async fn perform_in(
         ClusterCommand::Drain(drain) => set_drain(registry, &drain, output).await,
         ClusterCommand::Move(request) => move_log(registry, &request, output).await,
         // These commands need no nodes, and were done before.
-        ClusterCommand::AddDatabase { .. } | ClusterCommand::MoveLog(_) => Ok(()),
+        ClusterCommand::AddDatabase { .. }
+        | ClusterCommand::MoveLog(_)
+        | ClusterCommand::RecoverLog(_) => Ok(()),
         ClusterCommand::Pin(pin) => set_pin(registry, &pin, output).await,
         ClusterCommand::Unpin { log } => {
             let look = registry.look().await?;

@@ -1,6 +1,6 @@
 //! `gesta virtual-streams …`.
 
-use gesta::{Store, VirtualStreamsStatus};
+use gesta::{Database, LeftVirtualStreams, Options, Store, VirtualStreamsStatus};
 use gesta_core::EventStore;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -10,7 +10,21 @@ use crate::exit::Outcome;
 use crate::output::Output;
 
 pub(super) async fn run(url: &str, command: VirtualStreamsCommand, output: &mut Output) -> Outcome {
-    let store = gesta::open_database(url).await?;
+    let options = Options::default();
+    let database = Database::open(url, &options).await?;
+    let left = match command {
+        VirtualStreamsCommand::On => None,
+        VirtualStreamsCommand::Off => Some(LeftVirtualStreams::SwitchOff),
+        VirtualStreamsCommand::Status => Some(LeftVirtualStreams::Look),
+    };
+    // A store in several databases keeps no virtual streams, but may have kept them before it got its second one.
+    if let Some(left) = left
+        && let Some(status) = database.left_virtual_streams(left).await?
+    {
+        database.close().await;
+        return show(status, output);
+    }
+    let store = database.start(&options)?;
     let status = match command {
         VirtualStreamsCommand::On => switch_on(&store).await,
         VirtualStreamsCommand::Off => store.switch_virtual_streams(false).await,

@@ -33,10 +33,7 @@ pub(crate) async fn create(urls: &[String], logs: u16) -> Vec<MapCopy> {
     let map = LogMap::new(logs, urls.iter().map(named).collect()).expect("valid");
     let mut copies = Vec::new();
     for (url, database) in urls.iter().zip(map.databases()) {
-        let copy = MapCopy {
-            here: database.id,
-            map: map.clone(),
-        };
+        let copy = MapCopy::new(database.id, map.clone());
         schema::create_part(&config(url), &copy)
             .await
             .expect("made");

@@ -1,10 +1,10 @@
-//! `gesta cluster add-database` and `move-log`: the databases in which the logs of a store lie.
+//! `gesta cluster add-database`, `move-log` and `recover-log`: the databases in which the logs of a store lie.
 
-use gesta::databases::{self, MoveTo, Step};
+use gesta::databases::{self, Loss, MoveTo, Moved, Step};
 use gesta_core::LogId;
 use serde_json::json;
 
-use crate::args::ClusterMoveLog;
+use crate::args::{ClusterMoveLog, ClusterRecoverLog};
 use crate::exit::Outcome;
 use crate::output::Output;
 
@@ -25,20 +25,55 @@ pub(super) async fn move_log(urls: &str, request: &ClusterMoveLog, output: &mut 
         Some(url) => MoveTo::Database(url),
         None => MoveTo::Back,
     };
-    let mut steps = 0_u64;
-    let moved = databases::move_log(urls, log, goal, |step| {
-        if *step != Step::Done {
-            steps += 1;
-            tracing::info!(%log, step = name(step), "done");
-        }
-    });
-    moved.await?;
-    let record = json!({"log": log.0, "steps": steps, "undone": request.undo});
+    let moved = databases::move_log(urls, log, goal, |step| tell(log, step)).await?;
+    let Moved {
+        steps,
+        home,
+        before,
+        ..
+    } = moved;
+    let record = json!({"log": log.0, "steps": steps, "undone": request.undo, "database": home});
     output.record(&record, |_| match (steps, request.undo) {
-        (0, _) => format!("nothing to do: log {log} lies there"),
-        (_, false) => format!("log {log} has moved"),
-        (_, true) => format!("log {log} stays where it was"),
+        (0, _) => format!("nothing to do: log {log} lies in {home}"),
+        (_, false) => format!("log {log} has moved to {home}"),
+        (_, true) if home == before => {
+            format!("nothing is being moved any more: log {log} lies in {home}")
+        }
+        (_, true) => format!("too late to take the move back: log {log} lies in {home}"),
     })
+}
+
+/// Makes one of the copies of a log the log again.
+pub(super) async fn recover_log(
+    urls: &str,
+    request: &ClusterRecoverLog,
+    output: &mut Output,
+) -> Outcome {
+    let log = LogId(request.log);
+    let loss = match request.accept_loss {
+        true => Loss::Accepted,
+        false => Loss::Refused,
+    };
+    let from = request.from.as_deref();
+    let goal = MoveTo::Recovered { from, loss };
+    let done = databases::move_log(urls, log, goal, |step| tell(log, step)).await?;
+    let Moved {
+        steps,
+        home,
+        given_up,
+        ..
+    } = done;
+    let record = json!({"log": log.0, "steps": steps, "database": home, "given_up": given_up});
+    output.record(&record, |_| match steps {
+        0 => format!("nothing to do: log {log} is whole in {home}"),
+        _ => format!("log {log} lies in {home}; {given_up} events of other copies were given up"),
+    })
+}
+
+fn tell(log: LogId, step: &Step) {
+    if *step != Step::Done {
+        tracing::info!(%log, step = name(step), "done");
+    }
 }
 
 fn name(step: &Step) -> &'static str {
@@ -48,6 +83,7 @@ fn name(step: &Step) -> &'static str {
         Step::Open { .. } => "opened the log in a database",
         Step::Copy { .. } => "copied rows",
         Step::Compare { .. } => "compared the copy",
+        Step::GiveUp { .. } => "compared a copy, and gave up what the log has never had",
         Step::Done => "done",
     }
 }

@@ -1,0 +1,274 @@
+//! One database of the model as a backend. Something may happen before each of its answers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use futures::stream::{BoxStream, StreamExt, empty};
+use gesta_core::backend::{
+    Backend, BackendInfo, Batch, BatchOutcome, EventLookup, EventRef, History, LoadRequest, Loaded,
+    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice, WriterEpoch,
+};
+use gesta_core::registry::Registry;
+use gesta_core::{
+    Capabilities, ContentType, Durability, Error, EventId, EventType, Held, HeldRow, Incarnation,
+    KeepsMap, LogId, MapCopy, Position, RecordedEvent, Result, Revision, RowMark, StreamId, Tags,
+    Timestamp, Visibility,
+};
+
+use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, lock};
+use crate::{DatabasePart, Several};
+
+/// Opens the store as a process does.
+pub(super) async fn open(world: &SharedWorld) -> Result<Several> {
+    let part = |place: usize| {
+        let world = SharedWorld::clone(world);
+        let copy = lock(&world).databases[place].copy.clone();
+        let part = Arc::new(Part { world, place });
+        DatabasePart {
+            copy: Arc::new(copy),
+            backend: part.clone(),
+            keeper: part,
+        }
+    };
+    let parts: Vec<DatabasePart> = (0..DATABASES).map(part).collect();
+    Several::open(&parts).await
+}
+
+struct Part {
+    world: SharedWorld,
+    place: usize,
+}
+
+impl Part {
+    /// Something happens, and then the database answers.
+    fn ask<T>(&self, answer: impl FnOnce(&Database) -> T) -> T {
+        let mut world = lock(&self.world);
+        world.disturb();
+        answer(&world.databases[self.place])
+    }
+
+    fn end(database: &Database, log: LogId) -> Result<LogEnd> {
+        if log != LOG {
+            return Ok(LogEnd::default());
+        }
+        if database.closed {
+            return Err(Error::log_closed(log));
+        }
+        Ok(LogEnd {
+            position: database.last().position,
+            writer: database.last().writer,
+            created: Timestamp(0),
+        })
+    }
+}
+
+fn event(row: &Row) -> RecordedEvent {
+    RecordedEvent {
+        stream: StreamId::new("s").expect("valid"),
+        revision: Revision(row.revision),
+        log: LOG,
+        position: row.mark.position,
+        id: EventId::random(),
+        event_type: EventType::new("t").expect("valid"),
+        created: Timestamp(0),
+        content_type: ContentType::Json,
+        data: Bytes::new(),
+        metadata: Bytes::new(),
+        tags: Tags::default(),
+    }
+}
+
+#[async_trait]
+impl KeepsMap for Part {
+    async fn read_map(&self) -> Result<Arc<MapCopy>> {
+        Ok(self.ask(|database| Arc::new(database.copy.clone())))
+    }
+
+    async fn read_held(&self) -> Result<Vec<Held>> {
+        Ok(self.ask(|database| {
+            let held = |log| match log == LOG.0 {
+                true => Held {
+                    closed: database.closed,
+                    last: database.rows.last().map(Row::held),
+                },
+                false => Held {
+                    closed: false,
+                    last: None,
+                },
+            };
+            (0..LOGS).map(held).collect()
+        }))
+    }
+
+    async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
+        Ok(self.ask(|database| rows.iter().map(|(_, row)| database.shows(row)).collect()))
+    }
+}
+
+#[async_trait]
+impl Backend for Part {
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::new(BackendInfo {
+            backend: "model",
+            engine: "model".to_owned(),
+            logs: LOGS,
+            durability: Durability::None,
+            capabilities: Capabilities {
+                persistent: true,
+                shared: true,
+                several_logs: true,
+                batches_in_flight_max: 1,
+            },
+        })
+    }
+
+    fn history(&self) -> History {
+        let world = lock(&self.world);
+        History {
+            number: world.histories[self.place],
+            incarnation: Incarnation(uuid::Uuid::nil()),
+        }
+    }
+
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        None
+    }
+
+    async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
+        let mut world = lock(&self.world);
+        world.disturb();
+        let epoch = world.next_writer();
+        let history = world.histories[self.place];
+        drop(world);
+        Ok(Box::new(Writer {
+            world: Arc::clone(&self.world),
+            place: self.place,
+            history,
+            epoch,
+        }))
+    }
+
+    async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
+        self.ask(|database| Self::end(database, log))
+    }
+
+    async fn log_ends(&self, _: Purpose) -> Result<Vec<LogEnd>> {
+        Ok(self.ask(|database| {
+            let end = |log| Self::end(database, LogId(log)).unwrap_or(LogEnd::CLOSED);
+            (0..LOGS).map(end).collect()
+        }))
+    }
+
+    async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
+        self.ask(|database| {
+            let within =
+                |row: &&Row| row.mark.position > slice.after && row.mark.position <= slice.to;
+            let all: Vec<&Row> = database.rows.iter().filter(within).collect();
+            let complete = all.len() <= slice.limit;
+            if complete && database.closed && all.is_empty() {
+                return Err(Error::log_closed(LOG));
+            }
+            let page = all.into_iter().take(slice.limit);
+            Ok(Rows {
+                events: page.map(event).collect(),
+                complete,
+                last_writer: None,
+            })
+        })
+    }
+
+    async fn load(&self, _: LogId, _: LoadRequest, _: Purpose) -> Result<Loaded> {
+        Err(Error::unavailable("not in this model"))
+    }
+
+    async fn lookup(&self, _: LogId, _: EventLookup, _: Purpose) -> Result<Vec<EventRef>> {
+        Ok(Vec::new())
+    }
+
+    async fn read_ids(&self, _: LogId, _: Position, _: Position) -> Result<Vec<StoredId>> {
+        Ok(Vec::new())
+    }
+
+    async fn read_stream(&self, _: StreamSlice) -> Result<Rows> {
+        Err(Error::unavailable("not in this model"))
+    }
+
+    async fn read_streams(&self, _: LogId, _: Vec<StreamSlice>) -> Result<Vec<Rows>> {
+        Ok(Vec::new())
+    }
+
+    async fn list_streams(&self, _: &str, _: Option<&StreamId>, _: usize) -> Result<Vec<StreamId>> {
+        Ok(Vec::new())
+    }
+
+    fn signals(&self) -> BoxStream<'static, Signal> {
+        empty().boxed()
+    }
+
+    async fn send_signal(&self, _: Signal) {}
+
+    async fn remove_hidden(
+        &self,
+        _: LogId,
+        _: RowId,
+        _: Visibility,
+        _: RunMode,
+    ) -> Result<Removed> {
+        Ok(Removed::default())
+    }
+
+    fn registry(&self) -> Option<Arc<dyn Registry>> {
+        None
+    }
+
+    async fn close(&self) {}
+}
+
+/// A handle of a connection, which ends with the history of its database.
+struct Writer {
+    world: SharedWorld,
+    place: usize,
+    history: u64,
+    epoch: WriterEpoch,
+}
+
+impl LogWriter for Writer {
+    fn epoch(&self) -> WriterEpoch {
+        self.epoch
+    }
+
+    fn is_gathered(&self) -> bool {
+        false
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        let mut world = lock(&self.world);
+        world.disturb();
+        if world.histories[self.place] != self.history {
+            let error = Error::unavailable("the connection has ended");
+            return ready(BatchOutcome::Unknown(error)).boxed();
+        }
+        let row = |row: &gesta_core::backend::Row| Row {
+            mark: RowMark {
+                position: row.position,
+                writer: self.epoch,
+            },
+            stream: row.stream_row.0,
+            revision: row.revision.0,
+        };
+        let rows: Vec<Row> = batch.rows.iter().map(row).collect();
+        let outcome = match world.append(self.place, batch.after, &rows) {
+            true => BatchOutcome::Committed,
+            false => BatchOutcome::Missed,
+        };
+        ready(outcome).boxed()
+    }
+}
