@@ -16,7 +16,12 @@ fn plants(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_fault_finds_its_place() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folders = ["crates/simulation/plants", "crates/cluster/plants"];
+    let folders = [
+        "crates/simulation/plants",
+        "crates/cluster/plants",
+        "crates/groups/plants",
+        "crates/several/plants",
+    ];
     let files: Vec<PathBuf> = folders
         .iter()
         .flat_map(|folder| plants(&root.join(folder)))
