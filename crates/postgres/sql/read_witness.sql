@@ -1,6 +1,6 @@
 -- Which store this is, and whether the database still has what this process knows of the logs: the incarnation, the
--- version of the map, and for each log its end and who wrote the row at a position. Binds: $1 smallint[] logs, $2 bigint[] a position of each. One
--- snapshot.
+-- version of the map, and for each log its end and who wrote the row at a position. Binds: $1 smallint[] logs,
+-- $2 bigint[] a position of each. One snapshot.
 -- Rows:  one per log; one without a log if there are none.
 -- Index: per log one backward step in events_pkey and one look into it.
 SELECT s.incarnation, s.logs, s.schema_version, c.id AS store, m.here AS database, m.version AS map_version,

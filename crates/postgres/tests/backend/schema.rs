@@ -31,7 +31,7 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("nothing to do"),
-        (6, 6)
+        (7, 7)
     );
 }
 
@@ -456,7 +456,7 @@ async fn no_event_is_stored_in_a_log_that_the_store_does_not_have() {
     let grant = format!("GRANT UPDATE (incarnation) ON store TO {name}_app");
     client.batch_execute(&grant).await.expect("granted");
     let versions = schema::migrate(&config(&migrated)).await.expect("migrated");
-    assert_eq!(versions, (5, 6));
+    assert_eq!(versions, (5, 7));
     let may = format!("SELECT has_column_privilege('{name}_app', 'store', 'timeline', 'UPDATE')");
     let may = client.query_one(&may, &[]).await.expect("answers");
     assert!(may.get::<_, bool>(0));
