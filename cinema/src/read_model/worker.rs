@@ -144,7 +144,7 @@ impl Worker {
                 }
                 SubscriptionMessage::Checkpoint(checkpoint) => reached = Some(checkpoint),
                 // It tells nothing new of a place: what was skipped before it came as checkpoints.
-                SubscriptionMessage::CaughtUp(_) => {}
+                SubscriptionMessage::CaughtUp(_) | SubscriptionMessage::FellBehind(_) => {}
             }
             // Requests are not to wait until a large batch is counted.
             tokio::task::consume_budget().await;

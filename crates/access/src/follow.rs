@@ -165,7 +165,9 @@ async fn load(shared: &Shared) -> Result<Loaded> {
         loop {
             match end.next().await.ok_or_else(ended)?? {
                 SubscriptionMessage::CaughtUp(checkpoint) => return Ok(checkpoint),
-                SubscriptionMessage::Event { .. } | SubscriptionMessage::Checkpoint(_) => {}
+                SubscriptionMessage::Event { .. }
+                | SubscriptionMessage::Checkpoint(_)
+                | SubscriptionMessage::FellBehind(_) => {}
             }
         }
     })
@@ -391,7 +393,9 @@ async fn prove(shared: &Shared, from: &mut Checkpoint) -> Result<()> {
 
 fn take(shared: &Shared, message: SubscriptionMessage, from: &mut Checkpoint) {
     match message {
-        SubscriptionMessage::Checkpoint(checkpoint) | SubscriptionMessage::CaughtUp(checkpoint) => {
+        SubscriptionMessage::Checkpoint(checkpoint)
+        | SubscriptionMessage::CaughtUp(checkpoint)
+        | SubscriptionMessage::FellBehind(checkpoint) => {
             *from = checkpoint;
         }
         SubscriptionMessage::Event { event, checkpoint } => {

@@ -142,7 +142,8 @@ async fn following(store: HttpStore, seen: Arc<Seen>) {
                                 checkpoint
                             }
                             SubscriptionMessage::Checkpoint(checkpoint)
-                            | SubscriptionMessage::CaughtUp(checkpoint) => checkpoint,
+                            | SubscriptionMessage::CaughtUp(checkpoint)
+                            | SubscriptionMessage::FellBehind(checkpoint) => checkpoint,
                         };
                         *seen.checkpoint.lock().unwrap() = Some(checkpoint.clone());
                         from = SubscribeFrom::Checkpoint(checkpoint);

@@ -121,6 +121,7 @@ fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
         },
         "checkpoint" => SubscriptionMessage::Checkpoint(checkpoint()?),
         "caught_up" => SubscriptionMessage::CaughtUp(checkpoint()?),
+        "fell_behind" => SubscriptionMessage::FellBehind(checkpoint()?),
         "error" => {
             return Err(transport::told(&message.data)
                 .unwrap_or_else(|| Error::unavailable("the server ended the subscription")));

@@ -178,7 +178,9 @@ impl Following {
             .map_while(|message| message.as_ref().ok());
         let events = before_error.filter_map(|message| match message {
             SubscriptionMessage::Event { event, .. } => Some(Arc::clone(event)),
-            SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::CaughtUp(_) => None,
+            SubscriptionMessage::Checkpoint(_)
+            | SubscriptionMessage::CaughtUp(_)
+            | SubscriptionMessage::FellBehind(_) => None,
         });
         let events: Vec<SharedEvent> = events.collect();
         let asked = events.len();

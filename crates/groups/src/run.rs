@@ -360,7 +360,8 @@ impl Task {
                     self.machine.ignore(place);
                 }
             }
-            SubscriptionMessage::Checkpoint(checkpoint) => {
+            SubscriptionMessage::Checkpoint(checkpoint)
+            | SubscriptionMessage::FellBehind(checkpoint) => {
                 self.check_history(&checkpoint)?;
                 if let Some(place) = work::place_of(&checkpoint) {
                     self.machine.nothing_up_to(place);

@@ -126,6 +126,7 @@ impl Subscriber {
     /// Looks at the next events, and makes messages of them.
     fn look(&mut self) -> Result<()> {
         let store = Arc::clone(&self.store);
+        let before = self.checkpoint();
         let mut state = store.lock();
         let state = state.open()?;
         let at_head = match &self.cursor {
@@ -136,6 +137,9 @@ impl Subscriber {
             self.ready
                 .push_back(SubscriptionMessage::CaughtUp(self.checkpoint()));
             self.skipped = 0;
+        } else if !at_head && self.live {
+            self.ready
+                .push_front(SubscriptionMessage::FellBehind(before));
         }
         self.live = at_head;
         Ok(())

@@ -1,7 +1,7 @@
 //! Subscriptions and consumers of groups as server-sent events (WHATWG HTML, section 9.2).
 //!
 //! Each message has `id:` (the checkpoint after which to resume, which browsers send back as `Last-Event-ID`), `event:`
-//! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
+//! (`event`, `checkpoint`, `caught_up`, `fell_behind`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
 //! number, then deliveries as `event`, without `id:`, because the group knows where it is. Invariants: messages that
 //! wait are sent in one write, up to a bound; nothing is read from the subscription while the client does not read. So
 //! a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is
@@ -179,6 +179,10 @@ impl Events {
             }
             SubscriptionMessage::CaughtUp(checkpoint) => {
                 begin(&mut self.out, checkpoint, "caught_up");
+                show_checkpoint(&mut self.out, checkpoint);
+            }
+            SubscriptionMessage::FellBehind(checkpoint) => {
+                begin(&mut self.out, checkpoint, "fell_behind");
                 show_checkpoint(&mut self.out, checkpoint);
             }
         }

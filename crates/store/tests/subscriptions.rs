@@ -25,7 +25,8 @@ async fn collect(subscription: &mut Subscription) -> Vec<(Option<EventId>, Check
             SubscriptionMessage::Event { event, checkpoint } => {
                 messages.push((Some(event.id), checkpoint));
             }
-            SubscriptionMessage::Checkpoint(checkpoint) => messages.push((None, checkpoint)),
+            SubscriptionMessage::Checkpoint(checkpoint)
+            | SubscriptionMessage::FellBehind(checkpoint) => messages.push((None, checkpoint)),
             SubscriptionMessage::CaughtUp(checkpoint) => {
                 messages.push((None, checkpoint));
                 return messages;

@@ -58,6 +58,8 @@ struct AllSubscriber {
     turn: usize,
     /// True until the message that the subscriber has caught up is sent.
     catching_up: bool,
+    /// True until the message that the subscriber has fallen behind is sent.
+    falling_behind: bool,
     catch_up: Option<CatchUp>,
     ended: bool,
     _membership: Membership,
@@ -121,6 +123,7 @@ async fn begin(
         chunk: Chunk::default(),
         turn: 0,
         catching_up: true,
+        falling_behind: false,
         catch_up: None,
         ended: false,
         _membership: membership,
@@ -144,6 +147,10 @@ fn check_not_above(positions: &[Position], ends: &[LogEnd]) -> Result<()> {
 impl Subscriber for AllSubscriber {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         while !self.ended {
+            if std::mem::take(&mut self.falling_behind) {
+                let message = SubscriptionMessage::FellBehind(self.checkpoint());
+                return Some(Ok(message));
+            }
             if let Some(message) = self.hand_over() {
                 return Some(Ok(message));
             }
@@ -260,6 +267,12 @@ impl AllSubscriber {
             match lane.take(generation, position, &mut self.chunk.events)? {
                 Taken::Nothing => continue,
                 Taken::Events(covered) => self.open_chunk(log, covered),
+                // The subscriber is told so before what it has missed is read.
+                Taken::BeforeRing(_) if !self.catching_up => {
+                    self.begin_catch_up(log);
+                    self.falling_behind = true;
+                    return Ok(true);
+                }
                 Taken::BeforeRing(ring) => self.read(log, ring).await?,
             }
             self.turn = (log + 1) % logs;

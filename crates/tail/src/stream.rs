@@ -58,6 +58,8 @@ struct StreamSubscriber {
     next: Revision,
     events: VecDeque<SharedEvent>,
     catch_up: Option<CatchUp>,
+    /// True from the message that the subscriber has caught up until it is told that it has fallen behind.
+    live: bool,
     ended: bool,
     _membership: Membership,
 }
@@ -116,6 +118,7 @@ async fn begin(
         next: after.map_or(Revision(0), Revision::next),
         events: VecDeque::new(),
         catch_up: None,
+        live: false,
         ended: false,
         _membership: membership,
         lane: Arc::clone(lane),
@@ -234,6 +237,10 @@ impl StreamSubscriber {
             .take(self.generation, position, &mut self.events)?
         {
             Taken::Events(covered) => self.mode = Mode::Live(covered),
+            Taken::BeforeRing(_) if self.live => {
+                self.live = false;
+                return Ok(Some(SubscriptionMessage::FellBehind(self.checkpoint())));
+            }
             Taken::BeforeRing(_) => {
                 if self.catch_up.is_none() {
                     self.catch_up = Some(self.hub.pages.begin_catch_up());
@@ -268,6 +275,7 @@ impl StreamSubscriber {
                 return Ok(None);
             }
             self.catch_up = None;
+            self.live = true;
             return Ok(Some(SubscriptionMessage::CaughtUp(self.checkpoint())));
         };
         if self.catch_up.is_none() {

@@ -374,7 +374,8 @@ impl Follower {
         let message = self.next().await.expect("still open").expect("a message");
         let (SubscriptionMessage::Event { checkpoint, .. }
         | SubscriptionMessage::Checkpoint(checkpoint)
-        | SubscriptionMessage::CaughtUp(checkpoint)) = &message;
+        | SubscriptionMessage::CaughtUp(checkpoint)
+        | SubscriptionMessage::FellBehind(checkpoint)) = &message;
         self.checkpoint = Some(checkpoint.clone());
         message
     }
@@ -403,7 +404,7 @@ impl Follower {
         loop {
             match self.message().await {
                 SubscriptionMessage::Event { event, .. } => events.push(event),
-                SubscriptionMessage::Checkpoint(_) => {}
+                SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::FellBehind(_) => {}
                 SubscriptionMessage::CaughtUp(_) => return events,
             }
         }

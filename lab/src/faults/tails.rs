@@ -121,7 +121,8 @@ impl<S: Sink> Tail<S> {
                 }
                 Some(Ok(
                     SubscriptionMessage::Checkpoint(checkpoint)
-                    | SubscriptionMessage::CaughtUp(checkpoint),
+                    | SubscriptionMessage::CaughtUp(checkpoint)
+                    | SubscriptionMessage::FellBehind(checkpoint),
                 )) => *at = Some(checkpoint),
                 Some(Err(error)) => return Err(error),
                 None => return Err(Error::unavailable("the subscription ended")),

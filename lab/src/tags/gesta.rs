@@ -177,7 +177,7 @@ async fn read(
                 state.enter(number, event.position.0);
             }
             Some(Ok(SubscriptionMessage::CaughtUp(_))) => state.live(),
-            Some(Ok(SubscriptionMessage::Checkpoint(_))) => {}
+            Some(Ok(SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::FellBehind(_))) => {}
             Some(Err(error)) => return Err(error.into()),
             None => return Err(Failure("a subscription ended".into())),
         }

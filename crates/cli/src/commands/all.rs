@@ -165,7 +165,8 @@ pub(super) async fn follow(
                     }
                     Ok(
                         SubscriptionMessage::Checkpoint(checkpoint)
-                        | SubscriptionMessage::CaughtUp(checkpoint),
+                        | SubscriptionMessage::CaughtUp(checkpoint)
+                        | SubscriptionMessage::FellBehind(checkpoint),
                     ) => (None, checkpoint),
                 };
                 if std::mem::take(&mut is_lost) {

@@ -16,7 +16,7 @@ use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
 use gesta_grpc::messages::streams::read_req::options::stream_options::RevisionOption;
 use gesta_grpc::messages::streams::read_req::options::{AllOptions, StreamOptions};
 use gesta_grpc::messages::streams::read_resp::{
-    CaughtUp, Checkpoint as Passed, Content, Position as At, SubscriptionConfirmation,
+    CaughtUp, Checkpoint as Passed, Content, FellBehind, Position as At, SubscriptionConfirmation,
 };
 use gesta_grpc::{Positions, Refusal, frame, ids, stored};
 use prost_types::Timestamp;
@@ -305,7 +305,22 @@ impl Live {
                 if let Some(pace) = &mut self.pace {
                     pace.passed(&checkpoint, &mut self.out);
                 }
-                put(&mut self.out, caught_up(&checkpoint, self.after));
+                let (stream_revision, position) = place(&checkpoint, self.after);
+                let caught_up = CaughtUp {
+                    timestamp: Some(now()),
+                    stream_revision,
+                    position,
+                };
+                put(&mut self.out, Content::CaughtUp(caught_up));
+            }
+            SubscriptionMessage::FellBehind(checkpoint) => {
+                let (stream_revision, position) = place(&checkpoint, self.after);
+                let fell_behind = FellBehind {
+                    timestamp: Some(now()),
+                    stream_revision,
+                    position,
+                };
+                put(&mut self.out, Content::FellBehind(fell_behind));
             }
         }
         Ok(())
@@ -345,8 +360,9 @@ fn position_of(checkpoint: &Checkpoint) -> Position {
     }
 }
 
-fn caught_up(checkpoint: &Checkpoint, after: After) -> Content {
-    let (stream_revision, position) = match &checkpoint.place {
+/// Returns the revision or the position of a checkpoint, as messages about the place of a subscription tell it.
+fn place(checkpoint: &Checkpoint, after: After) -> (Option<i64>, Option<At>) {
+    match &checkpoint.place {
         Place::Stream { revision, .. } => {
             // Whoever goes on from there must not get what they have seen.
             let revision = revision.map(|revision| match after {
@@ -368,12 +384,7 @@ fn caught_up(checkpoint: &Checkpoint, after: After) -> Content {
             });
             (None, position)
         }
-    };
-    Content::CaughtUp(CaughtUp {
-        timestamp: Some(now()),
-        stream_revision,
-        position,
-    })
+    }
 }
 
 /// Returns the time of this server, as these messages show it.

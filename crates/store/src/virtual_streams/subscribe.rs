@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use gesta_core::backend::{EntrySlice, History};
 use gesta_core::{
-    BackOff, CATEGORY_PREFIX, Checkpoint, Direction, ErrorKind, EventType, Filter, Position, Query,
-    RecordedEvent, Result, Revision, SharedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage, TYPE_PREFIX, virtual_streams_of,
+    BackOff, CATEGORY_PREFIX, Checkpoint, Direction, Error, ErrorKind, EventType, Filter, Position,
+    Query, RecordedEvent, Result, Revision, SharedEvent, StreamId, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription, SubscriptionMessage, TYPE_PREFIX, virtual_streams_of,
 };
 use gesta_tail::Hub;
 
@@ -40,6 +40,8 @@ struct Subscriber {
     behind: Option<Option<Position>>,
     /// True once the subscriber has said that it has caught up.
     live: bool,
+    /// True from when the subscription to the log has fallen behind until it has caught up.
+    fell_behind: bool,
     ended: bool,
 }
 
@@ -78,6 +80,7 @@ pub(crate) async fn subscribe(
         links: VecDeque::new(),
         behind: Some(None),
         live: false,
+        fell_behind: false,
         ended: false,
     };
     let messages = futures::stream::unfold(Box::new(subscriber), |mut subscriber| async move {
@@ -135,23 +138,40 @@ impl Subscriber {
                 self.read_on(end).await?;
             } else if !self.live {
                 self.live = true;
-                let reached = self.next.0.checked_sub(1).map(Revision);
-                return Ok(SubscriptionMessage::CaughtUp(self.checkpoint(reached)));
-            } else {
-                self.follow().await?;
+                return Ok(SubscriptionMessage::CaughtUp(self.reached()));
+            } else if let Some(message) = self.follow().await? {
+                return Ok(message);
             }
         }
+    }
+
+    /// Returns the checkpoint after what was delivered.
+    fn reached(&self) -> Checkpoint {
+        self.checkpoint(self.next.0.checked_sub(1).map(Revision))
     }
 
     fn checkpoint(&self, revision: Option<Revision>) -> Checkpoint {
         Checkpoint::stream(self.history.incarnation, &self.stream, revision)
     }
 
-    /// Waits for the next event of the log, and notes whether it stands in this stream.
-    async fn follow(&mut self) -> Result<()> {
-        let event = self.log.next_event().await?;
-        self.behind = stands_in(&self.stream, &event).then_some(Some(event.position));
-        Ok(())
+    /// Waits for the next event of the log, and notes whether it stands in this stream. Whoever falls behind in the log
+    /// falls behind here; that the log has been caught up with counts only after that.
+    async fn follow(&mut self) -> Result<Option<SubscriptionMessage>> {
+        let ended = || Error::unavailable("the subscription has ended");
+        match self.log.next().await.ok_or_else(ended)?? {
+            SubscriptionMessage::Event { event, .. } => {
+                self.behind = stands_in(&self.stream, &event).then_some(Some(event.position));
+            }
+            SubscriptionMessage::FellBehind(_) => {
+                self.fell_behind = true;
+                return Ok(Some(SubscriptionMessage::FellBehind(self.reached())));
+            }
+            SubscriptionMessage::CaughtUp(_) if std::mem::take(&mut self.fell_behind) => {
+                return Ok(Some(SubscriptionMessage::CaughtUp(self.reached())));
+            }
+            SubscriptionMessage::CaughtUp(_) | SubscriptionMessage::Checkpoint(_) => {}
+        }
+        Ok(None)
     }
 
     /// Reads the next page of links. It waits while the database does not answer.

@@ -109,7 +109,7 @@ pub async fn until_caught_up(subscription: &mut Subscription) -> (Vec<SharedEven
         match next(subscription).await.expect("going on") {
             SubscriptionMessage::Event { event, .. } => events.push(event),
             SubscriptionMessage::CaughtUp(checkpoint) => return (events, checkpoint),
-            SubscriptionMessage::Checkpoint(_) => {}
+            SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::FellBehind(_) => {}
         }
     }
 }

@@ -188,7 +188,7 @@ pub async fn a_rare_filter_gets_checkpoints(factory: &dyn StoreFactory) {
         looked_at = now;
         match message {
             SubscriptionMessage::CaughtUp(_) => break,
-            SubscriptionMessage::Checkpoint(_) => {}
+            SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::FellBehind(_) => {}
             SubscriptionMessage::Event { event, .. } => panic!("not rare: {event:?}"),
         }
     }

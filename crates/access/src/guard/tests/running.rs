@@ -29,7 +29,7 @@ async fn caught_up(subscription: &mut Subscription) -> Vec<String> {
             .expect("running")
         {
             SubscriptionMessage::Event { event, .. } => seen.push(event.stream.to_string()),
-            SubscriptionMessage::Checkpoint(_) => {}
+            SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::FellBehind(_) => {}
             SubscriptionMessage::CaughtUp(_) => return seen,
         }
     }
@@ -146,6 +146,7 @@ async fn what_is_left_out_moves_the_checkpoint() {
         {
             SubscriptionMessage::Event { event, .. } => panic!("{event:?}"),
             SubscriptionMessage::Checkpoint(_) => checkpoints += 1,
+            SubscriptionMessage::FellBehind(_) => {}
             SubscriptionMessage::CaughtUp(_) => break,
         }
     }
