@@ -17,7 +17,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::capacity::Permit;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, Incarnation,
-    LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
+    LifecycleChange, LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
     SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord,
     StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
 };
@@ -123,8 +123,10 @@ impl Guarded {
         }
     }
 
-    /// Checks that what is appended to account streams and to metadata streams can be read.
-    fn check_events(&self, request: &Append) -> Result<()> {
+    /// Checks that what is appended to account streams and to metadata streams can be read. Returns the streams that it
+    /// deletes.
+    fn check_events(&self, request: &Append) -> Result<Vec<StreamId>> {
+        let mut deleted = Vec::new();
         for append in &request.streams {
             let name = append.stream.as_str();
             let is_account = names::kind(name) == Kind::Account;
@@ -138,13 +140,17 @@ impl Guarded {
                     })?;
                 } else if names::described(name).is_some() {
                     // Whatever else is wrong with the metadata, the store refuses.
-                    if let Ok(metadata) = StreamMetadata::parse(event.data.clone()) {
+                    if let Ok((change, metadata)) = StreamMetadata::parse_event(event.data.clone())
+                    {
                         self.check_metadata(&metadata)?;
+                        if change == LifecycleChange::Deleted {
+                            deleted.extend(append.stream.described_stream());
+                        }
                     }
                 }
             }
         }
-        Ok(())
+        Ok(deleted)
     }
 
     async fn stream_page(&self, request: ReadStream) -> Result<StreamPage> {
@@ -261,7 +267,9 @@ impl EventStore for Guarded {
         for condition in &request.conditions {
             self.check(Operation::Read(condition.stream())).await?;
         }
-        self.check_events(&request)?;
+        for stream in self.check_events(&request)? {
+            self.check_change(Operation::Delete(&stream)).await?;
+        }
         let _call = self.enter()?;
         let deeds = Deeds::of_append(self, &request);
         self.had(request.payload_bytes());

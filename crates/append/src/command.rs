@@ -150,13 +150,14 @@ pub(crate) enum Change {
     /// The command records this change in the metadata stream.
     Lifecycle {
         kind: LifecycleChange,
+        claim: About,
         metadata: StreamMetadata,
         id: EventId,
         ids: IdSource,
     },
 }
 
-/// What the claim of a condition is about.
+/// What the claim of a condition, or of a lifecycle change, is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
     /// The claim is about the events of the stream.
@@ -331,10 +332,11 @@ fn of_stream(append: StreamAppend) -> Result<StreamPart> {
     if let Some(described) = stream.described_stream()
         && let Some(event) = events.first()
     {
-        let metadata = StreamMetadata::parse(event.data.clone())?;
+        let (kind, metadata) = StreamMetadata::parse_event(event.data.clone())?;
         let id = event.id.unwrap_or_else(EventId::random);
         let change = Change::Lifecycle {
-            kind: LifecycleChange::Metadata,
+            kind,
+            claim: About::Metadata,
             metadata,
             id,
             ids,
@@ -421,6 +423,10 @@ fn lifecycle(
 ) -> StreamPart {
     let change = Change::Lifecycle {
         kind,
+        claim: match kind {
+            LifecycleChange::Metadata => About::Metadata,
+            LifecycleChange::Deleted | LifecycleChange::Tombstone => About::Events,
+        },
         metadata,
         id: id.unwrap_or_else(EventId::random),
         ids: match id {

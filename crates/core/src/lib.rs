@@ -44,7 +44,9 @@ pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tag
 pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
-pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
+pub use lifecycle::{
+    Lifecycle, LifecycleChange, StreamMetadata, TRUNCATED_UNTIL_WRITTEN, Visibility,
+};
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
 pub use log_map::{
     Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,

@@ -23,6 +23,10 @@ const TYPE_DELETED: &str = "$deleted";
 /// Type of the event that records a tombstone.
 const TYPE_TOMBSTONE: &str = "$tombstone";
 
+/// What `$tb` says in EventStoreDB and in its clients of a stream that is deleted: no event can be read until the next one
+/// is appended, which then is the first.
+pub const TRUNCATED_UNTIL_WRITTEN: u64 = i64::MAX.cast_unsigned();
+
 /// The metadata document of a stream: the user's JSON object, and the keys in it that reads honour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamMetadata {
@@ -56,6 +60,22 @@ struct Document {
     truncate_before: Option<serde_json::Value>,
 }
 
+/// Returns true if a value of `$tb` says that the stream is deleted. Clients that know numbers of 53 bits only round the
+/// mark, so what differs from it by rounding alone counts too.
+fn is_deleted(truncate_before: Option<&serde_json::Value>) -> bool {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the rounded number is what is meant"
+    )]
+    let rounded = TRUNCATED_UNTIL_WRITTEN as f64;
+    truncate_before.is_some_and(|value| {
+        let is_revision = value
+            .as_u64()
+            .is_some_and(|number| number <= Revision::MAX.0);
+        !is_revision && value.as_f64().is_some_and(|number| number == rounded)
+    })
+}
+
 /// Reads a whole number in this range, which JSON may write as `1`, `1.0` or `1e0`. `null` counts as absent.
 fn whole_number(
     key: &str,
@@ -83,30 +103,73 @@ fn whole_number(
     }
 }
 
+/// Reads a document as far as the keys go that the store knows.
+fn document_of(json: &Bytes) -> Result<Document> {
+    if json.len() > STREAM_METADATA_BYTES_MAX {
+        return Err(Error::invalid(
+            "metadata",
+            format!(
+                "must be at most {STREAM_METADATA_BYTES_MAX} bytes, found {}",
+                json.len()
+            ),
+        ));
+    }
+    if json.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Error::invalid("metadata", "must be a JSON object"));
+    }
+    serde_json::from_slice(json).map_err(|error| no_object(&error))
+}
+
+fn no_object(error: &serde_json::Error) -> Error {
+    Error::invalid("metadata", format!("must be a JSON object: {error}"))
+}
+
 impl StreamMetadata {
     /// Checks a JSON object and takes it. The keys are `$maxAge` (seconds, at least 1), `$maxCount` (at least 1) and
     /// `$tb` (a revision). Others are kept as they are.
     ///
     /// # Errors
     /// `InvalidArgument` if the text is no JSON object or larger than 64 KiB, or if one of these keys has another type
-    /// or range.
+    /// or range. So it is if `$tb` says that the stream is deleted: a stream is deleted by a call of its own.
     pub fn parse(json: impl Into<Bytes>) -> Result<Self> {
         let json = json.into();
-        if json.len() > STREAM_METADATA_BYTES_MAX {
+        let document = document_of(&json)?;
+        if is_deleted(document.truncate_before.as_ref()) {
             return Err(Error::invalid(
-                "metadata",
+                "metadata.$tb",
                 format!(
-                    "must be at most {STREAM_METADATA_BYTES_MAX} bytes, found {}",
-                    json.len()
+                    "must be a revision, at most {}: {TRUNCATED_UNTIL_WRITTEN} means that the stream is deleted; \
+                     delete the stream instead",
+                    Revision::MAX
                 ),
             ));
         }
-        if json.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
-            return Err(Error::invalid("metadata", "must be a JSON object"));
+        Self::of_document(json, document)
+    }
+
+    /// Checks the data of an event that a client appends to a metadata stream, as [`parse`](Self::parse) does. If `$tb`
+    /// says that the stream is deleted, which is how clients of EventStoreDB delete, the change is a soft delete, and
+    /// the document is what else stands there.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse), but for a `$tb` that says so.
+    pub fn parse_event(json: impl Into<Bytes>) -> Result<(LifecycleChange, Self)> {
+        let json = json.into();
+        let mut document = document_of(&json)?;
+        if !is_deleted(document.truncate_before.as_ref()) {
+            let metadata = Self::of_document(json, document)?;
+            return Ok((LifecycleChange::Metadata, metadata));
         }
-        let document: Document = serde_json::from_slice(&json).map_err(|error| {
-            Error::invalid("metadata", format!("must be a JSON object: {error}"))
-        })?;
+        document.truncate_before = None;
+        let mut rest: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&json).map_err(|error| no_object(&error))?;
+        rest.remove("$tb");
+        let rest = serde_json::Value::Object(rest).to_string();
+        let metadata = Self::of_document(rest.into(), document)?;
+        Ok((LifecycleChange::Deleted, metadata))
+    }
+
+    fn of_document(json: Bytes, document: Document) -> Result<Self> {
         let max_age = whole_number("$maxAge", document.max_age, 1..=u64::MAX)?;
         let last = Revision::MAX.0;
         Ok(Self {
@@ -303,6 +366,40 @@ mod tests {
             text.contains("metadata.$maxAge must be a whole number"),
             "{text}"
         );
+    }
+
+    /// What happened: the mark by which clients of EventStoreDB delete a stream was refused as a number out of range.
+    /// Goal: as an event it is a delete, with the rest of the document, however a client rounds it; elsewhere the
+    /// refusal says what to do. One less is a revision.
+    #[test]
+    fn the_mark_of_a_deleted_stream_is_a_delete_in_an_event_alone() {
+        for mark in [
+            "9223372036854775807",
+            "9223372036854775808",
+            "9223372036854776000",
+            "9.223372036854775807e18",
+        ] {
+            let json = format!(r#"{{"$tb":{mark},"$maxCount":3,"owner":"x"}}"#);
+            let (change, metadata) = StreamMetadata::parse_event(json.clone()).expect("a delete");
+            assert_eq!(change, LifecycleChange::Deleted, "{mark}");
+            assert_eq!(
+                (metadata.max_count, metadata.truncate_before),
+                (Some(3), None)
+            );
+            assert_eq!(metadata.json(), r#"{"$maxCount":3,"owner":"x"}"#);
+            let text = StreamMetadata::parse(json)
+                .expect_err("refused")
+                .to_string();
+            assert!(text.contains("delete the stream instead"), "{text}");
+        }
+        let json = r#"{"$tb":9223372036854775806}"#;
+        let (change, metadata) = StreamMetadata::parse_event(json).expect("a revision");
+        assert_eq!(change, LifecycleChange::Metadata);
+        assert_eq!(metadata.truncate_before, Some(Revision::MAX));
+        for wrong in ["9223372036854780000", "18446744073709551615", "-1", "1e300"] {
+            let json = format!(r#"{{"$tb":{wrong}}}"#);
+            assert!(StreamMetadata::parse_event(json).is_err(), "{wrong}");
+        }
     }
 
     /// `null` was taken and `1.0` was not, but the OpenAPI document said the contrary of both.

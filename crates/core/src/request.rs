@@ -237,7 +237,7 @@ impl StreamAppend {
                     "a metadata stream takes only events of type $metadata without metadata and tags",
                 );
             }
-            StreamMetadata::parse(event.data.clone())?;
+            StreamMetadata::parse_event(event.data.clone())?;
         }
         Ok(())
     }

@@ -166,13 +166,17 @@ impl State {
 
     /// Completes a user's metadata event by the state that only the store may write.
     fn with_system_state(&self, described: &StreamId, event: &EventData) -> Result<EventData> {
-        let state = Lifecycle {
-            metadata: StreamMetadata::parse(event.data.clone())?,
+        let (change, metadata) = StreamMetadata::parse_event(event.data.clone())?;
+        let mut state = Lifecycle {
+            metadata,
             ..self.lifecycle(described)?
         };
+        if change == LifecycleChange::Deleted {
+            state.deleted_before = self.last(described).map_or(Revision(0), Revision::next);
+        }
         Ok(EventData {
             id: event.id,
-            ..state.to_event(LifecycleChange::Metadata)
+            ..state.to_event(change)
         })
     }
 
@@ -201,7 +205,9 @@ impl State {
             return Err(wrong(stream, request.expected, last, &lifecycle));
         }
         let (state, change) = match request.kind {
-            DeleteKind::Soft if !lifecycle.exists(last) => {
+            DeleteKind::Soft
+                if !lifecycle.exists(last) && !self.has_metadata_alone(request, last) =>
+            {
                 return Err(ErrorKind::StreamNotFound(stream.clone()).into());
             }
             DeleteKind::Soft => (
@@ -224,6 +230,13 @@ impl State {
         self.push(&meta, state.to_event(change), now);
         let log = self.log_of(&meta);
         Ok((log, self.heads()[usize::from(log.0)]))
+    }
+
+    /// Returns true if a delete expects no stream, and there is none but its metadata.
+    fn has_metadata_alone(&self, request: &DeleteStream, last: Option<Revision>) -> bool {
+        request.expected == ExpectedRevision::NoStream
+            && last.is_none()
+            && self.last(&request.stream.metadata_stream()).is_some()
     }
 
     pub(crate) fn set_metadata(

@@ -210,12 +210,14 @@ macro_rules! conformance_tests {
                 deleted_events_stay_among_all
                 a_delete_is_an_event
                 deletes_check_their_expectation
+                metadata_alone_are_deleted_by_who_expects_no_stream
                 a_tombstone_is_final
                 a_tombstone_needs_no_stream
                 other_streams_are_left_alone
             }
             metadata {
                 come_back_as_they_were_set
+                the_mark_of_a_deleted_stream_deletes
                 are_readable_as_a_stream
                 can_be_appended
                 refuse_anything_else

@@ -44,7 +44,7 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
             Change::Condition(_) => Fit::ConditionFails(refusal),
             // A change of metadata is no reason for its own refusal: it is refused as events are.
             Change::Lifecycle {
-                kind: LifecycleChange::Metadata,
+                claim: About::Metadata,
                 ..
             } => Fit::Refused(refusal),
             _ => refused_lifecycle(part, refusal),
@@ -70,7 +70,7 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
             }
         }
         Change::Lifecycle {
-            kind: LifecycleChange::Metadata,
+            claim: About::Metadata,
             ..
         } => check_target(part, state.meta.map(|head| head.last), Revision(0)),
         Change::Lifecycle { kind, .. } => {
@@ -80,7 +80,10 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
                 | Fit::RefusedUnlessStored(refusal)
                 | Fit::RefusedUnlessDeleted(refusal)
                 | Fit::Refused(refusal) => refused_lifecycle(part, about_the_stream(refusal, part)),
-                _ if *kind == LifecycleChange::Deleted && state.visible().is_none() => {
+                _ if *kind == LifecycleChange::Deleted
+                    && state.visible().is_none()
+                    && !has_metadata_alone(part, state) =>
+                {
                     refused_lifecycle(part, ErrorKind::StreamNotFound(part.stream.clone()))
                 }
                 _ if part.ids_from() == IdSource::Client => Fit::FitsUnlessStored,
@@ -88,6 +91,11 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
             }
         }
     }
+}
+
+/// Returns true if a delete expects no stream, and there is none but its metadata. These are deleted.
+fn has_metadata_alone(part: &StreamPart, state: &StreamState) -> bool {
+    part.expected == ExpectedRevision::NoStream && state.main.is_none() && state.meta.is_some()
 }
 
 /// Refuses a part. The first attempt of a lifecycle change may itself be the reason for the refusal of its retry: a

@@ -111,6 +111,25 @@ pub async fn deletes_check_their_expectation(factory: &dyn StoreFactory) {
         .expect("deleted");
 }
 
+/// What happened: metadata of a stream that never had an event could not be deleted. Goal: a soft delete that expects no
+/// stream deletes them; one that expects anything does not find the stream.
+pub async fn metadata_alone_are_deleted_by_who_expects_no_stream(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let store = store.as_ref();
+    set_metadata(store, "s", NoStream, r#"{"$maxCount":1}"#)
+        .await
+        .expect("set");
+    let answer = delete(store, "s", Any, DeleteKind::Soft).await;
+    assert_kind!(answer, ErrorKind::StreamNotFound(_));
+    delete(store, "s", NoStream, DeleteKind::Soft)
+        .await
+        .expect("deleted");
+    let left = store.stream_metadata(stream("s")).await.expect("readable");
+    assert_eq!(left.metadata.json(), "{}");
+    append(store, "s", NoStream, events(2)).await;
+    assert_eq!(revisions(store, "s").await, [0, 1]);
+}
+
 /// Goal: after a tombstone nothing about the stream works any more, and nothing is stored.
 pub async fn a_tombstone_is_final(factory: &dyn StoreFactory) {
     let store = factory.create().await;

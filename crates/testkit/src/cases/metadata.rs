@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gesta_core::{
     Append, DeleteKind, Direction, EventData, EventStoreExt, ReadStream, Revision, StreamFrom,
+    StreamMetadata,
 };
 
 use crate::factory::StoreFactory;
@@ -46,6 +47,34 @@ pub async fn come_back_as_they_were_set(factory: &dyn StoreFactory) {
     // Metadata alone does not make a stream.
     assert_kind!(read(store, "s").await, ErrorKind::StreamNotFound(_));
     append(store, "s", NoStream, events(1)).await;
+}
+
+/// What happened: the `$tb` by which clients of EventStoreDB say that a stream is deleted was refused. Goal: as an event
+/// of `$$name` it is a soft delete that keeps the rest of the document and that the next append undoes, with the numbers
+/// going on; set as metadata it is refused with what to do instead. The claim is about `$$name`.
+pub async fn the_mark_of_a_deleted_stream_deletes(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let store = store.as_ref();
+    let mark = r#"{"$tb":9223372036854775807,"owner":"x"}"#;
+    append(store, "s", NoStream, events(3)).await;
+    assert!(StreamMetadata::parse(mark).is_err());
+    let deleted = Append::to(stream("$$s"), exact(0), vec![document(mark)]);
+    assert_wrong(store.append(deleted).await, "$$s", exact(0), None);
+    for (revision, first) in [(0, 3), (1, 4)] {
+        let claim = [NoStream, exact(0)][revision];
+        append(store, "$$s", claim, vec![document(mark)]).await;
+        assert_kind!(read(store, "s").await, ErrorKind::StreamNotFound(_));
+        let left = r#"{"owner":"x"}"#.to_owned();
+        assert_eq!(metadata(store, "s").await, (left, Some(revision as u64)));
+        let stored = store.read_whole_stream("$$s").await.expect("readable");
+        assert_eq!(stored[revision].event_type.as_str(), "$deleted");
+        append(store, "s", NoStream, events(1)).await;
+        assert_eq!(revisions(store, "s").await, [first]);
+    }
+    // A stream that never had an event has nothing to hide.
+    append(store, "$$t", NoStream, vec![document(mark)]).await;
+    append(store, "t", NoStream, events(1)).await;
+    assert_eq!(revisions(store, "t").await, [0]);
 }
 
 /// Goal: `$$name` is a stream like any other to readers.
