@@ -5,14 +5,14 @@
 //! store closed and never half open; of what lay in the store before, no account counts; each change expects the stream
 //! as it was read, so that two administrators do not overwrite each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use gesta_core::shares::{self, Shares};
 use gesta_core::{
     AllFrom, Append, Clock, Error, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
-    Filter, Query, ReadAll, ReadStream, Result, SetStreamMetadata, StreamId, StreamMetadata,
-    SystemClock, Timestamp,
+    Filter, Query, ReadAll, ReadStream, Result, SetStreamMetadata, StreamFrom, StreamId,
+    StreamMetadata, SystemClock, Timestamp,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -20,9 +20,11 @@ use uuid::Uuid;
 use crate::acl::Acl;
 use crate::directory::{Directory, GROUPS_MAX, User};
 use crate::follow;
-use crate::names::{self, ADMINS, MARKER, SETTINGS, TOKEN_PREFIX};
+use crate::names::{self, ADMINS, MARKER, SETTINGS, TOKEN_PREFIX, USERS};
 use crate::password::Hashed;
-use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
+use crate::record::{
+    self, ACCESS_TYPE, AccessOn, LISTED_TYPE, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent,
+};
 use crate::token::{NewToken, Scope, Secret};
 
 /// Passwords are hashed one at a time, since each hash takes memory and a processor by design. Callers take turns, so
@@ -32,6 +34,8 @@ static HASHING: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(1));
 const CHANGE_TRIES: usize = 5;
 /// The most streams that an error names.
 const NAMED_MAX: usize = 10;
+/// How often the list of users is read again because another node has written to it.
+const LIST_TRIES: usize = 10;
 const PAGE: usize = 10_000;
 
 /// What the first user does to the rights of streams (`$acl`) that were set while nobody had to prove who they are.
@@ -229,7 +233,77 @@ impl Accounts {
             full_name: add.full_name,
         };
         self.append(stream, None, record::event(USER_TYPE, &created)?)
-            .await
+            .await?;
+        let others = directory.users().map(|(name, _)| name.to_owned());
+        let names = others.chain([add.name]).collect();
+        if let Err(error) = self.list(names).await {
+            // The account is there. The next start of a server lists it.
+            tracing::warn!(%error, "a user is not listed in $users yet");
+        }
+        Ok(())
+    }
+
+    /// Lists the users in the stream `$users` that are not listed there yet, with an event of type `$User` each, whose
+    /// data are the name. Programs that were written for EventStoreDB wait there for the first user. No rights rest on
+    /// it, and a name stays when its account ends.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the users may be listed or not; the call can be repeated.
+    pub async fn list_users(&self) -> Result<()> {
+        let directory = self.read().await?;
+        let names = directory.users().map(|(name, _)| name.to_owned());
+        self.list(names.collect()).await
+    }
+
+    async fn list(&self, mut names: BTreeSet<String>) -> Result<()> {
+        let stream = StreamId::new(USERS)?;
+        for _ in 0..LIST_TRIES {
+            let expected = self.leave_out_listed(&stream, &mut names).await?;
+            if names.is_empty() {
+                return Ok(());
+            }
+            let events = names
+                .iter()
+                .map(|name| record::event(LISTED_TYPE, name))
+                .collect::<Result<Vec<_>>>()?;
+            let append = Append::to(stream.clone(), expected, events);
+            match self.store.append(append).await {
+                // Another node has listed some of them meanwhile.
+                Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
+                outcome => return outcome.map(drop),
+            }
+        }
+        Err(Error::unavailable("others list users all the time"))
+    }
+
+    /// Takes the names that are listed from `names`. Returns what an append expects that lists others.
+    async fn leave_out_listed(
+        &self,
+        stream: &StreamId,
+        names: &mut BTreeSet<String>,
+    ) -> Result<ExpectedRevision> {
+        let mut request = ReadStream::forwards(stream.clone());
+        loop {
+            let page = match self.store.read_stream(request.clone()).await {
+                Ok(page) => page,
+                Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                    return Ok(ExpectedRevision::NoStream);
+                }
+                Err(error) => return Err(error),
+            };
+            for event in &page.events {
+                if let Ok(name) = serde_json::from_slice::<String>(&event.data) {
+                    names.remove(&name);
+                }
+            }
+            match page.next {
+                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                _ => return Ok(ExpectedRevision::Exact(page.last_revision)),
+            }
+        }
     }
 
     /// Makes the user `admin`, if the store has no user yet; meant for the first start of a server. Returns whether the

@@ -15,9 +15,11 @@ use gesta_core::{RecordedEvent, Revision, StreamId, Timestamp};
 use uuid::Uuid;
 
 use crate::acl::Defaults;
-use crate::names::{self, MARKER, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
+use crate::names::{self, MARKER, SETTINGS, TOKEN_PREFIX, USER_PREFIX, USERS};
 use crate::password::Hashed;
-use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
+use crate::record::{
+    self, ACCESS_TYPE, AccessOn, LISTED_TYPE, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent,
+};
 use crate::token::{Hash, PREFIXES_MAX, Scopes};
 
 /// How long decisions may be made without news of the accounts.
@@ -150,6 +152,7 @@ impl Directory {
             return self.lifecycle(described, event);
         }
         if names::kind(name) != names::Kind::Account
+            || name == USERS
             || self
                 .seen
                 .get(&event.stream)
@@ -216,7 +219,7 @@ impl Directory {
     /// deletes an account stream, so it was done in the database.
     fn lifecycle(&mut self, described: &str, event: &RecordedEvent) -> bool {
         let is_gone = matches!(event.event_type.as_str(), "$deleted" | "$tombstone");
-        if names::kind(described) != names::Kind::Account || !is_gone {
+        if names::kind(described) != names::Kind::Account || described == USERS || !is_gone {
             return false;
         }
         match StreamId::new(described) {
@@ -431,6 +434,10 @@ pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result
             };
         }
         match name {
+            USERS => {
+                let name: String = record::read(LISTED_TYPE, &event.event_type, &event.data)?;
+                names::check_user("user", &name).map_err(|error| error.to_string())
+            }
             SETTINGS => Defaults::read(&event.data)
                 .map(drop)
                 .map_err(|odd| odd.to_string()),

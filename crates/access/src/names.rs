@@ -9,6 +9,8 @@ use gesta_core::{Error, Result, StreamId};
 pub(crate) const MARKER: &str = "$access";
 /// The stream of the rights of streams that have no rights of their own, as clients of EventStoreDB write them.
 pub(crate) const SETTINGS: &str = "$settings";
+/// The stream that lists the names of all users, for programs that were written for EventStoreDB. No account rests on it.
+pub(crate) const USERS: &str = "$users";
 pub(crate) const USER_PREFIX: &str = "$user-";
 pub(crate) const TOKEN_PREFIX: &str = "$token-";
 /// The beginning of the names of metadata streams.
@@ -55,6 +57,7 @@ pub(crate) fn kind(name: &str) -> Kind {
 fn is_account(name: &str) -> bool {
     name == MARKER
         || name == SETTINGS
+        || name == USERS
         || name.starts_with(USER_PREFIX)
         || name.starts_with(TOKEN_PREFIX)
 }
@@ -128,6 +131,7 @@ mod tests {
         for name in [
             "$access",
             "$settings",
+            "$users",
             "$user-",
             "$user-a",
             "$token-1",

@@ -119,6 +119,8 @@ pub(crate) fn told(event: &EventData) -> String {
 /// The types of the events.
 pub(crate) const ACCESS_TYPE: &str = "$access";
 pub(crate) const USER_TYPE: &str = "$user";
+/// The type of the events that list a user. It is that of EventStoreDB.
+pub(crate) const LISTED_TYPE: &str = "$User";
 pub(crate) const TOKEN_TYPE: &str = "$token";
 
 /// Reads the data of an event, which must have the type `kind`.

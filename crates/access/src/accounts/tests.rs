@@ -1,5 +1,5 @@
 use super::*;
-use gesta_core::EventStoreExt;
+use gesta_core::{DeleteKind, DeleteStream, EventStoreExt};
 use gesta_memory::MemoryStore;
 
 fn user(name: &str, groups: &[&str], first: FirstUser) -> AddUser {
@@ -210,6 +210,43 @@ async fn planted_streams_do_not_count() {
         directory.user("root").is_some() && directory.damaged().is_empty(),
         "{directory:?}"
     );
+}
+
+/// What happened: programs that were written for EventStoreDB waited for ever for a user in `$users`. Goal: every user is
+/// listed there once, also those that were there before it was written, and a name stays when its account ends.
+#[tokio::test]
+async fn users_are_listed_in_a_stream() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    accounts.list_users().await.expect("nobody to list");
+    let listed = async || {
+        let events = store.read_whole_stream("$users").await.expect("readable");
+        let shown = events.iter().map(|event| {
+            let data = String::from_utf8(event.data.to_vec()).expect("text");
+            format!("{} {data}", event.event_type)
+        });
+        shown.collect::<Vec<_>>()
+    };
+    accounts
+        .add_user(admin(FirstUser::RefuseRights))
+        .await
+        .expect("added");
+    let alice = || user("alice", &[], FirstUser::RefuseRights);
+    accounts.add_user(alice()).await.expect("added");
+    assert_eq!(listed().await, [r#"$User "root""#, r#"$User "alice""#]);
+    // As if a version had made them that did not list users.
+    let delete = DeleteStream {
+        stream: StreamId::new("$users").expect("valid"),
+        expected: ExpectedRevision::Any,
+        kind: DeleteKind::Soft,
+    };
+    store.delete_stream(delete).await.expect("deleted");
+    accounts.delete_user("alice").await.expect("deleted");
+    accounts.add_user(alice()).await.expect("added");
+    accounts.list_users().await.expect("listed");
+    let mut both = listed().await;
+    both.sort();
+    assert_eq!(both, [r#"$User "alice""#, r#"$User "root""#]);
 }
 
 /// Goal: of two first users at once, both are there or one is told; the store has one marker.

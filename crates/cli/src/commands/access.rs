@@ -80,7 +80,19 @@ pub(super) async fn start(
     } else if access.is_on() {
         tracing::info!("callers must say who they are");
     }
+    if has_users {
+        list_users(Arc::clone(store));
+    }
     Ok(Some(access))
+}
+
+/// Lists the users in `$users` that an older version has made, without keeping the start waiting.
+fn list_users(store: Arc<dyn EventStore>) {
+    tokio::spawn(async move {
+        if let Err(error) = Accounts::of(store).list_users().await {
+            tracing::debug!(%error, "users are not listed in $users");
+        }
+    });
 }
 
 fn admin_password() -> Outcome<Option<String>> {
