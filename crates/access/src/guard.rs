@@ -17,9 +17,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::capacity::Permit;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, Incarnation,
-    LifecycleChange, LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
-    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord,
-    StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
+    LifecycleChange, LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent,
+    Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
 };
 
 use self::deeds::Deeds;
@@ -268,7 +268,7 @@ impl EventStore for Guarded {
             self.check(Operation::Read(condition.stream())).await?;
         }
         for stream in self.check_events(&request)? {
-            self.check_change(Operation::Delete(&stream)).await?;
+            self.check(Operation::Delete(&stream)).await?;
         }
         let _call = self.enter()?;
         let deeds = Deeds::of_append(self, &request);

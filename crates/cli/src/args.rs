@@ -167,6 +167,10 @@ pub(crate) struct Serve {
     /// Address and port to listen on. Default: 127.0.0.1:2113. Environment: GESTA_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// Host and port at which clients reach this server, if that is not the address of --listen: told to those that ask
+    /// which nodes there are.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise_clients: Option<String>,
     /// Allow an address that is not loopback without TLS and users.
     #[arg(long)]
     pub(crate) insecure: bool,

@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) store: String,
     /// The address to listen on.
     pub(crate) listen: String,
+    /// The host and port at which clients reach the server. If it is empty, they reach it where they call it.
+    pub(crate) advertise_clients: String,
     /// Whether an address that is not loopback is allowed without TLS and users.
     pub(crate) insecure: bool,
     /// When callers must say who they are.
@@ -187,6 +189,7 @@ impl Default for Config {
         Self {
             store: DEFAULT_STORE.into(),
             listen: gesta_server::Config::default().listen.to_string(),
+            advertise_clients: String::new(),
             insecure: false,
             access: AccessMode::Auto,
             tls: Tls::default(),
@@ -286,6 +289,7 @@ pub(crate) struct Layers<'a> {
 pub(crate) struct Flags {
     pub(crate) store: Option<String>,
     pub(crate) listen: Option<String>,
+    pub(crate) advertise_clients: Option<String>,
     /// Left out unless the flag is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,

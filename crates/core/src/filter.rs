@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::event::RecordedEvent;
 use crate::ids::{EventType, StreamId, Tag};
 use crate::limits::{FILTER_VALUES_MAX, PAGE_SCAN_MAX};
+use crate::virtual_stream::begins_virtual_streams;
 
 /// Conditions, all of which an event must meet. An empty list sets no condition.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,6 +38,12 @@ impl Query {
                 .any(|prefix| stream.as_str().starts_with(prefix.as_str())))
             && (self.categories.is_empty()
                 || self.categories.iter().any(|c| c == stream.category()))
+    }
+
+    /// Returns true if only virtual streams meet the conditions, which no event of a log does.
+    fn is_of_virtual_streams(&self) -> bool {
+        let mut prefixes = self.stream_prefixes.iter();
+        !self.stream_prefixes.is_empty() && prefixes.all(|prefix| begins_virtual_streams(prefix))
     }
 
     /// Returns true if the query sets no condition.
@@ -108,6 +115,13 @@ impl Filter {
         self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(event))
     }
 
+    /// Returns true if only streams whose names are those of virtual streams pass. The links of virtual streams are not
+    /// among all events, so the filter finds nothing, unless an older version stored streams of such names.
+    #[must_use]
+    pub fn is_of_virtual_streams(&self) -> bool {
+        !self.any_of.is_empty() && self.any_of.iter().all(Query::is_of_virtual_streams)
+    }
+
     /// Checks the sizes of the list of queries and of all lists in them.
     ///
     /// # Errors
@@ -136,6 +150,22 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_of_virtual_streams_alone_is_known() {
+        let of = |prefixes: &[&str]| Query {
+            stream_prefixes: prefixes.iter().map(|&prefix| prefix.to_owned()).collect(),
+            ..Query::default()
+        };
+        assert!(Filter::query(of(&["$ce-", "$et-x"])).is_of_virtual_streams());
+        let both = Filter {
+            any_of: vec![of(&["$ce-"]), of(&["cart-"])],
+        };
+        let mixed = Filter::query(of(&["$ce-", "cart-"]));
+        for other in [mixed, Filter::query(of(&["$ce"])), both, Filter::ALL] {
+            assert!(!other.is_of_virtual_streams());
+        }
+    }
 
     #[test]
     fn only_what_a_tag_alone_finds_is_read_without_bound() {

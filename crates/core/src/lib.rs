@@ -14,6 +14,7 @@ pub mod durations;
 mod error;
 mod event;
 mod filter;
+mod host_port;
 mod ids;
 mod info;
 mod lifecycle;
@@ -42,6 +43,7 @@ pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tags};
 pub use filter::{Filter, Query};
+pub use host_port::HostPort;
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{
@@ -67,6 +69,6 @@ pub use store_ext::EventStoreExt;
 pub use told::Told;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
-    ALL_EVENTS, CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,
-    virtual_link, virtual_number, virtual_streams_of,
+    ALL_EVENTS, CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, ONLY_VIRTUAL, STREAMS, TYPE_PREFIX,
+    VirtualKind, begins_virtual_streams, virtual_link, virtual_number, virtual_streams_of,
 };

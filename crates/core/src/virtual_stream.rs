@@ -69,6 +69,17 @@ impl StreamId {
     }
 }
 
+/// The refusal of a filter that lets through virtual streams alone. Their links are not among all events, so it would
+/// find nothing for ever.
+pub const ONLY_VIRTUAL: &str = "must not be of virtual streams ($ce-…, $et-…) alone, for their links are not among all \
+                                events: read or follow such a stream itself";
+
+/// Returns true if every stream whose name begins with this is virtual.
+#[must_use]
+pub fn begins_virtual_streams(prefix: &str) -> bool {
+    prefix.starts_with(CATEGORY_PREFIX) || prefix.starts_with(TYPE_PREFIX)
+}
+
 /// The kinds of virtual streams. An event stands at most once in a stream of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum VirtualKind {

@@ -19,7 +19,7 @@ use crate::messages::streams::batch_append_req::options::DeadlineOption;
 use crate::messages::streams::batch_append_resp::{Result as Outcome, Success, success};
 use crate::messages::streams::{BatchAppendReq, BatchAppendResp};
 use crate::proposed::{self, Proposed};
-use crate::refusal::{Code, Refusal, detail};
+use crate::refusal::{APPEND_SIZE_MAX, APPEND_TOO_LARGE, Code, Refusal, detail};
 use crate::{Positions, Result};
 
 /// Most batches of a call whose last chunk is still to come.
@@ -230,10 +230,7 @@ fn grow(mut batch: Batch, chunk: BatchAppendReq, message_bytes: usize) -> Result
     let first = batch.events.len();
     let events = first + chunk.proposed_messages.len();
     if events > limits::APPEND_EVENTS_MAX {
-        return Err(Refusal::invalid(format!(
-            "a batch must have at most {} events, found {events}",
-            limits::APPEND_EVENTS_MAX
-        )));
+        return Err(Refusal::too_many_events(events));
     }
     for message in chunk.proposed_messages {
         let event = Proposed::from(message).into_event(&batch.stream)?;
@@ -323,16 +320,14 @@ impl Asked {
                 let denied = of_shared(name, &shared::AccessDenied {});
                 self.error(Code::PermissionDenied, name, denied)
             }
-            Some("maximum-append-size-exceeded") => {
-                let name = "MaximumAppendSizeExceeded";
-                let max_append_size = u32::try_from(limits::APPEND_BYTES_MAX).unwrap_or(u32::MAX);
-                let exceeded = shared::MaximumAppendSizeExceeded { max_append_size };
-                self.error(Code::InvalidArgument, name, of_shared(name, &exceeded))
-            }
-            Some("maximum-append-event-size-exceeded") => {
-                let name = "MaximumAppendEventSizeExceeded";
-                let exceeded = of_shared(name, &event_too_large(refusal));
-                self.error(Code::InvalidArgument, name, exceeded)
+            Some(APPEND_TOO_LARGE) => {
+                let most = refusal.trailer_value(APPEND_SIZE_MAX);
+                let most = most.and_then(|most| most.parse().ok());
+                let exceeded = shared::MaximumAppendSizeExceeded {
+                    max_append_size: most.unwrap_or(u32::MAX),
+                };
+                let detail = of_shared("MaximumAppendSizeExceeded", &exceeded);
+                self.error(Code::InvalidArgument, &refusal.message, detail)
             }
             _ => self.refused_by_code(refusal),
         }
@@ -370,24 +365,6 @@ impl Asked {
             message: message.to_owned(),
             details: vec![detail],
         }))
-    }
-}
-
-/// Makes the message about an event that is too large, from the trailers of the refusal.
-fn event_too_large(refusal: &Refusal) -> shared::MaximumAppendEventSizeExceeded {
-    let bytes = |name| {
-        let value = refusal.trailer_value(name);
-        value
-            .and_then(|value| value.parse().ok())
-            .unwrap_or(u32::MAX)
-    };
-    shared::MaximumAppendEventSizeExceeded {
-        event_id: refusal
-            .trailer_value("event-id")
-            .unwrap_or_default()
-            .to_owned(),
-        proposed_event_size: bytes("proposed-append-event-size"),
-        max_append_event_size: bytes("maximum-append-event-size"),
     }
 }
 

@@ -61,6 +61,10 @@ const SERVICES: &[(&str, &[Method])] = &[
             ("restartpersistentsubscriptions", &[]),
         ],
     ),
+    (
+        "event_store.client.projections.projections",
+        &[("statistics", &[]), ("enable", &[]), ("disable", &[])],
+    ),
     ("event_store.client.gossip.gossip", &[("read", &[])]),
     (
         "event_store.client.server_features.serverfeatures",
@@ -75,6 +79,13 @@ const SERVICES: &[(&str, &[Method])] = &[
         &[("appendsession", &[]), ("appendrecords", &[])],
     ),
 ];
+
+/// Returns true if this server offers a service of this name. Letters count as small ones, as in the list.
+#[must_use]
+pub fn has_service(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SERVICES.iter().any(|(service, _)| *service == name)
+}
 
 /// Makes the answer that lists all methods.
 #[must_use]

@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::refusal::{Code, Refusal};
-use crate::request::{Request, unreadable};
+use crate::request::{Bounds, Request, unreadable};
 
 /// Number of bytes before each message.
 const HEAD_BYTES: usize = 5;
@@ -15,8 +15,8 @@ const HEAD_BYTES: usize = 5;
 /// Takes messages out of the frames of one direction of a call.
 #[derive(Debug)]
 pub struct Frames {
-    /// Most bytes of one message.
-    bytes_max: usize,
+    /// Bounds of one message.
+    bounds: Bounds,
     head: BytesMut,
     /// Message that is arriving.
     message: Option<BytesMut>,
@@ -25,20 +25,20 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Makes a reader of frames whose messages have at most `bytes_max` bytes.
+    /// Makes a reader of frames whose messages have these bounds.
     #[must_use]
-    pub fn new(bytes_max: usize) -> Self {
+    pub fn new(bounds: Bounds) -> Self {
         Self {
-            bytes_max,
+            bounds,
             head: BytesMut::new(),
             message: None,
             missing: 0,
         }
     }
 
-    /// Sets the most bytes of the messages that are still to begin.
-    pub fn set_bytes_max(&mut self, bytes_max: usize) {
-        self.bytes_max = bytes_max;
+    /// Sets the bounds of the messages that are still to begin.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
     }
 
     /// Returns how many bytes are kept of a message that is not whole yet.
@@ -50,7 +50,7 @@ impl Frames {
     /// Takes from `data` what belongs to the next message. Returns the message once it is whole.
     ///
     /// # Errors
-    /// `ResourceExhausted` if the message is too large; `Unimplemented` if it is compressed.
+    /// The refusal of [`Bounds::refuse`] if the message is too large; `Unimplemented` if it is compressed.
     pub fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Refusal> {
         if self.message.is_none() {
             let wanted = (HEAD_BYTES - self.head.len()).min(data.len());
@@ -82,14 +82,10 @@ impl Frames {
                 "messages must not be compressed",
             ));
         }
-        if length > self.bytes_max {
-            return Err(Refusal::new(
-                Code::ResourceExhausted,
-                format!(
-                    "a message must be at most {} bytes, found {length}",
-                    self.bytes_max
-                ),
-            ));
+        let most = self.bounds.bytes_max;
+        if length > most {
+            let text = format!("a message must be at most {most} bytes, found {length}");
+            return Err((self.bounds.refuse)(text, length));
         }
         // A length is a promise: memory is taken as bytes arrive.
         self.message = Some(BytesMut::with_capacity(length.min(64 * 1_024)));
@@ -131,7 +127,8 @@ pub fn framed(message: &impl Message) -> Bytes {
 /// Reads a message. Its elements are counted before it is decoded.
 ///
 /// # Errors
-/// `InvalidArgument` if the bytes are no such message; `ResourceExhausted` if it has more elements than it may.
+/// `InvalidArgument` if the bytes are no such message; the refusal of [`Bounds::refuse`] if it has more elements than it
+/// may.
 pub fn read<M: Request>(bytes: Bytes) -> Result<M, Refusal> {
     M::check(&bytes)?;
     M::decode(bytes).map_err(unreadable)
@@ -141,6 +138,14 @@ pub fn read<M: Request>(bytes: Bytes) -> Result<M, Refusal> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Frames whose messages have at most so many bytes.
+    fn frames(bytes_max: usize) -> Frames {
+        Frames::new(Bounds {
+            bytes_max,
+            ..Bounds::OTHERS
+        })
+    }
 
     proptest! {
         #[test]
@@ -153,25 +158,25 @@ mod tests {
                 write_head(&mut wire, message.len());
                 wire.extend_from_slice(message);
             }
-            let mut frames = Frames::new(200);
+            let mut reader = frames(200);
             let mut found = Vec::new();
             for part in wire.chunks(cut) {
                 let mut part = Bytes::copy_from_slice(part);
                 while !part.is_empty() {
-                    if let Some(message) = frames.next(&mut part).expect("a good message") {
+                    if let Some(message) = reader.next(&mut part).expect("a good message") {
                         found.push(message.to_vec());
                     }
                 }
             }
-            prop_assert!(frames.is_between());
+            prop_assert!(reader.is_between());
             prop_assert_eq!(found, messages);
         }
 
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let mut data = Bytes::from(bytes);
-            let mut frames = Frames::new(50);
-            while !data.is_empty() && frames.next(&mut data).is_ok() {}
+            let mut reader = frames(50);
+            while !data.is_empty() && reader.next(&mut data).is_ok() {}
         }
     }
 
@@ -179,7 +184,7 @@ mod tests {
     fn too_large_and_compressed_messages_are_refused_by_their_head() {
         let refuse = |head: &'static [u8]| {
             let mut data = Bytes::from_static(head);
-            Frames::new(10).next(&mut data).expect_err("refused").code
+            frames(10).next(&mut data).expect_err("refused").code
         };
         assert_eq!(refuse(&[0, 0, 0, 0, 11]), Code::ResourceExhausted);
         assert_eq!(refuse(&[0, 255, 255, 255, 255]), Code::ResourceExhausted);
@@ -189,7 +194,7 @@ mod tests {
     #[test]
     fn an_empty_message_is_whole_with_its_head() {
         let mut data = Bytes::from_static(&[0, 0, 0, 0, 0]);
-        let message = Frames::new(10).next(&mut data).expect("good");
+        let message = frames(10).next(&mut data).expect("good");
         assert_eq!(message, Some(Bytes::new()));
     }
 }

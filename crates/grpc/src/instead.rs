@@ -8,7 +8,9 @@ const PROJECTIONS: &str = "/event_store.client.projections.Projections/";
 /// Returns what to use in place of a call; `None` if nothing does the same.
 pub(crate) fn of(path: &str) -> Option<&'static str> {
     if path.starts_with(PROJECTIONS) {
-        return Some("use subscriptions, or the virtual streams `$ce-`, `$et-` and `$streams`");
+        return Some(
+            "no code of projections is run here: use a subscription, or the virtual streams `$ce-`, `$et-` and `$streams`",
+        );
     }
     let advice = match path.strip_prefix(OPERATIONS)? {
         "Shutdown" => "end the process of the server with SIGTERM",

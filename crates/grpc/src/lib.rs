@@ -42,9 +42,10 @@ pub mod messages {
     pub use crate::generated::event_store::client as shared;
     pub use crate::generated::event_store::client::persistent_subscriptions as groups;
     pub use crate::generated::event_store::client::{
-        gossip, monitoring, operations, server_features, streams, users,
+        gossip, monitoring, operations, projections, server_features, streams, users,
     };
     pub use crate::generated::google::rpc;
+    pub use crate::generated::grpc::health::v1 as health;
     pub use crate::generated::kurrent::rpc as server_errors;
     pub use crate::generated::kurrentdb::protocol::v2::streams as v2;
 }

@@ -57,16 +57,15 @@ impl Proposed {
         if event_type.is_empty() {
             return Err(Refusal::missing_metadata("type"));
         }
-        let bytes = self.data.len() + self.custom_metadata.len();
-        if bytes > limits::EVENT_BYTES_MAX {
-            return Err(Refusal::event_too_large(id, bytes, limits::EVENT_BYTES_MAX));
-        }
         // The metadata of an event of a metadata stream are the store's own.
-        let metadata = if stream.described_stream().is_some() {
-            Bytes::new()
-        } else {
-            self.custom_metadata
+        let metadata = match stream.described_stream() {
+            Some(_) => Bytes::new(),
+            None => self.custom_metadata,
         };
+        let (bytes, bytes_max) = (self.data.len() + metadata.len(), bytes_max(stream));
+        if bytes > bytes_max {
+            return Err(Refusal::event_too_large(id, bytes, bytes_max));
+        }
         Ok(EventData {
             id: Some(id),
             event_type: EventType::new(event_type)?,
@@ -75,6 +74,14 @@ impl Proposed {
             metadata,
             tags: Tags::NONE,
         })
+    }
+}
+
+/// Returns how large an event of this stream may be, in bytes.
+pub(crate) fn bytes_max(stream: &StreamId) -> usize {
+    match stream.described_stream() {
+        Some(_) => limits::STREAM_METADATA_BYTES_MAX,
+        None => limits::EVENT_BYTES_MAX,
     }
 }
 

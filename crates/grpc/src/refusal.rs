@@ -1,7 +1,7 @@
 //! Refusals: the status that ends a call, and the trailers of which clients make their own exceptions.
 
 use bytes::Bytes;
-use gesta_core::{Error, ErrorKind, Revision, StreamId, printable};
+use gesta_core::{Error, ErrorKind, Revision, StreamId, limits, printable};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
@@ -80,6 +80,9 @@ const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-det
 const TRAILER_BYTES_MAX: usize = 1_024;
 /// Name of the trailer that names the exception.
 const EXCEPTION: &str = "exception";
+/// Exception of an append that is too large, and the trailer with the limit in bytes.
+pub(crate) const APPEND_TOO_LARGE: &str = "maximum-append-size-exceeded";
+pub(crate) const APPEND_SIZE_MAX: &str = "maximum-append-size";
 
 /// Characters that are encoded in a trailer: all but printable ASCII, and `%`, which begins an encoded character.
 const NOT_IN_TRAILERS: &AsciiSet = &CONTROLS.add(b'%');
@@ -248,9 +251,26 @@ impl Refusal {
     /// Refuses an append whose events are too large together. `bytes_max` is the limit in bytes.
     #[must_use]
     pub fn append_too_large(bytes_max: usize) -> Self {
-        Self::invalid(format!("Maximum Append Size of {bytes_max} Exceeded."))
-            .exception("maximum-append-size-exceeded")
-            .trailer("maximum-append-size", bytes_max.to_string())
+        Self::too_large(
+            format!("Maximum Append Size of {bytes_max} Exceeded."),
+            bytes_max,
+        )
+    }
+
+    /// Refuses an append that has too many events. Clients know this as an append that is too large; the size that they
+    /// show is that of the largest append in bytes.
+    #[must_use]
+    pub fn too_many_events(found: usize) -> Self {
+        let most = limits::APPEND_EVENTS_MAX;
+        let text = format!("an append must have at most {most} events, found {found}");
+        Self::too_large(text, limits::APPEND_BYTES_MAX)
+    }
+
+    /// Refuses what is too large to append. All clients make an exception of their own of this.
+    pub(crate) fn too_large(text: String, bytes_max: usize) -> Self {
+        Self::invalid(text)
+            .exception(APPEND_TOO_LARGE)
+            .trailer(APPEND_SIZE_MAX, bytes_max.to_string())
     }
 
     /// Refuses a read of an index: there are no indexes.
@@ -271,16 +291,17 @@ impl Refusal {
             .trailer("scavenge-id", id)
     }
 
-    /// Refuses an event that is too large. `bytes` is its size and `bytes_max` the limit.
+    /// Refuses an event that is too large. `bytes` is its size and `bytes_max` the limit. Newer servers have an exception
+    /// of its own for this, which no published client knows; so it is that of an append that is too large.
     #[must_use]
     pub fn event_too_large(id: impl std::fmt::Display, bytes: usize, bytes_max: usize) -> Self {
-        Self::invalid(format!(
+        let text = format!(
             "Maximum Append Event Size of {bytes_max} Exceeded by event {id} of {bytes} bytes."
-        ))
-        .exception("maximum-append-event-size-exceeded")
-        .trailer("maximum-append-event-size", bytes_max.to_string())
-        .trailer("event-id", id.to_string())
-        .trailer("proposed-append-event-size", bytes.to_string())
+        );
+        Self::too_large(text, bytes_max)
+            .trailer("maximum-append-event-size", bytes_max.to_string())
+            .trailer("event-id", id.to_string())
+            .trailer("proposed-append-event-size", bytes.to_string())
     }
 
     /// Returns the status, the message, the details and all trailers as they end a call.

@@ -12,7 +12,9 @@ use prost::Message;
 use prost::encoding::decode_varint;
 
 use crate::Result;
-use crate::messages::{groups, monitoring, operations, shared, streams, users, v2};
+use crate::messages::{
+    groups, health, monitoring, operations, projections, shared, streams, users, v2,
+};
 use crate::refusal::{Code, Refusal};
 
 /// How much a message may hold.
@@ -22,6 +24,8 @@ pub struct Bounds {
     pub bytes_max: usize,
     /// Most elements of all its lists and maps together, whatever they are nested in.
     pub elements_max: usize,
+    /// Makes the refusal of a message that holds more. It takes the reason, and the bytes of the message.
+    pub refuse: fn(String, usize) -> Refusal,
 }
 
 /// Bounds of a message that holds events. The largest append has 10,000 events, so each of them may have 49 elements of
@@ -30,13 +34,25 @@ pub struct Bounds {
 const EVENTS: Bounds = Bounds {
     bytes_max: limits::APPEND_BYTES_MAX + 4 * 1_024 * 1_024,
     elements_max: 50 * limits::APPEND_EVENTS_MAX,
+    refuse: |text, _| Refusal::too_large(text, limits::APPEND_BYTES_MAX),
 };
 
-/// Bounds of a message without events. The largest filter has 64 KiB and 10,000 prefixes.
-const OTHERS: Bounds = Bounds {
-    bytes_max: 1_024 * 1_024,
-    elements_max: 50_000,
+/// Bounds of a message of the second version that holds events.
+const RECORDS_V2: Bounds = Bounds {
+    refuse: |text, bytes| crate::v2::too_large(bytes, text),
+    ..EVENTS
 };
+
+impl Bounds {
+    /// Bounds of a message without events. The largest filter has 64 KiB and 10,000 prefixes.
+    pub const OTHERS: Bounds = Bounds {
+        bytes_max: 1_024 * 1_024,
+        elements_max: 50_000,
+        refuse: |text, _| Refusal::new(Code::ResourceExhausted, text),
+    };
+}
+
+const OTHERS: Bounds = Bounds::OTHERS;
 
 /// Levels of messages within messages that are read. The decoder refuses those that are deeper.
 const DEPTH_MAX: usize = 100;
@@ -49,7 +65,7 @@ pub trait Request: Message + Default {
     /// Checks that the bytes of a message have no more elements than they may.
     ///
     /// # Errors
-    /// `ResourceExhausted` if there are more; `InvalidArgument` if the bytes are no message.
+    /// The refusal of [`Bounds::refuse`] if there are more; `InvalidArgument` if the bytes are no message.
     fn check(bytes: &[u8]) -> Result<()>;
 }
 
@@ -113,7 +129,7 @@ macro_rules! requests {
             const BOUNDS: Bounds = $bounds;
 
             fn check(bytes: &[u8]) -> Result<()> {
-                check(bytes, &$shape, $bounds.elements_max)
+                check(bytes, &$shape, $bounds)
             }
         })*
 
@@ -129,8 +145,8 @@ requests! {
     EVENTS BATCH streams::BatchAppendReq = "event_store.client.streams.BatchAppendReq";
     OTHERS PLAIN streams::DeleteReq = "event_store.client.streams.DeleteReq";
     OTHERS PLAIN streams::TombstoneReq = "event_store.client.streams.TombstoneReq";
-    EVENTS SESSION v2::AppendRequest = "kurrentdb.protocol.v2.streams.AppendRequest";
-    EVENTS RECORDS v2::AppendRecordsRequest = "kurrentdb.protocol.v2.streams.AppendRecordsRequest";
+    RECORDS_V2 SESSION v2::AppendRequest = "kurrentdb.protocol.v2.streams.AppendRequest";
+    RECORDS_V2 RECORDS v2::AppendRecordsRequest = "kurrentdb.protocol.v2.streams.AppendRecordsRequest";
     OTHERS CONSUME groups::ReadReq = "event_store.client.persistent_subscriptions.ReadReq";
     OTHERS GROUP groups::CreateReq = "event_store.client.persistent_subscriptions.CreateReq";
     OTHERS GROUP groups::UpdateReq = "event_store.client.persistent_subscriptions.UpdateReq";
@@ -142,6 +158,10 @@ requests! {
     OTHERS PLAIN operations::StartScavengeReq = "event_store.client.operations.StartScavengeReq";
     OTHERS PLAIN operations::StopScavengeReq = "event_store.client.operations.StopScavengeReq";
     OTHERS PLAIN operations::SetNodePriorityReq = "event_store.client.operations.SetNodePriorityReq";
+    OTHERS PLAIN projections::StatisticsReq = "event_store.client.projections.StatisticsReq";
+    OTHERS PLAIN projections::EnableReq = "event_store.client.projections.EnableReq";
+    OTHERS PLAIN projections::DisableReq = "event_store.client.projections.DisableReq";
+    OTHERS PLAIN health::HealthCheckRequest = "grpc.health.v1.HealthCheckRequest";
     OTHERS USER users::CreateReq = "event_store.client.users.CreateReq";
     OTHERS USER users::UpdateReq = "event_store.client.users.UpdateReq";
     OTHERS PLAIN users::DeleteReq = "event_store.client.users.DeleteReq";
@@ -152,12 +172,13 @@ requests! {
     OTHERS PLAIN users::ChangePasswordReq = "event_store.client.users.ChangePasswordReq";
 }
 
-fn check(bytes: &[u8], shape: &Shape, elements_max: usize) -> Result<()> {
+fn check(bytes: &[u8], shape: &Shape, bounds: Bounds) -> Result<()> {
+    let elements_max = bounds.elements_max;
     let mut left = elements_max;
     walk(bytes, shape, 0, &mut left).map_err(|stop| match stop {
-        Stop::TooMany => Refusal::new(
-            Code::ResourceExhausted,
+        Stop::TooMany => (bounds.refuse)(
             format!("the lists and maps of a message must have at most {elements_max} elements"),
+            bytes.len(),
         ),
         Stop::Unreadable(rule) => unreadable(rule),
     })

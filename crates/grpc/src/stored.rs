@@ -1,15 +1,21 @@
 //! Translates events that Gesta itself stores about streams for the clients of this protocol.
 //!
 //! Gesta notes a delete and a tombstone in the metadata stream of the stream, with its own state as the event's
-//! metadata. The clients know a delete as metadata that truncates the stream, and a tombstone as the last event of the
-//! stream itself.
+//! metadata. The clients know a delete as metadata that hide all events until the next one is appended, and a tombstone
+//! as the last event of the stream itself. Their servers write the metadata once more with that next event, with the
+//! revision from which on events are readable again; Gesta does not, so whoever reads the metadata of a stream that has
+//! begun again is shown its last event like that ([`begun_again`]).
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use gesta_core::{ContentType, EventType, Lifecycle, RecordedEvent, Revision, StreamId};
+use gesta_core::{
+    ContentType, EventType, Lifecycle, RecordedEvent, Revision, StreamId, TRUNCATED_UNTIL_WRITTEN,
+};
 use gesta_pattern::{METADATA, STREAM_DELETED};
 
+/// Type of the event that notes a delete.
+const DELETED: &str = "$deleted";
 /// Revision that the event of a tombstone has for clients.
 const TOMBSTONE: Revision = Revision(i64::MAX.cast_unsigned());
 
@@ -23,7 +29,7 @@ pub fn translated(event: &RecordedEvent) -> Cow<'_, RecordedEvent> {
         return Cow::Borrowed(event);
     };
     match event.event_type.as_str() {
-        "$deleted" => Cow::Owned(deleted(event)),
+        DELETED => Cow::Owned(truncated(event, TRUNCATED_UNTIL_WRITTEN)),
         "$tombstone" => Cow::Owned(tombstone(event, described)),
         _ if event.metadata.is_empty() => Cow::Borrowed(event),
         // The store's own state of the stream.
@@ -40,10 +46,27 @@ pub fn is_tombstone(event: &RecordedEvent) -> bool {
     event.event_type.as_str() == "$tombstone" && event.stream.described_stream().is_some()
 }
 
-/// Makes the metadata event that hides all events up to the delete.
-fn deleted(event: &RecordedEvent) -> RecordedEvent {
-    let before = Lifecycle::from_event(&event.data, &event.metadata)
-        .map_or(u64::MAX, |state| state.deleted_before.0);
+/// Returns the event of a delete as these clients know it once its stream has begun again: with the revision from which
+/// on events are readable. Any other event is returned as it is.
+#[must_use]
+pub fn begun_again(event: RecordedEvent) -> RecordedEvent {
+    if !is_delete(&event) {
+        return event;
+    }
+    match Lifecycle::from_event(&event.data, &event.metadata) {
+        Ok(state) => truncated(&event, state.deleted_before.0),
+        Err(_) => event,
+    }
+}
+
+/// Returns true if an event notes that a stream is deleted.
+#[must_use]
+pub fn is_delete(event: &RecordedEvent) -> bool {
+    event.event_type.as_str() == DELETED && event.stream.described_stream().is_some()
+}
+
+/// Makes the metadata event that hides all events before a revision.
+fn truncated(event: &RecordedEvent, before: u64) -> RecordedEvent {
     let mut document: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(&event.data).unwrap_or_default();
     document.insert("$tb".into(), before.into());
@@ -85,16 +108,22 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_is_metadata_that_truncate() {
+    fn a_delete_is_metadata_that_hide_all_until_the_stream_begins_again() {
         let stored = noted("$deleted", r#"{"owner":"x"}"#, r#"{"deleted_before":4}"#);
         let seen = translated(&stored);
         assert_eq!(seen.event_type.as_str(), "$metadata");
-        assert_eq!(seen.data, r#"{"$tb":4,"owner":"x"}"#);
+        assert_eq!(seen.data, r#"{"$tb":9223372036854775807,"owner":"x"}"#);
         assert!(seen.metadata.is_empty());
         assert_eq!(
             (seen.revision, seen.position),
             (stored.revision, stored.position)
         );
+        let again = begun_again(stored);
+        assert_eq!(again.event_type.as_str(), "$metadata");
+        assert_eq!(again.data, r#"{"$tb":4,"owner":"x"}"#);
+        assert_eq!(*translated(&again), again);
+        let other = noted("$metadata", r#"{"a":1}"#, r#"{"deleted_before":4}"#);
+        assert_eq!(begun_again(other.clone()), other);
     }
 
     #[test]

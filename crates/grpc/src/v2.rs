@@ -19,6 +19,7 @@ use crate::messages::v2::errors::{
     StreamTombstonedErrorDetails, consistency_violation,
 };
 use crate::messages::v2::{AppendRecord, SchemaFormat};
+use crate::proposed;
 use crate::refusal::{Code, Refusal, Unable, detail};
 
 /// How deep the values of properties may be nested. The limit of the decoder is 100.
@@ -57,6 +58,9 @@ impl StreamState {
             (0.., StreamState::At(last) | StreamState::Deleted(last)) => {
                 u64::try_from(expected) == Ok(last.0)
             }
+            // Nothing is claimed; but nobody writes to a stream that is closed.
+            (-2, StreamState::Tombstoned) => target == Target::CheckedAlone,
+            (-2, _) => true,
             (-1, StreamState::NoStream | StreamState::Deleted(_))
             | (-4, StreamState::At(_))
             | (-5, StreamState::Deleted(_)) => true,
@@ -135,8 +139,9 @@ pub fn event(record: AppendRecord, stream: &StreamId) -> Result<EventData> {
         schema.id.as_deref(),
     )?;
     let bytes = record.data.len() + metadata.len();
-    if bytes > limits::EVENT_BYTES_MAX {
-        return Err(record_too_large(stream, id, bytes));
+    let bytes_max = proposed::bytes_max(stream);
+    if bytes > bytes_max {
+        return Err(record_too_large(stream, id, bytes, bytes_max));
     }
     Ok(EventData {
         id: Some(id),
@@ -316,19 +321,23 @@ pub fn no_records() -> Refusal {
     bad("records", "must not be empty".into())
 }
 
-/// Makes the error of an append with more records than one may have.
+/// Makes the error of an append with more records than one may have. `bytes` is the size of all that have come. Clients
+/// know this as a transaction that is too large.
 #[must_use]
-pub fn too_many_records(found: usize) -> Refusal {
+pub fn too_many_records(found: usize, bytes: usize) -> Refusal {
     let most = limits::APPEND_EVENTS_MAX;
-    bad("records", format!("must be at most {most}, found {found}"))
+    too_large(
+        bytes,
+        format!("the records must be at most {most}, found {found}"),
+    )
 }
 
-/// Makes the error of an append to more streams than one may write to.
+/// Makes the error of an append to more streams than one may write to. `bytes` is the size of all that have come.
 #[must_use]
-pub fn too_many_streams(found: usize) -> Refusal {
+pub fn too_many_streams(found: usize, bytes: usize) -> Refusal {
     let most = limits::APPEND_STREAMS_MAX;
-    let rule = format!("must be of at most {most} streams, found {found}");
-    bad("records", rule)
+    let text = format!("the records must be of at most {most} streams, found {found}");
+    too_large(bytes, text)
 }
 
 /// Makes the error of a check whose number has no meaning, or that names a stream for the second time.
@@ -402,18 +411,17 @@ pub fn conflict(stream: &StreamId, expected: Expected, actual: Option<Revision>)
     )
 }
 
-fn record_too_large(stream: &StreamId, id: EventId, bytes: usize) -> Refusal {
+fn record_too_large(stream: &StreamId, id: EventId, bytes: usize, bytes_max: usize) -> Refusal {
     let own = AppendRecordSizeExceededErrorDetails {
         stream: stream.as_str().to_owned(),
         record_id: id.to_string(),
         size: i32::try_from(bytes).unwrap_or(i32::MAX),
-        max_size: i32::try_from(limits::EVENT_BYTES_MAX).unwrap_or(i32::MAX),
+        max_size: i32::try_from(bytes_max).unwrap_or(i32::MAX),
     };
     refusal(
         Code::InvalidArgument,
         format!(
-            "record {id} of stream '{stream}' must be at most {} bytes, found {bytes}",
-            limits::EVENT_BYTES_MAX
+            "record {id} of stream '{stream}' must be at most {bytes_max} bytes, found {bytes}"
         ),
         "APPEND_RECORD_SIZE_EXCEEDED",
         of_streams("AppendRecordSizeExceededErrorDetails", &own),
@@ -423,16 +431,20 @@ fn record_too_large(stream: &StreamId, id: EventId, bytes: usize) -> Refusal {
 /// Makes the error of an append whose records have too many bytes in total.
 #[must_use]
 pub fn append_too_large(bytes: usize) -> Refusal {
+    let most = limits::APPEND_BYTES_MAX;
+    let text = format!("the records must be at most {most} bytes in total, found {bytes}");
+    too_large(bytes, text)
+}
+
+/// Makes the error of an append that is too large, by whichever limit. The detail tells bytes, whichever limit it is.
+pub(crate) fn too_large(bytes: usize, text: String) -> Refusal {
     let own = AppendTransactionSizeExceededErrorDetails {
         size: i32::try_from(bytes).unwrap_or(i32::MAX),
         max_size: i32::try_from(limits::APPEND_BYTES_MAX).unwrap_or(i32::MAX),
     };
     refusal(
         Code::Aborted,
-        format!(
-            "the records must be at most {} bytes in total, found {bytes}",
-            limits::APPEND_BYTES_MAX
-        ),
+        text,
         "APPEND_TRANSACTION_SIZE_EXCEEDED",
         of_streams("AppendTransactionSizeExceededErrorDetails", &own),
     )
@@ -584,6 +596,7 @@ mod tests {
             }
         }
         assert!(Tombstoned.is(-6, Target::CheckedAlone));
+        assert!(Tombstoned.is(-2, Target::CheckedAlone) && !Tombstoned.is(-2, Target::Written));
         assert!(Tombstoned.is(-1, Target::CheckedAlone));
         assert!(!Tombstoned.is(-4, Target::CheckedAlone));
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use prost::Message;
 
 /// The schema, in the order in which it is read best.
-const FILES: [&str; 12] = [
+const FILES: [&str; 14] = [
     "shared.proto",
     "rpc.proto",
     "server_features.proto",
@@ -18,6 +18,8 @@ const FILES: [&str; 12] = [
     "monitoring.proto",
     "users.proto",
     "operations.proto",
+    "projections.proto",
+    "health.proto",
 ];
 
 #[test]

@@ -6,20 +6,16 @@
 //! process, if nobody listens there, or if the beat of the node that has it has stopped.
 //! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use gesta_cluster::membership;
 use gesta_core::registry::{Look, NodeRow, Registry};
-use gesta_core::{Error, Result};
+use gesta_core::{Error, HostPort, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Duration;
 use uuid::Uuid;
 
-/// The greatest length of an address, in bytes.
-const ADDRESS_BYTES_MAX: usize = 255;
 /// The time within which a process that calls itself must notice the call.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
 /// So many looks, a quarter of a beat apart, must see no beat of a node that is taken for dead.
@@ -38,37 +34,9 @@ pub(crate) fn check(address: &str) -> Result<()> {
         let rule = format!(
             "must be HOST:PORT at which the other nodes reach this one, such as 10.0.0.5:2114: {why}, found {address:?}"
         );
-        Err(Error::invalid("the address of the node", rule))
+        Error::invalid("the address of the node", rule)
     };
-    if address.len() > ADDRESS_BYTES_MAX {
-        return wrong("it has more than 255 bytes");
-    }
-    let Some((host, port)) = address.rsplit_once(':') else {
-        return wrong("it has no port");
-    };
-    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number || port.parse().unwrap_or(0_u16) == 0 {
-        return wrong("its port is not a number from 1 to 65535");
-    }
-    let ip = match host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-    {
-        Some(bracketed) => match bracketed.parse::<Ipv6Addr>() {
-            Ok(ip) => Some(IpAddr::V6(ip)),
-            Err(_) => return wrong("what is in brackets is no IPv6 address"),
-        },
-        None => host.parse().ok().map(IpAddr::V4),
-    };
-    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    match ip {
-        Some(ip) if ip.is_unspecified() => wrong("it names no machine"),
-        Some(_) => Ok(()),
-        None if host.is_empty() || !host.bytes().all(is_of_name) => {
-            wrong("its host is neither a name nor an IP address")
-        }
-        None => Ok(()),
-    }
+    HostPort::parse(address).map(drop).map_err(wrong)
 }
 
 /// Refuses an address that another process has, as far as that can be told. In a restart at the same address this

@@ -12,7 +12,10 @@
 //! the store itself, which a database can carry out (`gesta_core::Filter`).
 
 use fancy_regex::{Regex, RegexBuilder};
-use gesta_core::{Error, EventType, Filter, Query, RecordedEvent, Result, limits};
+use gesta_core::{
+    CATEGORY_PREFIX, Error, EventType, Filter, Query, RecordedEvent, Result,
+    begins_virtual_streams, limits,
+};
 use serde::{Deserialize, Serialize};
 
 /// Largest size of an expression, in bytes. Those that clients make by themselves have fewer than a hundred.
@@ -220,6 +223,29 @@ impl Pattern {
         };
         Filter {
             any_of: vec![named, closed],
+        }
+    }
+
+    /// Returns true if only virtual streams can pass, whose links are not among all events. Expressions are looked at only
+    /// as far as they begin with the name.
+    #[must_use]
+    pub fn is_of_virtual_streams(&self) -> bool {
+        match (self.text.of, &self.text.passes) {
+            (Of::Type, _) => false,
+            (Of::Stream, Passes::Prefixes(prefixes)) => {
+                prefixes.iter().all(|prefix| begins_virtual_streams(prefix))
+            }
+            (Of::Stream, Passes::Expression(expression)) => {
+                // A choice may hold another beginning.
+                let is_one = !expression.contains('|');
+                let plain = expression.replace('\\', "").replace("[$]", "$");
+                let beginning = plain.strip_prefix('^').filter(|_| is_one);
+                beginning.is_some_and(|beginning| {
+                    let after = beginning.get(CATEGORY_PREFIX.len()..).unwrap_or_default();
+                    // The hyphen may be missing, or come often.
+                    begins_virtual_streams(beginning) && !after.starts_with(['?', '*', '{'])
+                })
+            }
         }
     }
 

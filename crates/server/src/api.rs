@@ -48,7 +48,12 @@ pub(crate) fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
     // Who must prove who they are cannot be led here by the name of another site.
     let asks = state.access.as_ref().is_some_and(Access::is_on);
-    if !state.config.insecure && !asks && !host::is_local(parts) {
+    let own = state
+        .config
+        .advertise
+        .as_ref()
+        .map(gesta_core::HostPort::host);
+    if !state.config.insecure && !asks && !host::is_local(parts, own) {
         return Err(misdirected(&parts.headers));
     }
     let codings = parts.headers.get_all(TRANSFER_ENCODING);
@@ -72,7 +77,7 @@ fn misdirected(headers: &HeaderMap) -> Problem {
     let found = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let found = shown(&String::from_utf8_lossy(found));
     let detail = format!(
-        "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
+        "Host must be localhost or an address, found {found}; a server that has another name is told it by --advertise-clients, one that has several needs --insecure"
     );
     Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
 }

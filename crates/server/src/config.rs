@@ -6,7 +6,7 @@ mod origin;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gesta_core::limits;
+use gesta_core::{HostPort, limits};
 
 use crate::tls::TlsFiles;
 
@@ -21,6 +21,9 @@ pub use origin::{NoOrigin, Origin};
 pub struct Config {
     /// Address to listen on. Port 0 takes a free port.
     pub listen: SocketAddr,
+    /// Host and port at which clients reach the server, if that is not the address at which they call it: told to
+    /// clients that ask which nodes there are. Requests may call the server by this host.
+    pub advertise: Option<HostPort>,
     /// Allows listening on addresses that are not loopback without TLS and users.
     pub insecure: bool,
     /// True if callers must always prove who they are. Then every call is refused without
@@ -81,6 +84,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
+            advertise: None,
             insecure: false,
             requires_access: false,
             cors_origins: Vec::new(),

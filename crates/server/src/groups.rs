@@ -32,7 +32,7 @@ use crate::deliveries::{Deliveries, deliveries};
 use crate::document::parse_owned;
 use crate::placement::Cluster;
 use crate::problem::{Problem, Result};
-use crate::read::{FilterBody, filter_of};
+use crate::read::{FilterBody, filter_of, refuse_virtual_alone};
 use crate::route::{OfGroup, Route, Verb};
 use crate::sse::Feed;
 use crate::subscribe::endless;
@@ -313,6 +313,9 @@ async fn create(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let group = group(call)?;
     let body: CreateBody = document(call, body).await?;
     let filter = body.filter.map_or(Ok(Filter::ALL), filter_of)?;
+    if filter.is_of_virtual_streams() {
+        refuse_virtual_alone(&**call.store()).await?;
+    }
     let create = Create {
         group: group.clone(),
         settings: body

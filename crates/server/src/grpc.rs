@@ -13,8 +13,10 @@ mod claim;
 mod delete;
 mod discovery;
 mod groups;
+mod health;
 mod links;
 mod operations;
+mod projections;
 mod read;
 mod reply;
 mod stats;
@@ -44,6 +46,8 @@ use crate::state::State;
 
 /// Result of a call.
 type Result<T> = std::result::Result<T, Refusal>;
+
+pub(crate) use operations::Scavenges;
 
 /// Returns true if a request is a call of gRPC, by the type of its body.
 pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
@@ -126,8 +130,12 @@ fn refuse(path: &str, refusal: Refusal) -> Answer {
     })
 }
 
+/// Path of the call by which others learn whether the server can be used.
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+
 /// Paths of the calls that anybody may make. Clients make them before they say who they are.
-const PUBLIC: [&str; 2] = [
+const PUBLIC: [&str; 3] = [
+    HEALTH_CHECK,
     "/event_store.client.server_features.ServerFeatures/GetSupportedMethods",
     "/event_store.client.gossip.Gossip/Read",
 ];
@@ -186,6 +194,8 @@ async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
         }
         "/event_store.client.gossip.Gossip/Read" => discovery::gossip(&mut call).await,
         "/event_store.client.monitoring.Monitoring/Stats" => stats::stats(&mut call).await,
+        HEALTH_CHECK => health::check(&mut call).await,
+        "/grpc.health.v1.Health/Watch" => health::watch(&mut call).await,
         path => {
             if let Some(method) = path.strip_prefix(GROUPS) {
                 return of_groups(method, path, call).await;
@@ -195,6 +205,9 @@ async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
             }
             if let Some(method) = path.strip_prefix(OPERATIONS) {
                 return of_operators(method, path, call).await;
+            }
+            if let Some(method) = path.strip_prefix(PROJECTIONS) {
+                return of_projections(method, path, call).await;
             }
             match path.strip_prefix(STREAMS_V2) {
                 Some(method) => of_streams_v2(method, path, call).await,
@@ -227,6 +240,18 @@ async fn of_operators(method: &str, path: &str, mut call: GrpcCall) -> Result<Re
         "SetNodePriority" => operations::set_priority(&mut call, path).await,
         // The name that this call had before groups had a service of their own.
         "RestartPersistentSubscriptions" => groups::restart(&mut call).await,
+        _ => Err(Refusal::unimplemented(path)),
+    }
+}
+
+/// Beginning of the paths of the calls about projections.
+const PROJECTIONS: &str = "/event_store.client.projections.Projections/";
+
+async fn of_projections(method: &str, path: &str, mut call: GrpcCall) -> Result<Reply> {
+    match method {
+        "Statistics" => projections::statistics(&mut call).await,
+        "Enable" => projections::enable(&mut call).await,
+        "Disable" => projections::disable(&mut call).await,
         _ => Err(Refusal::unimplemented(path)),
     }
 }

@@ -68,8 +68,9 @@ fn is_name(host: &str) -> bool {
     true
 }
 
-/// Returns true if the request calls the server `localhost`, an address, or nothing at all.
-pub(crate) fn is_local(request: &Parts) -> bool {
+/// Returns true if the request calls the server `localhost`, an address, or nothing at all, or `own`, which is a name of
+/// the server.
+pub(crate) fn is_local(request: &Parts, own: Option<&str>) -> bool {
     let in_header = || {
         request
             .headers
@@ -78,7 +79,17 @@ pub(crate) fn is_local(request: &Parts) -> bool {
     };
     let authority = request.uri.authority().map(|authority| authority.as_str());
     // Both, if both are there: the target of the request and the header may differ.
-    authority.is_none_or(is_local_name) && in_header().is_none_or(is_local_name)
+    let fits = |name: &str| is_local_name(name) || own.is_some_and(|own| is_called(name, own));
+    authority.is_none_or(fits) && in_header().is_none_or(fits)
+}
+
+/// Returns true if an authority, which may have a port, names this host.
+fn is_called(authority: &str, own: &str) -> bool {
+    let host = authority
+        .split_once(':')
+        .map_or(authority, |(host, _)| host);
+    let name = |host: &str| host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    name(host) == name(own)
 }
 
 fn is_local_name(authority: &str) -> bool {
@@ -116,6 +127,21 @@ mod tests {
             "a b", "a/b", "u@h", "h:x", "h:1:2", "[::1", "[x]", "[::1]x", "a%2", "é",
         ] {
             assert!(!is_host(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_called_by_the_name_that_it_has_told() {
+        for called in ["db.example.org", "DB.example.org:2113", "db.example.org.:1"] {
+            assert!(is_called(called, "db.example.org"), "{called}");
+        }
+        for other in [
+            "example.org",
+            "db.example.org.evil.org",
+            "",
+            "[db.example.org]",
+        ] {
+            assert!(!is_called(other, "db.example.org"), "{other}");
         }
     }
 

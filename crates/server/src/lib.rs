@@ -33,6 +33,7 @@ mod document;
 mod edge;
 mod fanout;
 mod gate;
+mod gossip;
 mod groups;
 mod grpc;
 mod host;

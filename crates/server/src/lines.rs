@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{Admitted, Answer, Call, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
-use crate::pages::{Links, PAGE_EVENTS, PageReader};
+use crate::pages::{Links, PAGE_EVENTS, PageReader, Read};
 use crate::problem::{Problem, Result, UNAVAILABLE};
 use crate::state::State;
 
@@ -117,7 +117,7 @@ impl Lines {
         };
         let mut found = match self.links {
             Links::AsTheyAre => {
-                let (events, end) = self.reader.page(store, limit).await?;
+                let Read { events, end, .. } = self.reader.page(store, limit).await?;
                 self.end = end;
                 Found::AsTheyAre(events)
             }

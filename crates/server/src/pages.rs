@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use gesta_core::{
-    AllFrom, EventStore, EventStoreExt, ReadAll, ReadStream, RecordedEvent, Resolved, StreamFrom,
+    AllFrom, EventStore, EventStoreExt, ReadAll, ReadStream, RecordedEvent, Resolved, Revision,
+    StreamFrom,
 };
 
 /// Number of events of a page unless the caller asks for another number, and of each page of which a long answer is
@@ -23,13 +24,22 @@ pub(crate) enum PageReader {
     All(ReadAll),
 }
 
+/// A page that was read.
+pub(crate) struct Read {
+    pub(crate) events: Vec<RecordedEvent>,
+    /// True if nothing follows these events.
+    pub(crate) end: bool,
+    /// Last revision of the stream; `None` if all events are read.
+    pub(crate) last: Option<Revision>,
+}
+
 impl PageReader {
-    /// Reads at most `limit` events, and moves on after them. Returns the events, and true if nothing follows them.
+    /// Reads at most `limit` events, and moves on after them.
     pub(crate) async fn page(
         &mut self,
         store: &dyn EventStore,
         limit: usize,
-    ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
+    ) -> gesta_core::Result<Read> {
         match self {
             PageReader::Stream(request) => {
                 request.limit = limit;
@@ -38,13 +48,21 @@ impl PageReader {
                 if let Some(next) = page.next {
                     request.from = StreamFrom::Revision(next);
                 }
-                Ok((page.events, end))
+                Ok(Read {
+                    events: page.events,
+                    end,
+                    last: Some(page.last_revision),
+                })
             }
             PageReader::All(request) => {
                 request.limit = limit;
                 let page = store.read_all(request.clone()).await?;
                 request.from = AllFrom::Checkpoint(page.next);
-                Ok((page.events, page.end))
+                Ok(Read {
+                    events: page.events,
+                    end: page.end,
+                    last: None,
+                })
             }
         }
     }
@@ -64,7 +82,7 @@ impl PageReader {
             }
             return Ok((page.events, page.end || page.next.is_none()));
         }
-        let (events, end) = self.page(store, limit).await?;
+        let Read { events, end, .. } = self.page(store, limit).await?;
         let itself = |event| Resolved::itself(Arc::new(event));
         Ok((events.into_iter().map(itself).collect(), end))
     }

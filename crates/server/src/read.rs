@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, EventStoreExt, EventType, Filter, ListStreams, Query, ReadAll,
-    ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
+    AllFrom, CATEGORY_PREFIX, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter,
+    ListStreams, ONLY_VIRTUAL, Query, ReadAll, ReadStream, Resolved, Revision, StreamFrom,
+    TYPE_PREFIX, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
 use gesta_wire::event::{self, Framing, write_resolved};
@@ -88,6 +89,9 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
         limit: limit.unwrap_or(PAGE_EVENTS),
         filter: filter(&parameters)?,
     };
+    if request.filter.is_of_virtual_streams() {
+        refuse_virtual_alone(&**call.store()).await?;
+    }
     if call.accepts(NDJSON) {
         return lines(call, PageReader::All(request), Links::AsTheyAre, limit).await;
     }
@@ -225,6 +229,22 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     };
     filter.validate()?;
     Ok(filter)
+}
+
+/// Refuses a filter that only virtual streams pass, whose links are not among all events: it would find nothing for ever.
+/// A store that has streams of such names from an older version is searched all the same.
+pub(crate) async fn refuse_virtual_alone(store: &dyn EventStore) -> gesta_core::Result<()> {
+    for prefix in [CATEGORY_PREFIX, TYPE_PREFIX] {
+        let request = ListStreams {
+            prefix: prefix.to_owned(),
+            after: None,
+            limit: 1,
+        };
+        if !store.list_streams(request).await?.streams.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(gesta_core::Error::invalid("filter", ONLY_VIRTUAL))
 }
 
 /// A filter as documents hold it.

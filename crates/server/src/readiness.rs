@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, EventStore};
+use tokio::time::Instant;
 
 use crate::lasting::Lasting;
 use crate::problem::{self, Problem, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Readiness {
     failures: Mutex<Lasting>,
     /// True if there is such a fault. Requests that succeed need no lock to read it.
     has_failed: AtomicBool,
+    /// When a probe that several share was made last, and whether the server was ready.
+    shared: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 impl Readiness {
@@ -48,6 +51,24 @@ impl Readiness {
         }
         *unready = reason;
         ready
+    }
+
+    /// Returns whether the server is ready, as the last shared probe found it if that is not older than `age_max`;
+    /// otherwise the probe is made, for all who ask meanwhile.
+    pub(crate) async fn lately(
+        &self,
+        age_max: Duration,
+        probe: impl Future<Output = Result<()>>,
+    ) -> bool {
+        let mut shared = self.shared.lock().await;
+        if let Some((made, is_ready)) = *shared
+            && made.elapsed() < age_max
+        {
+            return is_ready;
+        }
+        let is_ready = probe.await.is_ok();
+        *shared = Some((Instant::now(), is_ready));
+        is_ready
     }
 
     /// Notes that a request has failed because the store is away.

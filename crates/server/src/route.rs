@@ -19,6 +19,8 @@ pub(crate) enum Route {
     Ready,
     Metrics,
     OpenApi,
+    /// The nodes, as clients of EventStoreDB ask for them.
+    Gossip,
     Backup,
     /// A call of gRPC.
     Grpc,
@@ -49,7 +51,7 @@ pub(crate) enum OfGroup {
 impl Route {
     /// All addresses, for the test of the OpenAPI document.
     #[cfg(test)]
-    pub(crate) const ALL: [Route; 32] = [
+    pub(crate) const ALL: [Route; 33] = [
         Route::Root,
         Route::Append,
         Route::Streams,
@@ -64,6 +66,7 @@ impl Route {
         Route::Ready,
         Route::Metrics,
         Route::OpenApi,
+        Route::Gossip,
         Route::Backup,
         Route::Groups,
         Route::GroupsRestart,
@@ -115,6 +118,7 @@ impl Route {
             Route::Ready => "/health/ready",
             Route::Metrics => "/metrics",
             Route::OpenApi => "/openapi.json",
+            Route::Gossip => "/gossip",
             Route::Backup => "/admin/backup",
             Route::Grpc => "grpc",
             Route::Groups => "/groups",
@@ -150,7 +154,12 @@ impl Route {
     pub(crate) fn is_public(self) -> bool {
         matches!(
             self,
-            Route::Root | Route::OpenApi | Route::Live | Route::Ready | Route::Unknown
+            Route::Root
+                | Route::OpenApi
+                | Route::Gossip
+                | Route::Live
+                | Route::Ready
+                | Route::Unknown
         )
     }
 
@@ -248,6 +257,7 @@ pub(crate) fn matched(path: &str) -> Matched<'_> {
         "health/ready" => Route::Ready,
         "metrics" => Route::Metrics,
         "openapi.json" => Route::OpenApi,
+        "gossip" => Route::Gossip,
         "admin/backup" => Route::Backup,
         "groups" => Route::Groups,
         "groups/restart" => Route::GroupsRestart,

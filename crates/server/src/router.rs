@@ -20,7 +20,7 @@ use crate::body::RequestBody;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, cors, groups, grpc, read, sse, subscribe, system, write};
+use crate::{backup, cors, gossip, groups, grpc, read, sse, subscribe, system, write};
 
 /// Answers a request. It never fails: an error is an answer too.
 pub(crate) async fn answer(
@@ -139,6 +139,7 @@ async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Re
         (Route::AllSubscribe, _) => subscribe::to_all(call).await,
         (Route::Root, _) => system::root(call),
         (Route::OpenApi, _) => system::openapi(call),
+        (Route::Gossip, _) => gossip::gossip(call),
         (Route::Info, _) => system::info(call).await,
         (Route::Live, _) => system::live(call),
         (Route::Ready, _) => system::ready(call).await,

@@ -19,6 +19,7 @@ use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::{Gate, Ticket};
+use crate::grpc::Scavenges;
 use crate::metrics::{InFlight, Metrics};
 use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
@@ -85,6 +86,8 @@ pub(crate) struct State {
     pub(crate) groups: Groups,
     /// Cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    /// Scavenges that clients have begun by gRPC.
+    pub(crate) scavenges: Scavenges,
     /// Random id that tells this process from others, for clients that ask which nodes there are.
     pub(crate) instance: Uuid,
     /// Accounts of the callers and what they may do; `None` if anybody may do everything.
@@ -138,6 +141,7 @@ impl State {
             readiness: Readiness::default(),
             backups,
             cluster,
+            scavenges: Scavenges::default(),
             instance: Uuid::new_v4(),
             groups,
             access,

@@ -78,6 +78,11 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
 async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter(call.holder())?;
     request.validate()?;
+    if let SubscribeTo::All(filter) = &request.to
+        && filter.is_of_virtual_streams()
+    {
+        read::refuse_virtual_alone(&**call.store()).await?;
+    }
     let subscription = {
         let _turn = call.turn_to_read().await;
         call.store().subscribe(request).await?

@@ -1,7 +1,7 @@
 //! Calls about the server itself.
 
 use gesta_access::{Access, Operation};
-use gesta_core::limits;
+use gesta_core::{HostPort, limits};
 use gesta_wire::answer::{self, Info};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
@@ -47,6 +47,9 @@ struct ServerInfo {
     #[serde(flatten)]
     store: Info,
     limits: Limits,
+    /// Address at which clients reach this server, if it was told one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<ClusterPlacement>,
 }
@@ -89,6 +92,12 @@ pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
             filter_values_max: limits::FILTER_VALUES_MAX,
             request_body_bytes_max: call.state.config.body_bytes_max,
         },
+        api: call
+            .state
+            .config
+            .advertise
+            .as_ref()
+            .map(HostPort::to_string),
         cluster: call.state.cluster.as_ref().map(|it| it.placement()),
     }))
 }

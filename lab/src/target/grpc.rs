@@ -16,6 +16,7 @@ use gesta_grpc::messages::streams::{
     AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, ReadReq, ReadResp, append_req,
     append_resp, batch_append_req, batch_append_resp, read_req, read_resp,
 };
+use gesta_grpc::request::Bounds;
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
@@ -137,7 +138,10 @@ impl Messages {
         let (head, body) = answer.into_parts();
         Self {
             body,
-            frames: Frames::new(usize::MAX),
+            frames: Frames::new(Bounds {
+                bytes_max: usize::MAX,
+                ..Bounds::OTHERS
+            }),
             data: Bytes::new(),
             trailers: head.headers,
         }

@@ -261,7 +261,8 @@ async fn shows(guarded: &Guarded, of: &Subject, event: &SharedEvent) -> Result<b
 fn revision_of(message: &SubscriptionMessage) -> Option<Revision> {
     let (SubscriptionMessage::Event { checkpoint, .. }
     | SubscriptionMessage::Checkpoint(checkpoint)
-    | SubscriptionMessage::CaughtUp(checkpoint)) = message;
+    | SubscriptionMessage::CaughtUp(checkpoint)
+    | SubscriptionMessage::FellBehind(checkpoint)) = message;
     match checkpoint.place {
         Place::Stream { revision, .. } => revision,
         Place::Logs(_) => None,
@@ -296,6 +297,10 @@ fn of_virtual(
             let known = Checkpoint::stream(incarnation, stream, *told);
             Some(SubscriptionMessage::CaughtUp(known))
         }
+        SubscriptionMessage::FellBehind(Checkpoint { incarnation, .. }) => {
+            let known = Checkpoint::stream(incarnation, stream, *told);
+            Some(SubscriptionMessage::FellBehind(known))
+        }
     }
 }
 
@@ -313,10 +318,12 @@ impl Told {
             _ => None,
         };
         let has_caught_up = matches!(message, SubscriptionMessage::CaughtUp(_));
+        let has_fallen_behind = matches!(message, SubscriptionMessage::FellBehind(_));
         let checkpoint = match &mut message {
             SubscriptionMessage::Event { checkpoint, .. }
             | SubscriptionMessage::Checkpoint(checkpoint)
-            | SubscriptionMessage::CaughtUp(checkpoint) => checkpoint,
+            | SubscriptionMessage::CaughtUp(checkpoint)
+            | SubscriptionMessage::FellBehind(checkpoint) => checkpoint,
         };
         let incarnation = checkpoint.incarnation;
         let Place::Logs(reached) = &mut checkpoint.place else {
@@ -343,6 +350,11 @@ impl Told {
         if has_caught_up {
             self.is_live = true;
             told.clone_from(reached);
+            return Some(message);
+        }
+        if has_fallen_behind {
+            self.is_live = false;
+            reached.clone_from(told);
             return Some(message);
         }
         let (log, position) = own?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
-use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo, Told, warn_once};
+use gesta_core::{ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, Told, warn_once};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::address::resolve;
@@ -31,12 +31,13 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    let advertised = advertised(&config)?;
     let listen = resolve("listen", 2113, &config.listen).await?;
     let mut config = config;
     config.server.connections_max = open_files::fitting(config.server.connections_max);
-    let tls = tls::files(&config.tls, listen)?;
+    let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let bound = gesta_server::bind(server_config(&config, listen, tls)?).await;
+    let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
@@ -58,7 +59,11 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let mut bound = bound.with_backups(Arc::new(Backups(database)));
     let shared: Arc<dyn EventStore> = match node {
         Some(node) => {
-            node.set_client_address(&node::client_address(&node, bound.local_addr()));
+            let address = match &advertised {
+                Some(address) => address.to_string(),
+                None => node::client_address(&node, bound.local_addr()),
+            };
+            node.set_client_address(&address);
             registry.register_collector(Box::new(ClusterMetrics::new(Arc::clone(&node))));
             bound = bound.with_cluster(Arc::new(OfNode(Arc::clone(&node))));
             node
@@ -162,6 +167,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
         flags: Flags {
             store: global.store_urls(),
             listen: serve.listen.clone(),
+            advertise_clients: serve.advertise_clients.clone(),
             insecure: serve.insecure,
             access: serve.access,
             log: LogFlags {
@@ -200,6 +206,19 @@ fn holds_password(text: &str) -> bool {
     })
 }
 
+/// Returns the address at which clients reach the server, if it was told one.
+fn advertised(config: &Config) -> Outcome<Option<HostPort>> {
+    match config.advertise_clients.as_str() {
+        "" => Ok(None),
+        text => HostPort::parse(text).map(Some).map_err(|why| {
+            Failure::usage(format!(
+                "--advertise-clients (advertise_clients) must be HOST:PORT at which clients reach this server, such as \
+                 db.example.org:2113: {why}, found {text:?}"
+            ))
+        }),
+    }
+}
+
 fn options(config: &Config) -> gesta::Options {
     let append = &config.append;
     let mut options = gesta::Options::creating();
@@ -228,6 +247,7 @@ fn options(config: &Config) -> gesta::Options {
 fn server_config(
     config: &Config,
     listen: SocketAddr,
+    advertise: Option<HostPort>,
     tls: Option<gesta_server::TlsFiles>,
 ) -> Outcome<gesta_server::Config> {
     let server = &config.server;
@@ -249,6 +269,7 @@ fn server_config(
     Ok(gesta_server::Config {
         groups,
         listen,
+        advertise,
         insecure: config.insecure,
         requires_access: access::is_required(config, listen),
         tls,

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use gesta_core::HostPort;
 use gesta_server::TlsFiles;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -29,13 +30,17 @@ const KEY_MODE: u32 = 0o600;
 const CERTIFICATE_MODE: u32 = 0o644;
 
 /// Returns the files of TLS, if it is configured.
-pub(super) fn files(tls: &Tls, listen: SocketAddr) -> Outcome<Option<TlsFiles>> {
+pub(super) fn files(
+    tls: &Tls,
+    listen: SocketAddr,
+    advertised: Option<&HostPort>,
+) -> Outcome<Option<TlsFiles>> {
     let refuse = |why: &str| Err(Failure::usage(format!("configuration: {why}")));
     let own = (tls.certificate.as_str(), tls.key.as_str());
     let mut files = match (own, tls.self_signed.as_str()) {
         (("", ""), "") if tls.client_ca.is_empty() => return Ok(None),
         (("", ""), "") => return refuse("tls.client_ca needs a certificate of the server"),
-        (("", ""), folder) => self_signed(Path::new(folder), listen.ip())?,
+        (("", ""), folder) => self_signed(Path::new(folder), listen.ip(), advertised)?,
         (("", _) | (_, ""), _) => {
             return refuse("tls.certificate and tls.key must be given together");
         }
@@ -50,10 +55,10 @@ pub(super) fn files(tls: &Tls, listen: SocketAddr) -> Outcome<Option<TlsFiles>> 
 }
 
 /// Returns the files of a certificate for this machine in this folder. They are made unless they are there.
-fn self_signed(folder: &Path, address: IpAddr) -> Outcome<TlsFiles> {
+fn self_signed(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) -> Outcome<TlsFiles> {
     let ca = folder.join(CA);
     if !ca.exists() {
-        make(folder, address).map_err(|error| {
+        make(folder, address, advertised).map_err(|error| {
             Failure::other(format!(
                 "a certificate of our own in {}: {error}",
                 folder.display()
@@ -71,7 +76,7 @@ fn self_signed(folder: &Path, address: IpAddr) -> Outcome<TlsFiles> {
 
 type MakeError = Box<dyn std::error::Error + Send + Sync>;
 
-fn make(folder: &Path, address: IpAddr) -> Result<(), MakeError> {
+fn make(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) -> Result<(), MakeError> {
     fs::create_dir_all(folder)?;
     let (authority_key, key) = (KeyPair::generate()?, KeyPair::generate()?);
     let mut authority = CertificateParams::new(Vec::new())?;
@@ -80,7 +85,7 @@ fn make(folder: &Path, address: IpAddr) -> Result<(), MakeError> {
     name(&mut authority, "Gesta authority for trying out");
     let ca = authority.self_signed(&authority_key)?.pem();
     let issuer = Issuer::new(authority, authority_key);
-    let certificate = of_server(address)?.signed_by(&key, &issuer)?;
+    let certificate = of_server(address, advertised)?.signed_by(&key, &issuer)?;
     write(folder, KEY, &key.serialize_pem(), KEY_MODE)?;
     write(folder, CERTIFICATE, &certificate.pem(), CERTIFICATE_MODE)?;
     write(folder, CA, &ca, CERTIFICATE_MODE)?;
@@ -92,9 +97,17 @@ fn name(params: &mut CertificateParams, name: &str) {
 }
 
 /// Describes a certificate for every name by which this machine is likely to be called.
-fn of_server(address: IpAddr) -> Result<CertificateParams, MakeError> {
+fn of_server(
+    address: IpAddr,
+    advertised: Option<&HostPort>,
+) -> Result<CertificateParams, MakeError> {
     let mut names = vec!["localhost".to_owned()];
     names.extend(host_name());
+    // A name that is an address becomes one in the certificate.
+    let advertised = advertised.map(|own| own.host().to_owned());
+    names.extend(
+        advertised.filter(|own| !names.contains(own) && own != "127.0.0.1" && own != "::1"),
+    );
     let mut params = CertificateParams::new(names)?;
     let mut addresses = vec![
         IpAddr::from([127, 0, 0, 1]),
@@ -145,13 +158,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("tls");
         let address = IpAddr::from([127, 0, 0, 1]);
-        let files = self_signed(&folder, address).unwrap();
+        let files = self_signed(&folder, address, None).unwrap();
         let read = || fs::read_to_string(folder.join(CERTIFICATE)).unwrap();
         let first = read();
-        self_signed(&folder, address).unwrap();
+        self_signed(&folder, address, None).unwrap();
         assert_eq!(read(), first);
         fs::remove_file(folder.join(CA)).unwrap();
-        self_signed(&folder, address).unwrap();
+        self_signed(&folder, address, None).unwrap();
         assert_ne!(read(), first);
         let mode = fs::metadata(&files.key).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, KEY_MODE);
@@ -169,7 +182,7 @@ mod tests {
                 client_ca: client_ca.into(),
                 self_signed: self_signed.into(),
             };
-            files(&tls, listen)
+            files(&tls, listen, None)
         };
         assert_eq!(tls("", "", "", "").unwrap(), None);
         let found = tls("c", "k", "a", "").unwrap().unwrap();

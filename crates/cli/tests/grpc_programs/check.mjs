@@ -14,7 +14,9 @@ import {
   END,
   FORWARDS,
   KurrentDBClient,
+  MaxAppendSizeExceededError,
   NO_STREAM,
+  NotFoundError,
   PersistentSubscriptionDoesNotExistError,
   PersistentSubscriptionExistsError,
   START,
@@ -264,6 +266,38 @@ const checks = {
     await assert.rejects(read(stream), StreamDeletedError);
     await assert.rejects(client.appendToStream(stream, event()), StreamDeletedError);
     await assert.rejects(client.deleteStream(stream), StreamDeletedError);
+  },
+
+  async aDeletedStreamIsMarkedInItsMetadata() {
+    const stream = name();
+    await client.setStreamMetadata(stream, { owner: "x" });
+    await client.deleteStream(stream, { expectedRevision: NO_STREAM });
+    await client.appendToStream(stream, events(3), { streamState: NO_STREAM });
+    await client.deleteStream(stream);
+    const { metadata } = await client.getStreamMetadata(stream);
+    // 2^63 - 1, as this language rounds it.
+    assert.equal(metadata.truncateBefore, 2 ** 63);
+    await client.appendToStream(stream, event(), { streamState: NO_STREAM });
+    assert.equal((await client.getStreamMetadata(stream)).metadata.truncateBefore, 3);
+    // Written back, it deletes once more.
+    await client.setStreamMetadata(stream, metadata);
+    await assert.rejects(read(stream), StreamNotFoundError);
+    await client.appendToStream(stream, event());
+    assert.deepEqual(await revisions(stream), [4]);
+  },
+
+  async whatIsTooLargeIsToldAsThat() {
+    await assert.rejects(client.appendToStream(name(), events(10_001)), MaxAppendSizeExceededError);
+    const large = binaryEvent({ type: "large", data: new Uint8Array(16 * 1024 * 1024 + 1) });
+    await assert.rejects(client.appendToStream(name(), large), MaxAppendSizeExceededError);
+  },
+
+  async theProjectionsOfTheSystemAreKnown() {
+    await client.enableProjection("$by_category");
+    assert.equal((await client.getProjectionStatus("$by_category")).projectionStatus, "Running");
+    assert.equal((await client.listProjections()).length, 5);
+    await assert.rejects(client.getProjectionStatus("mine"), NotFoundError);
+    await assert.rejects(client.createProjection("mine", "fromAll()"));
   },
 
   async linksAreResolved() {

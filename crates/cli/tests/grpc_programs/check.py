@@ -9,8 +9,10 @@ import socket
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 
+import grpc
 from kurrentdbclient import (
     DEFAULT_EXCLUDE_FILTER,
     KurrentDBClient,
@@ -326,6 +328,116 @@ def deleted_streams_come_back_and_tombstones_do_not(client):
     assert last.type == "$streamDeleted", last
 
 
+def a_deleted_stream_is_marked_in_its_metadata(client):
+    mark = {"$tb": 2**63 - 1}
+    stream = name()
+    # A stream that has metadata alone can be deleted by who expects no stream.
+    client.set_stream_metadata(stream, metadata={"owner": "x"})
+    client.delete_stream(stream, current_version=StreamState.NO_STREAM)
+    assert client.get_stream_metadata(stream)[0] == mark
+    client.append_events(stream, current_version=StreamState.NO_STREAM, events=[event(), event()])
+    assert client.get_stream_metadata(stream)[0].get("$tb", 0) == 0
+    # The mark deletes like the call for that, and the next event brings the stream back.
+    client.set_stream_metadata(stream, metadata={**mark, "owner": "x"})
+    raises(exceptions.NotFoundError, lambda: read(client, stream))
+    assert client.get_stream_metadata(stream)[0] == {**mark, "owner": "x"}
+    client.append_events(stream, current_version=StreamState.NO_STREAM, events=[event()])
+    assert [e.stream_position for e in read(client, stream)] == [2]
+    assert client.get_stream_metadata(stream)[0] == {"$tb": 2, "owner": "x"}
+
+
+def what_is_too_large_is_told_as_that(client):
+    append = lambda events: client.append_to_stream(name(), current_version=StreamState.ANY, events=events)
+    too_large = exceptions.MaximumAppendSizeExceededError
+    raises(too_large, lambda: append([event() for _ in range(10_001)]))
+    raises(too_large, lambda: append([event(data=b"x" * (16 * 1024 * 1024 + 1)), event()]))
+    append([event() for _ in range(10_000)])
+    batch = lambda count: NewEvents(
+        stream_name=name(), events=[event() for _ in range(count)], current_version=StreamState.ANY
+    )
+    too_many = exceptions.TransactionMaxSizeExceededError
+    raises(too_many, lambda: client.multi_append_to_stream([batch(1), batch(10_000)]))
+    raises(
+        exceptions.RecordMaxSizeExceededError,
+        lambda: client.append_records([NewRecord(stream_name=name(), type="a", data=b"x" * (17 * 1024 * 1024))]),
+    )
+
+
+def the_projections_of_the_system_are_known(client):
+    client.enable_projection("$by_category")
+    assert client.get_projection_statistics("$by_category").status == "Running"
+    assert client.get_projection_statistics("$by_correlation_id").status == "Stopped"
+    names = {each.name for each in client.list_continuous_projection_statistics()}
+    assert names == {each.name for each in client.list_all_projection_statistics()} and len(names) == 5, names
+    raises(exceptions.NotFoundError, lambda: client.get_projection_statistics("mine"))
+    raises(exceptions.FailedPreconditionError, lambda: client.enable_projection("$by_correlation_id"))
+    raises(exceptions.FailedPreconditionError, lambda: client.disable_projection("$by_category"))
+    client.disable_projection("$by_correlation_id")
+    raises(exceptions.GrpcError, lambda: client.create_projection(name="mine", query="fromAll()"))
+
+
+def the_nodes_are_told_over_http_too(client):
+    first = ADDRESS.split(",")[0]
+    with urllib.request.urlopen(f"http://{first}/gossip") as answer:
+        members = json.load(answer)["members"]
+    told = {f"{each['httpEndPointIp']}:{each['httpEndPointPort']}" for each in members}
+    assert told == set(ADDRESS.split(",")), told
+    assert [each["state"] for each in members].count("Leader") == 1, members
+
+
+def the_health_of_the_server_can_be_asked(client):
+    with grpc.insecure_channel(ADDRESS.split(",")[0]) as channel:
+        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        assert next(iter(watch)) == b"\x08\x01"
+        watch.cancel()
+
+
+def a_filter_that_finds_nothing_for_ever_is_refused(client):
+    follow = lambda: client.subscribe_to_all(filter_include=[r"\$ce-cart.*"], filter_by_stream_name=True)
+    assert "such a stream itself" in str(raises(exceptions.GrpcError, lambda: next(iter(follow()))))
+
+
+def a_reader_goes_on_where_it_was(client):
+    """What every guide to projections shows: an own read model that remembers the position of the last event."""
+    category, model = f"kind{uuid.uuid4().hex}", {"count": 0, "at": client.get_commit_position()}
+
+    def follow(until_count):
+        matching = {"filter_include": [f"{category}-.*"], "filter_by_stream_name": True}
+        with client.subscribe_to_all(commit_position=model["at"], **matching) as subscription:
+            for e in subscription:
+                model["count"], model["at"] = model["count"] + 1, e.commit_position
+                if model["count"] == until_count:
+                    return
+
+    for n in (2, 5):
+        for _ in range(n - model["count"]):
+            client.append_to_stream(name(category), current_version=StreamState.NO_STREAM, events=event())
+        follow(n)
+    assert model["count"] == 5
+
+
+def a_writer_that_lost_tries_again(client):
+    """What every guide to concurrency shows: read, decide, append after what was read, and again if others were faster."""
+    stream, lost = name("account"), 0
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=event("opened"))
+    for _ in range(3):
+        other = True
+        while True:
+            last = client.get_current_version(stream)
+            if other:
+                client.append_to_stream(stream, current_version=last, events=event("charged"))
+                other = False
+            try:
+                client.append_to_stream(stream, current_version=last, events=event("paid"))
+                break
+            except exceptions.WrongCurrentVersionError:
+                lost += 1
+    assert lost == 3 and len(read(client, stream)) == 7
+    assert [e.type for e in read(client, stream, backwards=True, limit=1)] == ["paid"]
+    assert [e.stream_position for e in read(client, stream, stream_position=5)] == [5, 6]
+
+
 def links_are_resolved(client):
     target, links = name(), name("links")
     client.append_to_stream(target, current_version=StreamState.NO_STREAM, events=[event(data=b"0"), event(data=b"1")])
@@ -392,6 +504,7 @@ def records_are_written_with_checks(client):
     assert (failure.check_index, state.stream_name, state.expected_state, state.actual_state) == (1, two, 5, 0)
     assert len(read(client, one)) == 2 and len(read(client, two)) == 1, "all or nothing"
     client.append_records([record(one)], checks=StreamStateCheck(one, StreamState.EXISTS))
+    client.append_records([record(one)], checks=StreamStateCheck(two, StreamState.ANY))
     # Only streams that are written to can be checked.
     raises(
         exceptions.GrpcError,
@@ -629,6 +742,14 @@ CHECKS = [
     all_events_are_followed_with_checkpoints,
     metadata_truncate,
     deleted_streams_come_back_and_tombstones_do_not,
+    a_deleted_stream_is_marked_in_its_metadata,
+    what_is_too_large_is_told_as_that,
+    the_projections_of_the_system_are_known,
+    the_nodes_are_told_over_http_too,
+    the_health_of_the_server_can_be_asked,
+    a_filter_that_finds_nothing_for_ever_is_refused,
+    a_reader_goes_on_where_it_was,
+    a_writer_that_lost_tries_again,
     links_are_resolved,
     several_streams_are_written_at_once,
     records_are_written_with_checks,

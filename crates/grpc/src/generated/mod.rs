@@ -14,6 +14,9 @@ pub mod event_store {
         pub mod persistent_subscriptions {
             include!("event_store.client.persistent_subscriptions.rs");
         }
+        pub mod projections {
+            include!("event_store.client.projections.rs");
+        }
         pub mod server_features {
             include!("event_store.client.server_features.rs");
         }
@@ -28,6 +31,13 @@ pub mod event_store {
 pub mod google {
     pub mod rpc {
         include!("google.rpc.rs");
+    }
+}
+pub mod grpc {
+    pub mod health {
+        pub mod v1 {
+            include!("grpc.health.v1.rs");
+        }
     }
 }
 pub mod kurrent {

@@ -63,10 +63,7 @@ async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>
             ));
         };
         if events.len() == limits::APPEND_EVENTS_MAX {
-            return Err(Refusal::invalid(format!(
-                "an append must have at most {} events",
-                limits::APPEND_EVENTS_MAX
-            )));
+            return Err(Refusal::too_many_events(events.len() + 1));
         }
         let mut event = [Proposed::from(message).into_event(stream)?];
         proposed::own(&mut event, call.requests.last_bytes());

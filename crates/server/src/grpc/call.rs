@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gesta_core::EventStore;
 use gesta_grpc::frame::{self, Frames};
+use gesta_grpc::request::Bounds;
 use gesta_grpc::{Code, Refusal, Request, timeout};
 use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
@@ -176,8 +177,8 @@ impl Requests {
         Self {
             incoming,
             data: Bytes::new(),
-            // The message that is asked for sets the maximum.
-            frames: Frames::new(0),
+            // The message that is asked for sets its own.
+            frames: Frames::new(Bounds::OTHERS),
             held,
             last_bytes: 0,
             uncounted: 0,
@@ -210,7 +211,7 @@ impl Requests {
 
     /// Returns the bytes of the next message of type `M`, as [`Self::next_within`] does.
     async fn next_whole<M: Request>(&mut self, wait_max: Duration) -> Result<Option<Bytes>> {
-        self.frames.set_bytes_max(M::BOUNDS.bytes_max);
+        self.frames.set_bounds(M::BOUNDS);
         loop {
             self.count(wait_max).await?;
             if let Some(message) = self.frames.next(&mut self.data)? {

@@ -13,7 +13,7 @@ use gesta_core::{
     ReadStream, Revision, StreamId,
 };
 use gesta_grpc::v2::StreamState;
-use gesta_grpc::{Expected, Refusal};
+use gesta_grpc::{Expected, Refusal, stored};
 
 use super::Result;
 use crate::api::Admitted;
@@ -38,6 +38,8 @@ pub(crate) struct Found {
     pub(crate) state: StreamState,
     /// Position of the last event of the metadata stream, if that was read and has one.
     pub(crate) described_at: Option<Position>,
+    /// True if that event is a delete.
+    pub(crate) is_deleted: bool,
 }
 
 /// Reads the state of a stream for a caller who may make this change to it. The state decides the answer to the change,
@@ -50,6 +52,7 @@ pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId)
         Ok(Found {
             state,
             described_at: None,
+            is_deleted: false,
         })
     };
     match store.read_stream(last).await {
@@ -74,6 +77,7 @@ async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<F
         return Ok(Found {
             state: StreamState::NoStream,
             described_at: None,
+            is_deleted: false,
         });
     };
     let noted = Lifecycle::from_event(&event.data, &event.metadata)?;
@@ -81,6 +85,7 @@ async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<F
     Ok(Found {
         state: last.map_or(StreamState::NoStream, StreamState::Deleted),
         described_at: Some(event.position),
+        is_deleted: stored::is_delete(&event),
     })
 }
 
@@ -155,6 +160,9 @@ pub(crate) fn stands_for_no_stream(
 ) -> Result<bool> {
     match (expected, found.state) {
         (Expected::StreamExists, StreamState::Deleted(_)) | (_, StreamState::Tombstoned) => {
+            Err(Refusal::stream_deleted(stream))
+        }
+        (Expected::StreamExists, StreamState::NoStream) if found.is_deleted => {
             Err(Refusal::stream_deleted(stream))
         }
         // A stream that has metadata only counts as existing.

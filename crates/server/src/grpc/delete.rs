@@ -76,7 +76,7 @@ async fn attempt(
 }
 
 /// Decides what these clients are told of a delete that Gesta refuses. A stream that is deleted already may be deleted
-/// again, and may get a tombstone at its last revision.
+/// again, and may get a tombstone at its last revision; one that has metadata only counts as existing.
 async fn refused(
     on: &Backing,
     stream: &StreamId,
@@ -90,7 +90,8 @@ async fn refused(
     if is_there || !is_deleted_as_expected(stream, expected, &found)? {
         return Err(wrong);
     }
-    if kind == DeleteKind::Soft {
+    // A stream that has metadata only is deleted with them.
+    if kind == DeleteKind::Soft && found.state != StreamState::NoStream {
         return found.described_at.ok_or(wrong);
     }
     match attempt(on, stream, ExpectedRevision::NoStream, kind).await? {
@@ -102,7 +103,6 @@ async fn refused(
 fn is_deleted_as_expected(stream: &StreamId, expected: Expected, found: &Found) -> Result<bool> {
     match (expected, found.state) {
         (Expected::Any | Expected::NoStream, StreamState::Deleted(_)) => Ok(true),
-        (Expected::StreamExists, StreamState::NoStream) => Ok(false),
         _ => claim::stands_for_no_stream(stream, expected, found),
     }
 }

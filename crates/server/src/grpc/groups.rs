@@ -97,8 +97,11 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         let compiled = state
             .patterns
             .compile(pattern.clone(), &state.budget, holder);
-        let compiled = compiled.await.map(drop).map_err(Refusal::from);
-        compiled.map_err(|refusal| told::of_settings(&group, refusal))?;
+        let compiled = compiled.await.map_err(Refusal::from);
+        let held = compiled.map_err(|refusal| told::of_settings(&group, refusal))?;
+        if held.pattern.is_of_virtual_streams() {
+            crate::read::refuse_virtual_alone(&*call.store()).await?;
+        }
     }
     let groups = &call.state.groups;
     let outcome = match pattern {

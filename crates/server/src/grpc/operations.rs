@@ -1,7 +1,11 @@
 //! `Operations`: what operators tell a server to do, as far as Gesta does it.
 //!
-//! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back. Events
+//! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back. It has
+//! ended when its answer leaves, and the ids of the last ones are kept for those who stop them all the same. Events
 //! that deletes hide are removed by `gesta scavenge`, which needs a role of the database that no server has.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 
 use gesta_access::Operation;
 use gesta_grpc::Refusal;
@@ -15,6 +19,9 @@ use uuid::Uuid;
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
+
+/// Most ids of scavenges that are kept.
+const IDS_MAX: usize = 1_000;
 
 /// Carries out `StartScavenge`.
 pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
@@ -32,17 +39,45 @@ pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     }
     done(call, "StartScavenge");
     Ok(Reply::message(&ScavengeResp {
-        scavenge_id: Uuid::new_v4().to_string(),
+        scavenge_id: call.state.scavenges.begin(),
         scavenge_result: ScavengeResult::Started.into(),
     }))
 }
 
-/// Carries out `StopScavenge`. It always refuses, because every scavenge has ended.
+/// Carries out `StopScavenge`. It knows the ids of the last scavenges, which have all ended.
 pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
     let request: StopScavengeReq = call.message().await?;
     call.backing().check(Operation::Operate).await?;
-    let id = request.options.unwrap_or_default().scavenge_id;
-    Err(Refusal::no_scavenge(&id))
+    let scavenge_id = request.options.unwrap_or_default().scavenge_id;
+    if !call.state.scavenges.has(&scavenge_id) {
+        return Err(Refusal::no_scavenge(&scavenge_id));
+    }
+    done(call, "StopScavenge");
+    Ok(Reply::message(&ScavengeResp {
+        scavenge_id,
+        scavenge_result: ScavengeResult::Stopped.into(),
+    }))
+}
+
+/// The ids of the last scavenges of this server.
+#[derive(Debug, Default)]
+pub(crate) struct Scavenges(Mutex<VecDeque<String>>);
+
+impl Scavenges {
+    fn begin(&self) -> String {
+        let id = Uuid::new_v4().to_string();
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() >= IDS_MAX {
+            ids.pop_front();
+        }
+        ids.push_back(id.clone());
+        id
+    }
+
+    fn has(&self, id: &str) -> bool {
+        let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.iter().any(|known| known == id)
+    }
 }
 
 /// Carries out `MergeIndexes`. It does nothing, because the database manages its indexes.

@@ -21,7 +21,7 @@ use gesta_grpc::messages::streams::read_req::options::{
 };
 use gesta_grpc::messages::streams::read_resp::{Content, StreamNotFound};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp};
-use gesta_grpc::{Code, Positions, Refusal, stored};
+use gesta_grpc::{Code, Positions, Refusal, frame, stored};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::GrpcCall;
@@ -30,9 +30,13 @@ use super::reply::{self, Reply};
 use super::{Result, refusal_of, subscribe};
 use crate::api::Admitted;
 use crate::body::Reservation;
-use crate::pages::{PAGE_EVENTS, PageReader};
+use crate::pages::{PAGE_EVENTS, PageReader, Read};
 use crate::patterns::Held;
+use crate::read;
 use crate::state::State;
+
+/// Level of compatibility from which on a client takes messages that tell the ends of a stream. Others fail on them.
+const ENDS_ARE_TOLD: u32 = 1;
 
 /// Carries out `Read`.
 pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
@@ -70,7 +74,14 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
             Err(Refusal::invalid("a subscription reads forwards"))
         }
         (Some(StreamOption::Stream(stream)), Some(CountOption::Count(count))) => {
-            of_stream(call, &stream, direction, count, view).await
+            let wanted = Wanted {
+                direction,
+                count,
+                is_told_ends: options
+                    .control_option
+                    .is_some_and(|control| control.compatibility >= ENDS_ARE_TOLD),
+            };
+            of_stream(call, &stream, wanted, view).await
         }
         (Some(StreamOption::All(all)), Some(CountOption::Count(count))) => {
             of_all(call, all, direction, count, filter, view).await
@@ -122,13 +133,26 @@ async fn view(call: &GrpcCall, options: &Options) -> Result<View> {
     })
 }
 
+/// How much of a stream a client wants to read.
+#[derive(Clone, Copy)]
+struct Wanted {
+    direction: Direction,
+    count: u64,
+    /// True if the client wants to be told of the first readable and of the last revision.
+    is_told_ends: bool,
+}
+
 async fn of_stream(
     call: &GrpcCall,
     options: &StreamOptions,
-    direction: Direction,
-    count: u64,
+    wanted: Wanted,
     view: View,
 ) -> Result<Reply> {
+    let Wanted {
+        direction,
+        count,
+        is_told_ends,
+    } = wanted;
     let stream = ids::stream(options.stream_identifier.as_ref())?;
     let from = match options.revision_option {
         Some(RevisionOption::Start(_)) => StreamFrom::Start,
@@ -149,6 +173,7 @@ async fn of_stream(
         limit: PAGE_EVENTS,
     });
     let mut pages = Pages::new(call, reader, count, None, view);
+    pages.ends = is_told_ends.then(|| Ends::of(from, direction));
     match pages.first().await {
         Ok(first) => Ok(pages.reply(first)),
         Err(Failure::NoStream) => Ok(Reply::message(&not_found(&stream))),
@@ -181,11 +206,9 @@ pub(crate) fn is_hidden(event: &RecordedEvent) -> bool {
 }
 
 fn not_found(stream: &StreamId) -> ReadResp {
-    ReadResp {
-        content: Some(Content::StreamNotFound(StreamNotFound {
-            stream_identifier: Some(ids::identifier(stream)),
-        })),
-    }
+    told(Content::StreamNotFound(StreamNotFound {
+        stream_identifier: Some(ids::identifier(stream)),
+    }))
 }
 
 async fn of_all(
@@ -197,6 +220,7 @@ async fn of_all(
     view: View,
 ) -> Result<Reply> {
     let option = all_option(options)?;
+    refuse_virtual_alone(call, filter.as_ref()).await?;
     // One event needs no order. The Python client reads the newest whenever it has connected anew.
     let is_newest_alone =
         matches!(option, AllOption::End(_)) && direction == Direction::Backwards && count <= 1;
@@ -217,6 +241,17 @@ async fn of_all(
     let mut pages = Pages::new(call, reader, count, filter, view);
     let first = pages.first().await?;
     Ok(pages.reply(first))
+}
+
+/// Refuses a filter that would find nothing for ever.
+pub(crate) async fn refuse_virtual_alone(
+    call: &GrpcCall,
+    filter: Option<&CompiledFilter>,
+) -> Result<()> {
+    match filter.is_some_and(|filter| filter.held.pattern.is_of_virtual_streams()) {
+        true => Ok(read::refuse_virtual_alone(&*call.store()).await?),
+        false => Ok(()),
+    }
 }
 
 /// Returns where a read of all events begins.
@@ -296,6 +331,49 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// What a read of a stream is to tell of the ends of the stream.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// Revision that the first event has unless earlier events cannot be read; `None` backwards, at the end, and once
+    /// an event was found.
+    asked: Option<Revision>,
+    /// First revision that can be read, if that has to be told first.
+    first: Option<Revision>,
+    /// Last revision of the stream, as the last page tells it.
+    last: Option<Revision>,
+}
+
+impl Ends {
+    fn of(from: StreamFrom, direction: Direction) -> Self {
+        let asked = match (direction, from) {
+            (Direction::Forwards, StreamFrom::Start) => Some(Revision(0)),
+            (Direction::Forwards, StreamFrom::Revision(revision)) => Some(revision),
+            (Direction::Forwards, StreamFrom::End) | (Direction::Backwards, _) => None,
+        };
+        Self {
+            asked,
+            first: None,
+            last: None,
+        }
+    }
+
+    /// Notes what a page tells.
+    fn note(&mut self, events: &[RecordedEvent], last: Option<Revision>) {
+        self.last = last.or(self.last);
+        if let Some(event) = events.first()
+            && let Some(asked) = self.asked.take()
+        {
+            self.first = (event.revision > asked).then_some(event.revision);
+        }
+    }
+}
+
+fn told(content: Content) -> ReadResp {
+    ReadResp {
+        content: Some(content),
+    }
+}
+
 /// What is left of a read that has an end.
 struct Pages {
     state: Arc<State>,
@@ -308,6 +386,8 @@ struct Pages {
     pending: VecDeque<SharedEvent>,
     /// Number of events that may still be read.
     left: u64,
+    /// What is to be told of the ends of the stream; `None` if nothing is, or all of it was told.
+    ends: Option<Ends>,
     /// True if the last page had no event that is shown.
     was_empty: bool,
     end: bool,
@@ -334,6 +414,7 @@ impl Pages {
             view,
             pending: VecDeque::new(),
             left: count,
+            ends: None,
             was_empty: false,
             end: false,
         }
@@ -343,7 +424,6 @@ impl Pages {
     async fn first(&mut self) -> std::result::Result<Option<Page>, Failure> {
         if self.left == 0 {
             self.page(1).await?;
-            return Ok(None);
         }
         self.next().await
     }
@@ -351,14 +431,21 @@ impl Pages {
     /// Reads the next page as messages, or as much of it as the store follows links of at once; returns `None` at the
     /// end.
     async fn next(&mut self) -> std::result::Result<Option<Page>, Failure> {
+        let mut out = BytesMut::new();
         while self.pending.is_empty() {
             if self.end || self.left == 0 {
-                return Ok(None);
+                let Some(last) = self.ends.take().and_then(|ends| ends.last) else {
+                    return Ok(None);
+                };
+                frame::write(&mut out, &told(Content::LastStreamPosition(last.0)));
+                return Ok(Some((out.freeze(), self.admitted.reservation(&self.state))));
             }
             self.fill().await?;
         }
         let mut held = self.admitted.reservation(&self.state);
-        let mut out = BytesMut::new();
+        if let Some(first) = self.ends.as_mut().and_then(|ends| ends.first.take()) {
+            frame::write(&mut out, &told(Content::FirstStreamPosition(first.0)));
+        }
         let store = &*self.admitted.store;
         self.view.write(store, &mut out, &mut self.pending).await?;
         let taken = held.grow(out.len());
@@ -391,8 +478,11 @@ impl Pages {
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
         let _turn = self.state.turn_to_read(self.admitted.holder()).await;
         match self.reader.page(&*self.admitted.store, limit).await {
-            Ok((events, end)) => {
+            Ok(Read { events, end, last }) => {
                 self.end = end;
+                if let Some(ends) = &mut self.ends {
+                    ends.note(&events, last);
+                }
                 match (
                     &self.reader,
                     events.iter().find(|e| stored::is_tombstone(e)),
@@ -401,7 +491,7 @@ impl Pages {
                     (PageReader::Stream(_), Some(event)) => {
                         Err(Refusal::stream_deleted(&event.stream).into())
                     }
-                    _ => Ok(events),
+                    _ => Ok(self.as_it_is_now(events, last).await?),
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
@@ -409,6 +499,30 @@ impl Pages {
             }
             Err(error) => Err(Failure::Refused(error.into())),
         }
+    }
+
+    /// Shows the delete of a stream that has begun again as the metadata that the stream has now. That is read only if
+    /// the delete is the last event of the metadata.
+    async fn as_it_is_now(
+        &self,
+        mut events: Vec<RecordedEvent>,
+        last: Option<Revision>,
+    ) -> Result<Vec<RecordedEvent>> {
+        let mut deletes = events
+            .iter_mut()
+            .filter(|event| Some(event.revision) == last && stored::is_delete(event));
+        if let Some(delete) = deletes.next()
+            && let Some(stream) = delete.stream.described_stream()
+        {
+            // Who may read the metadata may know this, whether they may read the stream or not.
+            let newest = ReadStream::backwards(stream).limit(1);
+            match self.state.store.read_stream(newest).await {
+                Ok(_) => *delete = stored::begun_again(delete.clone()),
+                Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(events)
     }
 
     /// Leaves out the events that the client's filter does not let pass.

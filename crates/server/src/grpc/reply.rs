@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::stream::{Stream, StreamExt};
 use gesta_grpc::{Refusal, frame};
 use hyper::Response;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use prost::Message;
 use tokio::time::Instant;
 
@@ -13,6 +13,9 @@ use crate::api::Answer;
 use crate::body::{AnswerBody, MessageSource, Messages};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
+/// What tells clients which compression of messages the server takes: none.
+const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
 /// The answer of a call.
 pub(crate) enum Reply {
@@ -37,15 +40,21 @@ pub(crate) fn answer(source: MessageSource, deadline: Option<Instant>) -> Answer
         MessageSource::Made(_) => deadline.map(|at| Box::pin(tokio::time::sleep_until(at))),
     };
     let mut answer = Response::new(AnswerBody::messages(Messages::new(source, deadline)));
-    answer.headers_mut().insert(CONTENT_TYPE, GRPC);
+    begin(&mut answer);
     answer
+}
+
+fn begin(answer: &mut Answer) {
+    let head = answer.headers_mut();
+    head.insert(CONTENT_TYPE, GRPC);
+    head.insert(ACCEPT_ENCODING, IDENTITY);
 }
 
 /// Makes an answer that is a refusal alone: its head holds the trailers.
 pub(crate) fn refuse(refusal: &Refusal) -> Answer {
     let mut answer = Response::new(AnswerBody::whole(Bytes::new()));
     *answer.headers_mut() = refusal.to_trailers();
-    answer.headers_mut().insert(CONTENT_TYPE, GRPC);
+    begin(&mut answer);
     answer
 }
 

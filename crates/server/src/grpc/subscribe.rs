@@ -25,7 +25,9 @@ use uuid::Uuid;
 
 use super::call::GrpcCall;
 use super::links::View;
-use super::read::{CompiledFilter, Order, all_option, is_hidden, refuse_if_closed};
+use super::read::{
+    CompiledFilter, Order, all_option, is_hidden, refuse_if_closed, refuse_virtual_alone,
+};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::api::Admitted;
@@ -69,6 +71,7 @@ pub(crate) async fn to_all(
     view: View,
 ) -> Result<Reply> {
     let mut after = Position::START;
+    refuse_virtual_alone(call, filter.as_ref()).await?;
     let order = Order::of(call).await?;
     let from = match all_option(options)? {
         AllOption::Start(_) => SubscribeFrom::Start,

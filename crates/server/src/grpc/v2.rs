@@ -91,10 +91,10 @@ impl Size {
         self.events += events.len();
         self.bytes += events.iter().map(EventData::payload_bytes).sum::<usize>();
         if self.streams > limits::APPEND_STREAMS_MAX {
-            return Err(v2::too_many_streams(self.streams));
+            return Err(v2::too_many_streams(self.streams, self.bytes));
         }
         if self.events > limits::APPEND_EVENTS_MAX {
-            return Err(v2::too_many_records(self.events));
+            return Err(v2::too_many_records(self.events, self.bytes));
         }
         if self.bytes > limits::APPEND_BYTES_MAX {
             return Err(v2::append_too_large(self.bytes));
@@ -265,9 +265,9 @@ fn checks(
         };
         let stream = v2::stream(&check.stream)?;
         let expected = check.expected_state;
-        if expected < -6 || expected == -2 || expected == -3 {
+        if expected < -6 || expected == -3 {
             return Err(v2::bad_check(format!(
-                "must expect a revision, -1, -4, -5 or -6, found {expected}"
+                "must expect a revision, -1, -2, -4, -5 or -6, found {expected}"
             )));
         }
         if !checked.insert(stream.clone()) {
@@ -315,8 +315,8 @@ async fn store_records(
     {
         let state = check.look(on).await?;
         let expected = match (check.expected, state) {
-            // A tombstone is for ever, so what is so now stays so.
-            (-1 | -6, StreamState::Tombstoned) => continue,
+            // A tombstone is for ever, so what is so now stays so. And -2 claims nothing.
+            (-2, _) | (-1 | -6, StreamState::Tombstoned) => continue,
             (-1, _) | (-5, StreamState::Deleted(_)) => ExpectedRevision::NoStream,
             (-4, _) => ExpectedRevision::StreamExists,
             // To the store a deleted stream does not exist, whatever its last revision was.
@@ -351,6 +351,7 @@ async fn check_in_store(
 ) -> Result<Option<ExpectedRevision>> {
     Ok(match expected {
         -1 => Some(ExpectedRevision::NoStream),
+        -2 => Some(ExpectedRevision::Any),
         -4 => Some(ExpectedRevision::StreamExists),
         // What was deleted does not exist to the store.
         -5 => match claim::look(on, Operation::Append(stream), stream)

@@ -208,7 +208,7 @@ async fn a_message_that_is_announced_larger_than_allowed_is_refused_at_once() {
     let client = Client::start().await;
     let head = Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff]);
     let ended = client.call_bytes(APPEND, &[], head).await;
-    assert_eq!(ended.code, 8, "{}", ended.message());
+    assert_eq!(ended.code, 3, "{}", ended.message());
     let compressed = Bytes::from_static(&[1, 0, 0, 0, 1, 0]);
     assert_eq!(client.call_bytes(APPEND, &[], compressed).await.code, 12);
     let cut = Bytes::from_static(&[0, 0, 0, 0, 9, 0]);
@@ -230,7 +230,7 @@ async fn messages_that_grow_when_they_are_decoded_are_refused() {
     };
     let message = framed(&[0x1a, 0].repeat(500_001));
     let ended = client.call_bytes(BATCHES, &[], message).await;
-    assert_eq!(ended.code, 8, "{}", ended.message());
+    assert_eq!(ended.code, 3, "{}", ended.message());
     let head = Bytes::from_static(&[0, 0, 16, 0, 1]);
     let ended = client.call_bytes(READ, &[], head).await;
     assert_eq!(ended.code, 8, "{}", ended.message());

@@ -1,13 +1,22 @@
 //! Tests the answers of the calls, message by message.
 
-use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
+use gesta_core::{
+    EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, HostPort, SetStreamMetadata,
+    StreamId, StreamMetadata,
+};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::gossip::{ClusterInfo, member_info::VNodeState};
+use gesta_grpc::messages::health::health_check_response::ServingStatus;
+use gesta_grpc::messages::health::{HealthCheckRequest, HealthCheckResponse};
 use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
 use gesta_grpc::messages::operations::scavenge_resp::ScavengeResult;
 use gesta_grpc::messages::operations::{
     ScavengeResp, SetNodePriorityReq, StartScavengeReq, StopScavengeReq, start_scavenge_req,
     stop_scavenge_req,
+};
+use gesta_grpc::messages::projections::statistics_req::options::Mode;
+use gesta_grpc::messages::projections::{
+    DisableReq, EnableReq, StatisticsReq, StatisticsResp, disable_req, enable_req, statistics_req,
 };
 use gesta_grpc::messages::server_features::SupportedMethods;
 use gesta_grpc::messages::shared::Empty;
@@ -15,7 +24,7 @@ use gesta_grpc::messages::streams::append_resp::Result as Outcome;
 use gesta_grpc::messages::streams::read_req::options::uuid_option::Content as Form;
 use gesta_grpc::messages::streams::read_req::options::{
     AllOptions, ControlOption, CountOption, ReadDirection, StreamOption, StreamOptions, UuidOption,
-    all_options, stream_options,
+    all_options, stream_options::RevisionOption,
 };
 use gesta_grpc::messages::streams::read_req::{self};
 use gesta_grpc::messages::streams::read_resp::Content as Answer;
@@ -26,7 +35,7 @@ use prost::Message;
 use std::sync::Arc;
 
 use crate::client::Client;
-use crate::requests::{APPEND, READ, appending, following, identifier, read_of, reading};
+use crate::requests::{APPEND, READ, appending, bytes_of, following, identifier, read_of, reading};
 
 fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
     let contents = messages.into_iter().map(|message| message.content);
@@ -35,41 +44,72 @@ fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
         .collect()
 }
 
-/// Goal: the client for Go ends its process at any message of a finite read but an event or `stream_not_found`,
-/// whatever level of compatibility a client names.
+/// What happened: clients that ask for the last revision of a stream, and for the first that can be read, were told
+/// neither. Goal: they are told the first one before the events if it is not the one that was asked for, and the last one
+/// after them. Who does not ask gets events and `stream_not_found` alone: the client for Go ends its process at any other
+/// message.
 #[tokio::test]
-async fn a_finite_read_sends_events_and_nothing_else() {
-    let client = Client::start().await;
-    for _ in 0..3 {
+async fn a_finite_read_tells_the_ends_of_a_stream_to_who_asks() {
+    let store = Arc::new(MemoryStore::new());
+    let client = Client::with(Config::default(), store.clone()).await;
+    for _ in 0..5 {
         let ended = client.call(APPEND, &appending("cart-1", 10)).await;
         assert_eq!(ended.code, 0, "{}", ended.message());
     }
-    for compatibility in [0, 1] {
-        let options = read_req::Options {
+    let set = SetStreamMetadata {
+        stream: StreamId::new("cart-1").unwrap(),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(r#"{"$tb":2}"#).unwrap(),
+    };
+    store.set_stream_metadata(set).await.expect("set");
+    let asked =
+        |stream: &str, from: RevisionOption, count: u64, compatibility: u32| read_req::Options {
+            stream_option: Some(StreamOption::Stream(StreamOptions {
+                stream_identifier: Some(identifier(stream)),
+                revision_option: Some(from),
+            })),
+            count_option: Some(CountOption::Count(count)),
             control_option: Some(ControlOption { compatibility }),
-            ..read_of("cart-1")
+            ..read_of(stream)
         };
+    let start = || RevisionOption::Start(Empty {});
+    let from = RevisionOption::Revision;
+    for (options, wanted) in [
+        (asked("cart-1", start(), 9, 0), "2 3 4"),
+        (asked("cart-1", start(), 9, 1), "first 2, 2 3 4, last 4"),
+        (asked("cart-1", from(1), 2, 1), "first 2, 2 3, last 4"),
+        (asked("cart-1", from(2), 9, 1), "2 3 4, last 4"),
+        (asked("cart-1", from(3), 0, 1), "last 4"),
+        (asked("cart-1", from(7), 9, 0), ""),
+        // An empty stretch of a stream that exists has no event.
+        (asked("cart-1", from(7), 9, 1), "last 4"),
+        (asked("cart-2", start(), 9, 0), "none cart-2"),
+        (asked("cart-2", start(), 9, 1), "none cart-2"),
+        (
+            read_req::Options {
+                read_direction: ReadDirection::Backwards.into(),
+                ..asked("cart-1", RevisionOption::End(Empty {}), 9, 1)
+            },
+            "4 3 2, last 4",
+        ),
+    ] {
         let answers = contents(client.call(READ, &reading(options)).await.read());
-        assert_eq!(answers.len(), 3);
-        assert!(
-            answers.iter().all(|a| matches!(a, Answer::Event(_))),
-            "{answers:?}"
-        );
+        let mut shown = String::new();
+        for answer in answers {
+            shown += &match answer {
+                Answer::Event(event) => format!("{} ", event.event.unwrap().stream_revision),
+                Answer::FirstStreamPosition(first) => format!("first {first}, "),
+                Answer::LastStreamPosition(last) => format!(", last {last}"),
+                Answer::StreamNotFound(missing) => {
+                    let name = missing.stream_identifier.unwrap().stream_name;
+                    format!("none {}", String::from_utf8_lossy(&name))
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        let shown = shown.replace(" ,", ",");
+        assert_eq!(shown.trim().trim_start_matches(", "), wanted);
     }
-    let missing = contents(client.call(READ, &reading(read_of("cart-2"))).await.read());
-    let [Answer::StreamNotFound(missing)] = missing.as_slice() else {
-        panic!("{missing:?}");
-    };
-    assert_eq!(missing.stream_identifier, Some(identifier("cart-2")));
-    // An empty stretch of a stream that exists is no message at all.
-    let beyond = read_req::Options {
-        stream_option: Some(StreamOption::Stream(StreamOptions {
-            stream_identifier: Some(identifier("cart-1")),
-            revision_option: Some(stream_options::RevisionOption::Revision(7)),
-        })),
-        ..read_of("cart-1")
-    };
-    assert!(contents(client.call(READ, &reading(beyond)).await.read()).is_empty());
 }
 
 /// Goal: ids come back in the form that the client asks for.
@@ -138,6 +178,133 @@ async fn gossip_tells_of_this_server_at_the_address_that_was_called() {
     let address = client.server.local_addr();
     assert_eq!(at.address, address.ip().to_string());
     assert_eq!(at.port, u32::from(address.port()));
+}
+
+/// What happened: a server could not be told at which host and port clients reach it, so behind mapped ports it sent them
+/// nowhere. Goal: it tells what it was told, and may be called by that name; another name is still refused.
+#[tokio::test]
+async fn gossip_tells_of_the_address_that_is_advertised() {
+    let config = Config {
+        advertise: Some(HostPort::parse("db.example.org:7000").unwrap()),
+        ..Config::default()
+    };
+    let client = Client::with(config, Arc::new(MemoryStore::new())).await;
+    let path = "/event_store.client.gossip.Gossip/Read";
+    let info = client.call(path, &[Empty {}]).await.read::<ClusterInfo>();
+    let at = info[0].members[0]
+        .http_end_point
+        .as_ref()
+        .expect("an address");
+    assert_eq!((at.address.as_str(), at.port), ("db.example.org", 7_000));
+}
+
+/// Goal: the health service of gRPC answers for the server, for its services by name, and for no other; who follows it is
+/// told at once, and that the server stops.
+#[tokio::test]
+async fn the_health_service_answers() {
+    let client = Client::start().await;
+    let ask = |service: &str| HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let path = |method: &str| format!("/grpc.health.v1.Health/{method}");
+    for service in ["", "event_store.client.streams.Streams"] {
+        let ended = client.call(&path("Check"), &[ask(service)]).await;
+        assert_eq!(
+            ended.read::<HealthCheckResponse>()[0].status(),
+            ServingStatus::Serving
+        );
+    }
+    let unknown = client.call(&path("Check"), &[ask("none")]).await;
+    assert_eq!(unknown.code, 5, "{}", unknown.message());
+    let mut watches = Vec::new();
+    for (service, status) in [
+        ("", ServingStatus::Serving),
+        ("none", ServingStatus::ServiceUnknown),
+    ] {
+        let mut open = client.open(&path("Watch"), &[]).await;
+        open.send(&ask(service)).await;
+        open.close();
+        let first = open.next().await.expect("a status");
+        let first = HealthCheckResponse::decode(first).expect("a status");
+        assert_eq!(first.status(), status);
+        watches.push(open);
+    }
+    let stopping = tokio::spawn({
+        let server = client.server.clone();
+        async move { server.shutdown().await }
+    });
+    for open in watches {
+        assert_eq!(open.end().await.code, 14);
+    }
+    stopping.await.expect("stops");
+}
+
+/// Goal: clients learn which compression the server takes, which is none, with every answer and every refusal.
+#[tokio::test]
+async fn answers_say_that_messages_are_not_compressed() {
+    let client = Client::start().await;
+    let mut compressed = bytes_of(&appending("cart-1", 1)).to_vec();
+    compressed[0] = 1;
+    let refused = client.call_bytes(APPEND, &[], compressed.into()).await;
+    assert_eq!(refused.code, 12, "{}", refused.message());
+    assert_eq!(refused.trailers["grpc-accept-encoding"], "identity");
+}
+
+/// What happened: programs switch on the projections of the system when they start, and ended when that was not served.
+/// Goal: three of them run, which are virtual streams here; of all five it is told whether they run and why not, and
+/// whoever wants what is not so is told what to do.
+#[tokio::test]
+async fn the_projections_of_the_system_are_told_of() {
+    let client = Client::start().await;
+    let path = |method: &str| format!("/event_store.client.projections.Projections/{method}");
+    let statistics = |mode: Mode| StatisticsReq {
+        options: Some(statistics_req::Options { mode: Some(mode) }),
+    };
+    for (mode, count) in [
+        (Mode::All(Empty {}), 5),
+        (Mode::Continuous(Empty {}), 5),
+        (Mode::Transient(Empty {}), 0),
+        (Mode::OneTime(Empty {}), 0),
+        (Mode::Name("$streams".to_owned()), 1),
+    ] {
+        let told = client.call(&path("Statistics"), &[statistics(mode)]).await;
+        assert_eq!(told.read::<StatisticsResp>().len(), count);
+    }
+    let all = client
+        .call(&path("Statistics"), &[statistics(Mode::All(Empty {}))])
+        .await;
+    for told in all.read::<StatisticsResp>() {
+        let details = told.details.expect("details");
+        let runs = ["$by_category", "$by_event_type", "$streams"].contains(&details.name.as_str());
+        assert_eq!(details.status, if runs { "Running" } else { "Stopped" });
+        assert_eq!(details.state_reason.is_empty(), runs, "{details:?}");
+        let enable = EnableReq {
+            options: Some(enable_req::Options {
+                name: details.name.clone(),
+            }),
+        };
+        let disable = DisableReq {
+            options: Some(disable_req::Options {
+                name: details.name,
+                write_checkpoint: true,
+            }),
+        };
+        let (enabled, disabled) = (
+            client.call(&path("Enable"), &[enable]).await,
+            client.call(&path("Disable"), &[disable]).await,
+        );
+        assert_eq!(
+            (enabled.code, disabled.code),
+            if runs { (0, 9) } else { (9, 0) }
+        );
+    }
+    let unknown = EnableReq {
+        options: Some(enable_req::Options {
+            name: "mine".to_owned(),
+        }),
+    };
+    let ended = client.call(&path("Enable"), &[unknown]).await;
+    assert_eq!(ended.code, 5, "{}", ended.message());
 }
 
 /// Goal: what the answer to an append tells is what a read finds.
@@ -267,7 +434,7 @@ async fn calls_that_are_not_served_are_unimplemented() {
     for (path, instead) in [
         (
             "/event_store.client.projections.Projections/Create",
-            "subscriptions",
+            "a subscription",
         ),
         (
             "/event_store.client.operations.Operations/Shutdown",
@@ -292,15 +459,21 @@ async fn operators_get_sensible_answers() {
     let started = started.read::<ScavengeResp>().remove(0);
     assert_eq!(started.scavenge_result(), ScavengeResult::Started);
     uuid::Uuid::parse_str(&started.scavenge_id).expect("an id");
-    let stop = StopScavengeReq {
+    let stop = |id: &str| StopScavengeReq {
         options: Some(stop_scavenge_req::Options {
-            scavenge_id: started.scavenge_id.clone(),
+            scavenge_id: id.to_owned(),
         }),
     };
-    let stopped = client.call(&path("StopScavenge"), &[stop]).await;
+    let stopped = client
+        .call(&path("StopScavenge"), &[stop(&started.scavenge_id)])
+        .await;
+    let told = stopped.read::<ScavengeResp>().remove(0);
+    assert_eq!(told.scavenge_result(), ScavengeResult::Stopped);
+    assert_eq!(told.scavenge_id, started.scavenge_id);
+    let stopped = client.call(&path("StopScavenge"), &[stop("other")]).await;
     assert_eq!(stopped.code, 5, "{}", stopped.message());
     assert_eq!(stopped.trailers["exception"], "scavenge-not-found");
-    assert_eq!(stopped.trailers["scavenge-id"], started.scavenge_id);
+    assert_eq!(stopped.trailers["scavenge-id"], "other");
     let negative = StartScavengeReq {
         options: Some(start_scavenge_req::Options {
             thread_count: -1,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
+use gesta_core::limits;
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::rpc::{ErrorInfo, Status};
 use gesta_grpc::messages::server_errors::AccessDeniedErrorDetails;
 use gesta_grpc::messages::shared::{
-    Empty, MaximumAppendEventSizeExceeded, WrongExpectedVersion, wrong_expected_version,
+    Empty, MaximumAppendSizeExceeded, WrongExpectedVersion, wrong_expected_version,
 };
 use gesta_grpc::messages::streams::append_req::options::ExpectedStreamRevision;
 use gesta_grpc::messages::streams::append_req::{Content, Options};
@@ -22,7 +23,9 @@ use gesta_grpc::messages::streams::{
     AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, DeleteReq,
 };
 use gesta_grpc::messages::v2::consistency_check::{self, StreamStateCheck};
-use gesta_grpc::messages::v2::errors::consistency_violation;
+use gesta_grpc::messages::v2::errors::{
+    AppendTransactionSizeExceededErrorDetails, consistency_violation,
+};
 use gesta_grpc::messages::v2::{self, errors};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
@@ -126,7 +129,7 @@ async fn a_wrong_claim_about_a_deleted_stream_is_told_its_last_revision() {
     let ended = client.call(&delete, &deleting("cart-1", any())).await;
     assert_eq!(ended.code, 0, "{}", ended.message());
     let [_, event] = appending("cart-1", 5);
-    for claim in [1, 7, u64::MAX] {
+    for claim in [1, 7, u64::MAX - 1] {
         let options = claiming("cart-1", ExpectedStreamRevision::Revision(claim));
         assert_eq!(
             told_by_append(&client, &[options.clone(), event.clone()]).await,
@@ -256,6 +259,39 @@ async fn streams_that_are_not_written_to_are_checked() {
     }
 }
 
+/// Goal: a check that expects anything is no check, also of a stream that is not written to, but for a closed stream.
+#[tokio::test]
+async fn a_check_may_expect_anything() {
+    let client = Client::start().await;
+    let asked = |checked: &str| {
+        let mut records = session("cart-1", None).records;
+        records[0].stream = Some("cart-1".to_owned());
+        let r#type = Some(consistency_check::Type::StreamState(StreamStateCheck {
+            stream: checked.to_owned(),
+            expected_state: -2,
+        }));
+        let checks = vec![v2::ConsistencyCheck { r#type }];
+        [v2::AppendRecordsRequest { records, checks }]
+    };
+    for checked in ["cart-1", "cart-2"] {
+        let ended = client.call(RECORDS, &asked(checked)).await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+    }
+    let any = options::ExpectedStreamRevision::Any(Empty {});
+    let tombstone = format!("{STREAMS}/Tombstone");
+    assert_eq!(
+        client.call(&tombstone, &deleting("cart-1", any)).await.code,
+        0
+    );
+    let ended = client.call(RECORDS, &asked("cart-1")).await;
+    assert_eq!(ended.code, 9, "{}", ended.message());
+    let told: errors::AppendConsistencyViolationErrorDetails = last_detail(&ended);
+    assert_eq!(
+        (told.violations.len(), told.violations[0].check_index),
+        (1, 0)
+    );
+}
+
 fn session(stream: &str, expected_revision: Option<i64>) -> v2::AppendRequest {
     v2::AppendRequest {
         stream: stream.to_owned(),
@@ -281,6 +317,41 @@ pub(crate) fn last_detail<M: Message + Default>(ended: &crate::connection::Ended
     M::decode(last.value.as_slice()).expect("a message")
 }
 
+/// What happened: a delete that expects no stream was refused for a stream that has metadata alone, with the words that it
+/// was expected not to be there and is not. Goal: it succeeds, and the metadata are gone; so does one that expects a
+/// stream, once: then the stream is deleted to whoever expects it. What is not there at all stays an error.
+#[tokio::test]
+async fn a_stream_that_has_metadata_alone_can_be_deleted() {
+    let client = Client::start().await;
+    let delete = format!("{STREAMS}/Delete");
+    let no_stream = || options::ExpectedStreamRevision::NoStream(Empty {});
+    let exists = || options::ExpectedStreamRevision::StreamExists(Empty {});
+    let describe = async |stream: &str| {
+        let [options, mut event] = appending(&format!("$${stream}"), 1);
+        if let Some(Content::ProposedMessage(event)) = &mut event.content {
+            event.data = Bytes::from_static(br#"{"$maxCount":3}"#);
+            event
+                .metadata
+                .insert("type".to_owned(), "$metadata".to_owned());
+        }
+        assert_eq!(client.call(APPEND, &[options, event]).await.code, 0);
+    };
+    for (stream, claim) in [("cart-1", no_stream()), ("cart-2", exists())] {
+        describe(stream).await;
+        let ended = client.call(&delete, &deleting(stream, claim)).await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+        let again = client.call(&delete, &deleting(stream, exists())).await;
+        assert_eq!(again.code, 9, "{}", again.message());
+        assert_eq!(again.trailers["exception"], "stream-deleted");
+        let again = client.call(&delete, &deleting(stream, no_stream())).await;
+        assert_eq!(again.code, 0, "{}", again.message());
+    }
+    for claim in [no_stream(), exists()] {
+        let ended = client.call(&delete, &deleting("cart-3", claim)).await;
+        assert_eq!(ended.trailers["exception"], "wrong-expected-version");
+    }
+}
+
 /// Goal: the last revision as the claim is no retry, whatever the id: the claim holds, so the event is stored.
 #[tokio::test]
 async fn an_event_is_stored_again_at_the_very_last_revision() {
@@ -297,27 +368,76 @@ async fn an_event_is_stored_again_at_the_very_last_revision() {
     assert_eq!(stored.current_revision_option, Some(second));
 }
 
-/// Goal: a batch with an event that is too large is told which one, and how large it may be.
+/// What happened: more events than an append may have, metadata that are too large, and a message that is too large were
+/// refused in ways of which clients make no exception of their own. Goal: whichever limit an append breaks, a batch is
+/// told that it is too large, and which limit it is; the call goes on.
 #[tokio::test]
-async fn a_batch_is_told_which_event_is_too_large() {
+async fn a_batch_is_told_that_it_is_too_large_whichever_limit_it_breaks() {
     let client = Client::start().await;
-    let large = proposed(gesta_core::limits::EVENT_BYTES_MAX + 1);
+    let (event_max, metadata_max) = (limits::EVENT_BYTES_MAX, limits::STREAM_METADATA_BYTES_MAX);
+    let large = proposed(event_max + 1);
     let id = ids::read_uuid("id", large.id.as_ref()).expect("an id").0;
-    let asked = [batch(
-        "cart-1",
-        ExpectedStreamPosition::Any(()),
-        vec![large],
-    )];
-    let answer = client.call(BATCHES, &asked).await.read().remove(0);
-    let name = "MaximumAppendEventSizeExceeded";
-    let (status, told) = error_of::<MaximumAppendEventSizeExceeded>(answer, name);
-    assert_eq!((status.code, status.message.as_str()), (3, name));
-    let max = u32::try_from(gesta_core::limits::EVENT_BYTES_MAX).unwrap();
-    assert_eq!(told.event_id, id.to_string());
-    assert_eq!(
-        (told.proposed_event_size, told.max_append_event_size),
-        (max + 1, max)
-    );
+    let many = || {
+        (0..=limits::APPEND_EVENTS_MAX)
+            .map(|_| proposed(1))
+            .collect()
+    };
+    let cases = [
+        (
+            "cart-1",
+            vec![large],
+            event_max,
+            format!("event {id} of {} bytes", event_max + 1),
+        ),
+        (
+            "cart-1",
+            many(),
+            limits::APPEND_BYTES_MAX,
+            "10000 events, found 10001".to_owned(),
+        ),
+        (
+            "$$cart-1",
+            vec![proposed(metadata_max + 1)],
+            metadata_max,
+            "65536".to_owned(),
+        ),
+    ];
+    for (stream, events, most, rule) in cases {
+        let asked = [batch(stream, ExpectedStreamPosition::Any(()), events)];
+        let answer = client.call(BATCHES, &asked).await.read().remove(0);
+        let name = "MaximumAppendSizeExceeded";
+        let (status, told) = error_of::<MaximumAppendSizeExceeded>(answer, name);
+        assert_eq!(status.code, 3);
+        assert!(status.message.contains(&rule), "{}", status.message);
+        assert_eq!(usize::try_from(told.max_append_size), Ok(most));
+    }
+}
+
+/// Goal: the same of the other calls that append: by their number, by one of them, and by the size of a message.
+#[tokio::test]
+async fn appends_that_are_too_large_are_the_exception_that_clients_know() {
+    let client = Client::start().await;
+    let [options, event] = appending("cart-1", 1);
+    let too_many = std::iter::once(options).chain(vec![event; limits::APPEND_EVENTS_MAX + 1]);
+    let mut cut = bytes_of(&appending("cart-1", 1)).to_vec();
+    // The head of a message of which nothing more comes.
+    cut.extend([0, 0xff, 0xff, 0xff, 0xff]);
+    for bytes in [
+        bytes_of(&too_many.collect::<Vec<_>>()),
+        bytes_of(&appending("cart-1", limits::EVENT_BYTES_MAX + 1)),
+        cut.into(),
+    ] {
+        let ended = client.call_bytes(APPEND, &[], bytes).await;
+        assert_eq!(ended.code, 3, "{}", ended.message());
+        assert_eq!(ended.trailers["exception"], "maximum-append-size-exceeded");
+        assert!(ended.trailers.contains_key("maximum-append-size"));
+    }
+    let head = bytes::Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff]);
+    for path in [SESSION, RECORDS] {
+        let ended = client.call_bytes(path, &[], head.clone()).await;
+        assert_eq!(ended.code, 10, "{}", ended.message());
+        last_detail::<AppendTransactionSizeExceededErrorDetails>(&ended);
+    }
 }
 
 /// Goal: a refused append of the second version says in its details that it was refused, and what.
@@ -363,8 +483,9 @@ async fn a_session_is_refused_when_it_has_too_much() {
         call.send_bytes(bytes_of(&asked)).await;
         // The client does not say that nothing more comes.
         let ended = call.end().await;
-        assert_eq!(ended.code, 3, "{}", ended.message());
+        assert_eq!(ended.code, 10, "{}", ended.message());
         assert!(ended.message().contains(rule), "{}", ended.message());
+        last_detail::<AppendTransactionSizeExceededErrorDetails>(&ended);
     }
 }
 

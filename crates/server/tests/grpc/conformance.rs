@@ -97,7 +97,8 @@ fn claim(expected: ExpectedRevision) -> Claim {
         ExpectedRevision::Any => Claim::Any(Empty {}),
         ExpectedRevision::NoStream => Claim::NoStream(Empty {}),
         ExpectedRevision::StreamExists => Claim::StreamExists(Empty {}),
-        ExpectedRevision::Exact(revision) => Claim::Revision(revision.0),
+        // The greatest number means *no stream* here.
+        ExpectedRevision::Exact(revision) => Claim::Revision(revision.0.min(u64::MAX - 1)),
     }
 }
 
@@ -451,7 +452,9 @@ impl EventStore for Compared {
             ExpectedRevision::Any => ExpectedStreamRevision::Any(Empty {}),
             ExpectedRevision::NoStream => ExpectedStreamRevision::NoStream(Empty {}),
             ExpectedRevision::StreamExists => ExpectedStreamRevision::StreamExists(Empty {}),
-            ExpectedRevision::Exact(revision) => ExpectedStreamRevision::Revision(revision.0),
+            ExpectedRevision::Exact(revision) => {
+                ExpectedStreamRevision::Revision(revision.0.min(u64::MAX - 1))
+            }
         };
         let options = delete_req::Options {
             stream_identifier: Some(identifier(&request.stream)),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use gesta_grpc::frame::{self, Frames};
+use gesta_grpc::request::Bounds;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http2;
@@ -185,7 +186,10 @@ impl Connection {
             sender: Some(sender),
             answering: Some(tokio::spawn(connection.send_request(request))),
             answer: None,
-            frames: Frames::new(usize::MAX),
+            frames: Frames::new(Bounds {
+                bytes_max: usize::MAX,
+                ..Bounds::OTHERS
+            }),
             data: Bytes::new(),
             trailers: HeaderMap::new(),
         }

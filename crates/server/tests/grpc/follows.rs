@@ -11,6 +11,7 @@ use gesta_core::{
 };
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::ReadResp;
+use gesta_grpc::messages::streams::append_req;
 use gesta_grpc::messages::streams::read_req::Options;
 use gesta_grpc::messages::streams::read_req::options::filter_options::{
     Expression, Filter, Window,
@@ -302,6 +303,90 @@ async fn positions_of_an_earlier_history_are_refused() {
         "{}",
         ended.message()
     );
+}
+
+/// What happened: a subscriber that dropped out of the live part was told a second time that it has caught up, and never
+/// that it fell behind. Goal: it is told where it is when it falls behind, of a stream and of all events.
+#[tokio::test]
+async fn a_subscriber_is_told_that_it_fell_behind() {
+    let world = World::new().await;
+    world.append("cart-1", 1).await;
+    let one = world.follow(following("cart-1")).await;
+    let all = world.follow(of_all(following("x"), None)).await;
+    let mut both = [one, all];
+    for open in &mut both {
+        to_caught_up(open).await;
+    }
+    // More than the store takes at once.
+    world.append("cart-1", 1_500).await;
+    for (open, is_of_all) in both.iter_mut().zip([false, true]) {
+        let Content::FellBehind(told) = content(open).await else {
+            panic!("not told");
+        };
+        assert!(told.timestamp.is_some());
+        let at = told.position.map(|at| at.commit_position);
+        let place = (told.stream_revision, at);
+        assert_eq!(
+            place,
+            if is_of_all {
+                (None, Some(1))
+            } else {
+                (Some(0), None)
+            }
+        );
+        let (events, _, _) = to_caught_up(open).await;
+        assert_eq!(events.len(), 1_500);
+    }
+}
+
+/// What happened: a deleted stream was told to begin at the next revision, where these clients know a mark that stands
+/// until it is written again; and the mark, when a client wrote it, was refused. Goal: a delete is the mark, in whatever
+/// way it came, and once the stream has begun again its metadata say where.
+#[tokio::test]
+async fn a_deleted_stream_is_marked_until_it_begins_again() {
+    let world = World::new().await;
+    let mark = r#"{"$tb":9223372036854775807}"#;
+    let metadata = async || {
+        let options = Options {
+            read_direction: ReadDirection::Backwards.into(),
+            count_option: Some(CountOption::Count(1)),
+            ..of_stream(read_of("x"), "$$cart-1", RevisionOption::End(Empty {}))
+        };
+        let ended = world.client.call(READ, &reading(options)).await;
+        let Some(Content::Event(found)) = ended.read::<ReadResp>().remove(0).content else {
+            panic!("no event");
+        };
+        let event = found.event.expect("an event");
+        assert_eq!(event.metadata["type"], "$metadata");
+        String::from_utf8(event.data.to_vec()).expect("text")
+    };
+    world.append("cart-1", 3).await;
+    world.delete("cart-1", DeleteKind::Soft).await;
+    assert_eq!(metadata().await, mark);
+    world.append("cart-1", 1).await;
+    assert_eq!(metadata().await, r#"{"$tb":3}"#);
+    let [options, mut event] = crate::requests::appending("$$cart-1", 1);
+    if let Some(append_req::Content::ProposedMessage(event)) = &mut event.content {
+        event.data = bytes::Bytes::from_static(br#"{"$tb":9223372036854775807,"owner":"x"}"#);
+        event
+            .metadata
+            .insert("type".to_owned(), "$metadata".to_owned());
+    }
+    let ended = world
+        .client
+        .call(crate::requests::APPEND, &[options, event])
+        .await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    assert_eq!(
+        metadata().await,
+        r#"{"$tb":9223372036854775807,"owner":"x"}"#
+    );
+    let gone = world.client.call(READ, &reading(read_of("cart-1"))).await;
+    let gone = gone.read::<ReadResp>().remove(0).content;
+    assert!(matches!(gone, Some(Content::StreamNotFound(_))), "{gone:?}");
+    world.append("cart-1", 1).await;
+    assert_eq!(metadata().await, r#"{"$tb":4,"owner":"x"}"#);
+    assert_eq!(world.read(read_of("cart-1")).await[0].2, 4);
 }
 
 /// Filters compared the events as they are stored, and clients are shown others: no filter found a tombstone. Goal:

@@ -172,7 +172,12 @@ pub(super) fn refusal(error: &Error) -> Refusal {
         Error::Exists(group) => {
             of_group(Code::AlreadyExists, text, group).exception("persistent-subscription-exists")
         }
-        Error::NotFound(group) => missing(group, text),
+        Error::NotFound(group) => {
+            let (name, source) = (group.name(), group.source().as_str());
+            // The sentence of the servers for which programs were written: some look for a part of it.
+            let text = format!("Subscription group {name} on stream {source} does not exist.");
+            missing(group, text)
+        }
         Error::Dropped(group)
         | Error::TakenOver(group)
         | Error::HistoryChanged(group)
