@@ -141,6 +141,15 @@ fn a_refused_start_makes_no_store() {
     let directory = tempfile::tempdir().unwrap();
     let store = url_of(&directory.path().join("gesta.db"));
     for (refused, rule) in [
+        (
+            ["serve", "--advertise-clients", "db"],
+            "has no port, found \"db\"",
+        ),
+        (
+            ["serve", "--advertise-clients", "[::]:1"],
+            "names no machine",
+        ),
+        (["serve", "--advertise-clients", "http://db:1"], "HOST:PORT"),
         (["serve", "--listen", "0.0.0.0:0"], "not a loopback address"),
         (["serve", "--log-filter", "loud"], "MODULE=LEVEL"),
     ] {

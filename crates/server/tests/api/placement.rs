@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gesta_core::LogId;
+use gesta_core::{HostPort, LogId};
 use gesta_memory::MemoryStore;
-use gesta_server::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
+use gesta_server::{Cluster, ClusterNode, ClusterPlacement, Config, LogOwner};
 use serde_json::{Value, json};
 
 use crate::client::{Server, config};
@@ -210,4 +210,56 @@ async fn what_was_done_stays_done_when_the_log_moves() {
     let updated = server.json("POST", group, changed).await;
     assert_eq!(updated.status, 200, "{}", updated.body);
     assert_eq!(updated.json()["settings"]["max_retry_count"], 3);
+}
+
+/// What happened: a server could not be told at which host and port clients reach it, and `GET /gossip`, which clients of
+/// EventStoreDB make, was not found. Goal: it tells the address that it was told, or that was called, to anybody; and the
+/// name that it was told is its own.
+#[tokio::test]
+async fn a_server_tells_where_clients_reach_it() {
+    let server = Server::start().await;
+    let address = server.handle.local_addr();
+    let members = |answer: &crate::client::Answer| answer.json()["members"].clone();
+    let told = |members: &Value| {
+        let one = &members[0];
+        assert_eq!(members.as_array().map(Vec::len), Some(1));
+        assert_eq!(
+            (&one["state"], &one["isAlive"]),
+            (&json!("Leader"), &json!(true))
+        );
+        let host = one["httpEndPointIp"].as_str().expect("a host");
+        format!("{host}:{}", one["httpEndPointPort"])
+    };
+    let answer = server.get("/gossip").await;
+    assert_eq!(told(&members(&answer)), address.to_string());
+    assert!(server.get("/info").await.json()["api"].is_null());
+
+    let own = "db.example.org:7000";
+    let config = Config {
+        advertise: Some(HostPort::parse(own).expect("good")),
+        ..config()
+    };
+    let server = Server::with(config, Arc::new(MemoryStore::new())).await;
+    assert_eq!(told(&members(&server.get("/gossip").await)), own);
+    assert_eq!(server.get("/info").await.json()["api"], own);
+    for (host, status) in [
+        ("db.example.org", 200),
+        ("DB.example.org:1", 200),
+        ("other.example.org", 421),
+    ] {
+        let answer = server.send("GET", "/info", &[("host", host)], "").await;
+        assert_eq!(answer.status, status, "{host}");
+    }
+    let two = Two::default();
+    let server = crate::client::Server::of(
+        gesta_server::bind(crate::client::config())
+            .await
+            .expect("a free port")
+            .with_cluster(Arc::new(two))
+            .serve(
+                Arc::new(MemoryStore::new()),
+                gesta_server::Registry::default(),
+            ),
+    );
+    assert_eq!(told(&members(&server.get("/gossip").await)), "a:2113");
 }

@@ -169,3 +169,27 @@ async fn what_is_wrong_is_refused() {
         assert_eq!(metadata.status, 400);
     }
 }
+
+/// What happened: a filter over all events by the names of virtual streams found nothing, without a word, for their links
+/// are not among all events. Goal: it is refused with what to do, unless something else may pass.
+#[tokio::test]
+async fn a_filter_that_only_virtual_streams_pass_is_refused() {
+    let server = Server::start().await;
+    for (parameters, status) in [
+        ("stream_prefix=%24ce-", 400),
+        ("stream_prefix=%24ce-&stream_prefix=%24et-a&type=T", 400),
+        ("stream_prefix=%24ce-&stream_prefix=cart-", 200),
+        ("stream_prefix=%24ce", 200),
+    ] {
+        let answer = server.get(&format!("/all?{parameters}")).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        if status == 400 {
+            assert!(answer.body.contains("such a stream itself"), "{answer:?}");
+            let answer = server.get(&format!("/all/subscribe?{parameters}")).await;
+            assert_eq!(answer.status, status, "{answer:?}");
+        }
+    }
+    let group = r#"{"filter":[{"stream_prefixes":["$et-"]}]}"#;
+    let answer = server.json("PUT", "/all/groups/g", group).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+}

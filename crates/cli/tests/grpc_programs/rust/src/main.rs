@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use kurrentdb::{
     AppendToStreamOptions, BatchAppendOptions, Client, DeletePersistentSubscriptionOptions,
-    DeleteStreamOptions, Error, EventData, NakAction, PersistentSubscription,
-    PersistentSubscriptionEvent, PersistentSubscriptionOptions, PersistentSubscriptionToAllOptions,
-    ReadAllOptions, ReadStreamOptions, ResolvedEvent, StreamMetadataBuilder, StreamPosition,
-    StreamState, SubscribeToAllOptions, SubscribeToStreamOptions, SubscriptionFilter,
-    TombstoneStreamOptions,
+    DeleteStreamOptions, Error, EventData, GenericProjectionOptions, NakAction,
+    PersistentSubscription, PersistentSubscriptionEvent, PersistentSubscriptionOptions,
+    PersistentSubscriptionToAllOptions, ProjectionClient, ReadAllOptions, ReadEvent,
+    ReadStreamOptions, ResolvedEvent, StreamMetadataBuilder, StreamPosition, StreamState,
+    SubscribeToAllOptions, SubscribeToStreamOptions, SubscriptionFilter, TombstoneStreamOptions,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -366,6 +366,48 @@ async fn deletes(client: &Client) -> Checked {
     Ok(())
 }
 
+async fn ends_of_a_stream(client: &Client) -> Checked {
+    let stream = name("cart");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(5))
+        .await?;
+    let truncated = StreamMetadataBuilder::new().truncate_before(2).build();
+    client
+        .set_stream_metadata(stream.as_str(), &Default::default(), &truncated)
+        .await?;
+    let mut reading = client
+        .read_stream(stream.as_str(), &ReadStreamOptions::default())
+        .await?;
+    let mut found = Vec::new();
+    while let Some(told) = reading.next_read_event().await? {
+        found.push(match told {
+            ReadEvent::FirstStreamPosition(first) => format!("first {first}"),
+            ReadEvent::LastStreamPosition(last) => format!("last {last}"),
+            ReadEvent::Event(event) => event.get_original_event().revision.to_string(),
+            ReadEvent::LastAllStreamPosition(_) => panic!("not a read of all events"),
+        });
+    }
+    assert_eq!(found, ["first 2", "2", "3", "4", "last 4"]);
+    Ok(())
+}
+
+/// What the client has for operators: the nodes, which it asks over HTTP, and the projections of the system.
+async fn operators(client: &Client) -> Checked {
+    let settings = client.settings().clone();
+    let operations = kurrentdb::operations::Client::new(settings.clone()).expect("a client");
+    let nodes = operations.read_gossip().await?;
+    let leaders = nodes
+        .iter()
+        .filter(|node| node.state == kurrentdb::operations::VNodeState::Leader);
+    assert_eq!(leaders.count(), 1);
+    let projections = ProjectionClient::new(settings).expect("a client");
+    let options = GenericProjectionOptions::default();
+    projections.enable("$by_category", &options).await?;
+    let status = projections.get_status("$by_category", &options).await?;
+    assert_eq!(status.expect("known").status, "Running");
+    Ok(())
+}
+
 /// Takes ten events, of which one comes again, and answers for each; their numbers and retries.
 async fn take_eleven(
     consumer: &mut PersistentSubscription,
@@ -569,6 +611,8 @@ async fn main() -> Checked {
             subscriptions,
             metadata,
             deletes,
+            ends_of_a_stream,
+            operators,
             groups,
             a_group_of_all_events
         );

@@ -7,8 +7,10 @@ import io.kurrent.dbclient.DeleteStreamOptions;
 import io.kurrent.dbclient.EventData;
 import io.kurrent.dbclient.EventDataBuilder;
 import io.kurrent.dbclient.KurrentDBClient;
+import io.kurrent.dbclient.KurrentDBClientSettings;
 import io.kurrent.dbclient.KurrentDBConnectionString;
 import io.kurrent.dbclient.KurrentDBPersistentSubscriptionsClient;
+import io.kurrent.dbclient.KurrentDBProjectionManagementClient;
 import io.kurrent.dbclient.NackAction;
 import io.kurrent.dbclient.PersistentSubscription;
 import io.kurrent.dbclient.PersistentSubscriptionListener;
@@ -314,6 +316,24 @@ public final class Check {
         fails(StreamDeletedException.class, client.deleteStream(stream));
     }
 
+    private static void metadataAlone() throws Exception {
+        String stream = name("cart");
+        StreamMetadata newest = new StreamMetadata();
+        newest.setMaxCount(3L);
+        client.setStreamMetadata(stream, newest).get();
+        client.deleteStream(stream, DeleteStreamOptions.get().streamState(StreamState.noStream())).get();
+        client.appendToStream(stream, expecting(StreamState.noStream()), events(5)).get();
+        holds(revisions(stream).size() == 5, revisions(stream));
+    }
+
+    private static void theProjectionsOfTheSystem(KurrentDBClientSettings settings) throws Exception {
+        var projections = KurrentDBProjectionManagementClient.create(settings);
+        projections.enable("$by_category").get();
+        holds(projections.getStatus("$by_category").get().getStatus().equals("Running"), "it runs");
+        holds(projections.list().get().size() == 5, projections.list().get());
+        projections.shutdown().get();
+    }
+
     private static void severalStreams() throws Exception {
         String one = name("cart");
         String two = name("cart");
@@ -488,6 +508,8 @@ public final class Check {
             check("subscriptions", Check::subscriptions);
             check("metadata", Check::metadata);
             check("deletes", Check::deletes);
+            check("metadataAlone", Check::metadataAlone);
+            check("theProjectionsOfTheSystem", () -> theProjectionsOfTheSystem(settings));
             check("severalStreams", Check::severalStreams);
             check("aGroup", Check::aGroup);
             check("aGroupOfAllEvents", Check::aGroupOfAllEvents);
