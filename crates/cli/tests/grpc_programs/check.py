@@ -505,10 +505,11 @@ def records_are_written_with_checks(client):
     assert len(read(client, one)) == 2 and len(read(client, two)) == 1, "all or nothing"
     client.append_records([record(one)], checks=StreamStateCheck(one, StreamState.EXISTS))
     client.append_records([record(one)], checks=StreamStateCheck(two, StreamState.ANY))
-    # Only streams that are written to can be checked.
+    # A stream that is checked need not be written to.
+    client.append_records([record(one)], checks=[StreamStateCheck(two, 0)])
     raises(
-        exceptions.GrpcError,
-        lambda: client.append_records([record(one)], checks=[StreamStateCheck(two, 0)]),
+        exceptions.ConsistencyChecksFailedError,
+        lambda: client.append_records([record(one)], checks=[StreamStateCheck(two, 7)]),
     )
 
 
