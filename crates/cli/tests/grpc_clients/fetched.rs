@@ -95,7 +95,7 @@ fn fetch(command: &mut Command) -> bool {
 pub(crate) struct Client {
     /// Where it lies.
     pub(crate) folder: PathBuf,
-    /// How to run the program that checks everything; the addresses of servers are added. The Go client has none.
+    /// How to run the program that checks everything; the addresses of servers are added.
     pub(crate) check: Option<Vec<OsString>>,
     /// How to run a program that is given as text, the address of the server in it.
     pub(crate) run_text: fn(&Client, &str) -> Vec<OsString>,
@@ -305,19 +305,20 @@ pub(crate) fn java() -> Option<Client> {
     })
 }
 
-/// The Go client. It has no program that checks everything.
+/// The Go client.
 pub(crate) fn go() -> Option<Client> {
     if !is_installed_as("go", "version") {
         return None;
     }
     let (folder, _lock) = fetched("go-client");
-    for name in ["go.mod", "go.sum"] {
+    std::fs::create_dir_all(folder.join("check")).unwrap();
+    for name in ["go.mod", "go.sum", "check/main.go"] {
         copy(&programs().join("go").join(name), &folder.join(name));
     }
     let mut download = Command::new("go");
     download.args(["mod", "download"]).current_dir(&folder);
     fetch(&mut download).then_some(Client {
-        check: None,
+        check: Some(vec!["go".into(), "run".into(), "./check".into()]),
         run_text: |client, text| {
             let program = client.write(&format!("{}/main.go", fresh("program")), text);
             vec!["go".into(), "run".into(), program.into()]
