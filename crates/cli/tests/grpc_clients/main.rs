@@ -302,7 +302,7 @@ fn the_java_client_passes_all_checks() {
 }
 
 #[test]
-fn the_go_client_does_what_its_page_says() {
+fn the_go_client_passes_all_checks() {
     if is_deep("the Go client") {
         passes_everywhere(fetched::go().as_ref());
     }
