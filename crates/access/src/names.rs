@@ -9,7 +9,8 @@ use gesta_core::{Error, Result, StreamId};
 pub(crate) const MARKER: &str = "$access";
 /// The stream of the rights of streams that have no rights of their own, as clients of EventStoreDB write them.
 pub(crate) const SETTINGS: &str = "$settings";
-/// The stream that lists the names of all users, for programs that were written for EventStoreDB. No account rests on it.
+/// The stream that lists the names of all users, for programs that were written for EventStoreDB. No account rests on
+/// it.
 pub(crate) const USERS: &str = "$users";
 pub(crate) const USER_PREFIX: &str = "$user-";
 pub(crate) const TOKEN_PREFIX: &str = "$token-";

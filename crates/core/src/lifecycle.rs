@@ -23,8 +23,8 @@ const TYPE_DELETED: &str = "$deleted";
 /// Type of the event that records a tombstone.
 const TYPE_TOMBSTONE: &str = "$tombstone";
 
-/// What `$tb` says in EventStoreDB and in its clients of a stream that is deleted: no event can be read until the next one
-/// is appended, which then is the first.
+/// What `$tb` says in EventStoreDB and in its clients of a stream that is deleted: no event can be read until the next
+/// one is appended, which then is the first.
 pub const TRUNCATED_UNTIL_WRITTEN: u64 = i64::MAX.cast_unsigned();
 
 /// The metadata document of a stream: the user's JSON object, and the keys in it that reads honour.
@@ -60,8 +60,8 @@ struct Document {
     truncate_before: Option<serde_json::Value>,
 }
 
-/// Returns true if a value of `$tb` says that the stream is deleted. Clients that know numbers of 53 bits only round the
-/// mark, so what differs from it by rounding alone counts too.
+/// Returns true if a value of `$tb` says that the stream is deleted. Clients that know numbers of 53 bits only round
+/// the mark, so what differs from it by rounding alone counts too.
 fn is_deleted(truncate_before: Option<&serde_json::Value>) -> bool {
     #[expect(
         clippy::cast_precision_loss,

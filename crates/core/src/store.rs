@@ -34,8 +34,8 @@ pub enum SubscriptionMessage {
     /// The subscriber has seen all that was stored up to this place; what follows is live. The message comes again when
     /// the subscriber had to catch up again.
     CaughtUp(Checkpoint),
-    /// The subscriber, which was live, was too slow, and reads from the store from this place on. When it is live again it
-    /// is told that it has caught up.
+    /// The subscriber, which was live, was too slow, and reads from the store from this place on. When it is live again
+    /// it is told that it has caught up.
     FellBehind(Checkpoint),
 }
 

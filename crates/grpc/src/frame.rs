@@ -127,8 +127,8 @@ pub fn framed(message: &impl Message) -> Bytes {
 /// Reads a message. Its elements are counted before it is decoded.
 ///
 /// # Errors
-/// `InvalidArgument` if the bytes are no such message; the refusal of [`Bounds::refuse`] if it has more elements than it
-/// may.
+/// `InvalidArgument` if the bytes are no such message; the refusal of [`Bounds::refuse`] if it has more elements than
+/// it may.
 pub fn read<M: Request>(bytes: Bytes) -> Result<M, Refusal> {
     M::check(&bytes)?;
     M::decode(bytes).map_err(unreadable)

@@ -291,8 +291,8 @@ impl Refusal {
             .trailer("scavenge-id", id)
     }
 
-    /// Refuses an event that is too large. `bytes` is its size and `bytes_max` the limit. Newer servers have an exception
-    /// of its own for this, which no published client knows; so it is that of an append that is too large.
+    /// Refuses an event that is too large. `bytes` is its size and `bytes_max` the limit. Newer servers have an
+    /// exception of its own for this, which no published client knows; so it is that of an append that is too large.
     #[must_use]
     pub fn event_too_large(id: impl std::fmt::Display, bytes: usize, bytes_max: usize) -> Self {
         let text = format!(

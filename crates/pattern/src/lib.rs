@@ -226,8 +226,8 @@ impl Pattern {
         }
     }
 
-    /// Returns true if only virtual streams can pass, whose links are not among all events. Expressions are looked at only
-    /// as far as they begin with the name.
+    /// Returns true if only virtual streams can pass, whose links are not among all events. Expressions are looked at
+    /// only as far as they begin with the name.
     #[must_use]
     pub fn is_of_virtual_streams(&self) -> bool {
         match (self.text.of, &self.text.passes) {

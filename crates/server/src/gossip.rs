@@ -1,8 +1,8 @@
 //! Which nodes there are, as clients of EventStoreDB ask: `GET /gossip`, and `Gossip/Read` of gRPC.
 //!
-//! The answer has the nodes of the cluster that have told where clients reach them, or this server alone: at the address
-//! that it was told to advertise, or at the one that the client called. Every node serves every call. The node that is
-//! called leader owns the first log, so what is written there is not forwarded if the store has one log.
+//! The answer has the nodes of the cluster that have told where clients reach them, or this server alone: at the
+//! address that it was told to advertise, or at the one that the client called. Every node serves every call. The node
+//! that is called leader owns the first log, so what is written there is not forwarded if the store has one log.
 //! Anybody may ask, because clients ask before they say who they are.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -68,8 +68,8 @@ fn is_name(host: &str) -> bool {
     true
 }
 
-/// Returns true if the request calls the server `localhost`, an address, or nothing at all, or `own`, which is a name of
-/// the server.
+/// Returns true if the request calls the server `localhost`, an address, or nothing at all, or `own`, which is a name
+/// of the server.
 pub(crate) fn is_local(request: &Parts, own: Option<&str>) -> bool {
     let in_header = || {
         request

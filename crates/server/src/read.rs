@@ -231,8 +231,8 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     Ok(filter)
 }
 
-/// Refuses a filter that only virtual streams pass, whose links are not among all events: it would find nothing for ever.
-/// A store that has streams of such names from an older version is searched all the same.
+/// Refuses a filter that only virtual streams pass, whose links are not among all events: it would find nothing for
+/// ever. A store that has streams of such names from an older version is searched all the same.
 pub(crate) async fn refuse_virtual_alone(store: &dyn EventStore) -> gesta_core::Result<()> {
     for prefix in [CATEGORY_PREFIX, TYPE_PREFIX] {
         let request = ListStreams {

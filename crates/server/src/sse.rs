@@ -1,12 +1,12 @@
 //! Subscriptions and consumers of groups as server-sent events (WHATWG HTML, section 9.2).
 //!
 //! Each message has `id:` (the checkpoint after which to resume, which browsers send back as `Last-Event-ID`), `event:`
-//! (`event`, `checkpoint`, `caught_up`, `fell_behind`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
-//! number, then deliveries as `event`, without `id:`, because the group knows where it is. Invariants: messages that
-//! wait are sent in one write, up to a bound; nothing is read from the subscription while the client does not read. So
-//! a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is
-//! large; all of it counts against the bytes in flight. A subscriber for whom these bytes have no room is ended, and
-//! resumes later where it was.
+//! (`event`, `checkpoint`, `caught_up`, `fell_behind`, `error`) and one line of `data:`. A consumer of a group gets
+//! `joined`, with its number, then deliveries as `event`, without `id:`, because the group knows where it is.
+//! Invariants: messages that wait are sent in one write, up to a bound; nothing is read from the subscription while the
+//! client does not read. So a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it
+//! shares with others if it is large; all of it counts against the bytes in flight. A subscriber for whom these bytes
+//! have no room is ended, and resumes later where it was.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -125,8 +125,8 @@ async fn messages_of_other_processes_wake_subscribers() {
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
 
-/// What happened: who did not keep up was told a second time that it has caught up, and never that it fell behind. Goal:
-/// it is told both, each once and in this order, and loses nothing.
+/// What happened: who did not keep up was told a second time that it has caught up, and never that it fell behind.
+/// Goal: it is told both, each once and in this order, and loses nothing.
 #[tokio::test]
 async fn a_slow_consumer_falls_back_to_reading_and_loses_nothing() {
     let world = World::new(1);

@@ -212,8 +212,8 @@ async fn planted_streams_do_not_count() {
     );
 }
 
-/// What happened: programs that were written for EventStoreDB waited for ever for a user in `$users`. Goal: every user is
-/// listed there once, also those that were there before it was written, and a name stays when its account ends.
+/// What happened: programs that were written for EventStoreDB waited for ever for a user in `$users`. Goal: every user
+/// is listed there once, also those that were there before it was written, and a name stays when its account ends.
 #[tokio::test]
 async fn users_are_listed_in_a_stream() {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

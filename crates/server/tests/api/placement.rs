@@ -212,9 +212,9 @@ async fn what_was_done_stays_done_when_the_log_moves() {
     assert_eq!(updated.json()["settings"]["max_retry_count"], 3);
 }
 
-/// What happened: a server could not be told at which host and port clients reach it, and `GET /gossip`, which clients of
-/// EventStoreDB make, was not found. Goal: it tells the address that it was told, or that was called, to anybody; and the
-/// name that it was told is its own.
+/// What happened: a server could not be told at which host and port clients reach it, and `GET /gossip`, which clients
+/// of EventStoreDB make, was not found. Goal: it tells the address that it was told, or that was called, to anybody;
+/// and the name that it was told is its own.
 #[tokio::test]
 async fn a_server_tells_where_clients_reach_it() {
     let server = Server::start().await;

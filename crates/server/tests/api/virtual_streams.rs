@@ -170,8 +170,8 @@ async fn what_is_wrong_is_refused() {
     }
 }
 
-/// What happened: a filter over all events by the names of virtual streams found nothing, without a word, for their links
-/// are not among all events. Goal: it is refused with what to do, unless something else may pass.
+/// What happened: a filter over all events by the names of virtual streams found nothing, without a word, for their
+/// links are not among all events. Goal: it is refused with what to do, unless something else may pass.
 #[tokio::test]
 async fn a_filter_that_only_virtual_streams_pass_is_refused() {
     let server = Server::start().await;

@@ -45,9 +45,9 @@ fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
 }
 
 /// What happened: clients that ask for the last revision of a stream, and for the first that can be read, were told
-/// neither. Goal: they are told the first one before the events if it is not the one that was asked for, and the last one
-/// after them. Who does not ask gets events and `stream_not_found` alone: the client for Go ends its process at any other
-/// message.
+/// neither. Goal: they are told the first one before the events if it is not the one that was asked for, and the last
+/// one after them. Who does not ask gets events and `stream_not_found` alone: the client for Go ends its process at any
+/// other message.
 #[tokio::test]
 async fn a_finite_read_tells_the_ends_of_a_stream_to_who_asks() {
     let store = Arc::new(MemoryStore::new());
@@ -180,8 +180,8 @@ async fn gossip_tells_of_this_server_at_the_address_that_was_called() {
     assert_eq!(at.port, u32::from(address.port()));
 }
 
-/// What happened: a server could not be told at which host and port clients reach it, so behind mapped ports it sent them
-/// nowhere. Goal: it tells what it was told, and may be called by that name; another name is still refused.
+/// What happened: a server could not be told at which host and port clients reach it, so behind mapped ports it sent
+/// them nowhere. Goal: it tells what it was told, and may be called by that name; another name is still refused.
 #[tokio::test]
 async fn gossip_tells_of_the_address_that_is_advertised() {
     let config = Config {
@@ -198,8 +198,8 @@ async fn gossip_tells_of_the_address_that_is_advertised() {
     assert_eq!((at.address.as_str(), at.port), ("db.example.org", 7_000));
 }
 
-/// Goal: the health service of gRPC answers for the server, for its services by name, and for no other; who follows it is
-/// told at once, and that the server stops.
+/// Goal: the health service of gRPC answers for the server, for its services by name, and for no other; who follows it
+/// is told at once, and that the server stops.
 #[tokio::test]
 async fn the_health_service_answers() {
     let client = Client::start().await;

@@ -317,8 +317,8 @@ pub(crate) fn last_detail<M: Message + Default>(ended: &crate::connection::Ended
     M::decode(last.value.as_slice()).expect("a message")
 }
 
-/// What happened: a delete that expects no stream was refused for a stream that has metadata alone, with the words that it
-/// was expected not to be there and is not. Goal: it succeeds, and the metadata are gone; so does one that expects a
+/// What happened: a delete that expects no stream was refused for a stream that has metadata alone, with the words that
+/// it was expected not to be there and is not. Goal: it succeeds, and the metadata are gone; so does one that expects a
 /// stream, once: then the stream is deleted to whoever expects it. What is not there at all stays an error.
 #[tokio::test]
 async fn a_stream_that_has_metadata_alone_can_be_deleted() {
@@ -368,9 +368,9 @@ async fn an_event_is_stored_again_at_the_very_last_revision() {
     assert_eq!(stored.current_revision_option, Some(second));
 }
 
-/// What happened: more events than an append may have, metadata that are too large, and a message that is too large were
-/// refused in ways of which clients make no exception of their own. Goal: whichever limit an append breaks, a batch is
-/// told that it is too large, and which limit it is; the call goes on.
+/// What happened: more events than an append may have, metadata that are too large, and a message that is too large
+/// were refused in ways of which clients make no exception of their own. Goal: whichever limit an append breaks, a
+/// batch is told that it is too large, and which limit it is; the call goes on.
 #[tokio::test]
 async fn a_batch_is_told_that_it_is_too_large_whichever_limit_it_breaks() {
     let client = Client::start().await;

@@ -305,8 +305,8 @@ async fn positions_of_an_earlier_history_are_refused() {
     );
 }
 
-/// What happened: a subscriber that dropped out of the live part was told a second time that it has caught up, and never
-/// that it fell behind. Goal: it is told where it is when it falls behind, of a stream and of all events.
+/// What happened: a subscriber that dropped out of the live part was told a second time that it has caught up, and
+/// never that it fell behind. Goal: it is told where it is when it falls behind, of a stream and of all events.
 #[tokio::test]
 async fn a_subscriber_is_told_that_it_fell_behind() {
     let world = World::new().await;
@@ -340,8 +340,8 @@ async fn a_subscriber_is_told_that_it_fell_behind() {
 }
 
 /// What happened: a deleted stream was told to begin at the next revision, where these clients know a mark that stands
-/// until it is written again; and the mark, when a client wrote it, was refused. Goal: a delete is the mark, in whatever
-/// way it came, and once the stream has begun again its metadata say where.
+/// until it is written again; and the mark, when a client wrote it, was refused. Goal: a delete is the mark, in
+/// whatever way it came, and once the stream has begun again its metadata say where.
 #[tokio::test]
 async fn a_deleted_stream_is_marked_until_it_begins_again() {
     let world = World::new().await;

@@ -111,8 +111,8 @@ pub async fn deletes_check_their_expectation(factory: &dyn StoreFactory) {
         .expect("deleted");
 }
 
-/// What happened: metadata of a stream that never had an event could not be deleted. Goal: a soft delete that expects no
-/// stream deletes them; one that expects anything does not find the stream.
+/// What happened: metadata of a stream that never had an event could not be deleted. Goal: a soft delete that expects
+/// no stream deletes them; one that expects anything does not find the stream.
 pub async fn metadata_alone_are_deleted_by_who_expects_no_stream(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let store = store.as_ref();

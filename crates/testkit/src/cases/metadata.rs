@@ -49,9 +49,9 @@ pub async fn come_back_as_they_were_set(factory: &dyn StoreFactory) {
     append(store, "s", NoStream, events(1)).await;
 }
 
-/// What happened: the `$tb` by which clients of EventStoreDB say that a stream is deleted was refused. Goal: as an event
-/// of `$$name` it is a soft delete that keeps the rest of the document and that the next append undoes, with the numbers
-/// going on; set as metadata it is refused with what to do instead. The claim is about `$$name`.
+/// What happened: the `$tb` by which clients of EventStoreDB say that a stream is deleted was refused. Goal: as an
+/// event of `$$name` it is a soft delete that keeps the rest of the document and that the next append undoes, with the
+/// numbers going on; set as metadata it is refused with what to do instead. The claim is about `$$name`.
 pub async fn the_mark_of_a_deleted_stream_deletes(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let store = store.as_ref();
