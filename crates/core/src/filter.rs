@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::event::RecordedEvent;
 use crate::ids::{EventType, StreamId, Tag};
 use crate::limits::{FILTER_VALUES_MAX, PAGE_SCAN_MAX};
-use crate::virtual_stream::begins_virtual_streams;
 
 /// Conditions, all of which an event must meet. An empty list sets no condition.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,12 +37,6 @@ impl Query {
                 .any(|prefix| stream.as_str().starts_with(prefix.as_str())))
             && (self.categories.is_empty()
                 || self.categories.iter().any(|c| c == stream.category()))
-    }
-
-    /// Returns true if only virtual streams meet the conditions, which no event of a log does.
-    fn is_of_virtual_streams(&self) -> bool {
-        let mut prefixes = self.stream_prefixes.iter();
-        !self.stream_prefixes.is_empty() && prefixes.all(|prefix| begins_virtual_streams(prefix))
     }
 
     /// Returns true if the query sets no condition.
@@ -113,13 +106,6 @@ impl Filter {
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
         self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(event))
-    }
-
-    /// Returns true if only streams whose names are those of virtual streams pass. The links of virtual streams are not
-    /// among all events, so the filter finds nothing, unless an older version stored streams of such names.
-    #[must_use]
-    pub fn is_of_virtual_streams(&self) -> bool {
-        !self.any_of.is_empty() && self.any_of.iter().all(Query::is_of_virtual_streams)
     }
 
     /// Checks the sizes of the list of queries and of all lists in them.

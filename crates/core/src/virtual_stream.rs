@@ -15,6 +15,7 @@ use bytes::Bytes;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{ContentType, RecordedEvent, Tags};
+use crate::filter::{Filter, Query};
 use crate::ids::{EventId, EventType, LogId, Position, Revision, StreamId};
 use crate::slice::fnv1a;
 
@@ -78,6 +79,23 @@ pub const ONLY_VIRTUAL: &str = "must not be of virtual streams ($ce-…, $et-…
 #[must_use]
 pub fn begins_virtual_streams(prefix: &str) -> bool {
     prefix.starts_with(CATEGORY_PREFIX) || prefix.starts_with(TYPE_PREFIX)
+}
+
+impl Query {
+    /// Returns true if only virtual streams meet the conditions, which no event of a log does.
+    fn is_of_virtual_streams(&self) -> bool {
+        let mut prefixes = self.stream_prefixes.iter();
+        !self.stream_prefixes.is_empty() && prefixes.all(|prefix| begins_virtual_streams(prefix))
+    }
+}
+
+impl Filter {
+    /// Returns true if only streams whose names are those of virtual streams pass. The links of virtual streams are not
+    /// among all events, so the filter finds nothing, unless an older version stored streams of such names.
+    #[must_use]
+    pub fn is_of_virtual_streams(&self) -> bool {
+        !self.any_of.is_empty() && self.any_of.iter().all(Query::is_of_virtual_streams)
+    }
 }
 
 /// The kinds of virtual streams. An event stands at most once in a stream of each kind.

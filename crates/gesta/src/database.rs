@@ -11,6 +11,7 @@ use gesta_store::{Config, Store, VirtualStreamsStatus};
 
 #[cfg(feature = "sqlite")]
 use crate::blocking::blocking;
+use crate::left_virtual_streams::LeftVirtualStreams;
 use crate::url::Scheme;
 
 /// What to do if the database holds no store.
@@ -94,15 +95,6 @@ impl std::fmt::Debug for Options {
             .field("missing", &self.missing)
             .finish_non_exhaustive()
     }
-}
-
-/// What is to be done with virtual streams that a store in several databases keeps no longer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LeftVirtualStreams {
-    /// Look whether they are switched on.
-    Look,
-    /// Switch them off.
-    SwitchOff,
 }
 
 /// An open database, on which a [`Store`] may run. Clones are cheap.

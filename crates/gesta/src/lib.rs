@@ -53,6 +53,7 @@ mod blocking;
 mod database;
 #[cfg(feature = "postgres")]
 pub mod databases;
+mod left_virtual_streams;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod restore;
@@ -61,7 +62,7 @@ pub mod schema;
 mod several;
 mod url;
 
-pub use database::{Database, LeftVirtualStreams, Missing, Options};
+pub use database::{Database, Missing, Options};
 pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
 pub use gesta_entity as entity;
@@ -72,6 +73,7 @@ pub use gesta_sql::verify;
 pub use gesta_store::{
     Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,
 };
+pub use left_virtual_streams::LeftVirtualStreams;
 pub use restore::{Restored, restore};
 pub use url::SCHEMES;
 

@@ -17,7 +17,7 @@ use gesta_several::{DatabasePart, Several, arrange};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use gesta_store::VirtualStreamsStatus;
 
-use crate::database::LeftVirtualStreams;
+use crate::left_virtual_streams::LeftVirtualStreams;
 
 /// The open databases of a store.
 pub(crate) struct Databases {

@@ -47,8 +47,6 @@ use crate::state::State;
 /// Result of a call.
 type Result<T> = std::result::Result<T, Refusal>;
 
-pub(crate) use operations::Scavenges;
-
 /// Returns true if a request is a call of gRPC, by the type of its body.
 pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
     let media_type = request.headers().get(CONTENT_TYPE);

@@ -48,6 +48,7 @@ mod read;
 mod readiness;
 mod route;
 mod router;
+mod scavenges;
 mod serve;
 mod sse;
 mod state;

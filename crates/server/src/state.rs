@@ -19,11 +19,11 @@ use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::{Gate, Ticket};
-use crate::grpc::Scavenges;
 use crate::metrics::{InFlight, Metrics};
 use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
 use crate::readiness::Readiness;
+use crate::scavenges::Scavenges;
 use crate::tls::Tls;
 
 /// Most small appends that are handed to the store at once, and how many of them the largest counts as.

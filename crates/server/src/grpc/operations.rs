@@ -4,9 +4,6 @@
 //! ended when its answer leaves, and the ids of the last ones are kept for those who stop them all the same. Events
 //! that deletes hide are removed by `gesta scavenge`, which needs a role of the database that no server has.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
-
 use gesta_access::Operation;
 use gesta_grpc::Refusal;
 use gesta_grpc::messages::operations::scavenge_resp::ScavengeResult;
@@ -14,14 +11,10 @@ use gesta_grpc::messages::operations::{
     ScavengeResp, SetNodePriorityReq, StartScavengeReq, StopScavengeReq,
 };
 use gesta_grpc::messages::shared::Empty;
-use uuid::Uuid;
 
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-
-/// Most ids of scavenges that are kept.
-const IDS_MAX: usize = 1_000;
 
 /// Carries out `StartScavenge`.
 pub(crate) async fn start_scavenge(call: &mut GrpcCall) -> Result<Reply> {
@@ -57,27 +50,6 @@ pub(crate) async fn stop_scavenge(call: &mut GrpcCall) -> Result<Reply> {
         scavenge_id,
         scavenge_result: ScavengeResult::Stopped.into(),
     }))
-}
-
-/// The ids of the last scavenges of this server.
-#[derive(Debug, Default)]
-pub(crate) struct Scavenges(Mutex<VecDeque<String>>);
-
-impl Scavenges {
-    fn begin(&self) -> String {
-        let id = Uuid::new_v4().to_string();
-        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= IDS_MAX {
-            ids.pop_front();
-        }
-        ids.push_back(id.clone());
-        id
-    }
-
-    fn has(&self, id: &str) -> bool {
-        let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.iter().any(|known| known == id)
-    }
 }
 
 /// Carries out `MergeIndexes`. It does nothing, because the database manages its indexes.
