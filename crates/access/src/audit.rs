@@ -7,8 +7,9 @@
 //! out.
 //! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and
 //! of all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out
-//! are counted in the next line of the same caller. So nobody fills a disk, and nobody keeps the lines of another out;
-//! names are escaped, so that no name makes a line of its own; no secret comes here.
+//! are counted in the next line of the same caller, unless it comes so late that the caller was forgotten. So nobody
+//! fills a disk, and nobody keeps the lines of another out; names are escaped, so that no name makes a line of its own;
+//! no secret comes here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -67,10 +68,10 @@ impl Bucket {
         self.lines = (self.lines + passed * f64::from(self.per_second)).min(f64::from(self.max));
     }
 
-    /// Tells whether nothing would be forgotten if the bucket was made anew.
+    /// Tells whether the bucket is full, so that a new one would let through as many lines.
     fn is_idle(&mut self, now: Duration) -> bool {
         self.fill(now);
-        self.lines >= f64::from(self.max) && self.unwritten == 0
+        self.lines >= f64::from(self.max)
     }
 
     /// Takes a line from the bucket. Returns how many lines were left out since the last written one; `None` if this
@@ -98,12 +99,46 @@ enum Counted {
     Address(Option<IpAddr>),
 }
 
-/// The lines of each caller.
+/// The lines of callers of one kind.
 #[derive(Debug)]
-struct Buckets {
-    of: HashMap<Counted, Bucket>,
+struct Callers<K> {
+    of: HashMap<K, Bucket>,
     /// The lines of callers beyond [`CALLERS_MAX`].
     others: Bucket,
+    max: u32,
+    per_second: u32,
+}
+
+impl<K: Eq + std::hash::Hash> Callers<K> {
+    fn new(max: u32, per_second: u32, now: Duration) -> Self {
+        Self {
+            of: HashMap::new(),
+            others: Bucket::new(max, per_second, now),
+            max,
+            per_second,
+        }
+    }
+
+    fn bucket(&mut self, caller: K, now: Duration) -> &mut Bucket {
+        let is_new = !self.of.contains_key(&caller);
+        if is_new && self.of.len() >= CALLERS_MAX {
+            self.of.retain(|_, bucket| !bucket.is_idle(now));
+        }
+        if is_new && self.of.len() >= CALLERS_MAX {
+            return &mut self.others;
+        }
+        let (max, per_second) = (self.max, self.per_second);
+        self.of
+            .entry(caller)
+            .or_insert_with(|| Bucket::new(max, per_second, now))
+    }
+}
+
+/// The lines of each caller. Users stand apart, so that no number of strangers takes their places.
+#[derive(Debug)]
+struct Buckets {
+    users: Callers<String>,
+    addresses: Callers<Option<IpAddr>>,
     /// The lines of all callers who proved nothing.
     unknown: Bucket,
 }
@@ -111,27 +146,20 @@ struct Buckets {
 impl Buckets {
     fn new(now: Duration) -> Self {
         Self {
-            of: HashMap::new(),
-            others: Bucket::new(LINES_MAX, LINES_PER_SECOND, now),
+            users: Callers::new(LINES_MAX, LINES_PER_SECOND, now),
+            addresses: Callers::new(ADDRESS_LINES_MAX, ADDRESS_LINES_PER_SECOND, now),
             unknown: Bucket::new(UNKNOWN_LINES_MAX, UNKNOWN_LINES_PER_SECOND, now),
         }
     }
 
     fn take(&mut self, counted: Counted, now: Duration) -> Option<u64> {
-        let is_unknown = matches!(counted, Counted::Address(_));
-        if self.of.len() >= CALLERS_MAX && !self.of.contains_key(&counted) {
-            self.of.retain(|_, bucket| !bucket.is_idle(now));
-        }
-        let bucket = if self.of.len() < CALLERS_MAX || self.of.contains_key(&counted) {
-            self.of.entry(counted).or_insert_with(|| match is_unknown {
-                true => Bucket::new(ADDRESS_LINES_MAX, ADDRESS_LINES_PER_SECOND, now),
-                false => Bucket::new(LINES_MAX, LINES_PER_SECOND, now),
-            })
-        } else {
-            &mut self.others
+        let address = match counted {
+            Counted::User(user) => return self.users.bucket(user, now).take(now),
+            Counted::Address(address) => address,
         };
+        let bucket = self.addresses.bucket(address, now);
         let unwritten = bucket.take(now)?;
-        if is_unknown && self.unknown.take(now).is_none() {
+        if self.unknown.take(now).is_none() {
             bucket.unwritten += unwritten + 1;
             return None;
         }
@@ -306,10 +334,14 @@ mod tests {
         let mut buckets = Buckets::new(SECOND);
         let written = (0..100_000).filter(|n| buckets.take(address(*n), SECOND).is_some());
         assert_eq!(written.count(), 1_000);
-        assert!(buckets.of.len() <= CALLERS_MAX);
-        // A user among them still has lines, if only those that the callers beyond the maximum share.
-        let user = Counted::User("bob".to_owned());
-        assert_eq!(buckets.take(user, SECOND * 3_600), Some(0));
+        assert!(buckets.addresses.of.len() <= CALLERS_MAX);
+        // Users keep lines of their own meanwhile, and other addresses get places of their own later.
+        let user = || Counted::User("bob".to_owned());
+        for _ in 0..LINES_MAX {
+            assert_eq!(buckets.take(user(), SECOND), Some(0));
+        }
+        assert_eq!(buckets.take(address(200_000), SECOND * 3_600), Some(0));
+        assert_eq!(buckets.addresses.of.len(), 1);
     }
 
     #[test]

@@ -280,7 +280,8 @@ impl Transport {
     fn start(given: Vec<Base>, owners: Option<Owners>, config: Config) -> Result<Self> {
         if let Some(base) = given.iter().find(|base| shows_secrets(&config, base)) {
             let rule = format!(
-                "must begin with https://, for a token or a password would travel to {} as plain text",
+                "must begin with https://, for a token or a password would travel to {} as plain text; where nobody can \
+                 listen on the way, `--plain-http` (`Config::plain_http`) allows it",
                 base.host()
             );
             return Err(Error::invalid("url", rule));

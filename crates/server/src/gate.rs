@@ -31,9 +31,9 @@ impl Gate {
         self.shares.take(holder, 1).map_err(|refused| {
             let (max, what) = (self.shares.max(), self.what);
             Problem::overloaded(match refused {
-                TooMuch::InSum => format!("{max} {what} are in flight, no more are taken"),
+                TooMuch::InSum => format!("at most {max} {what} are taken at once, try again later"),
                 TooMuch::OfOne => format!(
-                    "{holder} has as many {what} in flight as are left for all others of {max}, no more are taken"
+                    "{holder} has as many {what} at once as one caller may have of {max}: end some, or try again later"
                 ),
             })
         })

@@ -257,6 +257,12 @@ fn checks(
     checks: Vec<ConsistencyCheck>,
     written: &HashMap<StreamId, usize>,
 ) -> Result<Vec<StreamCheck>> {
+    if checks.len() > limits::APPEND_STREAMS_MAX {
+        let (max, found) = (limits::APPEND_STREAMS_MAX, checks.len());
+        return Err(v2::bad_check(format!(
+            "must be at most {max}, found {found}"
+        )));
+    }
     let mut read = Vec::new();
     let mut checked = HashSet::new();
     for check in checks {
