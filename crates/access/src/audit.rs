@@ -34,6 +34,8 @@ const UNKNOWN_LINES_MAX: u32 = 1_000;
 const UNKNOWN_LINES_PER_SECOND: u32 = 50;
 /// The most callers whose lines are counted apart. The others share one count.
 const CALLERS_MAX: usize = 4_096;
+/// How often idle callers are forgotten at most.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The longest name in a line, in characters.
 const SHOWN_MAX: usize = 200;
 /// How long nothing is told of a user or a token that comes again from the same address.
@@ -107,6 +109,8 @@ struct Callers<K> {
     others: Bucket,
     max: u32,
     per_second: u32,
+    /// When idle callers were last forgotten. To look at all of them for each stranger would cost much.
+    swept: Duration,
 }
 
 impl<K: Eq + std::hash::Hash> Callers<K> {
@@ -116,12 +120,14 @@ impl<K: Eq + std::hash::Hash> Callers<K> {
             others: Bucket::new(max, per_second, now),
             max,
             per_second,
+            swept: now,
         }
     }
 
     fn bucket(&mut self, caller: K, now: Duration) -> &mut Bucket {
         let is_new = !self.of.contains_key(&caller);
-        if is_new && self.of.len() >= CALLERS_MAX {
+        if is_new && self.of.len() >= CALLERS_MAX && now.saturating_sub(self.swept) >= SWEEP_EVERY {
+            self.swept = now;
             self.of.retain(|_, bucket| !bucket.is_idle(now));
         }
         if is_new && self.of.len() >= CALLERS_MAX {

@@ -170,6 +170,31 @@ fn metadata_of_streams_are_imported() {
     );
 }
 
+/// Goal: the mark by which clients of EventStoreDB delete is a delete in a file too, and stops no import in the middle.
+#[test]
+fn the_mark_of_a_delete_is_a_delete() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let lines = "{\"stream\":\"gone\",\"type\":\"t\",\"data\":1}\n\
+                 {\"stream\":\"$$gone\",\"type\":\"$metadata\",\"data\":{\"$tb\":9223372036854775807}}\n\
+                 {\"stream\":\"other\",\"type\":\"t\",\"data\":1}\n";
+    let file = home.path().join("events.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    let import = ["--store", &store, "all", "import", file.to_str().unwrap()];
+    let refused = run(&import);
+    let said = stderr(&refused);
+    assert!(
+        code(&refused) == 2 && said.contains("line 2 of the input: is the delete"),
+        "{said}"
+    );
+    assert!(
+        !home.path().join("gesta.db").exists()
+            || succeed(&["--store", &store, "all", "read"]).is_empty()
+    );
+    let revived = run(&[&import[..], &["--revive-deleted"]].concat());
+    assert!(revived.status.success(), "{revived:?}");
+}
+
 /// Goal: an import never makes readable what was hidden, unless somebody has asked for that.
 ///
 /// What happened: deleted and tombstoned streams came back as readable ones, with exit code 0.

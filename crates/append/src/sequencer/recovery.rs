@@ -463,6 +463,9 @@ impl<T> Sequencer<T> {
     pub(super) fn on_history_changed(&mut self, incarnation: Incarnation) {
         self.knowledge.history_changed();
         self.setting.incarnation = incarnation;
+        // Positions of the lost history say nothing about this one, which may have given them to other events.
+        self.stats.known_end.set(Position::START);
+        self.stats.seen_end.set(Position::START);
         if self.is_stopped() {
             return;
         }

@@ -301,8 +301,9 @@ fn what_hides(described: &str, event: &EventData) -> Option<String> {
     let what = match event.event_type.as_str() {
         "$deleted" => "is the delete",
         "$tombstone" => "is the tombstone",
-        _ => match StreamMetadata::parse(event.data.clone()) {
-            Ok(metadata) if metadata.max_age.is_some() => "sets $maxAge",
+        _ => match StreamMetadata::parse_event(event.data.clone()) {
+            Ok((LifecycleChange::Deleted, _)) => "is the delete",
+            Ok((_, metadata)) if metadata.max_age.is_some() => "sets $maxAge",
             _ => return None,
         },
     };
