@@ -30,7 +30,7 @@ fn help_pages_are_about_their_command() {
         let of_options = lines
             .filter(|line| line.trim_start().starts_with("--"))
             .count();
-        assert_eq!(of_options, 7, "{text}");
+        assert_eq!(of_options, 8, "{text}");
         let block = common.split("\n\n").next().unwrap();
         assert!(block.lines().count() <= 14, "{command:?}: {block}");
     }
