@@ -314,7 +314,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     );
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("migrated"),
-        (1, 6)
+        (1, 7)
     );
     let registry = open(&url).await.registry().expect("shared");
     assert_eq!(
