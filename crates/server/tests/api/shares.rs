@@ -278,16 +278,18 @@ async fn strangers_who_read_nothing_take_nothing_of_users() {
                 connection.send_request(get(&world, target, None)),
             ));
         }
-        // Those that were answered are kept, and not read.
+        // Those that were answered are kept, and not read. All may be answered before the connection is closed.
         let mut answers = Vec::new();
         for answer in &mut asked {
             answers.push(soon(answer).await.expect("no panic"));
         }
-        let broken = answers.iter().filter(|answer| answer.is_err()).count();
-        assert!(
-            broken > 0 || asked.len() < 200,
-            "{target}: the connection lives on"
-        );
+        soon(async {
+            while connection.ready().await.is_ok() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        drop(answers);
         assert_eq!(world.status("GET", "/streams/none", &one, "").await, 404);
     }
 }
