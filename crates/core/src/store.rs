@@ -382,6 +382,7 @@ pub trait EventStore: Send + Sync + 'static {
     ///         SubscriptionMessage::Checkpoint(checkpoint) => println!("nothing for us up to {checkpoint}"),
     ///         // What follows is live; the example ends here.
     ///         SubscriptionMessage::CaughtUp(_) => break,
+    ///         SubscriptionMessage::FellBehind(_) => println!("we are slow, and get what we missed from the store"),
     ///     }
     /// }
     /// # Ok(()) }
