@@ -16,8 +16,8 @@ use std::path::Path;
 
 use gesta_core::{
     AllFrom, Append, Direction, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
-    Filter, Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamAppend, StreamFrom,
-    StreamId, StreamMetadata, limits,
+    Filter, LifecycleChange, Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamAppend,
+    StreamFrom, StreamId, StreamMetadata, limits,
 };
 use serde_json::json;
 
