@@ -120,8 +120,8 @@ pub(crate) struct CommandAsk<D: Decider> {
     pub(crate) is_in_doubt: bool,
     /// The moment until which the command may wait for other nodes; `None` until it was first to be sent.
     pub(crate) sent_until: Option<Instant>,
-    /// The last position of the log that this node knew of when the command was first to be sent, or when it came from
-    /// another node. What is stored up to it was stored before. 0 if nothing was known.
+    /// The last position of the log that the node of the caller knew of when the command was first to be sent. What is
+    /// stored up to it was stored before. 0 if nothing was known.
     pub(crate) begun_after: Position,
 }
 
@@ -166,7 +166,7 @@ impl<D: Decider> CommandAsk<D> {
     /// may have removed what it stored.
     ///
     /// A command that another node has sent may be overtaken by a later attempt, of which nobody tells. But then what
-    /// was stored is after everything that this node knew of when the command came.
+    /// was stored is after everything that the other node knew of when it first sent the command.
     pub(crate) fn may_be_done_until(&self, position: Position) -> bool {
         if position == Position::START {
             return false;
@@ -174,7 +174,7 @@ impl<D: Decider> CommandAsk<D> {
         let is_after_begin = position > self.begun_after;
         match self.origin {
             Origin::Caller => self.is_in_doubt && is_after_begin,
-            // When it was first sent is not known here.
+            // Another attempt may have been made, whether this one tells of it or not.
             Origin::Node { .. } => self.is_in_doubt || is_after_begin,
         }
     }

@@ -187,7 +187,6 @@ impl<D: Decider> Entities<D> {
             commands,
             reads,
             counters,
-            store,
             tasks: Mutex::new(tasks),
         });
         if let Some(Forwarding { peers, service, .. }) = forwarding.as_deref() {

@@ -5,7 +5,7 @@
 //! Not here: what an answer means for its caller (`ask`).
 
 use bytes::{BufMut, Bytes, BytesMut};
-use gesta_core::{Checkpoint, Error as StoreError, ErrorKind, Revision};
+use gesta_core::{Checkpoint, Error as StoreError, ErrorKind, Position, Revision};
 use gesta_wire::problem::Document;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,10 @@ enum AskHead {
         /// it made.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_doubt: bool,
+        /// The last position of the log that the node which asks knew of when it first sent the command; 0 if it knew of
+        /// none.
+        #[serde(default)]
+        begun_after: u64,
     },
     /// The request is for the state, in the form that snapshots of this version have.
     Read { confirmed: bool, version: u32 },
@@ -110,6 +114,7 @@ pub(crate) enum Call<D: Decider> {
         key: String,
         command: D::Command,
         in_doubt: bool,
+        begun_after: Position,
     },
     Read {
         freshness: Freshness,
@@ -142,10 +147,15 @@ impl<D: Decider> Forms<D> {
         key: &str,
         command: &D::Command,
         in_doubt: bool,
+        begun_after: Position,
     ) -> Result<Bytes, StoreError> {
-        let key = key.to_owned();
         let command = self.command.write("command", command)?;
-        Ok(framed(&AskHead::Command { key, in_doubt }, &command))
+        let head = AskHead::Command {
+            key: key.to_owned(),
+            in_doubt,
+            begun_after: begun_after.0,
+        };
+        Ok(framed(&head, &command))
     }
 
     /// Reads what became of a command.
@@ -193,9 +203,14 @@ impl<D: Decider> Forms<D> {
     pub(crate) fn read_call(&self, body: &Bytes) -> Result<Call<D>, String> {
         let (head, payload) = parted(body)?;
         Ok(match head {
-            AskHead::Command { key, in_doubt } => Call::Command {
+            AskHead::Command {
                 key,
                 in_doubt,
+                begun_after,
+            } => Call::Command {
+                key,
+                in_doubt,
+                begun_after: Position(begun_after),
                 command: self.command.read(payload)?,
             },
             AskHead::Read { confirmed, version } => Call::Read {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use gesta_core::capacity::{Capacity, Permit, Refusal};
-use gesta_core::{OwnerStore, StreamId, slice_of};
+use gesta_core::{StreamId, slice_of};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,6 @@ pub(crate) struct Shared<D: Decider> {
     pub(crate) commands: Arc<Capacity>,
     pub(crate) reads: Arc<Capacity>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) store: Arc<dyn OwnerStore>,
     /// The tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
     /// meanwhile waits as long.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,

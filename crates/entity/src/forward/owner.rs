@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use gesta_core::StreamId;
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::peers::{PeerCall, PeerService};
+use gesta_core::{Position, StreamId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -56,11 +56,13 @@ fn begin<D: Decider>(
             key,
             command,
             in_doubt,
+            begun_after,
         } => {
             let sent = Sent {
                 request: Request::new(command).key(key),
                 decided_until: Instant::now() + call.remaining,
                 is_in_doubt: in_doubt || call.is_in_doubt,
+                begun_after,
             };
             begin_command(runtime, stream, sent)
         }
@@ -91,6 +93,8 @@ struct Sent<C> {
     request: Request<C>,
     decided_until: Instant,
     is_in_doubt: bool,
+    /// See [`CommandAsk::begun_after`].
+    begun_after: Position,
 }
 
 fn begin_command<D: Decider>(
@@ -108,7 +112,8 @@ fn begin_command<D: Decider>(
     };
     let mut ask = CommandAsk::new(sent.request, reply, permit, origin);
     ask.is_in_doubt = sent.is_in_doubt;
-    ask.begun_after = runtime.store.known_end(&stream);
+    // Not what this node knows now: it may have stood still, and have heard since of a delete that came after an attempt.
+    ask.begun_after = sent.begun_after;
     runtime.send(stream, Ask::Command(ask));
     let kind = Arc::clone(&runtime.kind);
     let answer = answer.map(move |answer| {

@@ -211,7 +211,8 @@ impl<D: Decider> Env<D> {
                 }
                 let key = ask.request.idempotency_key.as_deref().unwrap_or_default();
                 let forms = self.kind.forms.as_ref().ok_or_else(missing)?;
-                forms.write_command(key, &ask.request.command, in_doubt || ask.is_in_doubt)
+                let in_doubt = in_doubt || ask.is_in_doubt;
+                forms.write_command(key, &ask.request.command, in_doubt, ask.begun_after)
             }
             Ask::Read(read) => {
                 let snapshots = self.kind.snapshots.as_ref().ok_or_else(missing)?;

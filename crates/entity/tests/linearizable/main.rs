@@ -44,9 +44,7 @@ fn prove(share: u64, setting: Setting) {
         None => {
             let count: u64 = match setting {
                 Setting::Strangers => depth::count(1_000, 20_000),
-                // Few in the quick form: about one in 3,000 finds a command that is done twice after a delete, with the
-                // seed 7150109778031747081 for example. Once that is mended there are 500 again.
-                Setting::Nodes(_) => depth::count(60, 20_000),
+                Setting::Nodes(_) => depth::count(500, 20_000),
             };
             let mut random = Random::new(depth::seed());
             (0..count / SHARES + u64::from(share < count % SHARES))
