@@ -239,9 +239,16 @@ async fn a_command_is_not_done_again_after_its_stream_was_deleted() {
 }
 
 /// What happened: the owner stood still with a forwarded command, the edge carried it out itself, and the stream was
-/// deleted; when the owner went on, it loaded an entity without events and carried the command out again.
+/// deleted; when the owner went on, it loaded an entity without events and carried the command out again. Also if it had
+/// heard of the delete before it took the command.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_stood_still_does_not_do_again_what_was_deleted() {
+    for hears_first in [false, true] {
+        stands_still_over_a_delete(hears_first).await;
+    }
+}
+
+async fn stands_still_over_a_delete(hears_first: bool) {
     let pair = pair();
     pair.edge.execute("1", Command::Deposit(1)).await.unwrap();
     let (sender, left_behind) = std::sync::mpsc::channel();
@@ -257,6 +264,10 @@ async fn an_owner_that_stood_still_does_not_do_again_what_was_deleted() {
     assert_eq!(told.unwrap(), 6);
     let store: Arc<dyn OwnerStore> = pair.edge_store.share();
     delete_account(&store).await;
+    if hears_first {
+        let seen = pair.owner.read("1", |account| account.balance).await;
+        assert_eq!(seen.unwrap(), 0);
+    }
     let (body, within) = left_behind.try_recv().unwrap();
     let service = pair.edges_view.service_of_owner();
     service.call(call_of(body, within)).await;
