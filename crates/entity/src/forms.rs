@@ -66,8 +66,8 @@ enum AskHead {
         /// it made.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_doubt: bool,
-        /// The last position of the log that the node which asks knew of when it first sent the command; 0 if it knew of
-        /// none.
+        /// The last position of the log that the node which asks knew of when it first sent the command; 0 if it knew
+        /// of none.
         #[serde(default)]
         begun_after: u64,
     },

@@ -13,9 +13,10 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use gesta_core::{
     AllFrom, Append, BackOff, Checkpoint, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
-    EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, LogId, Position, ReadAll,
-    ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent, StreamFrom,
-    StreamId, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Timestamp, Told, warn_once,
+    EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, Lifecycle, LogId, Position,
+    ReadAll, ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent,
+    StreamFrom, StreamId, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Timestamp, Told,
+    warn_once,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -273,20 +274,30 @@ impl Storage {
         }))
     }
 
-    /// Tells whether the parked stream does not have a link any more that was neither truncated nor deleted.
+    /// Tells whether the store has lost a link of the parked stream. A link that metadata hide, or that somebody has
+    /// deleted, is not lost.
     async fn was_lost(&self, parked: &ParkedMark) -> Result<bool> {
         let stream = self.group.parked_stream();
         match self.at_revision(&stream, parked.at).await? {
             Ok(Some(link)) => Ok((link.id.0, link.position.0) != (parked.id, parked.position)),
             Err(EndsBefore) => Ok(true),
-            Ok(None) => {
-                let found = self
-                    .retried(|| self.store.stream_metadata(stream.clone()))
-                    .await?;
-                let from = found.metadata.truncate_before;
-                Ok(from.is_none_or(|from| from.0 <= parked.at))
-            }
+            Ok(None) => Ok(!self.had_revision(stream, parked.at).await?),
         }
+    }
+
+    /// Tells whether a stream has, or had before it was deleted, an event of this revision.
+    async fn had_revision(&self, stream: StreamId, revision: u64) -> Result<bool> {
+        let last = ReadStream::backwards(stream.clone()).limit(1);
+        match self.retried(|| self.store.read_stream(last.clone())).await {
+            Ok(page) => return Ok(page.last_revision.0 >= revision),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let Some(noted) = self.last(stream.metadata_stream()).await? else {
+            return Ok(false);
+        };
+        let lifecycle = Lifecycle::from_event(&noted.data, &noted.metadata)?;
+        Ok(lifecycle.deleted_before.0 > revision)
     }
 
     /// Reads the event at a place of the source; `None` if there is none that can be read.

@@ -406,6 +406,56 @@ async fn what_stands_at_the_place_of_a_parked_event_is_parked_itself() {
     );
 }
 
+/// What happened: a group whose parked stream somebody had emptied or bounded was halted at its next start, as if the
+/// store had lost what was parked. Goal: it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_parked_stream_may_be_emptied() {
+    for how in ["delete", r#"{"$tb":10}"#, r#"{"$maxAge":1}"#] {
+        let world = World::new(1);
+        let store = world.store();
+        let groups = process(&store);
+        let group = on_stream(STREAM);
+        create(&groups, &group, Start::Start).await;
+        append(&store, STREAM, events(10)).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        for _ in 0..10 {
+            let delivery = consumer.next().await.expect("delivered");
+            let which = vec![Which::Delivery(delivery.number)];
+            let parked = consumer.nack(which, Action::Park, "").await;
+            assert_eq!(parked.expect("answered"), 1);
+        }
+        drop(consumer);
+        groups.shutdown().await;
+        let stream = group.parked_stream();
+        let expected = ExpectedRevision::Any;
+        if how == "delete" {
+            let delete = gesta_core::DeleteStream {
+                stream,
+                expected,
+                kind: gesta_core::DeleteKind::Soft,
+            };
+            store.delete_stream(delete).await.expect("deleted");
+        } else {
+            let metadata = gesta_core::StreamMetadata::parse(how).expect("valid");
+            let set = gesta_core::SetStreamMetadata {
+                stream,
+                expected,
+                metadata,
+            };
+            store.set_stream_metadata(set).await.expect("set");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        let groups = process(&store);
+        append(&store, STREAM, events(2)).await;
+        let mut consumer = try_join(&groups, &group)
+            .await
+            .unwrap_or_else(|error| panic!("{how}: {error}"));
+        assert_eq!(work_off(&mut consumer, STREAM).await, [10, 11], "{how}");
+        drop(consumer);
+        groups.shutdown().await;
+    }
+}
+
 /// Goal: the end of a stream counts whether its last events are shown or not.
 #[tokio::test(start_paused = true)]
 async fn a_group_may_begin_at_the_end_of_a_stream_that_shows_nothing() {

@@ -112,7 +112,8 @@ fn begin_command<D: Decider>(
     };
     let mut ask = CommandAsk::new(sent.request, reply, permit, origin);
     ask.is_in_doubt = sent.is_in_doubt;
-    // Not what this node knows now: it may have stood still, and have heard since of a delete that came after an attempt.
+    // Not what this node knows now: it may have stood still, and have heard since of a delete that came after an
+    // attempt.
     ask.begun_after = sent.begun_after;
     runtime.send(stream, Ask::Command(ask));
     let kind = Arc::clone(&runtime.kind);

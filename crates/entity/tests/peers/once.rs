@@ -239,8 +239,8 @@ async fn a_command_is_not_done_again_after_its_stream_was_deleted() {
 }
 
 /// What happened: the owner stood still with a forwarded command, the edge carried it out itself, and the stream was
-/// deleted; when the owner went on, it loaded an entity without events and carried the command out again. Also if it had
-/// heard of the delete before it took the command.
+/// deleted; when the owner went on, it loaded an entity without events and carried the command out again. Also if it
+/// had heard of the delete before it took the command.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_stood_still_does_not_do_again_what_was_deleted() {
     for hears_first in [false, true] {
