@@ -2,9 +2,11 @@
 //!
 //! Why: a bound on the sum alone lets one caller take everything, and a fixed bound on each caller either is too small
 //! for a caller who is alone, or lets a few callers together take everything. So the share moves: **a caller may hold
-//! as much as is left free.** One greedy caller gets half of it, two get a third each, and whoever comes next always
-//! finds as much free as each of them has (Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory
-//! packet switches*, 1998).
+//! as much as is left free.** One greedy caller gets half of it; two who take and give back by turns get a third each
+//! (Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches*, 1998).
+//! The limit of this: nothing is taken back from who holds it. Of callers who come one after the other and keep what
+//! they take, each gets half of what the ones before have left, so that a dozen of them leave next to nothing. It is a
+//! bound on one caller and on few, and none on many who work together.
 //! Where a caller waits instead of being refused, those who wait take turns by caller, so that a caller who asks a
 //! thousand times waits behind one request of each other caller, and nobody waits behind the thousand.
 //! Invariants: the sum of what is held is never above the maximum; a caller holds more than [`Shares::least`] only if
