@@ -261,7 +261,7 @@ impl Connector {
                 drive_hosts.disappointed(host);
             }
         });
-        let session = self.set_up(&client, role).await?;
+        let (session, asked) = self.set_up(&client, role).await?;
         let generation = match self.ledger.get() {
             Some(ledger) => {
                 let checked = ledger.check(&client, session.timeline, session.place());
@@ -269,6 +269,7 @@ impl Connector {
             }
             None => 0,
         };
+        self.take_over(role, &session, asked)?;
         notices.clear();
         Ok(Connection {
             client: Arc::new(client),
@@ -282,16 +283,16 @@ impl Connector {
         })
     }
 
-    async fn set_up(&self, client: &Client, role: Role) -> std::result::Result<Session, Unfit> {
-        let asked = uptime();
+    /// Sets up a session. Returns it with the uptime at which its clock was asked. Nothing that the server says is
+    /// taken over here: it may hold another store, or have been replaced.
+    async fn set_up(
+        &self,
+        client: &Client,
+        role: Role,
+    ) -> std::result::Result<(Session, Duration), Unfit> {
         let found = read_session(client).await?;
-        self.see_clock(found.clock, asked);
         if found.in_recovery {
             return Err(Unfit::Standby);
-        }
-        self.see_read_only(found.read_only);
-        if found.read_only && role.only_writes() {
-            return Err(error::read_only().into());
         }
         let mut wanted = session_settings(role, &self.config, found.limits);
         if let Some(level) = raised_synchronous_commit(&found.settings.synchronous_commit, role) {
@@ -303,6 +304,7 @@ impl Connector {
             [(&names, Type::TEXT_ARRAY), (&values, Type::TEXT_ARRAY)];
         let set = client.query_typed(SET_SESSION, &params).await;
         set.map_err(|error| error::general(&error))?;
+        let asked = uptime();
         let (session, timeline) = tokio::join!(read_session(client), read_timeline(client));
         let session = Session {
             timeline,
@@ -313,11 +315,25 @@ impl Connector {
             let text = format!("the session must be read committed, found {found}");
             return Err(Error::new(ErrorKind::Unsupported(text)).into());
         }
+        Ok((session, asked))
+    }
+
+    /// Takes over what a server says whose store was compared.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database is read-only and the role is of no use then; `Unsupported` if its settings are
+    /// weaker than the configuration accepts.
+    fn take_over(&self, role: Role, session: &Session, asked: Duration) -> Result<()> {
+        self.see_clock(session.clock, asked);
+        self.see_read_only(session.read_only);
+        if session.read_only && role.only_writes() {
+            return Err(error::read_only());
+        }
         if role == Role::Writer {
             self.observe(role, &session.settings);
             self.check_durability(&session.settings)?;
         }
-        Ok(session)
+        Ok(())
     }
 
     /// Returns the durability that the settings give.

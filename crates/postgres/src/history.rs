@@ -26,7 +26,7 @@ use crate::lineage::{self, Noted};
 use crate::names::Names;
 use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
-use crate::witness::{Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
+use crate::witness::{Beginner, Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
@@ -44,8 +44,9 @@ type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 pub(crate) struct Ledger {
     identity: Identity,
     known: Mutex<KnownHistory>,
-    /// Where the store is, as it was noted last in the database.
-    noted: Mutex<Option<Noted>>,
+    /// Where the store is noted to be in the database, and in which incarnation; `None` if that is not known. A new
+    /// incarnation may have forgotten the note.
+    noted: Mutex<Option<(Incarnation, Noted)>>,
     current: CurrentHistory,
     /// The present generation of connections.
     generation: watch::Sender<u64>,
@@ -62,13 +63,13 @@ impl Ledger {
     pub(crate) fn new(
         identity: Identity,
         incarnation: Incarnation,
-        noted: Option<Noted>,
+        (server, noted): (Option<Timeline>, Option<Noted>),
         channel: String,
     ) -> Arc<Self> {
         Arc::new(Self {
             identity,
-            noted: Mutex::new(noted),
-            known: Mutex::new(KnownHistory::new(incarnation)),
+            noted: Mutex::new(noted.map(|noted| (incarnation, noted))),
+            known: Mutex::new(KnownHistory::new(incarnation, server)),
             current: CurrentHistory::new(incarnation),
             generation: watch::Sender::new(0),
             names: Names::default(),
@@ -148,17 +149,17 @@ impl Ledger {
             let comparison = self.known().judge(&view, &found);
             let generation = match &comparison {
                 Comparison::Same => self.known().settle(&view, &found),
-                Comparison::Begun => self.change(&view, found.incarnation, "another one was begun"),
+                Comparison::Begun => {
+                    let why = "another one was begun";
+                    self.change(&view, (found.incarnation, Beginner::Another), why)
+                }
                 Comparison::Lost(why) => {
-                    let new = self.replace(client, found.incarnation, why).await?;
-                    self.change(&view, new, why)
+                    let begun = self.replace(client, found.incarnation, why).await?;
+                    self.change(&view, begun, why)
                 }
             };
             if let Some(generation) = generation {
-                // Who knows nothing proves nothing.
-                if comparison != Comparison::Same || !view.marks.is_empty() {
-                    self.note(client, place).await;
-                }
+                self.note(client, place).await;
                 return Ok(generation);
             }
         }
@@ -167,17 +168,28 @@ impl Ledger {
         ))
     }
 
-    /// Notes in the database where the store is, if that has changed.
+    /// Notes in the database where the store is, if that is not noted there. What cannot be noted is tried again by
+    /// the next connection, and by the next look at the settings.
     pub(crate) async fn note(&self, client: &Client, place: Option<Noted>) {
         let Some(place) = place else { return };
-        let incarnation = {
-            let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-            if noted.replace(place) == Some(place) {
-                return;
-            }
-            self.current.get().incarnation
+        let incarnation = self.current.get().incarnation;
+        let wanted = Some((incarnation, place));
+        if *self.noted() == wanted {
+            return;
+        }
+        let lived = |before: Noted| {
+            self.known().has_lived(
+                (before.cluster, before.timeline),
+                (place.cluster, place.timeline),
+            )
         };
-        lineage::note(client, place, incarnation).await;
+        if lineage::note(client, place, incarnation, lived).await {
+            *self.noted() = wanted;
+        }
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Option<(Incarnation, Noted)>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the error for a database that holds another store.
@@ -217,10 +229,15 @@ impl Ledger {
         self.generation.send_replace(known.generation());
     }
 
-    fn change(&self, view: &View, incarnation: Incarnation, why: &str) -> Option<u64> {
+    fn change(
+        &self,
+        view: &View,
+        (incarnation, beginner): (Incarnation, Beginner),
+        why: &str,
+    ) -> Option<u64> {
         let mut known = self.known();
         let old = known.incarnation();
-        let generation = known.change(view, incarnation)?;
+        let generation = known.change(view, incarnation, beginner)?;
         self.begin_generation(&known);
         let history = self.current.change(incarnation);
         drop(known);
@@ -234,12 +251,18 @@ impl Ledger {
     }
 
     /// Begins a new incarnation in place of `old`, unless another process has. Returns the incarnation that the store
-    /// has then.
-    async fn replace(&self, client: &Client, old: Incarnation, why: &str) -> Result<Incarnation> {
+    /// has then, and who has begun it.
+    async fn replace(
+        &self,
+        client: &Client,
+        old: Incarnation,
+        why: &str,
+    ) -> Result<(Incarnation, Beginner)> {
         tracing::error!(%old, why, "the database has lost commits");
         let new = self.following(old);
         match self.swap(client, old, new).await {
-            Ok(found) if found != old => Ok(found),
+            Ok(found) if found == new => Ok((found, Beginner::This)),
+            Ok(found) if found != old => Ok((found, Beginner::Another)),
             Ok(_) => Err(Error::unavailable("the incarnation could not be replaced")),
             Err(error) => {
                 // The connection is dropped, and the transaction with it.

@@ -7,7 +7,9 @@
 //! knew, and noted the new timeline. If none does, and no synchronous standby was configured, it begins a new
 //! incarnation: checkpoints of what may be lost are refused rather than taken for others. Invariants: nothing is
 //! concluded from a server that does not tell its timeline, or before a first note; a note and the incarnation that
-//! follows from it are written in one transaction. Not here: what a running process compares (`history`).
+//! follows from it are written in one transaction; a note that hides a promotion is written only by a process that has
+//! lived through it; a note replaces only the one that it was concluded from. Not here: what a running process compares
+//! (`history`).
 
 use std::time::Duration;
 
@@ -94,9 +96,18 @@ pub(crate) fn conclude(noted: Option<Noted>, found: Option<Noted>) -> Conclusion
     }
 }
 
+/// What the database says about the store: where it was seen last, and its incarnation.
+#[derive(Debug)]
+struct Read {
+    noted: Option<Noted>,
+    incarnation: Incarnation,
+    /// Whether this user may note a place.
+    may_note: bool,
+}
+
 /// Compares the place of the store, `found`, with the note, and begins a new incarnation if commits may be lost and no
 /// process that knows better has noted the new place for as long as [`Config::failover_patience`]. Returns the
-/// incarnation that the store has then.
+/// incarnation that the store has then, and the place that is noted if it is that of the store.
 ///
 /// # Errors
 /// `Unavailable` if the database does not answer, or a new incarnation is needed and this user may not begin one.
@@ -104,17 +115,19 @@ pub(crate) async fn settle(
     client: &Client,
     found: Option<Noted>,
     config: &Config,
-) -> Result<Incarnation> {
+) -> Result<(Incarnation, Option<Noted>)> {
     let until = Instant::now() + config.failover_patience;
     loop {
-        let (noted, incarnation) = read(client).await.map_err(|error| error::general(&error))?;
-        let (why, may_be_verified) = match conclude(noted, found) {
-            Conclusion::Same => return Ok(incarnation),
+        let known = read(client).await.map_err(|error| error::general(&error))?;
+        let incarnation = known.incarnation;
+        let (why, may_be_verified) = match conclude(known.noted, found) {
+            Conclusion::Same => return Ok((incarnation, found)),
             Conclusion::Note => {
-                if let Some(found) = found {
-                    note(client, found, incarnation).await;
-                }
-                return Ok(incarnation);
+                let Some(place) = found else {
+                    return Ok((incarnation, None));
+                };
+                let is_noted = write(client, &known, place).await;
+                return Ok((incarnation, found.filter(|_| is_noted)));
             }
             Conclusion::Promoted(why) => (why, true),
             Conclusion::Moved(why) => (why, false),
@@ -124,10 +137,10 @@ pub(crate) async fn settle(
             continue;
         }
         let Some(found) = found else {
-            return Ok(incarnation);
+            return Ok((incarnation, None));
         };
         let new = incarnation.after(greatest_end(client).await?, SystemClock.now());
-        let begun = begin(client, config, (incarnation, new), found).await;
+        let begun = begin(client, config, (&known, new), found).await;
         let begun = begun.map_err(|error| {
             let cause = error::text(&error);
             Error::unavailable(format!(
@@ -141,9 +154,9 @@ pub(crate) async fn settle(
                 "commits may be lost, and no process is left that knows: a new incarnation was begun, older checkpoints \
                  are refused"
             );
-            return Ok(new);
+            return Ok((new, Some(found)));
         }
-        // Another process has begun one.
+        // Another process has begun one, or has noted the place.
     }
 }
 
@@ -164,67 +177,113 @@ pub(crate) async fn greatest_end(client: &Client) -> Result<Position> {
     Ok(end)
 }
 
-/// Notes where the store is. A user who may not do this, or a database that is read-only, has nothing noted.
-pub(crate) async fn note(client: &Client, place: Noted, incarnation: Incarnation) {
-    let noted = transaction(client, async || {
-        write_note(client, place, incarnation).await
-    });
-    if let Err(error) = noted.await {
-        let cause = error::text(&error);
-        tracing::debug!(cause, "the timeline of the database could not be noted");
+/// Notes where the store is, unless that would hide a promotion from the next process: `lived` tells whether this
+/// process has lived through everything since the place that was noted. Returns whether the place is noted now.
+pub(crate) async fn note(
+    client: &Client,
+    place: Noted,
+    incarnation: Incarnation,
+    lived: impl FnOnce(Noted) -> bool,
+) -> bool {
+    let known = match read(client).await {
+        Ok(known) => known,
+        Err(error) => {
+            not_noted(&error);
+            return false;
+        }
+    };
+    if known.incarnation != incarnation {
+        // What this process has lived through was another life of the store.
+        return false;
+    }
+    match conclude(known.noted, Some(place)) {
+        Conclusion::Same => true,
+        Conclusion::Note => write(client, &known, place).await,
+        Conclusion::Promoted(_) | Conclusion::Moved(_) => {
+            known.noted.is_some_and(lived) && write(client, &known, place).await
+        }
     }
 }
 
+/// Notes the place instead of what was read. A user who may not do this, or a database that is read-only, has nothing
+/// noted. Returns whether the place is noted.
+async fn write(client: &Client, known: &Read, place: Noted) -> bool {
+    // The server would log a refusal as an error, again and again.
+    if !known.may_note {
+        return false;
+    }
+    match write_note(client, known, place).await {
+        Ok(is_noted) => is_noted,
+        Err(error) => {
+            not_noted(&error);
+            false
+        }
+    }
+}
+
+fn not_noted(error: &tokio_postgres::Error) {
+    let cause = error::text(error);
+    tracing::debug!(cause, "the timeline of the database could not be noted");
+}
+
 /// Begins the second incarnation in place of the first, and notes the place. Returns false if the store has another one
-/// already.
+/// already, or another process has noted a place.
 async fn begin(
     client: &Client,
     config: &Config,
-    (old, new): (Incarnation, Incarnation),
+    (known, new): (&Read, Incarnation),
     place: Noted,
 ) -> Driver<bool> {
-    transaction(client, async || {
+    // This does not wait for a standby: it may be away, and what is lost here is found out again.
+    let begin = "BEGIN; SET LOCAL synchronous_commit = local";
+    client.batch_execute(begin).await?;
+    let outcome = async {
+        // First, because it tells whether another process was faster, which may have lived through the promotion.
+        if !write_note(client, known, place).await? {
+            return Ok(false);
+        }
         let (channel, payload) = (config.channel(), incarnation_payload(Uuid::new_v4(), new));
         let params: [(&(dyn ToSql + Sync), Type); 4] = [
-            (&old.0, Type::UUID),
+            (&known.incarnation.0, Type::UUID),
             (&new.0, Type::UUID),
             (&channel, Type::TEXT),
             (&payload, Type::TEXT),
         ];
         let replaced = client.query_typed(REPLACE_INCARNATION, &params).await?;
-        write_note(client, place, new).await?;
         Ok(!replaced.is_empty())
-    })
-    .await
-}
-
-async fn write_note(client: &Client, place: Noted, incarnation: Incarnation) -> Driver<()> {
-    let params: [(&(dyn ToSql + Sync), Type); 4] = [
-        (&place.cluster, Type::INT8),
-        (&place.timeline, Type::INT8),
-        (&place.synchronous, Type::BOOL),
-        (&incarnation.0, Type::UUID),
-    ];
-    client.query_typed(NOTE_TIMELINE, &params).await.map(drop)
-}
-
-/// Runs statements in a transaction that does not wait for a standby: the standby may be away, and what is lost here is
-/// found out again.
-async fn transaction<T>(client: &Client, work: impl AsyncFnOnce() -> Driver<T>) -> Driver<T> {
-    let begin = "BEGIN; SET LOCAL synchronous_commit = local";
-    client.batch_execute(begin).await?;
-    let outcome = work().await;
+    }
+    .await;
     let ending = match outcome {
-        Ok(_) => "COMMIT",
-        Err(_) => "ROLLBACK",
+        Ok(true) => "COMMIT",
+        Ok(false) | Err(_) => "ROLLBACK",
     };
     client.batch_execute(ending).await?;
     outcome
 }
 
-async fn read(client: &Client) -> Driver<(Option<Noted>, Incarnation)> {
+/// Writes a note instead of the one that is known. Returns false if another one is there meanwhile.
+async fn write_note(client: &Client, known: &Read, place: Noted) -> Driver<bool> {
+    let before = known.noted;
+    let params: [(&(dyn ToSql + Sync), Type); 7] = [
+        (&place.cluster, Type::INT8),
+        (&place.timeline, Type::INT8),
+        (&place.synchronous, Type::BOOL),
+        (&known.incarnation.0, Type::UUID),
+        (&before.map(|before| before.cluster), Type::INT8),
+        (&before.map(|before| before.timeline), Type::INT8),
+        (&before.map(|before| before.synchronous), Type::BOOL),
+    ];
+    let noted = client.query_typed(NOTE_TIMELINE, &params).await?;
+    Ok(!noted.is_empty())
+}
+
+async fn read(client: &Client) -> Driver<Read> {
     let row = client.query_one(READ_NOTED, &[]).await?;
-    Ok((noted_in(&row)?, Incarnation(row.try_get("incarnation")?)))
+    Ok(Read {
+        noted: noted_in(&row)?,
+        incarnation: Incarnation(row.try_get("incarnation")?),
+        may_note: row.try_get("may_note")?,
+    })
 }
 
 fn noted_in(row: &Row) -> Driver<Option<Noted>> {

@@ -260,7 +260,7 @@ async fn look_at_hosts(host_watch: &HostWatch) -> String {
 
 /// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all
 /// runs. At its clock, and at the incarnation, in case the message about another one was lost. It is one statement, for
-/// it is most of what an idle server asks of the database.
+/// it is most of what an idle server asks of the database; only what could not be noted costs more.
 async fn look_at_settings(
     client: &Client,
     timeline: Option<Timeline>,
@@ -275,6 +275,12 @@ async fn look_at_settings(
             Ok(Err(error)) => return error.to_string(),
             Err(_) => return "no answer".to_owned(),
         };
+        // Before anything is believed: another store may be there.
+        match found.incarnation {
+            Some(found) if found == ledger.history().incarnation => {}
+            Some(found) => return format!("incarnation {found} of the store has begun"),
+            None => return "the store is gone".to_owned(),
+        }
         connector.see_clock(found.clock, asked);
         connector.see_read_only(found.read_only);
         if found.read_only {
@@ -284,12 +290,6 @@ async fn look_at_settings(
         connector.observe(Role::Signals, &found.settings);
         let place = Noted::on(timeline, &found.settings.standby_names);
         ledger.note(client, place).await;
-        if let Some(found) = found
-            .incarnation
-            .filter(|found| *found != ledger.history().incarnation)
-        {
-            return format!("incarnation {found} of the store has begun");
-        }
     }
 }
 

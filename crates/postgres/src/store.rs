@@ -105,7 +105,7 @@ impl PostgresBackend {
         if !connector.config.is_part {
             check_whole(&map)?;
         }
-        let incarnation =
+        let (incarnation, noted) =
             lineage::settle(&one.client, one.session.place(), &connector.config).await?;
         let info = BackendInfo {
             backend: "postgres",
@@ -128,9 +128,14 @@ impl PostgresBackend {
             logs: store.logs,
             version: store.version,
         };
-        let ledger = connector
-            .ledger
-            .get_or_init(|| Ledger::new(identity, incarnation, one.session.place(), channel));
+        let ledger = connector.ledger.get_or_init(|| {
+            Ledger::new(
+                identity,
+                incarnation,
+                (one.session.timeline, noted),
+                channel,
+            )
+        });
         let ledger = Arc::clone(ledger);
         ledger.observe_map(one.generation, map.map.version());
         let closed = CancellationToken::new();

@@ -8,7 +8,7 @@
 //! *generation* in which they were compared, and what comes from a connection of an older one is dropped. Not here:
 //! asking the database, and telling others (`history`).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{Incarnation, LogId, Position};
@@ -68,6 +68,18 @@ pub(crate) enum Comparison {
     Lost(String),
 }
 
+/// Who has begun an incarnation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beginner {
+    /// This process, because it has found a loss.
+    This,
+    /// Another process, or somebody with `gesta schema new-incarnation`.
+    Another,
+}
+
+/// A cluster and a timeline of it.
+pub(crate) type Line = (i64, i64);
+
 /// The server was replaced by one on this timeline without knowing it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Replaced(pub(crate) i64);
@@ -82,7 +94,10 @@ pub(crate) struct KnownHistory {
     /// The server of this generation; `None` as long as no server has told its timeline.
     server: Option<Timeline>,
     /// The cluster and the timeline on which the witness was found last.
-    verified: Option<(i64, i64)>,
+    verified: Option<Line>,
+    /// The timelines that this process has lived through: it knew rows when one of them ended, and found them on the
+    /// next one. Whoever knew nothing has not lived through a promotion, whatever it reads afterwards.
+    lived: BTreeSet<Line>,
     /// The newest version of the copy of the map that this database was seen to have. It only grows, so a database with
     /// an older copy has lost commits: logs may have come to it with them, and others may have left.
     map_version: u64,
@@ -90,13 +105,16 @@ pub(crate) struct KnownHistory {
 }
 
 impl KnownHistory {
-    pub(crate) fn new(incarnation: Incarnation) -> Self {
+    /// `server` is the one on which the store was opened.
+    pub(crate) fn new(incarnation: Incarnation, server: Option<Timeline>) -> Self {
+        let line = server.map(line_of);
         Self {
             generation: 0,
             incarnation,
             ended: HashSet::new(),
             server: None,
-            verified: None,
+            verified: line,
+            lived: line.into_iter().collect(),
             map_version: 0,
             marks: BTreeMap::new(),
         }
@@ -140,7 +158,7 @@ impl KnownHistory {
     pub(crate) fn view(&self, server: Option<Timeline>) -> View {
         let same = server.is_none_or(|found| {
             self.verified
-                .is_none_or(|verified| verified == (found.cluster, found.number))
+                .is_none_or(|verified| verified == line_of(found))
         });
         View {
             generation: self.generation,
@@ -150,6 +168,11 @@ impl KnownHistory {
             server,
             same_timeline: same,
         }
+    }
+
+    /// Tells whether this process has lived through everything between two timelines.
+    pub(crate) fn has_lived(&self, from: Line, to: Line) -> bool {
+        self.lived.contains(&from) && self.lived.contains(&to)
     }
 
     /// Notes that this server holds another store. If it is the server of this generation, or nobody can tell, a new
@@ -228,8 +251,12 @@ impl KnownHistory {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
         }
-        if let Some(server) = view.server {
-            self.verified = Some((server.cluster, server.number));
+        if let Some(line) = view.server.map(line_of) {
+            if !view.same_timeline && view.marks.is_empty() {
+                self.lived.clear();
+            }
+            self.lived.insert(line);
+            self.verified = Some(line);
         }
         self.map_version = self.map_version.max(found.map_version);
         // A row that scavenging has removed proves nothing at the next fail-over, so the end takes its place.
@@ -251,7 +278,15 @@ impl KnownHistory {
 
     /// Begins another history: all that was known is forgotten. Returns the generation of the connection; `None` if the
     /// view is outdated.
-    pub(crate) fn change(&mut self, view: &View, incarnation: Incarnation) -> Option<u64> {
+    ///
+    /// What another process has begun it answers for: this one has not seen that nothing was lost since. The
+    /// checkpoints of everything that came before are refused, so whoever begins an incarnation answers for all of it.
+    pub(crate) fn change(
+        &mut self,
+        view: &View,
+        incarnation: Incarnation,
+        beginner: Beginner,
+    ) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
         }
@@ -260,9 +295,17 @@ impl KnownHistory {
         self.generation += 1;
         self.map_version = 0;
         self.marks.clear();
-        self.verified = view.server.map(|server| (server.cluster, server.number));
+        if beginner == Beginner::Another {
+            self.lived.clear();
+        }
+        self.verified = view.server.map(line_of);
+        self.lived.extend(self.verified);
         Some(self.generation)
     }
+}
+
+fn line_of(server: Timeline) -> Line {
+    (server.cluster, server.number)
 }
 
 /// Returns why the row of a mark was lost; `None` if it was not.
@@ -333,7 +376,7 @@ mod tests {
     /// Position 10 by writer 1 is known, on timeline 1.
     fn known() -> (KnownHistory, Incarnation) {
         let incarnation = Incarnation::random();
-        let mut known = KnownHistory::new(incarnation);
+        let mut known = KnownHistory::new(incarnation, server(1));
         let view = known.admit(server(1)).expect("first");
         let generation = known.settle(&view, &found(incarnation, 0, 0, None));
         assert_eq!(generation, Some(0));
@@ -383,7 +426,7 @@ mod tests {
         assert!(matches!(comparison, Comparison::Lost(_)), "{comparison:?}");
         all_there.map_version = 3;
         assert_eq!(known.judge(&view, &all_there), Comparison::Same);
-        known.change(&view, Incarnation::random());
+        known.change(&view, Incarnation::random(), Beginner::This);
         let view = known.admit(server(2)).expect("the same");
         assert_eq!(view.map_version, 0, "forgotten with the rest");
     }
@@ -427,14 +470,58 @@ mod tests {
         assert_eq!(known.view(server(1)).marks.len(), 1, "nothing is forgotten");
     }
 
+    /// Goal: only who knew rows before a promotion, and found them after it, answers for it. What is read afterwards
+    /// does not count, also not at the next promotion.
+    #[test]
+    fn who_knew_nothing_has_not_lived_through_a_promotion() {
+        const LINES: [Line; 3] = [(7, 1), (7, 2), (7, 3)];
+        let (mut known, incarnation) = known();
+        for timeline in [2, 3] {
+            let view = known.admit(server(timeline)).expect("newer");
+            known.settle(&view, &found(incarnation, 12, 2, Some(1)));
+            assert!(known.has_lived(LINES[0], (7, timeline)));
+        }
+        assert!(!known.has_lived(LINES[0], (7, 4)), "it was not there");
+
+        let mut idle = KnownHistory::new(incarnation, server(1));
+        let view = idle.admit(server(2)).expect("newer");
+        let generation = idle.settle(&view, &found(incarnation, 12, 2, None));
+        assert!(!idle.has_lived(LINES[0], LINES[1]));
+        // The end was found on the new timeline, so there is a mark from now on.
+        assert!(idle.observe(generation.expect("settled"), mark(12, 2)));
+        let view = idle.admit(server(2)).expect("the same");
+        idle.settle(&view, &found(incarnation, 12, 2, Some(2)));
+        assert!(!idle.has_lived(LINES[0], LINES[1]));
+        let view = idle.admit(server(3)).expect("newer");
+        idle.settle(&view, &found(incarnation, 12, 2, Some(2)));
+        assert!(!idle.has_lived(LINES[0], LINES[2]));
+        assert!(idle.has_lived(LINES[1], LINES[2]));
+    }
+
+    /// Goal: whoever begins an incarnation answers for it; whoever hears of it does not.
+    #[test]
+    fn who_begins_an_incarnation_answers_for_it() {
+        for (beginner, answers) in [(Beginner::This, true), (Beginner::Another, false)] {
+            let (mut known, _) = known();
+            let view = known.admit(server(2)).expect("newer");
+            known.change(&view, Incarnation::random(), beginner);
+            assert_eq!(known.has_lived((7, 1), (7, 2)), answers, "{beginner:?}");
+            assert!(known.has_lived((7, 2), (7, 2)));
+        }
+    }
+
     #[test]
     fn after_a_change_all_is_forgotten_once() {
         let (mut known, incarnation) = known();
         let (one, other) = (known.admit(server(2)), known.admit(server(2)));
         let (one, other) = (one.expect("newer"), other.expect("the same"));
         let new = Incarnation::random();
-        let generation = known.change(&one, new).expect("the first");
-        assert_eq!(known.change(&other, new), None, "seen by two, changed once");
+        let generation = known.change(&one, new, Beginner::This).expect("the first");
+        assert_eq!(
+            known.change(&other, new, Beginner::This),
+            None,
+            "seen by two, changed once"
+        );
         assert!(!known.observe(generation - 1, mark(3, 3)));
         assert!(known.observe(generation, mark(3, 3)));
         // The new incarnation is lost as well.

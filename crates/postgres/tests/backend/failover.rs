@@ -15,13 +15,14 @@ use gesta_core::{
     Direction, EventData, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, LogId,
     Position, RecordedEvent, SystemClock, Visibility,
 };
-use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
+use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use gesta_postgres::{PostgresBackend, schema};
 use gesta_store::Store;
 use gesta_testkit::depth;
 
 use crate::common::{
     Author, LOG, PATIENCE, config, confirm, draft, end_of, fresh, is_committed, open, until_heard,
+    until_row,
 };
 
 /// The streams of all events, in order.
@@ -485,4 +486,142 @@ async fn who_has_lived_through_a_switch_over_vouches_for_it() {
     assert_eq!(started.history().incarnation, old.incarnation);
     assert_eq!(names(&survivor).await, ["kept"]);
     assert_eq!(survivor.history(), old);
+}
+
+/// What happened: a process that could not note the new timeline took it for noted, and never tried again. So a store
+/// of which nothing was lost began a new incarnation when the next process opened it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_note_that_could_not_be_made_is_made_later() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let mut config_of = config(&url);
+    config_of.settings_pause = Duration::from_millis(50);
+    let survivor = PostgresBackend::open(config_of).await.expect("opens");
+    let mut writer = survivor.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let kept = [draft("kept", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &kept).await));
+    let old = survivor.history();
+    let forbid = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                  'BEGIN RAISE lock_not_available; END';
+                  CREATE TRIGGER refuse BEFORE UPDATE ON store EXECUTE FUNCTION refuse()";
+    let client = crate::common::direct(&url).await;
+    client.batch_execute(forbid).await.expect("forbidden");
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.server_mut(0).stop().expect("stopped");
+    cluster.promote(1).expect("promoted");
+    assert_eq!(names(&survivor).await, ["kept"]);
+
+    let new_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let client = crate::common::direct(&new_url).await;
+    let noted: i64 = client
+        .query_one("SELECT timeline FROM store", &[])
+        .await
+        .expect("reads")
+        .get(0);
+    assert_eq!(noted, 1);
+    let allow = "DROP TRIGGER refuse ON store";
+    client.batch_execute(allow).await.expect("allowed");
+    until_row(&client, "SELECT 1 FROM store WHERE timeline = 2").await;
+    let mut hasty = config(&url);
+    hasty.failover_patience = Duration::ZERO;
+    let started = PostgresBackend::open(hasty).await.expect("opens");
+    assert_eq!(started.history().incarnation, old.incarnation);
+    assert_eq!(survivor.history(), old);
+}
+
+/// What happened: a process that knew no event looked at the settings of the new primary, and noted its timeline. So
+/// the next process took the promotion for one that somebody had lived through, and a loss stayed hidden. What such a
+/// process reads on the new timeline makes it no witness of the old one either.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_knew_nothing_does_not_vouch_for_a_promotion() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let mut config_of = config(&url);
+    config_of.settings_pause = Duration::from_millis(50);
+    let idle = PostgresBackend::open(config_of).await.expect("opens");
+    let old = idle.history().incarnation;
+    let dead = open(&url).await;
+    let mut writer = dead.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let kept = [draft("kept", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &kept).await));
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.hold_replication(1).expect("held");
+    let lost = [draft("lost", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &lost).await));
+    drop(writer);
+    dead.close().await;
+    drop(dead);
+    cluster.server_mut(0).kill_9().expect("killed");
+    cluster.promote(1).expect("promoted");
+
+    assert_eq!(names(&idle).await, ["kept"]);
+    // One more connection, which is compared with what was read just now.
+    drop(idle.open_writer(LOG).await.expect("opens"));
+    let new_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let client = crate::common::direct(&new_url).await;
+    let looked = "SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+                  AND query LIKE '-- The settings that what is acknowledged rests on%'";
+    until_row(&client, looked).await;
+    let mut hasty = config(&url);
+    hasty.failover_patience = Duration::ZERO;
+    let started = PostgresBackend::open(hasty).await.expect("opens");
+    assert_ne!(started.history().incarnation, old);
+}
+
+/// What happened: `gesta schema new-incarnation` forgets where the store was seen, and the servers that ran did not
+/// note it again. If all of them died with the primary afterwards, nobody noticed the promotion.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_new_incarnation_has_forgotten_is_noted_again() {
+    let Some((_backend, url)) = fresh().await else {
+        return;
+    };
+    let client = crate::common::direct(&url).await;
+    until_row(&client, "SELECT 1 FROM store WHERE timeline IS NOT NULL").await;
+    let new = schema::new_incarnation(&config(&url)).await.expect("begun");
+    let noted = format!(
+        "SELECT 1 FROM store WHERE timeline IS NOT NULL AND incarnation = '{}'",
+        new.0
+    );
+    until_row(&client, &noted).await;
+}
+
+/// What happened: a connection took over the clock of the server, and whether it is read-only, before it found out that
+/// another store was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_taken_over_from_another_store() {
+    let Some(server) = shared() else { return };
+    let name = fresh_schema();
+    let database = server.create_database(&name).expect("made");
+    let url = format!("{database}?schema=replaced");
+    let mut config_of = config(&url);
+    config_of.settings_pause = Duration::from_secs(3_600);
+    let backend = PostgresBackend::open(config_of).await.expect("opens");
+    let mut signals = backend.signals();
+    {
+        let other = open(&url).await;
+        until_heard(&other, &mut signals).await;
+        other.close().await;
+    }
+    let client = crate::common::direct(&url).await;
+    client
+        .batch_execute("DROP SCHEMA replaced CASCADE")
+        .await
+        .expect("dropped");
+    drop(client);
+    open(&url).await.close().await;
+    let freeze = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+    server.execute(&freeze).expect("frozen");
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    server.query(&end).expect("ended");
+    let before = backend.clock(LOG).expect("told");
+    let error = backend.open_writer(LOG).await.err().expect("another store");
+    assert!(error.to_string().contains("another store"), "{error}");
+    assert_eq!(backend.clock(LOG), Some(before));
+    assert_eq!(backend.refuses_appends(LOG), None);
 }
