@@ -498,6 +498,11 @@ pub(crate) struct Backup {
 pub(crate) struct Restore {
     /// The backup, a file made by `gesta backup`. It is not changed.
     pub(crate) from: PathBuf,
+    /// FROM was made by SQLite itself from a store that was in use, and so is whole: by `sqlite3 .backup`, `VACUUM
+    /// INTO` or Litestream. A file copied by cp, rsync or the like need not be whole, and is not to be restored this
+    /// way.
+    #[arg(long)]
+    pub(crate) sqlite_copy: bool,
 }
 
 /// `gesta scavenge`.

@@ -287,52 +287,193 @@ fn unready(server: &Server) -> String {
     answer
 }
 
+/// What becomes of the folder of a served store.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    Removed,
+    Moved,
+    /// Another store is at its place.
+    Replaced,
+    /// An empty folder is at its place.
+    ReplacedByNothing,
+    /// The symbolic link that led to it leads to another store.
+    LinkSwitched,
+    /// The file alone was removed, and its write-ahead log is left.
+    FileRemoved,
+}
+
 /// Goal: a server whose folder was moved, replaced or removed is not ready and says what to do, stores nothing more,
 /// and a backup through it is of its own store, not of the one that is at its path now.
 ///
 /// What happened: it went on, and a backup opened the store by its name, so it saved another store.
 #[test]
 fn a_server_whose_folder_is_gone_still_gives_its_own_store() {
-    for removed in [false, true] {
-        let home = tempfile::tempdir().unwrap();
-        let (folder, moved) = (home.path().join("data"), home.path().join("moved"));
-        let store = url_of(&folder.join("gesta.db"));
-        let server = Server::start(&store);
-        fill(&server.url, 100, 1_000);
-        if removed {
-            std::fs::remove_dir_all(&folder).unwrap();
-        } else {
-            std::fs::rename(&folder, &moved).unwrap();
-            // Another store comes to the name.
-            fill(&store, 3, 10);
-        }
-        let text = unready(&server);
-        let parts = match removed {
-            false => ["moved/gesta.db", "start it with the new path"],
-            true => ["was removed", "gesta backup --store"],
-        };
-        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-        assert!(!append(&server.url, "a"), "nothing is acknowledged");
-        let copy = home.path().join("copy.db");
-        succeed(&["--store", &server.url, "backup", copy.to_str().unwrap()]);
-        server.stop();
-        if !removed {
-            // The server that ended has taken nothing from the store that is there now.
-            for (url, events) in [(&store, 3), (&url_of(&moved.join("gesta.db")), 100)] {
-                let text = succeed(&["--store", url, "verify"]);
-                assert!(
-                    text.contains(&format!("healthy: {events} events")),
-                    "{text}"
-                );
-            }
-        }
-        let restored = url_of(&home.path().join("restored.db"));
-        let text = succeed(&["restore", copy.to_str().unwrap(), "--store", &restored]);
-        assert!(
-            text.contains("restored 100 events") && text.contains("revoked"),
-            "{text}"
-        );
+    for fate in [
+        Fate::Removed,
+        Fate::Moved,
+        Fate::Replaced,
+        Fate::ReplacedByNothing,
+        Fate::LinkSwitched,
+        Fate::FileRemoved,
+    ] {
+        the_server_gives_its_own_store(fate);
     }
+}
+
+fn the_server_gives_its_own_store(fate: Fate) {
+    use std::os::unix::fs::symlink;
+    let home = tempfile::tempdir().unwrap();
+    let (folder, moved) = (home.path().join("data"), home.path().join("moved"));
+    if fate == Fate::LinkSwitched {
+        std::fs::create_dir(&moved).unwrap();
+        symlink(&moved, &folder).unwrap();
+    }
+    let store = url_of(&folder.join("gesta.db"));
+    let server = Server::start(&store);
+    fill(&server.url, 100, 1_000);
+    match fate {
+        Fate::Removed => std::fs::remove_dir_all(&folder).unwrap(),
+        Fate::FileRemoved => std::fs::remove_file(folder.join("gesta.db")).unwrap(),
+        Fate::LinkSwitched => {
+            std::fs::remove_file(&folder).unwrap();
+            let other = home.path().join("other");
+            std::fs::create_dir(&other).unwrap();
+            symlink(other, &folder).unwrap();
+        }
+        Fate::Moved | Fate::Replaced | Fate::ReplacedByNothing => {
+            std::fs::rename(&folder, &moved).unwrap();
+        }
+    }
+    match fate {
+        Fate::Replaced | Fate::LinkSwitched => fill(&store, 3, 10),
+        Fate::ReplacedByNothing => std::fs::create_dir(&folder).unwrap(),
+        Fate::Removed | Fate::Moved | Fate::FileRemoved => {}
+    }
+    let text = unready(&server);
+    let parts = match fate {
+        Fate::Removed | Fate::FileRemoved => ["was removed", "gesta backup --store"],
+        Fate::LinkSwitched => ["leads elsewhere now", "start it with the path"],
+        _ => ["moved/gesta.db", "start it with the new path"],
+    };
+    assert!(
+        parts.iter().all(|part| text.contains(part)),
+        "{fate:?}: {text}"
+    );
+    assert!(
+        !append(&server.url, "a"),
+        "{fate:?}: nothing is acknowledged"
+    );
+    let copy = home.path().join("copy.db");
+    succeed(&["--store", &server.url, "backup", copy.to_str().unwrap()]);
+    server.stop();
+    // The server that ended has taken nothing from what is at its path now, and left what was moved as it was.
+    let mut left = vec![];
+    if matches!(fate, Fate::Replaced | Fate::LinkSwitched) {
+        left.push((store, 3));
+    }
+    if moved.exists() {
+        left.push((url_of(&moved.join("gesta.db")), 100));
+    }
+    if fate == Fate::ReplacedByNothing {
+        assert_eq!(names_in(&folder), [""; 0], "{fate:?}");
+    }
+    for (url, events) in left {
+        let text = succeed(&["--store", &url, "verify"]);
+        let healthy = format!("healthy: {events} events");
+        assert!(text.contains(&healthy), "{fate:?}: {text}");
+    }
+    let restored = url_of(&home.path().join("restored.db"));
+    let text = succeed(&["restore", copy.to_str().unwrap(), "--store", &restored]);
+    assert!(
+        text.contains("restored 100 events") && text.contains("revoked"),
+        "{fate:?}: {text}"
+    );
+}
+
+/// Is set where mounts are nobody else's.
+const OWN_MOUNTS: &str = "GESTA_BACKUP_OWN_MOUNTS";
+
+/// Runs a test of this program once more where mounts are nobody else's.
+fn run_with_own_mounts(test: &str) {
+    let done = std::process::Command::new("unshare")
+        .args(["-m", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(OWN_MOUNTS, "1")
+        .output();
+    match done {
+        Ok(done) if stderr(&done).starts_with("unshare:") => {
+            println!("skipped: this user may not make a mount namespace: {done:?}");
+        }
+        Ok(done) => {
+            println!("{}", stdout(&done));
+            assert!(done.status.success(), "{done:?}");
+        }
+        Err(error) => println!("skipped: no program unshare: {error}"),
+    }
+}
+
+/// Goal: a server whose disk is full, or takes no writes any more, is not ready and says why; a full disk is no harm
+/// once there is room, and of a disk that has failed `gesta backup` through the server saves the store.
+///
+/// What happened: a file system that finds an error in itself refuses all writes, but does not say that it is
+/// read-only. The server was ready until somebody appended.
+#[test]
+fn a_server_whose_disk_is_full_or_fails_is_not_ready() {
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        return run_with_own_mounts("a_server_whose_disk_is_full_or_fails_is_not_ready");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let sh = |script: &str| {
+        let done = std::process::Command::new("sh")
+            .args(["-ec", script])
+            .current_dir(home.path())
+            .output();
+        done.unwrap()
+    };
+    let make = "truncate -s 24M image; mkfs.ext4 -q image; mkdir disk; mount -o loop image disk";
+    let made = sh(make);
+    if !made.status.success() {
+        println!("skipped: this machine mounts no disk from a file: {made:?}");
+        return;
+    }
+    let store = url_of(&home.path().join("disk/data/gesta.db"));
+    let server = Server::start(&store);
+    fill(&server.url, 10, 10);
+    sh("dd if=/dev/zero of=disk/fill bs=4096");
+    let line = format!("{{\"type\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(500_000));
+    let arguments = ["--store", &server.url, "stream", "append", "big"];
+    let refused = run_with_input(&arguments, &line);
+    assert!(
+        stderr(&refused).contains("no space on the disk"),
+        "{refused:?}"
+    );
+    let text = unready(&server);
+    assert!(text.contains("no space on the disk"), "{text}");
+    sh("rm disk/fill");
+    assert!(append(&server.url, "a"), "there is room again");
+    wait_until("the server is ready", || {
+        support::get(server.address(), "/health/ready").contains("\"ready\"")
+    });
+
+    // As the kernel does when it finds an error in the file system.
+    let failed = sh("mount -o remount,abort disk; ! touch disk/probe");
+    assert!(failed.status.success(), "{failed:?}");
+    let text = unready(&server);
+    let parts = ["takes no writes", "gesta backup"];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    assert!(!append(&server.url, "a"), "nothing is acknowledged");
+    let copy = home.path().join("copy.db");
+    let copy = copy.to_str().unwrap();
+    succeed(&["--store", &server.url, "backup", copy]);
+    server.stop();
+    let restored = url_of(&home.path().join("restored.db"));
+    let text = succeed(&["restore", copy, "--store", &restored]);
+    assert!(text.contains("restored 11 events"), "{text}");
+    sh("umount disk; mount -o loop image disk");
+    let text = succeed(&["--store", &store, "verify"]);
+    assert!(text.contains("healthy: 11 events"), "{text}");
+    sh("umount disk");
 }
 
 /// Goal: a copy that was made while the store was in use, by other means than a backup, is refused by everybody.
@@ -383,6 +524,80 @@ fn a_file_that_was_copied_from_a_store_in_use_is_refused() {
     std::fs::remove_file(&link).unwrap();
     server.stop();
     succeed(&["verify", "--store", &store]);
+}
+
+/// Copies a SQLite file by SQLite's own means. Returns false if there is no Python to do it.
+fn copy_by_sqlite(how: &str, from: &Path, to: &Path) -> bool {
+    let script = match how {
+        "backup" => "sqlite3.connect(a).backup(sqlite3.connect(b))",
+        _ => "sqlite3.connect(a).execute('VACUUM INTO ?', (b,))",
+    };
+    let script = format!("import sqlite3, sys; a, b = sys.argv[1:]; {script}");
+    let copied = std::process::Command::new("python3")
+        .args(["-c", &script])
+        .args([from, to])
+        .output();
+    match copied {
+        Ok(copied) if copied.status.success() => true,
+        other => {
+            println!("skipped: python3 with sqlite3 cannot be run: {other:?}");
+            false
+        }
+    }
+}
+
+/// Goal: a whole copy that SQLite itself makes of a running store is refused with the command that makes a store of it,
+/// and that command works, whether or not the first store goes on.
+///
+/// What happened: such a copy carries the number of the opening, and no text said what to do with it.
+#[test]
+fn a_copy_that_sqlite_has_made_becomes_a_store_by_the_command_that_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gesta.db");
+    let server = Server::start(&url_of(&path));
+    for (number, how) in ["backup", "vacuum"].into_iter().enumerate() {
+        assert!(append(&server.url, "before"));
+        let copy = home.path().join(format!("{how}.db"));
+        if !copy_by_sqlite(how, &path, &copy) {
+            return;
+        }
+        let (copy_url, new) = (
+            url_of(&copy),
+            url_of(&home.path().join(format!("{how}-new.db"))),
+        );
+        let file = copy.to_str().unwrap();
+        assert!(append(&server.url, "after"));
+        let events = 2 * number + 1;
+
+        let refused = run(&["restore", file, "--store", &new]);
+        assert_eq!(code(&refused), 2, "{refused:?}");
+        let command = format!("gesta restore --sqlite-copy {file} --store {new}");
+        assert!(stderr(&refused).contains(&command), "{refused:?}");
+        let text = succeed(&command.split(' ').skip(1).collect::<Vec<_>>());
+        assert!(
+            text.contains(&format!("restored {events} events")),
+            "{text}"
+        );
+
+        let refused = run(&["verify", "--store", &copy_url]);
+        assert!(!refused.status.success(), "{refused:?}");
+        let command = format!("gesta schema new-incarnation --yes --store {copy_url}");
+        assert!(stderr(&refused).contains(&command), "{refused:?}");
+        succeed(&command.split(' ').skip(1).collect::<Vec<_>>());
+        for store in [&new, &copy_url] {
+            let text = succeed(&["verify", "--store", store]);
+            assert!(
+                text.contains(&format!("healthy: {events} events")),
+                "{text}"
+            );
+            assert!(append(store, "after"));
+        }
+    }
+    // The store goes on as before.
+    assert!(append(&server.url, "after"));
+    server.stop();
+    let text = succeed(&["verify", "--store", &url_of(&path)]);
+    assert!(text.contains("healthy: 5 events"), "{text}");
 }
 
 /// Goal: only their owner can read a store, its folder and its backups, whatever the mask; wider ones are told of.

@@ -74,7 +74,7 @@ pub use gesta_store::{
     Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,
 };
 pub use left_virtual_streams::LeftVirtualStreams;
-pub use restore::{Restored, restore};
+pub use restore::{MadeBy, Restored, restore};
 pub use url::SCHEMES;
 
 pub use gesta_append::ClockPolicy;

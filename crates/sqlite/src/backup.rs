@@ -142,7 +142,7 @@ impl New {
             | OpenFlags::SQLITE_OPEN_NOFOLLOW
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // SQLite refuses any symbolic link on the way with that flag, those of folders too.
-        let path = fs::canonicalize(&self.path).map_err(|error| failed_at(&self.path, error))?;
+        let path = files::canonical(&self.path).map_err(|error| failed_at(&self.path, error))?;
         let mut target = Connection::open_with_flags(path, flags)?;
         // The whole file is synced at the end, or removed: no journal, which would be left behind too.
         target.pragma_update(None, "journal_mode", "OFF")?;
@@ -226,6 +226,13 @@ pub(crate) fn remove_if_there(path: &Path) {
     }
 }
 
+/// Who has made the file that is restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MadeBy {
+    Gesta,
+    Sqlite,
+}
+
 /// A copy of a backup beside the place of the future store, not checked yet. Dropping it removes the copy.
 #[derive(Debug)]
 pub struct Restoring {
@@ -240,10 +247,24 @@ impl Restoring {
     /// `InvalidArgument` if something is at `to`, or if `from` is no backup but a store in use; `Unavailable` if the
     /// backup cannot be copied.
     pub fn begin(from: &Path, to: &Path) -> Result<Self> {
+        Self::copy(from, to, MadeBy::Gesta)
+    }
+
+    /// Copies a file that SQLite itself has made from a store that may have been in use (`sqlite3 .backup`, `VACUUM
+    /// INTO`, Litestream) to a file beside `to`. Such a file is whole. It holds the mark of an opening, as one that was
+    /// copied alone by `cp` does, so the caller must know who has made it.
+    ///
+    /// # Errors
+    /// Those of [`Restoring::begin`].
+    pub fn begin_with_sqlite_copy(from: &Path, to: &Path) -> Result<Self> {
+        Self::copy(from, to, MadeBy::Sqlite)
+    }
+
+    fn copy(from: &Path, to: &Path, made_by: MadeBy) -> Result<Self> {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;
         }
-        let from = &fs::canonicalize(from).map_err(|error| failed_at(from, error))?;
+        let from = &files::canonical(from).map_err(|error| failed_at(from, error))?;
         let wal = with_suffix(from, "-wal");
         if fs::metadata(&wal).is_ok_and(|found| found.len() > 0) {
             let rule = format!(
@@ -255,11 +276,15 @@ impl Restoring {
         }
         place::check_not_open("backup", from)?;
         let mut source = File::open(from).map_err(|error| failed_at(from, error))?;
-        if place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0 {
+        let is_marked = place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0;
+        if is_marked && made_by == MadeBy::Gesta {
             let rule = format!(
                 "must be a file made by `gesta backup`; {} was copied from a store in use, or from one that was not closed, and \
-                 need not be whole",
-                from.display()
+                 need not be whole. If SQLite itself has made it (`sqlite3 .backup`, `VACUUM INTO`, Litestream), it is whole: \
+                 `gesta restore --sqlite-copy {} --store sqlite:{}`",
+                from.display(),
+                from.display(),
+                to.display()
             );
             return Err(Error::invalid("backup", rule));
         }
@@ -272,7 +297,13 @@ impl Restoring {
             .write(true)
             .create_new(true)
             .open(&restoring.unfinished)
-            .and_then(|mut target| std::io::copy(&mut source, &mut target))
+            .and_then(|mut target| {
+                std::io::copy(&mut source, &mut target)?;
+                match is_marked {
+                    true => place::clear_mark(&target),
+                    false => Ok(()),
+                }
+            })
             .map_err(|error| failed_at(&restoring.unfinished, error))?;
         Ok(restoring)
     }

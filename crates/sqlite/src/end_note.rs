@@ -186,11 +186,13 @@ pub(crate) fn check_opening(path: &Path, opening: Opening) -> Result<()> {
         "{} was not closed in good order, and {}, which belongs to it, is not beside it: the file was moved, linked, mounted or \
          copied alone, and its newest events may be in the write-ahead log that it had under its former name. Nothing was \
          changed. Bring {} and {} here from there, or open it under that name; a copy of a store in use is made by \
-         `gesta backup`; to go on with the events that are here, run `gesta schema new-incarnation`",
+         `gesta backup`. To go on with the events that are here, also if SQLite itself has made this file as a whole copy \
+         (`sqlite3 .backup`, `VACUUM INTO`, Litestream): `gesta schema new-incarnation --yes --store sqlite:{}`",
         path.display(),
         note.display(),
         wal.display(),
-        note.display()
+        note.display(),
+        path.display()
     ))))
 }
 

@@ -107,6 +107,29 @@ pub(crate) fn follow_links(path: &Path) -> std::io::Result<PathBuf> {
     Err(std::io::Error::other(text))
 }
 
+/// Returns the path of a file or a folder without symbolic links, at which SQLite finds it.
+///
+/// # Errors
+/// Those of the file system, and another one if no path leads there: the file has no name any more, or was named as
+/// only another process can name it. A name below `/proc/PID/root` leads into the mounts of that process, but what is a
+/// link there says a path of ours, where another file may be.
+pub(crate) fn canonical(path: &Path) -> std::io::Result<PathBuf> {
+    let meant = FileId::of(&fs::metadata(path)?);
+    let no_name = || {
+        std::io::Error::other(
+            "it is a file without a name here: it was removed, or lies in the mounts of another process (`/proc/PID/root`)",
+        )
+    };
+    let found = fs::canonicalize(path).map_err(|error| match error.kind() {
+        Io::NotFound => no_name(),
+        _ => error,
+    })?;
+    match fs::metadata(&found) {
+        Ok(there) if FileId::of(&there) == meant => Ok(found),
+        _ => Err(no_name()),
+    }
+}
+
 /// Refuses a file of a store that somebody could change, remove or replace under another name: it must be a regular
 /// file with one name, in the same mount as its folder. A file that is not there is fine.
 ///

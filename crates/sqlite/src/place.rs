@@ -15,13 +15,17 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use gesta_core::{Error, ErrorKind, Result};
+use gesta_core::{Error, ErrorKind, Result, uptime};
 
 use crate::files::{self, FileId, with_suffix};
 
 /// Where in the header of a SQLite file its `user_version` stands; see `end_note` for what it says here.
 const MARK_AT: u64 = 60;
+
+/// The shortest time between two tries to write.
+const TRY_EVERY: Duration = Duration::from_secs(2);
 
 /// How often a file is opened whose name leads to another one each time.
 const ATTEMPTS: usize = 3;
@@ -40,6 +44,8 @@ pub(crate) struct Place {
     wal_id: OnceLock<FileId>,
     /// The handle with the lock; `None` once the store is closed.
     file: Mutex<Option<File>>,
+    /// What the last try to write has shown, and the uptime at which it was made.
+    tried: Mutex<Option<(Duration, Found)>>,
 }
 
 /// What a look at the names of a store has found.
@@ -78,6 +84,7 @@ impl Place {
             id,
             wal_id: OnceLock::new(),
             file: Mutex::new(Some(file)),
+            tried: Mutex::new(None),
         })
     }
 
@@ -130,6 +137,46 @@ impl Place {
             ));
         }
         Found::InPlace
+    }
+
+    /// Looks as [`Place::look`] does, and tries whether the disk takes writes. It is for whoever asks whether the store
+    /// is ready, since a store to which nobody appends should not write.
+    ///
+    /// Why: a file system that has found an error in itself takes no more writes, and does not always say so.
+    pub(crate) fn look_and_try(&self) -> Found {
+        let found = self.look();
+        if found != Found::InPlace {
+            return found;
+        }
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = uptime();
+        match &*tried {
+            Some((at, found)) if now.saturating_sub(*at) < TRY_EVERY => found.clone(),
+            _ => {
+                let found = self.try_to_write();
+                *tried = Some((now, found.clone()));
+                found
+            }
+        }
+    }
+
+    /// Gives the lock file the time that it has: the least that must reach the disk.
+    fn try_to_write(&self) -> Found {
+        let path = with_suffix(&self.path, ".lock");
+        let written = || {
+            let file = fs::OpenOptions::new().write(true).open(&path)?;
+            file.set_modified(file.metadata()?.modified()?)
+        };
+        match written() {
+            Err(error) if takes_no_writes(&error) => Found::ReadOnly(format!(
+                "the disk of {} takes no writes ({error}): its file system has failed, or was made read-only. Stop this \
+                 process, check and mount the disk again (`fsck`), and start it again; reads go on, and `gesta backup` \
+                 through this server saves the store",
+                self.path.display()
+            )),
+            // Other errors do not say that.
+            _ => Found::InPlace,
+        }
     }
 
     /// Looks where the names of the store lead. This is cheap enough for every commit.
@@ -333,6 +380,13 @@ fn holder_of(id: FileId) -> Option<u32> {
         };
         file.ends_with(&inode).then(|| process.parse().ok())?
     })
+}
+
+/// Tells whether an error says that a file system takes no writes at all.
+fn takes_no_writes(error: &std::io::Error) -> bool {
+    /// The error of a file system that has given up.
+    const EIO: i32 = 5;
+    error.kind() == std::io::ErrorKind::ReadOnlyFilesystem || error.raw_os_error() == Some(EIO)
 }
 
 fn leads_to(path: &Path, id: Option<FileId>) -> bool {

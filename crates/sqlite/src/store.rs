@@ -464,13 +464,9 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
     if !is_there && missing == Missing::Refuse {
         return Err(schema::no_store(path));
     }
-    if let Ok(found) = fs::canonicalize(path) {
-        return Ok(found);
-    }
     let failed = |error| cannot_open(path, error);
     if fs::metadata(path).is_ok() {
-        let text = "it is a file without a name";
-        return Err(failed(std::io::Error::other(text)));
+        return files::canonical(path).map_err(failed);
     }
     // SQLite would follow a link to what does not exist yet, and so would have its files beside the target.
     let target = files::follow_links(path).map_err(failed)?;
@@ -485,7 +481,7 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     create_directories(parent).map_err(failed)?;
-    Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
+    Ok(files::canonical(parent).map_err(failed)?.join(name))
 }
 
 /// Refuses the name of a file that belongs to another store, such as its write-ahead log while that is empty.
@@ -546,7 +542,7 @@ impl Backend for SqliteBackend {
 
     fn ready(&self) -> Result<()> {
         self.fault.check()?;
-        match self.place.as_ref().map(|place| place.look()) {
+        match self.place.as_ref().map(|place| place.look_and_try()) {
             None | Some(Found::InPlace) => Ok(()),
             Some(Found::ReadOnly(text) | Found::Moved(text)) => {
                 Err(gesta_core::ErrorKind::Unsupported(text).into())

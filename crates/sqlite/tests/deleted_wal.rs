@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Author, event, open, read_all, try_open, until_unlocked, verify};
+use common::{Author, event, open, read_all, try_open, until_unlocked, verify, whole_log};
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
@@ -222,4 +222,51 @@ async fn a_wal_that_another_program_has_checkpointed_is_no_loss() {
     let backend = open(&path);
     assert!(read_all(&backend).await.len() as u64 >= acknowledged);
     backend.close().await;
+}
+
+/// Goal: the files of builds that knew no openings are opened, and those of this build go through the hands of such a
+/// build: it replays the write-ahead log, writes its shorter note, and leaves the number in the file as it is.
+#[tokio::test]
+async fn files_of_builds_without_openings_are_opened() {
+    let home = tempfile::tempdir().expect("dir");
+    let (path, note) = (
+        home.path().join("gesta.db"),
+        home.path().join("gesta.db-end"),
+    );
+    let count = async || {
+        let backend = try_open(&path).expect("opens");
+        let events = backend.read_log(whole_log()).await.expect("reads").events;
+        backend.close().await;
+        events.len()
+    };
+    let backend = try_open(&path).expect("opens");
+    let mut author = Author::new(&backend).await;
+    author.store(&[event("a", "T", "1")]).await;
+    backend.close().await;
+    // As such a build leaves its files.
+    let line = std::fs::read_to_string(&note).expect("reads");
+    let (before, _) = line.split_once(" opening=").expect("an opening");
+    std::fs::write(&note, format!("{before}\n")).expect("writes");
+    assert_eq!(count().await, 1);
+    std::fs::remove_file(&note).expect("removes");
+    assert_eq!(count().await, 1, "a build before that wrote no note");
+
+    // This build is killed, the other one goes on and ends in good order, and this one comes back.
+    let backend = try_open(&path).expect("opens");
+    let mut author = Author::new(&backend).await;
+    author.store(&[event("b", "U", "2")]).await;
+    let killed = tempfile::tempdir().expect("dir");
+    copy(home.path(), killed.path(), &["gesta.db.lock"]);
+    backend.close().await;
+    copy(killed.path(), home.path(), &[]);
+    let other = rusqlite::Connection::open(&path).expect("opens");
+    let stored: i64 = other
+        .query_row("SELECT count(*) FROM events", [], |row| row.get(0))
+        .expect("reads");
+    assert_eq!(stored, 2);
+    let line = std::fs::read_to_string(&note).expect("reads");
+    let (before, after) = line.split_once(" opening=").expect("an opening");
+    std::fs::write(&note, format!("{before}\nopening={after}")).expect("writes");
+    drop(other);
+    assert_eq!(count().await, 2);
 }

@@ -37,7 +37,7 @@ const STORE: &str = "GESTA_TWO_NAMES_STORE";
 const OWN_MOUNTS: &str = "GESTA_TWO_NAMES_OWN_MOUNTS";
 /// Longest wait for something that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TRIALS: (usize, usize) = (20, 200);
+const TRIALS: (usize, usize) = (28, 200);
 
 /// How a store gets a second name, or its name leads elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,15 +56,23 @@ enum Kind {
     RemoveFolder,
     RemoveLockFile,
     CopyFolder,
+    LinkChain,
+    LinkSwitched,
+    ExchangeFolders,
+    MoveLog,
+    ProcessRoot,
+    ProcessFile,
     MountFolder,
     MountFile,
     MountFileElsewhere,
     MountOverFolder,
     OverlayUpper,
     OverlayLower,
+    ChangedRoot,
+    OwnProcessIds,
 }
 
-const WITHOUT_MOUNTS: [Kind; 14] = [
+const WITHOUT_MOUNTS: [Kind; 20] = [
     Kind::HardLink,
     Kind::HardLinksOfAll,
     Kind::LinkToFile,
@@ -79,14 +87,22 @@ const WITHOUT_MOUNTS: [Kind; 14] = [
     Kind::RemoveFolder,
     Kind::RemoveLockFile,
     Kind::CopyFolder,
+    Kind::LinkChain,
+    Kind::LinkSwitched,
+    Kind::ExchangeFolders,
+    Kind::MoveLog,
+    Kind::ProcessRoot,
+    Kind::ProcessFile,
 ];
-const WITH_MOUNTS: [Kind; 6] = [
+const WITH_MOUNTS: [Kind; 8] = [
     Kind::MountFolder,
     Kind::MountFile,
     Kind::MountFileElsewhere,
     Kind::MountOverFolder,
     Kind::OverlayUpper,
     Kind::OverlayLower,
+    Kind::ChangedRoot,
+    Kind::OwnProcessIds,
 ];
 
 impl Kind {
@@ -98,6 +114,8 @@ impl Kind {
                 | Self::ReplaceFile
                 | Self::RemoveFolder
                 | Self::CopyFolder
+                | Self::LinkSwitched
+                | Self::ExchangeFolders
                 | Self::MountOverFolder
                 | Self::OverlayLower
         )
@@ -206,6 +224,17 @@ impl Process {
                 "sh",
             ])
             .args([from, to])
+            .arg(std::env::current_exe().expect("known"));
+        Self::run(command, store)
+    }
+
+    /// Starts a process in namespaces of its own, after a script that gets the folder `home`.
+    fn start_apart(namespaces: &str, script: &str, home: &Path, store: &Path) -> Self {
+        let script = format!("{script}; exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command
+            .args([namespaces, "--kill-child", "sh", "-ec", &script])
+            .arg(home)
             .arg(std::env::current_exe().expect("known"));
         Self::run(command, store)
     }
@@ -360,6 +389,46 @@ impl Folders {
                 symlink(a, c).expect("links");
                 return c.join("gesta.db");
             }
+            Kind::LinkChain => {
+                symlink("two", b.join("one")).expect("links");
+                symlink("../b/three", b.join("two")).expect("links");
+                symlink(a, b.join("three")).expect("links");
+                return b.join("one/gesta.db");
+            }
+            Kind::LinkSwitched => {
+                fs::remove_file(&second).expect("removes");
+                fs::create_dir(c).expect("creates");
+                symlink(c.join("gesta.db"), &second).expect("links");
+            }
+            Kind::ExchangeFolders => {
+                rustix::fs::renameat_with(
+                    rustix::fs::CWD,
+                    a,
+                    rustix::fs::CWD,
+                    b,
+                    rustix::fs::RenameFlags::EXCHANGE,
+                )
+                .expect("exchanges");
+                return first;
+            }
+            Kind::MoveLog => {
+                // A store that was closed has no log.
+                let _ = fs::rename(a.join("gesta.db-wal"), b.join("gesta.db-wal"));
+                return first;
+            }
+            Kind::ProcessRoot => {
+                let root = PathBuf::from(format!("/proc/{}/root", std::process::id()));
+                return root.join(first.strip_prefix("/").expect("absolute"));
+            }
+            Kind::ProcessFile => {
+                // Our own handle: another one of a process that has the store would drop that one's locks.
+                let file = fs::File::open(&first).expect("opens");
+                let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+                std::mem::forget(file);
+                return PathBuf::from(format!("/proc/{}/fd/{number}", std::process::id()));
+            }
+            Kind::ChangedRoot => sh("mount --rbind / \"$1\"", &[b]),
+            Kind::OwnProcessIds => return first,
             // The first process has come by the link, which led to nothing then.
             Kind::LinkToNothing | Kind::RemoveLockFile => {
                 if kind == Kind::RemoveLockFile {
@@ -489,7 +558,7 @@ async fn trial(kind: Kind, random: &mut Random) {
     let home = fs::canonicalize(home.path()).expect("exists");
     let folders = Folders::new(&home);
     let mut first_name = folders.a.join("gesta.db");
-    if kind == Kind::LinkToNothing {
+    if matches!(kind, Kind::LinkToNothing | Kind::LinkSwitched) {
         symlink(&first_name, folders.b.join("gesta.db")).expect("links");
         first_name = folders.b.join("gesta.db");
     }
@@ -525,6 +594,15 @@ async fn trial(kind: Kind, random: &mut Random) {
         Kind::MountFileElsewhere => {
             let first = folders.a.join("gesta.db");
             Process::start_with_mount(&first, &second_name, &second_name)
+        }
+        Kind::ChangedRoot => {
+            // Below the other root the store has the name that it has here.
+            let script = "root=\"$0/b\"; exec chroot \"$root\" \"$@\"";
+            let first = folders.a.join("gesta.db");
+            Process::start_apart("-m", script, &home, &first)
+        }
+        Kind::OwnProcessIds => {
+            Process::start_apart("-mpf", "mount -t proc proc /proc", &home, &second_name)
         }
         _ => Process::start(&second_name),
     };
@@ -592,6 +670,9 @@ async fn trial(kind: Kind, random: &mut Random) {
         Kind::MountFolder | Kind::OverlayUpper | Kind::OverlayLower
     ) {
         sh("umount \"$1\"", &[&folders.b]);
+    }
+    if kind == Kind::ChangedRoot {
+        sh("umount -l \"$1\"", &[&folders.b]);
     }
     if kind == Kind::MountFile {
         sh("umount \"$1\"", &[&folders.b.join("gesta.db")]);
@@ -679,4 +760,49 @@ async fn a_disk_may_be_read_only_for_a_while() {
     assert!(matches!(stored, BatchOutcome::Committed), "{stored:?}");
     sh("umount \"$1\"", &[&home]);
     backend.close().await;
+}
+
+/// Goal: a name in the mounts of another process never leads to the file that has this name here.
+///
+/// What happened: a link below `/proc/PID/root` was resolved to a path of ours. So `gesta schema new-incarnation` of a
+/// store in a container changed the store that had the same path outside of it.
+#[tokio::test]
+async fn a_name_in_the_mounts_of_another_process_is_no_name_here() {
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        run_with_own_mounts("a_name_in_the_mounts_of_another_process_is_no_name_here");
+        return;
+    }
+    let home = tempfile::tempdir().expect("dir");
+    let home = fs::canonicalize(home.path()).expect("exists");
+    let path = home.join("gesta.db");
+    try_open(&path).expect("opens").close().await;
+    let before = fs::read(&path).expect("reads");
+    let script = "mount -t tmpfs none \"$0\"; echo; exec sleep 600";
+    let mut other = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(&home)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut line = String::new();
+    BufReader::new(other.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("is mounted");
+    let root = PathBuf::from(format!("/proc/{}/root", other.id()));
+    let there = root.join(path.strip_prefix("/").expect("absolute"));
+    fs::copy(&path, &there).expect("copies");
+    let config = SqliteConfig::file(&there);
+    let refused = [
+        SqliteBackend::open(config.clone()).map(drop),
+        SqliteBackend::new_incarnation(&config).map(drop),
+        SqliteBackend::compact(&config).map(drop),
+        gesta_sqlite::Restoring::begin(&there, &home.join("new.db")).map(drop),
+    ];
+    for refused in refused {
+        let error = refused.expect_err("no name here").to_string();
+        assert!(error.contains("/proc/PID/root"), "{error}");
+    }
+    assert_eq!(fs::read(&path).expect("reads"), before);
+    other.kill().expect("killed");
+    other.wait().expect("ended");
 }

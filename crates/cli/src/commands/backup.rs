@@ -7,7 +7,7 @@ use std::io::{ErrorKind as Io, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gesta::{Database, Options};
+use gesta::{Database, MadeBy, Options};
 use gesta_client::{Config, HttpStore};
 use gesta_core::{Error, ErrorKind};
 use indicatif::ProgressBar;
@@ -158,7 +158,11 @@ async fn download(global: &Global, url: &str, to: &Path) -> Outcome {
 pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> Outcome {
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(200));
-    let restored = gesta::restore(&args.from, url, |progress| {
+    let made_by = match args.sqlite_copy {
+        true => MadeBy::Sqlite,
+        false => MadeBy::Gesta,
+    };
+    let restored = gesta::restore(&args.from, made_by, url, |progress| {
         bar.set_message(format!("{} events checked", progress.events));
     })
     .await;
