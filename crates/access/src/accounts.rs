@@ -208,8 +208,9 @@ impl Accounts {
         let hash = self.hash(add.password).await?;
         let mut directory = self.read().await?;
         if directory.users().next().is_none() && !add.groups.iter().any(|group| group == ADMINS) {
-            let rule =
-                format!("must have {ADMINS} for the first user: nobody could make another one");
+            let rule = format!(
+                "must have {ADMINS} for the first user (--admin): nobody could make another one"
+            );
             return Err(Error::invalid("group", rule));
         }
         if !directory.is_on() || directory.realm().is_none() {

@@ -154,6 +154,15 @@ pub(crate) enum Command {
     VirtualStreams(VirtualStreamsCommand),
     /// Tell what a store or server is.
     Info,
+    /// Ask a server whether it is alive, or with --ready whether it can take appends: for probes where there is no
+    /// curl.
+    Health {
+        /// Ask whether appends can succeed.
+        #[arg(long)]
+        ready: bool,
+    },
+    /// Show the version.
+    Version,
     /// Print a completion script for a shell.
     Completions {
         /// The shell.

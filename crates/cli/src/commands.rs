@@ -80,6 +80,12 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             virtual_streams::run(&database_url(&global)?, command, &mut output).await?
         }
         Command::Info => admin::info(&global, &mut output).await?,
+        Command::Health { ready } => admin::health(&global, ready, &mut output).await?,
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            let record = serde_json::json!({"version": version});
+            output.record(&record, |_| format!("gesta {version}"))?;
+        }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "gesta", &mut text);
@@ -164,20 +170,15 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
     if is_server(&url) {
         let store = HttpStore::with_config(&url, client::config(global)?)?;
         if let Err(error) = store.info().await {
-            if matches!(
-                error.kind(),
-                ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
-            ) {
-                return Err(Failure::Store(error));
-            }
-            let hint = if given.is_none() {
-                "; start one with `gesta serve`, or give --store with a store or server URL"
-            } else {
-                ""
-            };
-            return Err(Failure::Store(
-                Error::unavailable(format!("no server answers at {url}{hint}")).caused_by(error),
-            ));
+            let hint = "start one with `gesta serve`, or give --store with a store or server URL";
+            return Err(match error.kind() {
+                ErrorKind::Unavailable(text) if given.is_none() => {
+                    Error::unavailable(format!("{text}; {hint}"))
+                        .caused_by(error)
+                        .into()
+                }
+                _ => error.into(),
+            });
         }
         return Ok(Arc::new(store));
     }

@@ -511,10 +511,14 @@ mod tests {
             &[
                 ("GESTA_APPEND_BATCH_EVENT_MAX", "1"),
                 ("GESTA_PORT", "tcp://10.0.0.1:2113"),
+                ("GESTA_SERVICE_HOST", "10.0.0.1"),
+                ("GESTA_STORE_FILE", "url"),
+                ("GESTA_LISTN", "127.0.0.1:1"),
+                ("GESTA_STOR", "sqlite:a"),
             ],
             Flags::default(),
         )
         .expect("valid");
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
     }
 }

@@ -4,7 +4,7 @@
 //! lost can be sent again without storing anything twice.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -247,6 +247,15 @@ pub(crate) fn refuse_line(line: u64, why: &str) -> Failure {
     Failure::usage(format!("line {line} of the input: {why}"))
 }
 
+/// Returns standard input. Whoever sits at a terminal is told what is waited for.
+fn typed() -> std::io::Stdin {
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        eprintln!("reading events from the terminal, one JSON object per line; Ctrl-D ends them");
+    }
+    input
+}
+
 /// Events that a thread reads in advance. If a task read them itself, it could not be stopped while it waits for a
 /// terminal or a slow pipe.
 pub(crate) struct Feed {
@@ -263,7 +272,7 @@ impl Feed {
         let read = move || {
             let from: Box<dyn BufRead> = match file {
                 Some(file) => Box::new(BufReader::new(file)),
-                None => Box::new(BufReader::new(std::io::stdin())),
+                None => Box::new(BufReader::new(typed())),
             };
             let mut lines = Lines::new(from, ids);
             let mut next = lines.skip(skip).and_then(|()| lines.next());

@@ -9,6 +9,7 @@
 
 mod support;
 
+use nix::sys::signal::Signal;
 use support::{Server, code, run, run_with_input, stderr, stdout, succeed, url_of};
 
 /// What happened: each help page ended with 30 lines about options that every command has.
@@ -33,6 +34,48 @@ fn help_pages_are_about_their_command() {
         assert_eq!(of_options, 8, "{text}");
         let block = common.split("\n\n").next().unwrap();
         assert!(block.lines().count() <= 14, "{command:?}: {block}");
+    }
+}
+
+/// Goal: a probe needs no other program, and tells a server that is away from one that answers.
+#[test]
+fn the_health_of_a_server_is_asked() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    let at = ["--store", &server.url];
+    assert_eq!(succeed(&[&["health"], &at[..]].concat()), "live\n");
+    let ready = ["health", "--ready", "--output", "json"];
+    assert_eq!(
+        succeed(&[&ready[..], &at].concat()),
+        "{\"status\":\"ready\"}\n"
+    );
+    let url = server.url.clone();
+    server.stop();
+    let away = run(&["health", "--store", &url]);
+    assert_eq!(code(&away), 5, "{away:?}");
+    assert!(stderr(&away).contains("no server answers"), "{away:?}");
+    let wrong = run(&["health", "--store", "sqlite:x.db"]);
+    assert_eq!(code(&wrong), 2, "{wrong:?}");
+}
+
+/// Goal: who closes the terminal of a server stops it as with SIGTERM.
+#[test]
+fn a_hang_up_stops_a_server_in_order() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    server.stop_by(Signal::SIGHUP);
+}
+
+#[test]
+fn a_url_without_a_scheme_is_told_what_a_server_is_called() {
+    for url in [
+        "localhost:2113",
+        "127.0.0.1:2113",
+        "kurrentdb://localhost:2113",
+    ] {
+        let wrong = run(&["info", "--store", url]);
+        assert_eq!(code(&wrong), 2, "{wrong:?}");
+        assert!(stderr(&wrong).contains("http://HOST:PORT"), "{wrong:?}");
     }
 }
 

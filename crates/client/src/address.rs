@@ -50,6 +50,11 @@ impl Base {
         self.scheme == Scheme::HTTPS
     }
 
+    /// Returns the server as a URL, for people.
+    pub(crate) fn server(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+
     /// Returns the host of the server.
     pub(crate) fn host(&self) -> &str {
         self.authority.host()

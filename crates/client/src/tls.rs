@@ -85,6 +85,46 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> 
     Ok(found)
 }
 
+/// Tells why TLS has refused a connection, and what to do; `None` if a connection failed for another reason.
+pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    use rustls::CertificateError as Certificate;
+    let why = match cause(error)? {
+        rustls::Error::InvalidMessage(_) => {
+            "it does not speak TLS: is its URL http:// and not https://?".to_owned()
+        }
+        rustls::Error::InvalidCertificate(Certificate::UnknownIssuer) => {
+            "its certificate is of an authority that is not known here: name the authority's file \
+             (--ca-file, Tls::ca_pem)"
+                .to_owned()
+        }
+        rustls::Error::InvalidCertificate(
+            Certificate::Expired | Certificate::ExpiredContext { .. },
+        ) => "its certificate has expired".to_owned(),
+        rustls::Error::InvalidCertificate(
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
+        ) => "its certificate is for another name than the one in the URL".to_owned(),
+        other => other.to_string(),
+    };
+    Some(why)
+}
+
+/// Finds the error of TLS among the causes of an error.
+fn cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // An error of the system shows the cause of the error that it holds, but not that one itself.
+        let held = error.downcast_ref::<std::io::Error>();
+        next = match held.and_then(std::io::Error::get_ref) {
+            Some(held) => Some(held),
+            None => error.source(),
+        };
+    }
+    None
+}
+
 fn unusable(what: &str, why: impl fmt::Display) -> Error {
     Error::invalid("tls", format!("{what} cannot be used: {why}"))
 }

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::address::{Base, Path};
 use crate::owners::{Hint, Info, Owners};
-use crate::tls::{Credentials, Tls};
+use crate::tls::{self, Credentials, Tls};
 
 /// The largest answer, in bytes: a page of the largest events in base64, with their names and tags.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -260,6 +260,19 @@ fn shows_secrets(config: &Config, base: &Base) -> bool {
         && !base.is_loopback()
 }
 
+/// Returns the error of a connection that was not made. One that TLS has refused will be refused again, so it is not
+/// `Unavailable`: a client that waited for it would wait for ever.
+fn not_connected(base: &Base, error: hyper_util::client::legacy::Error) -> Error {
+    let server = base.server();
+    let refused = match tls::refusal(&error) {
+        None => {
+            return Error::unavailable(format!("no server answers at {server}")).caused_by(error);
+        }
+        Some(refused) => refused,
+    };
+    ErrorKind::Unsupported(format!("{server}: {refused}")).into()
+}
+
 impl Transport {
     /// Makes the connections to one server; no other is asked.
     pub(crate) fn new(url: &str, config: Config) -> Result<Self> {
@@ -405,8 +418,7 @@ impl Transport {
         let request = self.request(base, call).map_err(Trouble::Failed)?;
         let response = client.request(request).await.map_err(|error| {
             if error.is_connect() {
-                let text = "cannot connect to the server";
-                Trouble::NotSent(Error::unavailable(text).caused_by(error))
+                Trouble::NotSent(not_connected(base, error))
             } else {
                 let text = "the connection broke before the answer came";
                 Trouble::Failed(call.effect.error(text.into()).caused_by(error))

@@ -79,7 +79,7 @@ pub enum ErrorKind {
     /// The schema of the store has another version than this program expects, or the store has no schema.
     #[error("{0}")]
     Schema(String),
-    /// Rights, settings or capabilities of the database do not allow the request.
+    /// Rights, settings or capabilities of the database, or of the connection to a server, do not allow the request.
     #[error("{0}")]
     Unsupported(String),
     /// The request needs a known caller, and who calls is not known; nothing was done. The caller must send

@@ -36,7 +36,10 @@ impl Scheme {
                 );
                 Err(Error::invalid(
                     "store",
-                    format!("must be one of {}, found {found}", SCHEMES.join(", ")),
+                    format!(
+                        "must be one of {}, or http://HOST:PORT for a server, found {found}",
+                        SCHEMES.join(", ")
+                    ),
                 ))
             }
         }

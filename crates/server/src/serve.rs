@@ -75,7 +75,8 @@ const RESERVE_MAX: Duration = Duration::from_secs(10);
 pub enum StartError {
     /// Other machines could reach the address, so that anybody could read and write, or read the passwords.
     #[error(
-        "refusing to listen on {0}: it is not a loopback address; speak TLS (--tls-certificate) and do not say --access off, or say --insecure to allow it"
+        "refusing to listen on {0}: other machines could reach it: speak TLS (--tls-certificate, or --tls-self-signed to try it out) with users \
+         (GESTA_ADMIN_PASSWORD makes the first one), or say --insecure to let everybody who reaches it read and write"
     )]
     NotLoopback(SocketAddr),
     /// The application cannot listen on the address.

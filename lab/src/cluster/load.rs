@@ -23,7 +23,7 @@ use crate::run::Run;
 /// Pause before a probe is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// What the client says when it could not connect.
-const NOT_CONNECTED: &str = "cannot connect to the server";
+const NOT_CONNECTED: &str = "no server answers at";
 
 /// A server that serves the store.
 #[derive(Debug, Clone)]

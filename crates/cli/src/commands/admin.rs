@@ -1,14 +1,16 @@
-//! The commands for administration: schema, verify, scavenge, info.
+//! The commands for administration: schema, verify, scavenge, info, health.
 
 use std::time::Duration;
 
 use gesta::verify::AuditReport;
 use gesta::{Database, Options, RunMode};
+use gesta_client::HttpStore;
 use gesta_core::EventStore;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use crate::args::{Global, Scavenge, SchemaCommand};
+use super::client;
+use crate::args::{DEFAULT_SERVER, Global, Scavenge, SchemaCommand};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
@@ -181,4 +183,20 @@ pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
         })
     })
     .await
+}
+
+/// Asks a server whether it is alive, or whether it can take appends.
+pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) -> Outcome {
+    let url = super::given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
+    if !super::is_server(&url) {
+        return Err(Failure::usage(
+            "health is asked of a server: --store must be http://HOST:PORT or https://HOST:PORT",
+        ));
+    }
+    let server = HttpStore::with_config(&url, client::config(global)?)?;
+    let status = match ready {
+        true => server.ready().await.map(|()| "ready")?,
+        false => server.live().await.map(|()| "live")?,
+    };
+    output.record(&json!({"status": status}), |_| status.to_owned())
 }

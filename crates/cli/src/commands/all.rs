@@ -1,5 +1,6 @@
 //! `gesta all …`, and how subscriptions are followed.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use gesta_core::{
@@ -151,6 +152,13 @@ pub(super) async fn follow(
     let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
     // A lost connection is reported once, not for each attempt.
     let mut is_lost = false;
+    if std::io::stderr().is_terminal() {
+        let from = match request.from {
+            SubscribeFrom::End => "what is new",
+            _ => "all that follows",
+        };
+        eprintln!("shows {from}; Ctrl-C ends");
+    }
     loop {
         let failed = match store.subscribe(request.clone()).await {
             Err(error) => error,

@@ -1,4 +1,4 @@
-//! `gesta serve`: opens the store, serves it, and on Ctrl-C or SIGTERM drains and closes it.
+//! `gesta serve`: opens the store, serves it, and on Ctrl-C, SIGTERM or SIGHUP drains and closes it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
+use gesta_access::Access;
 use gesta_core::{ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, Told, warn_once};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -77,9 +78,13 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     }
     let server = bound.serve(Arc::clone(&shared), registry);
     // Signals are received before the address is told, since whoever reads the address may stop the server at once.
-    let terminate = signal(SignalKind::terminate())?;
-    greet(&info, scheme, server.local_addr());
-    until_stopped(terminate, membership_ended, async move {
+    let stops = Stops::new()?;
+    let asks_who_calls = access.as_ref().is_some_and(Access::is_on);
+    greet(&info, &config.store, scheme, server.local_addr());
+    if scheme == "http" && !asks_who_calls && listen.ip().is_loopback() {
+        suggest(server.local_addr());
+    }
+    until_stopped(stops, membership_ended, async move {
         server.shutdown().await;
         if let Some(access) = &access {
             access.stop().await;
@@ -89,15 +94,58 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     .await
 }
 
+/// The signals that ask for an orderly stop, but for Ctrl-C.
+struct Stops {
+    terminate: Signal,
+    /// The terminal was closed; `None` if the process was told to outlive it, such as by `nohup`.
+    hang_up: Option<Signal>,
+}
+
+impl Stops {
+    /// Begins to receive the signals, which no longer end the process by themselves.
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: match ignores_hang_up() {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
+        })
+    }
+
+    /// Waits for one of the signals.
+    async fn received(&mut self) {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = hang_up => {}
+        }
+    }
+}
+
+/// Tells whether whoever started this process told it to ignore the end of its terminal.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // SIGHUP is signal 1, the lowest bit.
+    ignored.is_some_and(|mask| mask & 1 == 1)
+}
+
 /// Waits until the process is to stop, and stops it. Returns the reason as a failure if nobody asked for the stop.
 async fn until_stopped(
-    mut terminate: Signal,
+    mut stops: Stops,
     membership_ended: BoxFuture<'static, String>,
     stop: impl Future<Output = gesta_core::Result<()>>,
 ) -> Outcome {
     let why = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+        () = stops.received() => Ok(()),
         sentence = membership_ended => Err(Failure::other(sentence)),
     };
     tracing::info!(
@@ -295,8 +343,9 @@ fn server_config(
 }
 
 /// Writes to the log what runs and where.
-fn greet(info: &StoreInfo, scheme: &str, address: SocketAddr) {
+fn greet(info: &StoreInfo, store: &str, scheme: &str, address: SocketAddr) {
     tracing::info!(
+        store = %place_of(store),
         backend = %info.backend,
         engine = %info.engine,
         logs = info.logs,
@@ -306,14 +355,51 @@ fn greet(info: &StoreInfo, scheme: &str, address: SocketAddr) {
         "store open"
     );
     tracing::info!("listening on {scheme}://{address}");
+}
+
+/// Writes a first call to the log, for a server that everybody on this machine may call.
+fn suggest(address: SocketAddr) {
     tracing::info!(
-        "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' {scheme}://{address}/streams/first"
+        "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' http://{address}/streams/first"
     );
+}
+
+/// Returns where a store is, for people: the absolute path of its file, or the hosts and databases without users and
+/// passwords.
+fn place_of(store: &str) -> String {
+    if let Some(path) = store.strip_prefix("sqlite:") {
+        return match std::path::absolute(path) {
+            Ok(absolute) if path != ":memory:" => format!("sqlite:{}", absolute.display()),
+            _ => store.to_owned(),
+        };
+    }
+    let places = store.split_whitespace().map(|url| {
+        let url = url.split('?').next().unwrap_or(url);
+        match (url.split_once("://"), url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+            _ => url.to_owned(),
+        }
+    });
+    places.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_shows_no_password() {
+        let here = std::env::current_dir().expect("a folder");
+        assert_eq!(
+            place_of("sqlite:a/g.db"),
+            format!("sqlite:{}", here.join("a/g.db").display())
+        );
+        assert_eq!(place_of("sqlite::memory:"), "sqlite::memory:");
+        assert_eq!(
+            place_of("postgres://u:p%40@w@one:1/db?password=secret postgres://two/db"),
+            "postgres://one:1/db postgres://two/db"
+        );
+    }
 
     #[test]
     fn a_password_in_a_configuration_is_found() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gesta::Missing;
 use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope, ShownToken, ShownUser};
-use gesta_core::{Clock, EventStore, SystemClock, Timestamp};
+use gesta_core::{Clock, ErrorKind, EventStore, SystemClock, Timestamp};
 use serde_json::json;
 
 use super::progress::Progress;
@@ -68,6 +68,9 @@ pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut 
 }
 
 async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome {
+    if is_typed(&add.password) {
+        look(global, &add).await?;
+    }
     let password = read(&add.password, &add.user)?;
     let mut groups = add.groups;
     if add.admin && !groups.iter().any(|group| group == "$admins") {
@@ -86,9 +89,38 @@ async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome 
     };
     on_accounts(global, Missing::Create, async |accounts| {
         accounts.add_user(add).await?;
-        tell(output, &user, "is there")
+        tell(output, &user, "was added")
     })
     .await
+}
+
+/// Refuses what would be refused after the password was typed twice.
+async fn look(global: &mut Global, add: &UserAdd) -> Outcome {
+    let mut users = Vec::new();
+    let found = on_accounts(global, Missing::Refuse, async |accounts| {
+        users = accounts.users().await?;
+        Ok(())
+    });
+    match found.await {
+        Ok(()) => {}
+        // There is no store yet.
+        Err(Failure::Store(error)) if matches!(error.kind(), ErrorKind::Schema(_)) => {}
+        // Any other error comes again, when the user is added.
+        Err(_) => return Ok(()),
+    }
+    let is_admin = add.admin || add.groups.iter().any(|group| group == "$admins");
+    if users.is_empty() && !is_admin {
+        return Err(Failure::usage(
+            "the first user must be an administrator, who can add others: say --admin",
+        ));
+    }
+    if users.iter().any(|user| user.user == add.user) {
+        let name = &add.user;
+        return Err(Failure::usage(format!(
+            "user {name} exists: `gesta user password {name}` gives another password"
+        )));
+    }
+    Ok(())
 }
 
 pub(super) async fn token(
@@ -161,7 +193,8 @@ fn tell(output: &mut Output, user: &str, what: &str) -> Outcome {
 fn show_user(user: &ShownUser) -> String {
     let groups = user.groups.join(" ");
     let disabled = if user.disabled { "  disabled" } else { "" };
-    format!("{}  {groups}{disabled}", user.user)
+    let line = format!("{}  {groups}{disabled}", user.user);
+    line.trim_end().to_owned()
 }
 
 fn show_token(token: &ShownToken) -> String {
@@ -205,6 +238,13 @@ async fn on_accounts(
         async |store: Arc<dyn EventStore>| work(Accounts::of(store)).await,
     )
     .await
+}
+
+/// Tells whether a new password is asked for at the terminal.
+fn is_typed(from: &NewPassword) -> bool {
+    from.password_file.is_none()
+        && std::env::var_os(NEW_PASSWORD).is_none()
+        && std::io::stdin().is_terminal()
 }
 
 /// Reads the new password of this user.

@@ -14,6 +14,8 @@ use crate::exit::{Failure, Outcome};
 
 /// The beginning of the names of environment variables.
 const PREFIX: &str = "GESTA_";
+/// How many letters of a mistyped name are wrong, missing or too much, at most.
+const MISTYPED_LETTERS_MAX: usize = 2;
 
 /// Reads and checks a file by itself, so that an error can name it and the line.
 pub(super) fn read_file(path: &Path, text: &str) -> Outcome<Table> {
@@ -54,11 +56,11 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
             Value::Integer(_) => text
                 .parse()
                 .map(Value::Integer)
-                .map_err(|error| error.to_string()),
+                .map_err(|_| "must be a whole number"),
             Value::Boolean(_) => text
                 .parse()
                 .map(Value::Boolean)
-                .map_err(|error| error.to_string()),
+                .map_err(|_| "must be true or false"),
             _ => Ok(Value::String(text.clone())),
         };
         let value = value
@@ -80,13 +82,16 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
     Ok((sum, warnings))
 }
 
-/// Tells whether a variable has the name of a section of the configuration. Other variables, such as those that an
-/// orchestrator sets, are left alone.
+/// Tells whether a variable has the name of a section of the configuration, or is some letters away from a key outside
+/// of the sections. Other variables, such as those that an orchestrator sets, are left alone.
 fn is_mistyped(variable: &str, defaults: &Table) -> bool {
-    let sections = defaults.iter().filter(|(_, value)| value.is_table());
-    sections
-        .map(|(name, _)| format!("{}_", variable_of(name)))
-        .any(|start| variable.starts_with(&start))
+    defaults.iter().any(|(name, value)| {
+        let name = variable_of(name);
+        match value {
+            Value::Table(_) => variable.starts_with(&format!("{name}_")),
+            _ => strsim::osa_distance(&name, variable) <= MISTYPED_LETTERS_MAX,
+        }
+    })
 }
 
 /// Returns the variable that stands for a key.

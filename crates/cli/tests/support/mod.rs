@@ -300,8 +300,12 @@ impl Server {
         self.url.strip_prefix("http://").unwrap()
     }
 
-    pub(crate) fn stop(mut self) {
-        signal(&self.child, Signal::SIGTERM);
+    pub(crate) fn stop(self) {
+        self.stop_by(Signal::SIGTERM);
+    }
+
+    pub(crate) fn stop_by(mut self, by: Signal) {
+        signal(&self.child, by);
         wait_until("the server ends", || {
             self.child.try_wait().unwrap().is_some()
         });
