@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/kurrent-io/KurrentDB-Client-Go/kurrentdb"
@@ -165,8 +166,13 @@ func projections(settings *kurrentdb.Configuration) {
 }
 
 func main() {
-	for _, scheme := range []string{"kurrentdb", "kurrentdb+discover"} {
-		settings, err := kurrentdb.ParseConnectionString(scheme + "://" + os.Args[1] + "?tls=false")
+	// To be discovered, this client takes one name only, that of all nodes.
+	one, _, _ := strings.Cut(os.Args[1], ",")
+	for _, server := range []struct{ scheme, addresses string }{
+		{"kurrentdb", os.Args[1]},
+		{"kurrentdb+discover", one},
+	} {
+		settings, err := kurrentdb.ParseConnectionString(server.scheme + "://" + server.addresses + "?tls=false")
 		must(err)
 		client, err = kurrentdb.NewClient(settings)
 		must(err)
@@ -181,7 +187,7 @@ func main() {
 			{"projections", func() { projections(settings) }},
 		} {
 			check.run()
-			fmt.Println(scheme, check.name)
+			fmt.Println(server.scheme, check.name)
 		}
 		must(client.Close())
 	}
