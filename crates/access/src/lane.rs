@@ -14,14 +14,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gesta_core::newcomers::whom;
+pub(crate) use gesta_core::turns::Full;
+use gesta_core::turns::{Bounds, Turns};
 use gesta_core::uptime;
 use tokio::sync::oneshot;
 
 use crate::guessing::{Asker, GuessingAddresses};
 use crate::password::{Hashed, Password};
-pub(crate) use crate::waiting::Full;
-use crate::waiting::Waiting;
 
+/// How many comparisons wait at most.
+const WAITING: Bounds = Bounds {
+    all: 1_024,
+    of_one: 16,
+};
 /// The most calls that wait for one comparison.
 const CALLS_OF_ONE_MAX: usize = 4_096;
 /// How long guessing addresses rest after a wrong password of one of them. A flood of wrong passwords then takes a
@@ -53,9 +58,9 @@ enum Next {
 
 #[derive(Default)]
 struct State {
-    waiting: Waiting<Asker, Comparison>,
+    waiting: Turns<Asker, Comparison>,
     /// The comparisons for [guessing addresses](crate::guessing), which come last.
-    put_off: Waiting<Asker, Comparison>,
+    put_off: Turns<Asker, Comparison>,
     guessing: GuessingAddresses,
     /// The moment from which on the next comparison for a guessing address may begin.
     guessing_from: Duration,
@@ -72,7 +77,7 @@ impl State {
             true => &mut self.put_off,
             false => &mut self.waiting,
         };
-        if let Some(displaced) = waiting.push(from, comparison)? {
+        if let Some(displaced) = waiting.push_within(WAITING, from, comparison)? {
             self.answer_all(&displaced.key, || Err(Full));
         }
         Ok(())
@@ -81,7 +86,7 @@ impl State {
     /// Takes the next comparison. Comparisons for which no call waits any more are left out. A comparison whose address
     /// became a guessing address while it waited is put off.
     fn take(&mut self, now: Duration) -> Next {
-        while let Some(comparison) = self.waiting.pop() {
+        while let Some((_, comparison)) = self.waiting.pop() {
             if !self.is_asked(&comparison.key) {
                 continue;
             }
@@ -96,7 +101,7 @@ impl State {
         if now < self.guessing_from && !self.put_off.is_empty() {
             return Next::Rest(self.guessing_from - now);
         }
-        while let Some(comparison) = self.put_off.pop() {
+        while let Some((_, comparison)) = self.put_off.pop() {
             if self.is_asked(&comparison.key) {
                 self.guessing_from = now + COMPARISON_MAX;
                 return Next::Compare(comparison);
@@ -216,7 +221,9 @@ impl Lane {
             Ok(_) => state.running += 1,
             Err(_) if state.running > 0 => {}
             Err(_) => {
-                while let Some(comparison) = state.waiting.pop().or_else(|| state.put_off.pop()) {
+                while let Some((_, comparison)) =
+                    state.waiting.pop().or_else(|| state.put_off.pop())
+                {
                     state.answer_all(&comparison.key, || Err(Full));
                 }
             }
@@ -269,7 +276,6 @@ mod tests {
     use futures::StreamExt as _;
 
     use super::*;
-    use crate::waiting::WAITING_OF_ONE_MAX;
 
     fn address(n: u32) -> Asker {
         Asker {
@@ -385,7 +391,7 @@ mod tests {
         for _ in 0..crate::guessing::WRONG_MAX {
             state.compared(&[0; 32], guesser, false, Duration::ZERO);
         }
-        let waiting = u8::try_from(WAITING_OF_ONE_MAX).expect("few");
+        let waiting = u8::try_from(WAITING.of_one).expect("few");
         let _waiting: Vec<_> = (1..=waiting)
             .map(|n| asked(&mut state, guesser, n))
             .collect();
@@ -432,7 +438,7 @@ mod tests {
         while let Poll::Ready(Some(answer)) = futures::poll!(flood.next()) {
             refused += usize::from(answer == Err(Full));
         }
-        assert_eq!(refused, 200 - WAITING_OF_ONE_MAX);
+        assert_eq!(refused, 200 - WAITING.of_one);
         let right = Password("correct horse".into());
         let mut answer = Box::pin(lane.compare(address(7), [1; 32], right, hash.clone()));
         assert!(futures::poll!(&mut answer).is_pending());
@@ -444,6 +450,6 @@ mod tests {
         lane.state()
             .compared(&of_other.key, of_other.from, is_right, uptime());
         assert_eq!(answer.await, Ok(true));
-        assert_eq!(flood.len(), WAITING_OF_ONE_MAX, "they wait still");
+        assert_eq!(flood.len(), WAITING.of_one, "they wait still");
     }
 }

@@ -29,7 +29,6 @@ mod rights;
 mod shared;
 mod token;
 mod usage;
-mod waiting;
 
 pub use access::Access;
 pub use accounts::{Accounts, AddUser, FirstUser, ShownToken, ShownUser};

@@ -34,6 +34,7 @@ mod slice;
 mod store;
 mod store_ext;
 mod told;
+pub mod turns;
 mod uptime;
 mod virtual_stream;
 

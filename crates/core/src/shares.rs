@@ -1,29 +1,39 @@
 //! Fair shares: what all callers use together, and how much of it one caller may hold.
 //!
 //! Why: a bound on the sum alone lets one caller take everything, and a fixed bound on each caller either is too small
-//! for a caller who is alone, or lets a few callers together take everything. So the share moves: **a caller may hold
-//! as much as is left free.** One greedy caller gets half of it; two who take and give back by turns get a third each
-//! (Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches*, 1998).
-//! The limit of this: nothing is taken back from who holds it. Of callers who come one after the other and keep what
-//! they take, each gets half of what the ones before have left, so that a dozen of them leave next to nothing. It is a
-//! bound on one caller and on few, and none on many who work together.
+//! for a caller who is alone, or lets a few callers together take everything. So the share moves: **whoever holds most
+//! may hold as much as is left free**, so that there is room for those who come (Choudhury and Hahne, *Dynamic queue
+//! length thresholds for shared-memory packet switches*, 1998), and **whoever would hold less than the largest holder
+//! is not refused**: if nothing is left, the largest holder gives up what they took last (max-min fairness, Bertsekas
+//! and Gallager, *Data Networks*, 1992, section 6.5.2). So callers who keep what they take, however many they are, take
+//! nothing from one who wants no more than each of them has.
+//! What is given up is not free at once: its holder is [told](Share::gave_way), and gives it back soon. Meanwhile it
+//! counts for its holder, who gets nothing anew instead, so that the sum cannot grow without bound.
+//! Callers of whom only an address is known may have many addresses. What a caller holds who has
+//! [proved](Share::prove) who they are gives way to them only as long as they hold less than an eighth together.
 //! Where a caller waits instead of being refused, those who wait take turns by caller, so that a caller who asks a
-//! thousand times waits behind one request of each other caller, and nobody waits behind the thousand.
-//! Invariants: the sum of what is held is never above the maximum; a caller holds more than [`Shares::least`] only if
-//! at least as much was free after it was taken; who is refused takes nothing.
+//! thousand times waits behind one request of each other caller, and nobody waits behind the thousand. A caller who
+//! holds nothing, and for whom too little is left, is waited for: nobody gets anything before them, so that large
+//! requests do not starve beside small ones.
+//! Invariants: the sum of what is held, without what was given up and is not given back yet, is never above the
+//! maximum; who is refused takes nothing, and nobody gives way for them.
 //! Not here: who a caller is, and what is held.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use futures::FutureExt;
 use futures::channel::oneshot;
 
 use crate::newcomers::whom;
+use crate::turns::{Look, Turns};
 
 /// A caller, as shares count it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -96,6 +106,8 @@ impl fmt::Display for Holder {
 pub struct Shares {
     max: usize,
     leaves: Leaves,
+    /// Number of the last share, or of the last request for a turn.
+    last: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -116,15 +128,45 @@ pub struct Share {
     held: usize,
     /// The share does not grow while all shares together would hold more than this.
     max: usize,
+    /// What tells the share from others. Later shares have greater numbers.
+    number: u64,
+    kind: Kind,
+}
+
+/// To whom a share gives way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// To everybody who would hold less.
+    Proved,
+    /// The same. The share grows less than others do, so that others of this kind alone give way to it.
+    Limited,
+    /// To everybody who would hold less. Nobody has proved who holds it.
+    Unproved,
+    /// To nobody: it is held for a moment only.
+    Turn,
+}
+
+impl Kind {
+    /// Returns those that give way to a share of this kind before others do.
+    fn first(self) -> &'static [Kind] {
+        match self {
+            Kind::Proved => &[Kind::Proved, Kind::Limited, Kind::Unproved],
+            Kind::Limited => &[Kind::Limited],
+            Kind::Unproved => &[Kind::Unproved],
+            Kind::Turn => &[],
+        }
+    }
 }
 
 /// The reason why nothing was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooMuch {
-    /// All callers together would hold more than the maximum.
+    /// All callers together would hold more than the maximum, and no caller holds more than this one would.
     InSum,
-    /// The caller would hold more than is left free.
+    /// The caller holds most, and would hold more than is left free.
     OfOne,
+    /// The share has given way to another caller. What it holds is to be given back.
+    GaveWay,
 }
 
 /// What is held now, and what happened so far.
@@ -144,17 +186,114 @@ pub struct Load {
     pub refused_in_sum: u64,
     /// How often somebody was refused, or had to wait, because they held too much themselves.
     pub refused_of_one: u64,
+    /// How many shares have given way to callers who held less.
+    pub gave_way: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
-    held: HashMap<Holder, usize>,
-    /// Those who wait for a turn, by caller, and the callers in the order of their turns.
-    waiting: HashMap<Holder, VecDeque<(usize, oneshot::Sender<Share>)>>,
-    turns: VecDeque<Holder>,
+    held: HashMap<Holder, Held>,
+    /// What is held by callers who have not proved who they are.
+    unproved: usize,
+    /// Those who wait for a turn.
+    waiting: Turns<Holder, Waiter>,
+    /// True if one who waits holds nothing, and gets the next that there is.
+    starves: bool,
     refused_in_sum: u64,
     refused_of_one: u64,
+    gave_way: u64,
+}
+
+/// What one caller holds.
+#[derive(Debug, Default)]
+struct Held {
+    /// What the caller holds by turns, and what was given up and is not given back yet.
+    other: usize,
+    /// What may give way, by kind, and in the order in which it was taken.
+    proved: usize,
+    limited: usize,
+    unproved: usize,
+    shares: BTreeMap<u64, Kept>,
+}
+
+/// A share that may give way.
+#[derive(Debug)]
+struct Kept {
+    kind: Kind,
+    amount: usize,
+    /// Those to tell when it has: they are told when these are dropped.
+    told: Vec<oneshot::Sender<()>>,
+}
+
+impl Held {
+    fn amount(&self) -> usize {
+        self.other + self.proved + self.limited + self.unproved
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut usize {
+        match kind {
+            Kind::Proved => &mut self.proved,
+            Kind::Limited => &mut self.limited,
+            Kind::Unproved => &mut self.unproved,
+            Kind::Turn => &mut self.other,
+        }
+    }
+
+    /// Returns how much may give way of these kinds.
+    fn may_give(&self, kinds: &[Kind]) -> usize {
+        let each = kinds.iter().map(|kind| match kind {
+            Kind::Proved => self.proved,
+            Kind::Limited => self.limited,
+            Kind::Unproved => self.unproved,
+            Kind::Turn => 0,
+        });
+        each.sum()
+    }
+}
+
+/// One who waits for a turn.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    amount: usize,
+    sender: oneshot::Sender<Share>,
+}
+
+/// The wait for a turn. Dropping it gives up the turn, so that others need not wait for it.
+struct Line<'a> {
+    of: &'a Arc<Shares>,
+    holder: &'a Holder,
+    number: u64,
+    receiver: oneshot::Receiver<Share>,
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.lock();
+        let is_own = |waiter: &Waiter| waiter.number == self.number;
+        let own = state.waiting.remove(self.holder, is_own);
+        drop(state);
+        if own.is_some() {
+            self.of.give_turns();
+        }
+    }
+}
+
+/// The wait until a share has given way. It ends too when the share is dropped. A share that holds nothing, or a turn,
+/// gives way to nobody.
+#[derive(Debug)]
+pub struct GaveWay(Option<oneshot::Receiver<()>>);
+
+impl Future for GaveWay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Some(told) => told.poll_unpin(cx).map(|_| ()),
+            None => Poll::Pending,
+        }
+    }
 }
 
 impl Shares {
@@ -175,6 +314,7 @@ impl Shares {
         Arc::new(Self {
             max: max.max(1),
             leaves,
+            last: AtomicU64::new(0),
             state: Mutex::default(),
         })
     }
@@ -192,7 +332,7 @@ impl Shares {
         self.max
     }
 
-    /// Takes so much for a caller, or nothing.
+    /// Takes so much for a caller, or nothing. Others may have to give way for it.
     ///
     /// # Errors
     /// [`TooMuch`], if nothing was taken.
@@ -205,12 +345,27 @@ impl Shares {
     /// Makes a share that holds nothing yet. It grows as long as all shares together hold at most `max`.
     #[must_use]
     pub fn empty(self: &Arc<Self>, holder: Holder, max: usize) -> Share {
+        let kind = match &holder {
+            Holder::Address(_) => Kind::Unproved,
+            _ if max < self.max => Kind::Limited,
+            _ => Kind::Proved,
+        };
+        self.share(holder, max.min(self.max), kind)
+    }
+
+    fn share(self: &Arc<Self>, holder: Holder, max: usize, kind: Kind) -> Share {
         Share {
             of: Arc::clone(self),
             holder,
             held: 0,
-            max: max.min(self.max),
+            max,
+            number: self.number(),
+            kind,
         }
+    }
+
+    fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Takes 1 for a caller, as [`Shares::turn_for`] does.
@@ -232,8 +387,8 @@ impl Shares {
             match self.turn_or_line(holder, amount) {
                 Ok(share) => return share,
                 // The sender is dropped only after it has sent, or when nobody waits any more.
-                Err(line) => {
-                    if let Ok(share) = line.await {
+                Err(mut line) => {
+                    if let Ok(share) = (&mut line.receiver).await {
                         return share;
                     }
                 }
@@ -242,30 +397,36 @@ impl Shares {
     }
 
     /// Takes so much for a caller, or lets the caller wait for it.
-    fn turn_or_line(
-        self: &Arc<Self>,
-        holder: &Holder,
+    fn turn_or_line<'a>(
+        self: &'a Arc<Self>,
+        holder: &'a Holder,
         amount: usize,
-    ) -> Result<Share, oneshot::Receiver<Share>> {
+    ) -> Result<Share, Line<'a>> {
         let mut state = self.lock();
         let may = state.may_add(self, holder, amount, self.max);
         // Whoever waits of the same caller came earlier.
-        if may.is_ok() && !state.waiting.contains_key(holder) {
-            state.add(holder, amount);
+        if may.is_ok() && !state.starves && !state.waiting.has(holder) {
+            state.add_turn(holder, amount);
             drop(state);
             return Ok(self.given(holder.clone(), amount));
         }
         state.refused_of_one += u64::from(may == Err(TooMuch::OfOne));
-        let (sender, receiver) = oneshot::channel();
-        if !state.waiting.contains_key(holder) {
-            state.turns.push_back(holder.clone());
-        }
-        state
-            .waiting
-            .entry(holder.clone())
-            .or_default()
-            .push_back((amount, sender));
-        Err(receiver)
+        state.starves |= !state.held.contains_key(holder);
+        let (number, (sender, receiver)) = (self.number(), oneshot::channel());
+        state.waiting.push(
+            holder.clone(),
+            Waiter {
+                number,
+                amount,
+                sender,
+            },
+        );
+        Err(Line {
+            of: self,
+            holder,
+            number,
+            receiver,
+        })
     }
 
     /// Returns what is held now, and what happened so far.
@@ -275,11 +436,12 @@ impl Shares {
         Load {
             max: self.max,
             taken: state.taken,
-            largest: state.held.values().copied().max().unwrap_or(0),
+            largest: state.held.values().map(Held::amount).max().unwrap_or(0),
             holders: state.held.len(),
-            waiting: state.waiting.values().map(VecDeque::len).sum(),
+            waiting: state.waiting.len(),
             refused_in_sum: state.refused_in_sum,
             refused_of_one: state.refused_of_one,
+            gave_way: state.gave_way,
         }
     }
 
@@ -291,7 +453,7 @@ impl Shares {
 
     /// Makes the share of so much that was counted already.
     fn given(self: &Arc<Self>, holder: Holder, amount: usize) -> Share {
-        let mut share = self.empty(holder, self.max);
+        let mut share = self.share(holder, self.max, Kind::Turn);
         share.held = amount;
         share
     }
@@ -300,30 +462,31 @@ impl Shares {
     fn give_turns(self: &Arc<Self>) {
         let mut given = Vec::new();
         let mut state = self.lock();
-        let mut passed = 0;
-        while passed < state.turns.len() && state.taken < self.max {
-            let Some(holder) = state.turns.pop_front() else {
+        state.starves = false;
+        loop {
+            let State {
+                taken,
+                held,
+                waiting,
+                starves,
+                ..
+            } = &mut *state;
+            let next = waiting.next(|holder, waiter| {
+                if may_add(self, *taken, held, holder, waiter.amount, self.max).is_ok() {
+                    Look::Take
+                } else if held.contains_key(holder) {
+                    // What is missing is what the caller gives back.
+                    Look::Pass
+                } else {
+                    *starves = true;
+                    Look::Stop
+                }
+            });
+            let Some((holder, waiter)) = next else {
                 break;
             };
-            let mut line = state.waiting.remove(&holder).unwrap_or_default();
-            while line.front().is_some_and(|(_, sender)| sender.is_canceled()) {
-                line.pop_front();
-            }
-            let Some((amount, sender)) = line.pop_front() else {
-                continue;
-            };
-            if state.may_add(self, &holder, amount, self.max).is_ok() {
-                state.add(&holder, amount);
-                given.push((sender, self.given(holder.clone(), amount)));
-                passed = 0;
-            } else {
-                line.push_front((amount, sender));
-                passed += 1;
-            }
-            if !line.is_empty() {
-                state.waiting.insert(holder.clone(), line);
-                state.turns.push_back(holder);
-            }
+            state.add_turn(&holder, waiter.amount);
+            given.push((waiter.sender, self.given(holder, waiter.amount)));
         }
         drop(state);
         // Without the lock: who was given up meanwhile gives it back at once.
@@ -337,6 +500,31 @@ impl Shares {
     }
 }
 
+/// Tells whether there is room for so much more of a caller, without that anybody gives way.
+fn may_add(
+    of: &Shares,
+    taken: usize,
+    held: &HashMap<Holder, Held>,
+    holder: &Holder,
+    amount: usize,
+    max: usize,
+) -> Result<(), TooMuch> {
+    let taken = taken.saturating_add(amount);
+    let left = max.checked_sub(taken).ok_or(TooMuch::InSum)?;
+    let own = held
+        .get(holder)
+        .map_or(amount, |held| held.amount() + amount);
+    let leaves_enough = match (holder, of.leaves) {
+        (Holder::Everybody, _) => true,
+        (_, Leaves::AsMuch) => own <= left,
+        (_, Leaves::One) => left >= 1,
+    };
+    match leaves_enough || own <= of.least() {
+        true => Ok(()),
+        false => Err(TooMuch::OfOne),
+    }
+}
+
 impl State {
     fn may_add(
         &self,
@@ -345,38 +533,109 @@ impl State {
         amount: usize,
         max: usize,
     ) -> Result<(), TooMuch> {
-        let taken = self.taken.saturating_add(amount);
-        let left = max.checked_sub(taken).ok_or(TooMuch::InSum)?;
-        let own = self.held.get(holder).map_or(amount, |held| held + amount);
-        let leaves_enough = match (holder, of.leaves) {
-            (Holder::Everybody, _) => true,
-            (_, Leaves::AsMuch) => own <= left,
-            (_, Leaves::One) => left >= 1,
-        };
-        match leaves_enough || own <= of.least() {
-            true => Ok(()),
-            false => Err(TooMuch::OfOne),
-        }
+        may_add(of, self.taken, &self.held, holder, amount, max)
     }
 
-    fn add(&mut self, holder: &Holder, amount: usize) {
+    fn of(&mut self, holder: &Holder) -> &mut Held {
+        self.held.entry(holder.clone()).or_default()
+    }
+
+    fn add_turn(&mut self, holder: &Holder, amount: usize) {
         self.taken += amount;
-        match self.held.get_mut(holder) {
-            Some(held) => *held += amount,
-            None => {
-                self.held.insert(holder.clone(), amount);
+        self.of(holder).other += amount;
+    }
+
+    fn add(&mut self, share: &Share, amount: usize) {
+        self.taken += amount;
+        if share.kind == Kind::Unproved {
+            self.unproved += amount;
+        }
+        let held = self.of(&share.holder);
+        *held.of(share.kind) += amount;
+        let kept = held.shares.entry(share.number).or_insert_with(|| Kept {
+            kind: share.kind,
+            amount: 0,
+            told: Vec::new(),
+        });
+        kept.amount += amount;
+    }
+
+    fn remove(&mut self, share: &Share, amount: usize) {
+        self.taken -= amount;
+        let Some(held) = self.held.get_mut(&share.holder) else {
+            return;
+        };
+        match held.shares.get_mut(&share.number) {
+            None => held.other -= amount,
+            Some(kept) => {
+                kept.amount -= amount;
+                let (kind, is_empty) = (kept.kind, kept.amount == 0);
+                *held.of(kind) -= amount;
+                if is_empty {
+                    held.shares.remove(&share.number);
+                }
+                if kind == Kind::Unproved {
+                    self.unproved -= amount;
+                }
             }
+        }
+        if held.amount() == 0 {
+            self.held.remove(&share.holder);
         }
     }
 
-    fn remove(&mut self, holder: &Holder, amount: usize) {
-        self.taken -= amount;
-        if let Some(held) = self.held.get_mut(holder) {
-            *held -= amount;
-            if *held == 0 {
-                self.held.remove(holder);
-            }
+    /// Returns true if the share has given way, and what it holds was not given back yet.
+    fn has_given_way(&self, share: &Share) -> bool {
+        let held = self.held.get(&share.holder);
+        share.kind != Kind::Turn
+            && share.held > 0
+            && held.is_none_or(|held| !held.shares.contains_key(&share.number))
+    }
+
+    /// Finds room for a share that grows by so much, and for which there was none, for its holder would still hold less
+    /// than another one holds. Returns what that one gives up, which is to be dropped without the lock.
+    fn make_way(&mut self, of: &Shares, share: &Share, amount: usize) -> Option<Vec<Kept>> {
+        let strangers_have_little = self.unproved.saturating_add(amount) <= (of.max / 8).max(1);
+        self.give_up(share, amount, share.kind.first())
+            .or_else(|| match share.kind {
+                Kind::Unproved if strangers_have_little => {
+                    self.give_up(share, amount, Kind::Proved.first())
+                }
+                _ => None,
+            })
+    }
+
+    /// Lets the largest holder of shares of these kinds give up the last of them, if there is no room without that.
+    fn give_up(&mut self, share: &Share, amount: usize, kinds: &[Kind]) -> Option<Vec<Kept>> {
+        let own = self.held.get(&share.holder);
+        let own = own.map_or(0, |held| held.other + held.may_give(kinds));
+        let each = self.held.iter();
+        let (largest, most) = each
+            .map(|(holder, held)| (holder, held.may_give(kinds)))
+            .max_by_key(|(_, most)| *most)?;
+        if own.saturating_add(amount) >= most {
+            return None;
         }
+        // The room that larger holders have to leave free is for those who hold less.
+        let mut missing = (self.taken + amount).saturating_sub(share.max).min(amount);
+        let largest = largest.clone();
+        let held = self.held.get_mut(&largest)?;
+        let mut given_up = Vec::new();
+        while missing > 0 {
+            let mut newest = held.shares.iter().rev();
+            let (number, _) = newest.find(|(_, kept)| kinds.contains(&kept.kind))?;
+            let number = *number;
+            let kept = held.shares.remove(&number)?;
+            *held.of(kept.kind) -= kept.amount;
+            held.other += kept.amount;
+            if kept.kind == Kind::Unproved {
+                self.unproved -= kept.amount;
+            }
+            missing = missing.saturating_sub(kept.amount);
+            self.gave_way += 1;
+            given_up.push(kept);
+        }
+        Some(given_up)
     }
 }
 
@@ -399,7 +658,7 @@ impl Share {
         self.max
     }
 
-    /// Takes so much more, or nothing.
+    /// Takes so much more, or nothing. Others may have to give way for it.
     ///
     /// # Errors
     /// [`TooMuch`]; the share then holds what it held.
@@ -408,16 +667,23 @@ impl Share {
             return Ok(());
         }
         let mut state = self.of.lock();
-        match state.may_add(&self.of, &self.holder, amount, self.max) {
-            Ok(()) => state.add(&self.holder, amount),
-            Err(refused) => {
+        if state.has_given_way(self) {
+            return Err(TooMuch::GaveWay);
+        }
+        let mut given_up = None;
+        if let Err(refused) = state.may_add(&self.of, &self.holder, amount, self.max) {
+            given_up = state.make_way(&self.of, self, amount);
+            if given_up.is_none() {
                 match refused {
                     TooMuch::InSum => state.refused_in_sum += 1,
-                    TooMuch::OfOne => state.refused_of_one += 1,
+                    TooMuch::OfOne | TooMuch::GaveWay => state.refused_of_one += 1,
                 }
                 return Err(refused);
             }
         }
+        state.add(self, amount);
+        drop(state);
+        drop(given_up);
         self.held += amount;
         Ok(())
     }
@@ -428,14 +694,50 @@ impl Share {
         if less == 0 {
             return;
         }
-        self.held -= less;
         let mut state = self.of.lock();
-        state.remove(&self.holder, less);
-        let somebody_waits = !state.turns.is_empty();
+        state.remove(self, less);
+        let somebody_waits = !state.waiting.is_empty();
         drop(state);
+        self.held -= less;
         if somebody_waits {
             self.of.give_turns();
         }
+    }
+
+    /// Notes that its holder, of whom only the address was known, has proved who they are.
+    pub fn prove(&mut self) {
+        if self.kind != Kind::Unproved {
+            return;
+        }
+        self.kind = Kind::Proved;
+        let mut state = self.of.lock();
+        let State { held, unproved, .. } = &mut *state;
+        if let Some(held) = held.get_mut(&self.holder)
+            && let Some(kept) = held.shares.get_mut(&self.number)
+        {
+            kept.kind = Kind::Proved;
+            let amount = kept.amount;
+            held.unproved -= amount;
+            held.proved += amount;
+            *unproved -= amount;
+        }
+    }
+
+    /// Returns a future that waits until the share has given way to a caller who holds less. What it holds is to be
+    /// given back then.
+    #[must_use]
+    pub fn gave_way(&self) -> GaveWay {
+        if self.held == 0 || self.kind == Kind::Turn {
+            return GaveWay(None);
+        }
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.of.lock();
+        let held = state.held.get_mut(&self.holder);
+        match held.and_then(|held| held.shares.get_mut(&self.number)) {
+            Some(kept) => kept.told.push(sender),
+            None => drop(sender),
+        }
+        GaveWay(Some(receiver))
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Activity {
     full: Arc<AtomicUsize>,
     /// Is cancelled when the connection is to be closed at once.
     abandoned: CancellationToken,
+    /// Is cancelled when the connection gives up its place: what has no end on it ends.
+    giving_way: CancellationToken,
 }
 
 impl Activity {
@@ -81,11 +83,26 @@ impl Activity {
     /// Gives up a connection with more than this number of requests in flight, whose client does not take the answers
     /// that say that the server takes no more. Returns true if that is so.
     pub(crate) fn abandon_beyond(&self, in_flight_max: usize) -> bool {
-        let is_crowded = self.in_flight.load(Relaxed) > in_flight_max;
+        let is_crowded = self.is_crowded(in_flight_max);
         if is_crowded {
             self.abandoned.cancel();
         }
         is_crowded
+    }
+
+    /// Returns true if the connection has more than this number of requests in flight.
+    pub(crate) fn is_crowded(&self, in_flight_max: usize) -> bool {
+        self.in_flight.load(Relaxed) > in_flight_max
+    }
+
+    /// Notes that the connection gives up its place.
+    pub(crate) fn give_way(&self) {
+        self.giving_way.cancel();
+    }
+
+    /// Is cancelled when the connection gives up its place.
+    pub(crate) fn giving_way(&self) -> &CancellationToken {
+        &self.giving_way
     }
 
     /// Waits until the connection was given up.

@@ -126,8 +126,12 @@ impl Admitted {
             Poll::Ready(caller) => caller,
             // Until it is known who calls, the call takes nothing of what users need.
             Poll::Pending => {
-                let _place = state.strangers.enter(&state.stranger(from))?;
-                finding.await
+                let place = state.strangers.enter(&state.stranger(from))?;
+                tokio::select! {
+                    biased;
+                    caller = finding => caller,
+                    problem = place.gave_way() => return Err(problem),
+                }
             }
         }?;
         // Before a body is read, and whatever the call is.
@@ -231,10 +235,12 @@ impl Place {
     /// Lets an answer keep the place until it is sent, also if it is a refusal. An answer without an end has a place
     /// among the subscriptions instead.
     pub(crate) fn keep_until_sent(self, answer: &mut Answer) {
-        let guards = answer.body_mut().guards();
-        guards.holder = self.holder;
-        if guards.request.is_none() {
-            guards.request = self.ticket;
+        let body = answer.body_mut();
+        body.guards().holder = self.holder;
+        if let Some(ticket) = self.ticket
+            && body.guards().request.is_none()
+        {
+            body.keep(ticket);
         }
     }
 }
@@ -285,6 +291,11 @@ impl<'a> Call<'a> {
     pub(crate) fn done<T>(&self, operation: Operation<'_>, subject: &str, outcome: &Result<T>) {
         let outcome = outcome.as_ref().map_err(|problem| &problem.detail);
         self.admitted.done(self.state, operation, subject, &outcome);
+    }
+
+    /// Returns whose share the call uses as long as it is not known who calls.
+    pub(crate) fn stranger(&self) -> Holder {
+        self.state.stranger(self.from)
     }
 
     /// Returns true if callers must prove who they are.

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, Stream};
+use gesta_core::ErrorKind;
 use gesta_core::shares::{self, Holder, Load, Share, Shares, TooMuch};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::activity::Running;
 use crate::decode::Payload;
+use crate::gate::{GaveWay, Ticket};
 use crate::problem::{self, Problem, Result};
 
 pub(crate) use messages::{MessageSource, Messages};
@@ -80,6 +82,9 @@ impl Reservation {
                 TooMuch::OfOne => format!(
                     "requests and answers of {holder} in flight hold no more bytes than are left for all others of {max}"
                 ),
+                TooMuch::GaveWay => format!(
+                    "all {max} bytes for requests and answers in flight were held when a caller who held fewer needed some, and {holder}, who held most, gave up the newest"
+                ),
             })
         })
     }
@@ -94,6 +99,11 @@ impl Reservation {
                 Ok(())
             }
         }
+    }
+
+    /// Waits until what it holds is given up for a caller who holds less.
+    pub(crate) fn gave_way(&self) -> shares::GaveWay {
+        self.share.gave_way()
     }
 
     /// Gives back the bytes above this number.
@@ -251,6 +261,8 @@ pub(crate) type BrokenOff = gesta_core::Error;
 /// The body of an answer.
 pub(crate) struct AnswerBody {
     content: Content,
+    /// Ends an answer in parts when its place is given up.
+    gave_way: Option<GaveWay>,
     /// Guards that count the request as in flight until its answer is written or given up.
     guards: Guards,
 }
@@ -258,7 +270,7 @@ pub(crate) struct AnswerBody {
 /// What is counted while an answer is being sent.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
-    pub(crate) request: Option<crate::gate::Ticket>,
+    pub(crate) request: Option<Ticket>,
     pub(crate) bytes: Option<Reservation>,
     pub(crate) running: Option<Running>,
     /// For whom the parts of the answer are made.
@@ -278,6 +290,7 @@ impl AnswerBody {
         let bytes = bytes.into();
         Self {
             content: Content::Whole((!bytes.is_empty()).then_some(bytes)),
+            gave_way: None,
             guards: Guards::default(),
         }
     }
@@ -287,6 +300,7 @@ impl AnswerBody {
     ) -> Self {
         Self {
             content: Content::Parts(Box::pin(parts)),
+            gave_way: None,
             guards: Guards::default(),
         }
     }
@@ -294,8 +308,20 @@ impl AnswerBody {
     pub(crate) fn messages(messages: Messages) -> Self {
         Self {
             content: Content::Messages(messages),
+            gave_way: None,
             guards: Guards::default(),
         }
+    }
+
+    /// Lets the answer keep a place until it is sent. If the place is given up before, an answer that is made in parts
+    /// breaks off. One that is whole takes no more than it has.
+    pub(crate) fn keep(&mut self, ticket: Ticket) {
+        match &mut self.content {
+            Content::Whole(_) => {}
+            Content::Parts(_) => self.gave_way = Some(ticket.gave_way()),
+            Content::Messages(messages) => messages.end_with(ticket.gave_way()),
+        }
+        self.guards.request = Some(ticket);
     }
 
     pub(crate) fn guards(&mut self) -> &mut Guards {
@@ -317,6 +343,15 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
         let this = &mut *self;
+        if let Some(gave_way) = &mut this.gave_way
+            && let Poll::Ready(problem) = gave_way.as_mut().poll(cx)
+        {
+            this.gave_way = None;
+            this.content = Content::Whole(None);
+            let detail = problem.detail.clone();
+            tracing::debug!(detail, "answer breaks off");
+            return Poll::Ready(Some(Err(ErrorKind::Overloaded(detail).into())));
+        }
         let holder = this.guards.holder.as_ref();
         let acting = holder.unwrap_or(&Holder::Everybody);
         let part = match &mut this.content {
@@ -330,7 +365,12 @@ impl Body for AnswerBody {
             Content::Parts(parts) => shares::acting(acting, || parts.as_mut().poll_next(cx))
                 .map(|part| part.map(|part| part.map(Frame::data))),
             Content::Messages(messages) => {
-                shares::acting(acting, || messages.poll_frame(cx)).map(|part| part.map(Ok))
+                let part = shares::acting(acting, || messages.poll_frame(cx));
+                if messages.is_end() {
+                    // It is free before the client reads that the messages ended.
+                    this.guards.request = None;
+                }
+                part.map(|part| part.map(Ok))
             }
         };
         // Unless it is asked for more at once, the connection cannot take it.
@@ -357,5 +397,52 @@ impl Body for AnswerBody {
             }
             Content::Parts(_) | Content::Messages(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use futures::task::noop_waker;
+
+    use super::*;
+    use crate::gate::Gate;
+
+    /// Goal: an answer that may last for ever, and whose place is given up for a caller who has fewer, ends and says
+    /// why; one that is whole is sent.
+    #[test]
+    fn an_answer_ends_when_its_place_is_given_up() {
+        let bodies = [
+            AnswerBody::parts(stream::pending()),
+            AnswerBody::messages(Messages::new(
+                MessageSource::Made(Box::pin(stream::pending())),
+                None,
+            )),
+            AnswerBody::whole("whole"),
+        ];
+        let ended = bodies.map(|mut body| {
+            let gate = Gate::new("requests", 4);
+            let enter = |name: &str| gate.enter(&Holder::User(name.into())).expect("a place");
+            let _oldest = enter("most");
+            body.keep(enter("most"));
+            let waker = noop_waker();
+            let mut poll = || Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker));
+            let first = poll();
+            let _others = ["a", "b", "c"].map(enter);
+            match first {
+                Poll::Pending => poll(),
+                first => first,
+            }
+        });
+        let [parts, messages, whole] = ended.map(|ended| match ended {
+            Poll::Ready(Some(frame)) => frame,
+            other => panic!("{other:?}"),
+        });
+        let broken_off = parts.expect_err("it breaks off").to_string();
+        assert!(broken_off.contains("gave up the newest"), "{broken_off}");
+        let trailers = messages.expect("trailers").into_trailers();
+        assert_eq!(trailers.expect("trailers")["grpc-status"], "14");
+        let whole = whole.expect("it is sent").into_data();
+        assert_eq!(whole.expect("data"), "whole");
     }
 }

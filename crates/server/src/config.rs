@@ -42,7 +42,7 @@ pub struct Config {
     /// handshakes the oldest are closed.
     pub handshakes_max: usize,
     /// Most connections at once. Further ones are answered as overloaded and closed. Of this bound and the next four,
-    /// one caller may hold as much as is left for all others: see [`gesta_core::shares`].
+    /// callers get fair shares: see [`gesta_core::shares`].
     pub connections_max: usize,
     /// Most requests at once, without subscriptions. Further ones are answered as overloaded. Callers who have not
     /// proved who they are have an eighth of it beside it.

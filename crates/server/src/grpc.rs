@@ -73,12 +73,20 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
             let deadline = call.deadline();
             let holder = call.admitted.holder().clone();
             let answering = reply::in_time(deadline, dispatch(path, call));
-            let outcome = shares::act(&holder, answering).await;
+            let answering = shares::act(&holder, answering);
+            let outcome = match &place.ticket {
+                // What changes nothing may end anywhere.
+                Some(ticket) if PUBLIC.contains(&path) => tokio::select! {
+                    biased;
+                    outcome = answering => outcome,
+                    problem = ticket.gave_way() => Err(refusal_of(&problem)),
+                },
+                _ => answering.await,
+            };
             note(&noted, path, &outcome);
             let mut answer = match outcome {
-                Ok(Reply::Endless(messages)) => {
-                    // It has a place among the subscriptions.
-                    place.ticket = None;
+                Ok(Reply::Endless(messages, of_subscriptions)) => {
+                    place.ticket = of_subscriptions;
                     reply::answer(messages, deadline)
                 }
                 Ok(Reply::Finite(messages)) => reply::answer(messages, deadline),

@@ -297,6 +297,7 @@ struct ShareMetrics {
     holders: Family<ShareLabels, Gauge>,
     waiting: Family<ShareLabels, Gauge>,
     refused: Family<RefusedLabels, Counter>,
+    gave_way: Family<ShareLabels, Counter>,
 }
 
 impl ShareMetrics {
@@ -331,6 +332,11 @@ impl ShareMetrics {
             "Refused, or made to wait, because all callers (bound sum) or one caller (bound caller) held too much",
             self.refused.clone(),
         );
+        r.register(
+            "share_gave_way",
+            "Given up by the caller who held most, for one who held less",
+            self.gave_way.clone(),
+        );
     }
 
     fn set(&self, now: &InFlight) {
@@ -354,6 +360,8 @@ impl ShareMetrics {
                     .get_or_create(&RefusedLabels { resource, bound });
                 refused.inner().store(count, Ordering::Relaxed);
             }
+            let gave_way = self.gave_way.get_or_create(&ShareLabels { resource });
+            gave_way.inner().store(load.gave_way, Ordering::Relaxed);
         }
     }
 }

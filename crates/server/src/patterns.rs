@@ -4,15 +4,15 @@
 //! Why: a text of some kilobytes may take tens of milliseconds to compile, and one of a pattern that looks around as
 //! long for one event. On a thread that serves requests all others would wait for it.
 //! Invariants: at most [`places`] patterns are compiled or compared at once, callers take turns, and a turn of
-//! comparing ends after [`TURN_MAX`]; what compiled patterns hold counts against the bytes in flight of the caller who
-//! was first.
+//! comparing ends after [`TURN_MAX`]; what compiled patterns hold counts against the bytes that subscriptions may hold,
+//! as those of the caller who was first.
 //! Not here: the bounds on one pattern (`gesta_pattern`), the patterns of consumer groups, which administrators make.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use gesta_core::shares::{Holder, Load};
+use gesta_core::shares::{GaveWay, Holder, Load};
 use gesta_core::{Error, RecordedEvent, Result};
 use gesta_pattern::{Pattern, PatternText};
 
@@ -26,11 +26,18 @@ const QUICK_TURN_MAX: Duration = Duration::from_millis(1);
 /// Number of patterns that are known from which on those that nobody uses any more are forgotten.
 const SWEEP_AFTER: usize = 64;
 
-/// A pattern, and its share of the bytes in flight.
+/// A pattern, and its share of the bytes that subscriptions may hold.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) pattern: Pattern,
-    _held: Reservation,
+    held: Reservation,
+}
+
+impl Held {
+    /// Waits until the memory is given up for a caller who holds less. Who uses the pattern is to end then.
+    pub(crate) fn gave_way(&self) -> GaveWay {
+        self.held.gave_way()
+    }
 }
 
 /// The patterns that are in use.
@@ -79,14 +86,11 @@ impl Patterns {
             .await
             .map_err(interrupted)?;
         let pattern = pattern?;
-        let mut held = budget.reservation(holder);
+        let mut held = budget.reservation_of_subscriptions(holder);
         held.grow(pattern.memory_bytes()).map_err(|problem| {
             Error::new(gesta_core::ErrorKind::Overloaded(problem.detail.clone()))
         })?;
-        let held = Arc::new(Held {
-            pattern,
-            _held: held,
-        });
+        let held = Arc::new(Held { pattern, held });
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= SWEEP_AFTER {
             known.retain(|_, held| held.strong_count() > 0);
@@ -216,7 +220,7 @@ mod tests {
         let again = compile("^a", &Holder::User("other".into())).await;
         assert!(Arc::ptr_eq(&first, &again.expect("good")));
         assert_eq!(budget.used(), held);
-        // One caller may hold half of all.
+        // Subscriptions may hold half of all, and one caller half of that.
         let mut others = Vec::new();
         let refused = loop {
             let expression = format!("^(?!b{}).*c", others.len());
@@ -229,6 +233,7 @@ mod tests {
             refused.to_string().contains("left for all others"),
             "{refused}"
         );
+        assert!(budget.used() <= 2 * 1024 * 1024, "{}", budget.used());
         drop((first, others));
         assert_eq!(budget.used(), 0);
         assert!(compile("(", &one).await.is_err());

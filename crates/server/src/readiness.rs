@@ -3,12 +3,15 @@
 //!
 //! Why here and not at each request: a probe comes every second, and a thousand requests fail in a second while a
 //! database is away; a log that repeats what it said hides what changes. Invariants: one warning when the server
-//! becomes unready, or requests begin to fail, and one line when that is over, however many ask.
+//! becomes unready, or requests begin to fail, and one line when that is over, however many ask; one probe runs at a
+//! time, because anybody may ask for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::time::Instant;
 
@@ -17,6 +20,9 @@ use crate::problem::{self, Problem, Result};
 
 /// How long a store may take to tell whether it is ready.
 pub(crate) const PROBE_MAX: Duration = Duration::from_secs(5);
+
+/// A probe that runs in a task of its own, and its outcome.
+type Probing = Shared<BoxFuture<'static, Result<()>>>;
 
 /// What the last probe found.
 #[derive(Debug, Default)]
@@ -27,11 +33,38 @@ pub(crate) struct Readiness {
     failures: Mutex<Lasting>,
     /// True if there is such a fault. Requests that succeed need no lock to read it.
     has_failed: AtomicBool,
+    /// The last probe.
+    probing: Mutex<Option<Probing>>,
     /// When a probe that several share was made last, and whether the server was ready.
     shared: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 impl Readiness {
+    /// Waits for the probe that runs, or begins one. So the store is asked once for all who ask at the same time,
+    /// however many they are, and also if they do not wait for the answer.
+    pub(crate) async fn probed(
+        &self,
+        probe: impl FnOnce() -> BoxFuture<'static, Result<()>>,
+    ) -> Result<()> {
+        let probing = {
+            let mut last = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*last {
+                Some(running) if running.peek().is_none() => running.clone(),
+                _ => {
+                    let task = tokio::spawn(probe());
+                    let outcome = async move {
+                        task.await.unwrap_or_else(|error| {
+                            let detail = format!("the probe ended early: {error}");
+                            Err(Problem::new(problem::UNAVAILABLE, detail))
+                        })
+                    };
+                    last.insert(outcome.boxed().shared()).clone()
+                }
+            }
+        };
+        probing.await
+    }
+
     /// Asks the store unless the accounts are not ready, and writes to the log if the answer has changed.
     pub(crate) async fn probe(
         &self,

@@ -4,7 +4,8 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Once};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use gesta_access::Access;
@@ -29,7 +30,7 @@ use crate::activity::Activity;
 use crate::api::Answer;
 use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
-use crate::gate::Ticket;
+use crate::gate::{GaveWay, Ticket};
 use crate::lasting::Lasting;
 use crate::placement::Cluster;
 use crate::problem::Problem;
@@ -45,7 +46,7 @@ const HTTP2_STREAMS_MIN: usize = 256;
 /// Requests in flight on an HTTP/2 connection beyond which it is closed, if there is no room any more for answers that
 /// nobody takes. A client with an account may have sent many at once, which are refused at once.
 const CROWDED_MAX: usize = 4_096;
-const CROWDED_BY_STRANGERS_MAX: usize = 100;
+pub(crate) const CROWDED_BY_STRANGERS_MAX: usize = 100;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// A client is asked so often whether it is there, and is taken to be gone if it does not answer within so long. That
@@ -68,6 +69,8 @@ const LAST_CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection beyond the maximum may say nothing. [`RESERVE_MAX`] is how long such a connection may last.
 const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESERVE_MAX: Duration = Duration::from_secs(10);
+/// How long what is in flight on a connection that gives up its place may last.
+const GIVING_WAY_MAX: Duration = Duration::from_secs(10);
 
 /// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -450,7 +453,7 @@ async fn serve(
     handle: Handle,
     builder: Arc<auto::Builder<TokioExecutor>>,
     full: Option<Arc<Problem>>,
-    _ticket: Ticket,
+    ticket: Ticket,
 ) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
@@ -464,10 +467,17 @@ async fn serve(
     let from = from.ip();
     let state = &handle.state;
     match &state.tls {
-        None => converse(socket, &handle, &builder, from, full).await,
+        None => converse(socket, &handle, &builder, from, full, ticket).await,
         Some(tls) => {
-            if let Some(stream) = shake_hands(tls, state, from, socket).await {
-                converse(stream, &handle, &builder, from, full).await;
+            let shaken = tokio::select! {
+                shaken = shake_hands(tls, state, from, socket) => shaken,
+                problem = ticket.gave_way() => {
+                    tracing::debug!(%from, problem.detail, "a TLS handshake gives up its place");
+                    None
+                }
+            };
+            if let Some(stream) = shaken {
+                converse(stream, &handle, &builder, from, full, ticket).await;
             }
         }
     }
@@ -491,10 +501,17 @@ async fn shake_hands(
     }
 }
 
-/// Ends when the server stops and the connection may be told so. HTTP/2 tells it without harm to a request that is on
-/// its way. In HTTP/1.1 only an answer can: so a connection without a running request gets a last chance of one.
-async fn time_to_end(state: &State, activity: &Activity) {
-    state.stopping.cancelled().await;
+/// Ends when the server stops, or the connection gives up its place, and the connection may be told so. HTTP/2 tells it
+/// without harm to a request that is on its way. In HTTP/1.1 only an answer can: so a connection without a running
+/// request gets a last chance of one.
+async fn time_to_end(state: &State, activity: &Activity, from: IpAddr, gave_way: GaveWay) {
+    tokio::select! {
+        () = state.stopping.cancelled() => {}
+        problem = gave_way => {
+            tracing::debug!(%from, problem.detail, "a connection gives up its place");
+            activity.give_way();
+        }
+    }
     activity.set_ending();
     if !activity.is_http2() && !activity.is_running() {
         tokio::time::sleep(LAST_ANSWER_MAX).await;
@@ -538,6 +555,29 @@ async fn answer(
     answer
 }
 
+/// The place of a connection.
+struct ConnectionPlace {
+    ticket: Mutex<Ticket>,
+    proved: AtomicBool,
+}
+
+impl ConnectionPlace {
+    fn new(ticket: Ticket) -> Self {
+        Self {
+            ticket: Mutex::new(ticket),
+            proved: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that somebody on the connection has proved who they are.
+    fn prove(&self) {
+        if !self.proved.swap(true, Ordering::Relaxed) {
+            let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+            ticket.prove();
+        }
+    }
+}
+
 /// Answers the requests of a connection until it ends.
 async fn converse<S>(
     socket: S,
@@ -545,6 +585,7 @@ async fn converse<S>(
     builder: &auto::Builder<TokioExecutor>,
     from: IpAddr,
     full: Option<Arc<Problem>>,
+    ticket: Ticket,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -553,10 +594,12 @@ async fn converse<S>(
         http2_streams_max(&state.config),
         Arc::clone(&state.full_connections),
     ));
+    let gave_way = ticket.gave_way();
+    let place = Arc::new(ConnectionPlace::new(ticket));
     let told = Once::new();
     let service = service_fn(|request| {
         let (state, activity) = (state.clone(), activity.clone());
-        let (running, full) = (activity.request(), full.clone());
+        let (running, full, place) = (activity.request(), full.clone(), place.clone());
         if activity.is_full() {
             told.call_once(|| {
                 let calls = http2_streams_max(&state.config);
@@ -566,7 +609,11 @@ async fn converse<S>(
         async move {
             let from = config::client(&state.config.trusted_proxies, from, request.headers());
             let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
-            answer.body_mut().guards().running = Some(running);
+            let guards = answer.body_mut().guards();
+            guards.running = Some(running);
+            if guards.holder.is_some() {
+                place.prove();
+            }
             Ok::<_, Infallible>(answer)
         }
     });
@@ -577,7 +624,11 @@ async fn converse<S>(
     let mut ticks = tokio::time::interval(Watch::interval(&state.config));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
-    let mut time_to_end = std::pin::pin!(time_to_end(state, &activity));
+    let mut time_to_end = std::pin::pin!(time_to_end(state, &activity, from, gave_way));
+    let mut gave_way_long_ago = std::pin::pin!(async {
+        activity.giving_way().cancelled().await;
+        tokio::time::sleep(GIVING_WAY_MAX).await;
+    });
     loop {
         tokio::select! {
             biased;
@@ -593,6 +644,7 @@ async fn converse<S>(
             }
             () = handle.aborting.cancelled() => return,
             () = activity.abandoned() => return,
+            () = &mut gave_way_long_ago => return,
             now = ticks.tick() => match watch.look(&state.config, now) {
                 WatchVerdict::Keep => {}
                 WatchVerdict::Drain if draining => {}

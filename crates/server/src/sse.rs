@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures::future::{self, FutureExt};
 use futures::stream::{BoxStream, Stream};
 use gesta_core::shares::Holder;
 use gesta_core::{
@@ -31,6 +32,7 @@ use crate::api::Admitted;
 use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
 use crate::deliveries::Shown;
 use crate::fanout::EncodedEvents;
+use crate::gate::GaveWay;
 use crate::problem::{self, Problem};
 use crate::state::State;
 
@@ -101,6 +103,8 @@ pub(crate) struct Events {
     heartbeat: Pin<Box<Sleep>>,
     last_sent: Instant,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Ends with the reason when the place of the subscription or of its connection is given up.
+    gave_way: GaveWay,
     ended: bool,
 }
 
@@ -110,7 +114,13 @@ impl Events {
         admitted: &Admitted,
         feed: Feed,
         activity: Arc<Activity>,
+        gave_way: GaveWay,
     ) -> Self {
+        let connection_gave_way = activity.giving_way().clone().cancelled_owned();
+        let gave_way = future::select(
+            gave_way,
+            connection_gave_way.map(|()| of_connection()).boxed(),
+        );
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         let mut out = BEGINNING.to_vec();
         if let Feed::Consumer { id, .. } = &feed {
@@ -126,6 +136,7 @@ impl Events {
             heartbeat: Box::pin(heartbeat),
             last_sent: Instant::now(),
             stopping: Box::pin(state.stopping.clone().cancelled_owned()),
+            gave_way: gave_way.map(|either| either.factor_first().0).boxed(),
             ended: false,
             state,
         }
@@ -343,6 +354,13 @@ fn ended(detail: &str) -> Problem {
     Problem::new(problem::UNAVAILABLE, detail)
 }
 
+/// Makes the reason with which a subscription ends when its connection gives way.
+fn of_connection() -> Problem {
+    Problem::overloaded(
+        "all connections were taken when another address with fewer of them asked for one, and the address of this one, which had most, gave up the newest of its connections: have fewer at once, or subscribe again later",
+    )
+}
+
 fn begin(out: &mut Vec<u8>, checkpoint: &Checkpoint, name: &str) {
     let written = write!(out, "id: {checkpoint}\nevent: {name}\ndata: ");
     debug_assert!(written.is_ok(), "writing to memory: {written:?}");
@@ -364,6 +382,11 @@ impl Stream for Events {
             }
             if !self.ended && self.stopping.as_mut().poll(cx).is_ready() {
                 self.end(&ended("the server is stopping"));
+            }
+            if !self.ended
+                && let Poll::Ready(problem) = self.gave_way.as_mut().poll(cx)
+            {
+                self.end(&problem);
             }
             self.gather(cx);
             if self.out.is_empty() {

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_access::Access;
 use gesta_core::newcomers::Newcomers;
 use gesta_core::shares::{Holder, Load};
-use gesta_core::{Append, EventStore};
+use gesta_core::{Append, ErrorKind, EventStore};
 use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +24,7 @@ use crate::gate::{Gate, Ticket};
 use crate::metrics::{InFlight, Metrics};
 use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
+use crate::problem::Result;
 use crate::readiness::Readiness;
 use crate::scavenges::Scavenges;
 use crate::tls::Tls;
@@ -29,6 +32,8 @@ use crate::tls::Tls;
 /// Most small appends that are handed to the store at once, and how many of them the largest counts as.
 const APPENDS_MAX: usize = 4_096;
 const LARGE_APPEND: usize = 512;
+/// How long an append waits for the turn of its caller.
+const APPEND_TURN_MAX: Duration = Duration::from_secs(10);
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;
 /// Most connections beyond the maximum at once.
@@ -158,6 +163,19 @@ impl State {
         }
     }
 
+    /// Returns whether appends can succeed. All who ask at the same time share one question to the store.
+    pub(crate) async fn probe(self: &Arc<Self>) -> Result<()> {
+        let state = Arc::clone(self);
+        let probe = || {
+            async move {
+                let accounts = state.access.as_ref().map_or(Ok(()), Access::ready);
+                state.readiness.probe(accounts, &*state.store).await
+            }
+            .boxed()
+        };
+        self.readiness.probed(probe).await
+    }
+
     /// Waits for a caller's turn to read a page.
     pub(crate) async fn turn_to_read(&self, holder: &Holder) -> Ticket {
         self.reads.turn(holder).await
@@ -165,13 +183,28 @@ impl State {
 
     /// Waits for a caller's turn to append. What is large takes the places of many. Where nobody is told from anybody,
     /// the bounds of the store alone hold.
-    pub(crate) async fn turn_to_append(&self, holder: &Holder, append: &Append) -> Option<Ticket> {
+    ///
+    /// # Errors
+    /// Overloaded if the turn does not come within [`APPEND_TURN_MAX`]; nothing was appended then.
+    pub(crate) async fn turn_to_append(
+        &self,
+        holder: &Holder,
+        append: &Append,
+    ) -> gesta_core::Result<Option<Ticket>> {
         if *holder == Holder::Everybody {
-            return None;
+            return Ok(None);
         }
         let places = 1 + append.events() / 8 + append.payload_bytes() / 8_192;
         let places = places.min(LARGE_APPEND);
-        Some(self.appends.turn_for(holder, places).await)
+        let turn = self.appends.turn_for(holder, places);
+        match tokio::time::timeout(APPEND_TURN_MAX, turn).await {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) => Err(ErrorKind::Overloaded(format!(
+                "the turn of {holder} to append did not come within {} s, and nothing was appended: try again later",
+                APPEND_TURN_MAX.as_secs()
+            ))
+            .into()),
+        }
     }
 
     /// Returns what is held of all that callers use together, by the name under which metrics show it.
@@ -208,5 +241,52 @@ impl State {
             groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::{EventData, EventType, ExpectedRevision, StreamId};
+    use gesta_memory::MemoryStore;
+
+    use super::*;
+
+    fn append(events: usize) -> Append {
+        let event = || EventData::json(EventType::new("t").expect("valid"), "1");
+        let events = (0..events).map(|_| event()).collect();
+        let stream = StreamId::new("s").expect("valid");
+        Append::to(stream, ExpectedRevision::Any, events)
+    }
+
+    /// What happened: an append waited for its turn without an end while the store did not go on. Goal: it is refused,
+    /// and the caller's next goes on once there is room.
+    #[tokio::test(start_paused = true)]
+    async fn an_append_does_not_wait_for_its_turn_for_ever() {
+        let (config, store) = (Config::default(), Arc::new(MemoryStore::new()));
+        let store: Arc<dyn EventStore> = store;
+        let groups = crate::groups::start(&config, &store, None);
+        let registry = Registry::default();
+        let state = State::new(config, None, store, registry, groups, Beside::default());
+        let user = Holder::User("user".into());
+        let turn = async |events| state.turn_to_append(&user, &append(events)).await;
+        let mut held = Vec::new();
+        for _ in 0..APPENDS_MAX / 2 / LARGE_APPEND {
+            held.push(
+                turn(8 * LARGE_APPEND)
+                    .await
+                    .expect("one half is for one caller"),
+            );
+        }
+        let refused = turn(1).await.expect_err("there is no room for this caller");
+        assert!(matches!(refused.kind(), ErrorKind::Overloaded(_)));
+        assert!(
+            refused.to_string().contains("nothing was appended"),
+            "{refused}"
+        );
+        drop(held.pop());
+        assert!(turn(1).await.expect("room").is_some());
+        let small = append(1);
+        let everybody = state.turn_to_append(&Holder::Everybody, &small);
+        assert!(everybody.await.expect("no turn is needed").is_none());
     }
 }

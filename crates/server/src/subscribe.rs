@@ -104,6 +104,7 @@ pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
         call.admitted(),
         feed,
         call.activity.clone(),
+        ticket.gave_way(),
     );
     let mut answer = with_type(
         StatusCode::OK,

@@ -1,6 +1,6 @@
 //! Calls about the server itself.
 
-use gesta_access::{Access, Operation};
+use gesta_access::Operation;
 use gesta_core::{HostPort, limits};
 use gesta_wire::answer::{self, Info};
 use hyper::StatusCode;
@@ -12,6 +12,7 @@ use crate::body::AnswerBody;
 use crate::placement::ClusterPlacement;
 use crate::problem::{self, Problem, Result};
 use crate::readiness;
+use crate::serve::CROWDED_BY_STRANGERS_MAX;
 
 #[derive(Serialize)]
 struct Welcome {
@@ -119,9 +120,13 @@ pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     if call.state.stopping.is_cancelled() {
         return Err(Problem::stopping());
     }
-    let state = call.state;
-    let accounts = state.access.as_ref().map_or(Ok(()), Access::ready);
-    let ready = state.readiness.probe(accounts, &*state.store).await;
+    // Anybody may ask. Who asks more at once than there are places for is answered as long as the connection is not
+    // crowded, so that strangers do not keep a probe from its answer.
+    let place = call.state.strangers.enter(&call.stranger());
+    if call.activity.is_crowded(CROWDED_BY_STRANGERS_MAX) {
+        place.as_ref().map_err(Problem::clone)?;
+    }
+    let ready = call.state.probe().await;
     if ready.is_err() && call.is_guarded() {
         // Anybody may ask this, so the answer names no host, no database and nothing of an error of it.
         return Err(Problem::new(

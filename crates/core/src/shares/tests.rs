@@ -18,7 +18,19 @@ fn turn(shares: &Arc<Shares>, name: &str) -> futures::future::BoxFuture<'static,
     async move { shares.turn(&holder).await }.boxed()
 }
 
-/// Goal: one who takes everything gets half of it, and each who comes later finds as much as the others have.
+fn at(n: u32) -> Holder {
+    Holder::Address(IpAddr::V4(n.into()))
+}
+
+/// The shares that have not given way.
+fn kept(shares: &[Share]) -> usize {
+    let gone = shares
+        .iter()
+        .filter(|share| share.gave_way().now_or_never().is_some());
+    shares.len() - gone.count()
+}
+
+/// Goal: one who takes everything gets half of it, and each who comes later finds something free.
 #[test]
 fn who_takes_everything_leaves_as_much_as_they_take() {
     let shares = Shares::new(60);
@@ -29,24 +41,103 @@ fn who_takes_everything_leaves_as_much_as_they_take() {
         TooMuch::OfOne
     );
     let second = fill(&shares, &user("b"));
-    assert_eq!(second.len(), 15);
-    let third = fill(&shares, &user("c"));
-    assert_eq!(third.len(), 7);
-    // Who gives something back does not get it again while others have less.
-    drop(first);
-    assert_eq!(fill(&shares, &user("a")).len(), 19);
+    // Whoever holds less than the largest need not leave anything free.
+    assert_eq!((second.len(), kept(&first)), (29, 30));
     assert_eq!(
         shares.load(),
         Load {
             max: 60,
-            taken: 22,
-            largest: 15,
+            taken: 59,
+            largest: 30,
             holders: 2,
             waiting: 0,
             refused_in_sum: 0,
-            refused_of_one: 5,
+            refused_of_one: 3,
+            gave_way: 0,
         }
     );
+}
+
+/// What happened: each caller could take half of the rest and keep it, so that a dozen of them filled everything for
+/// ever, and nobody else got anything. Goal: nobody is kept out by others who hold more than they would; the one who
+/// holds most gives up what they took last.
+#[test]
+fn whoever_holds_most_gives_way() {
+    let shares = Shares::new(60);
+    let names: Vec<_> = (0..12).map(|n| user(&format!("taker-{n}"))).collect();
+    let mut held: Vec<_> = names.iter().map(|name| fill(&shares, name)).collect();
+    let all: usize = held.iter().map(|of_one| kept(of_one)).sum();
+    assert_eq!(all, 60);
+    let told = held[0][29].gave_way().now_or_never();
+    assert!(told.is_some(), "the newest of the first gave way");
+    assert!(held[0][0].gave_way().now_or_never().is_none());
+    let late = fill(&shares, &user("late"));
+    assert_eq!(late.len(), 4, "as much as each other has, or one less");
+    let most = held.iter().map(|of_one| kept(of_one)).max();
+    assert_eq!((most, kept(&late)), (Some(5), 4));
+    // Who gave way and keeps it gets nothing anew, so that the sum cannot grow and grow.
+    assert!(shares.take(&names[0], 1).is_err());
+    let mut first = held.swap_remove(0);
+    first.retain(|share| share.gave_way().now_or_never().is_none());
+    drop(held);
+    assert!(shares.take(&names[0], 1).is_ok());
+    drop((first, late));
+    assert_eq!((shares.taken(), shares.load().holders), (0, 0));
+}
+
+/// Goal: a share that has given way does not grow, and what it gives back is free again.
+#[test]
+fn what_has_given_way_does_not_grow() {
+    let shares = Shares::new(100);
+    let mut large = shares.take(&user("a"), 50).expect("half");
+    let mut other = shares.take(&user("b"), 49).expect("less than the other");
+    let mut told = Box::pin(large.gave_way());
+    assert!(told.as_mut().now_or_never().is_none());
+    let small = shares.take(&user("c"), 10).expect("less than both");
+    assert!(told.as_mut().now_or_never().is_some());
+    assert_eq!(large.grow(1), Err(TooMuch::GaveWay));
+    assert_eq!(
+        (shares.taken(), large.held(), shares.load().gave_way),
+        (109, 50, 1)
+    );
+    assert_eq!(other.grow(50), Err(TooMuch::InSum));
+    drop(small);
+    large.shrink_to(0);
+    assert!(
+        large.gave_way().now_or_never().is_none(),
+        "it holds nothing"
+    );
+    large.grow(1).expect("it has given everything back");
+    drop((large, other));
+    assert_eq!((shares.taken(), shares.load().holders), (0, 0));
+}
+
+/// Goal: callers of whom only the address is known, however many addresses they have, take an eighth at most of what
+/// those hold who have proved who they are.
+#[test]
+fn strangers_displace_few_of_those_who_are_known() {
+    let shares = Shares::new(80);
+    let mut known = fill(&shares, &at(1));
+    known.append(&mut fill(&shares, &at(2)));
+    for share in &mut known {
+        share.prove();
+    }
+    let strangers: Vec<_> = (10..60).flat_map(|n| shares.take(&at(n), 1).ok()).collect();
+    let room = 80 - known.len();
+    assert!(
+        strangers.len() <= room + 10,
+        "{} strangers",
+        strangers.len()
+    );
+    assert_eq!(kept(&known), known.len() + room - strangers.len());
+    // Of strangers, whoever holds most gives way.
+    drop(strangers);
+    let many = fill(&shares, &at(3));
+    assert_eq!(many.len(), 10);
+    let known_before = kept(&known);
+    let few = fill(&shares, &at(4));
+    assert_eq!((kept(&many), kept(&few)), (5, 5));
+    assert_eq!(kept(&known), known_before);
 }
 
 #[test]
@@ -61,9 +152,8 @@ fn a_little_is_given_while_there_is_room() {
     assert_eq!(refused, TooMuch::InSum);
     let bytes = Shares::new(1024 * 1024);
     let _most = bytes.take(&user("a"), 500_000).expect("not half");
-    let _rest = bytes.take(&user("b"), 270_000).expect("not half of that");
-    assert!(bytes.take(&user("c"), 200_000).is_err());
-    assert!(bytes.take(&user("c"), 130_000).is_ok());
+    assert!(bytes.take(&user("a"), 200_000).is_err());
+    assert!(bytes.take(&user("a"), 24_000).is_ok());
 }
 
 #[test]
@@ -77,6 +167,12 @@ fn a_share_grows_within_its_own_bound_and_shrinks() {
     let mut same = shares.empty(user("a"), 100);
     same.grow(30).expect("half of all");
     assert_eq!(small.grow(1).expect_err("above its bound"), TooMuch::InSum);
+    // What is bounded so displaces nothing but its like.
+    let mut of_other = shares.empty(user("b"), 40);
+    of_other.grow(15).expect("less than the other has of it");
+    assert_eq!(small.grow(1), Err(TooMuch::GaveWay));
+    assert_eq!((same.held(), small.held()), (30, 20));
+    drop(of_other);
     small.shrink_to(5);
     assert_eq!((small.held(), same.held(), shares.taken()), (5, 30, 35));
     drop((small, same));
@@ -195,27 +291,111 @@ fn turns_of_those_who_have_gone_pass_on() {
     assert_eq!(shares.taken(), 0);
 }
 
+/// What happened: who asked for much waited for ever beside callers who asked for little again and again, for whom
+/// there was always room. Goal: a caller who holds nothing, and whose turn has come, gets the next that there is.
+#[test]
+fn large_turns_do_not_starve_beside_small_ones() {
+    let shares = Shares::new(16);
+    let ask = |name: &str, amount| {
+        let (shares, holder) = (Arc::clone(&shares), user(name));
+        async move { shares.turn_for(&holder, amount).await }.boxed()
+    };
+    let names = ["a", "b", "c", "d"];
+    let mut held: std::collections::VecDeque<_> = names
+        .iter()
+        .flat_map(|name| [(name, ask(name, 3).now_or_never().expect("free"))])
+        .collect();
+    let mut large = ask("large", 8);
+    assert!(large.as_mut().now_or_never().is_none());
+    // Each of the others gives back a little, and asks for it at once.
+    let mut asked = Vec::new();
+    let mut tries = 0;
+    let got = loop {
+        let (name, given_back) = held
+            .pop_front()
+            .expect("the large one comes before all were given back");
+        drop(given_back);
+        asked.push(ask(name, 3));
+        asked.retain_mut(|small| match small.as_mut().now_or_never() {
+            Some(share) => {
+                held.push_back((&"again", share));
+                false
+            }
+            None => true,
+        });
+        tries += 1;
+        assert!(tries < 100, "it starves");
+        if let Some(got) = large.as_mut().now_or_never() {
+            break got;
+        }
+    };
+    assert_eq!((got.held(), tries), (8, 4));
+    assert!(
+        asked
+            .iter_mut()
+            .all(|small| small.as_mut().now_or_never().is_none())
+    );
+    drop(got);
+    for small in &mut asked {
+        assert!(small.as_mut().now_or_never().is_some());
+    }
+}
+
+/// What happened: one who waited at the front of its caller's line and was given up held up all behind it until
+/// somebody gave something back. Goal: who gives up lets the next go at once.
+#[test]
+fn who_gives_up_a_turn_holds_up_nobody() {
+    let shares = Shares::new(8);
+    let ask = |name: &str, amount| {
+        let (shares, holder) = (Arc::clone(&shares), user(name));
+        async move { shares.turn_for(&holder, amount).await }.boxed()
+    };
+    let _held = ask("a", 3).now_or_never().expect("free");
+    let (mut large, mut small, mut other) = (ask("b", 4), ask("b", 1), ask("c", 1));
+    for waits in [&mut large, &mut small, &mut other] {
+        assert!(waits.as_mut().now_or_never().is_none());
+    }
+    drop(large);
+    let both = [&mut small, &mut other].map(|turn| turn.as_mut().now_or_never());
+    assert!(both.iter().all(Option::is_some));
+    assert_eq!((shares.taken(), shares.load().waiting), (5, 0));
+}
+
 proptest! {
-    /// Goal: whatever is taken and given back, the sum is right, and who holds more than a little left as much free.
+    /// Goal: whatever is taken, given up and given back, the sum is right, and nobody is refused who would hold less
+    /// than another.
     #[test]
     fn shares_add_up(steps in prop::collection::vec((0_u8..4, 0_usize..60, any::<bool>()), 1..200)) {
         let shares = Shares::new(100);
         let mut held: Vec<Share> = Vec::new();
         for (who, amount, gives_back) in steps {
             let holder = user(&who.to_string());
+            let own = |held: &[Share], whose: &Holder| -> usize {
+                let of_one = held.iter().filter(|share| share.holder() == whose);
+                of_one.map(Share::held).sum()
+            };
+            let lives = |share: &&Share| share.gave_way().now_or_never().is_none();
             if gives_back && !held.is_empty() {
                 let at = amount % held.len();
                 held[at].shrink_to(amount / 2);
-            } else if let Ok(share) = shares.take(&holder, amount) {
-                held.push(share);
-                let own: usize = held.iter().filter(|s| *s.holder() == holder).map(Share::held).sum();
-                prop_assert!(amount == 0 || own <= 100 - shares.taken() || own <= shares.least());
+            } else {
+                let live = |held: &[Share], whose: &Holder| -> usize {
+                    let of_one = held.iter().filter(|share| share.holder() == whose);
+                    of_one.filter(lives).map(Share::held).sum()
+                };
+                let most = (0..4_u8).map(|n| live(&held, &user(&n.to_string()))).max();
+                let before = own(&held, &holder);
+                match shares.take(&holder, amount) {
+                    Ok(share) => held.push(share),
+                    Err(_) => prop_assert!(Some(before + amount) >= most),
+                }
             }
             let sum: usize = held.iter().map(Share::held).sum();
             prop_assert_eq!(sum, shares.taken());
-            prop_assert!(sum <= 100);
+            let live: usize = held.iter().filter(lives).map(Share::held).sum();
+            prop_assert!(live <= 100, "{} live", live);
         }
         drop(held);
-        prop_assert_eq!(shares.load().holders, 0);
+        prop_assert_eq!((shares.taken(), shares.load().holders), (0, 0));
     }
 }

@@ -11,6 +11,7 @@ use hyper::header::HeaderMap;
 use tokio::time::Sleep;
 
 use super::PART_BYTES_MAX;
+use crate::gate::GaveWay;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -28,6 +29,8 @@ pub(crate) struct Messages {
     /// What is left of a part that is handed out in pieces.
     rest: Bytes,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Ends messages that are made on the way when their place is given up.
+    gave_way: Option<GaveWay>,
     ended: bool,
 }
 
@@ -37,7 +40,15 @@ impl Messages {
             source: Some(source),
             rest: Bytes::new(),
             deadline,
+            gave_way: None,
             ended: false,
+        }
+    }
+
+    /// Lets messages that are made on the way end with a refusal when their place is given up.
+    pub(crate) fn end_with(&mut self, gave_way: GaveWay) {
+        if let Some(MessageSource::Made(_)) = self.source {
+            self.gave_way = Some(gave_way);
         }
     }
 
@@ -74,6 +85,12 @@ impl Messages {
                     && deadline.as_mut().poll(cx).is_ready()
                 {
                     return Poll::Ready(Some(Err(Refusal::deadline())));
+                }
+                if let Some(gave_way) = &mut self.gave_way
+                    && let Poll::Ready(problem) = gave_way.as_mut().poll(cx)
+                {
+                    self.gave_way = None;
+                    return Poll::Ready(Some(Err(Refusal::overloaded(&problem.detail))));
                 }
                 parts.poll_next_unpin(cx)
             }

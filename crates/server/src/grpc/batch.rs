@@ -23,7 +23,7 @@ use super::claim::{self, Backing};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::body::Reservation;
-use crate::gate::Ticket;
+use crate::gate::{GaveWay, Ticket};
 
 /// Most batches of one call that are being stored at once. No more are read meanwhile.
 const IN_FLIGHT_MAX: usize = 256;
@@ -41,13 +41,19 @@ struct Session {
     stopping: CancellationToken,
     /// True if the client sends no more.
     closed: bool,
+    /// The reason why the call ends once everything that is being stored is answered.
+    ending: Option<Refusal>,
+    gave_way: GaveWay,
     _ticket: Ticket,
 }
 
 /// Carries out `BatchAppend`.
 pub(crate) fn batch_append(call: GrpcCall) -> Result<Reply> {
+    let ticket = call.enter_subscriptions()?;
     let session = Session {
-        _ticket: call.enter_subscriptions()?,
+        ending: None,
+        gave_way: ticket.gave_way(),
+        _ticket: ticket,
         stopping: call.state.stopping.clone(),
         on: call.backing(),
         requests: call.requests,
@@ -64,7 +70,7 @@ pub(crate) fn batch_append(call: GrpcCall) -> Result<Reply> {
             Err(refusal) => Some((Err(refusal), None)),
         }
     });
-    Ok(Reply::Endless(reply::made(parts)))
+    Ok(Reply::Endless(reply::made(parts), None))
 }
 
 impl Session {
@@ -74,7 +80,11 @@ impl Session {
             if self.closed && self.storing.is_empty() {
                 return Ok(None);
             }
-            let may_read = !self.closed && self.storing.len() < IN_FLIGHT_MAX;
+            if let Some(refusal) = self.ending.take_if(|_| self.storing.is_empty()) {
+                return Err(refusal);
+            }
+            let goes_on = !self.closed && self.ending.is_none();
+            let may_read = goes_on && self.storing.len() < IN_FLIGHT_MAX;
             let wait_max = self.on.state.config.body_read_max;
             let late_at = self
                 .arriving
@@ -91,6 +101,9 @@ impl Session {
                 // What is being stored is answered first.
                 () = self.stopping.cancelled(), if self.storing.is_empty() => {
                     return Err(Refusal::stopping());
+                }
+                problem = &mut self.gave_way, if self.ending.is_none() => {
+                    self.ending = Some(Refusal::overloaded(&problem.detail));
                 }
             }
         }

@@ -4,10 +4,10 @@
 //! once; to follow it takes a place among the subscriptions, so whoever does must have proved who they are where the
 //! server asks that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
-use gesta_access::Access;
 use gesta_grpc::messages::health::health_check_response::ServingStatus;
 use gesta_grpc::messages::health::{HealthCheckRequest, HealthCheckResponse};
 use gesta_grpc::{Code, Refusal, features, frame};
@@ -29,13 +29,7 @@ pub(crate) async fn check(call: &mut GrpcCall) -> Result<Reply> {
         return Err(Refusal::new(Code::NotFound, text));
     }
     let state = &call.state;
-    let accounts = || state.access.as_ref().map_or(Ok(()), Access::ready);
-    let is_ready = !state.stopping.is_cancelled()
-        && state
-            .readiness
-            .probe(accounts(), &*state.store)
-            .await
-            .is_ok();
+    let is_ready = !state.stopping.is_cancelled() && state.probe().await.is_ok();
     Ok(Reply::message(&told(status(is_ready))))
 }
 
@@ -46,9 +40,9 @@ pub(crate) async fn watch(call: &mut GrpcCall) -> Result<Reply> {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let is_known = is_known(&request.service);
-    let begun = Some((call.state.clone(), ticks, None, ticket));
+    let begun = Some((call.state.clone(), ticks, None));
     let parts = stream::unfold(begun, move |begun| async move {
-        let (state, mut ticks, mut last, ticket) = begun?;
+        let (state, mut ticks, mut last) = begun?;
         loop {
             tokio::select! {
                 () = state.stopping.cancelled() => return Some((Err(Refusal::stopping()), None)),
@@ -61,17 +55,15 @@ pub(crate) async fn watch(call: &mut GrpcCall) -> Result<Reply> {
             };
             if last.replace(found) != Some(found) {
                 let part = frame::framed(&told(found));
-                return Some((Ok(part), Some((state, ticks, last, ticket))));
+                return Some((Ok(part), Some((state, ticks, last))));
             }
         }
     });
-    Ok(Reply::Endless(reply::made(parts)))
+    Ok(Reply::Endless(reply::made(parts), Some(ticket)))
 }
 
-async fn is_ready_lately(state: &State) -> bool {
-    let accounts = state.access.as_ref().map_or(Ok(()), Access::ready);
-    let probe = state.readiness.probe(accounts, &*state.store);
-    state.readiness.lately(LOOK_EVERY, probe).await
+async fn is_ready_lately(state: &Arc<State>) -> bool {
+    state.readiness.lately(LOOK_EVERY, state.probe()).await
 }
 
 /// Returns true if a request names a service of this server, or the server itself.

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Result;
 use crate::api::Answer;
 use crate::body::{AnswerBody, MessageSource, Messages};
+use crate::gate::Ticket;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
 /// What tells clients which compression of messages the server takes: none.
@@ -21,8 +22,8 @@ const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 pub(crate) enum Reply {
     /// Messages that come to an end by themselves. The call counts as a request until then.
     Finite(MessageSource),
-    /// Messages without an end. The call holds a place among the subscriptions.
-    Endless(MessageSource),
+    /// Messages without an end. The call holds this place among the subscriptions, or one that the messages hold.
+    Endless(MessageSource, Option<Ticket>),
 }
 
 impl Reply {

@@ -25,9 +25,9 @@ pub(crate) async fn stats(call: &mut GrpcCall) -> Result<Reply> {
     let ticks = tokio::time::interval(period.clamp(PERIOD_MIN, PERIOD_MAX));
     let ticket = call.enter_subscriptions()?;
     call.backing().check(Operation::Observe).await?;
-    let begun = Some((call.backing(), ticks, ticket));
+    let begun = Some((call.backing(), ticks));
     let parts = stream::unfold(begun, |begun| async {
-        let (on, mut ticks, ticket) = begun?;
+        let (on, mut ticks) = begun?;
         let state = &on.state;
         tokio::select! {
             () = state.stopping.cancelled() => {
@@ -38,11 +38,11 @@ pub(crate) async fn stats(call: &mut GrpcCall) -> Result<Reply> {
                     return Some((Err(refusal), None));
                 }
                 let part = frame::framed(&figures(state));
-                Some((Ok(part), Some((on, ticks, ticket))))
+                Some((Ok(part), Some((on, ticks))))
             }
         }
     });
-    Ok(Reply::Endless(reply::made(parts)))
+    Ok(Reply::Endless(reply::made(parts), Some(ticket)))
 }
 
 fn figures(state: &State) -> StatsResp {

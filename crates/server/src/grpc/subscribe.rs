@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::OptionFuture;
 use futures::{FutureExt, stream};
-use gesta_core::shares::Holder;
+use gesta_core::shares::{GaveWay, Holder};
 use gesta_core::{
     Checkpoint, Clock, ErrorKind, EventStore, Filter, Place, Position, ReadStream, RecordedEvent,
     Revision, SharedEvent, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
@@ -32,7 +33,6 @@ use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::api::Admitted;
 use crate::body::Reservation;
-use crate::gate::Ticket;
 use crate::state::State;
 
 /// Number of bytes after which messages that wait are sent without looking for more.
@@ -150,12 +150,12 @@ fn begin(
         state: call.state.clone(),
         admitted: call.admitted.clone(),
         source: EventSource::Asked(Box::new(request)),
+        pattern_gave_way: pace.as_ref().map(|pace| pace.filter.held.gave_way()).into(),
         pace,
         after,
         view,
         out,
         ending: None,
-        _ticket: ticket,
     };
     let parts = stream::unfold(Some(live), |live| async {
         let mut live = live?;
@@ -164,7 +164,7 @@ fn begin(
             Err(refusal) => Some((Err(refusal), None)),
         }
     });
-    Ok(Reply::Endless(reply::made(parts)))
+    Ok(Reply::Endless(reply::made(parts), Some(ticket)))
 }
 
 fn confirm(out: &mut BytesMut) {
@@ -201,8 +201,9 @@ struct Live {
     /// Refusal with which the subscription ends once the bytes in `out` are handed out.
     ending: Option<Refusal>,
     held: Reservation,
+    /// Ends when the memory of the pattern is given up.
+    pattern_gave_way: OptionFuture<GaveWay>,
     stopping: CancellationToken,
-    _ticket: Ticket,
 }
 
 impl Live {
@@ -210,6 +211,9 @@ impl Live {
     async fn next(&mut self) -> Result<Bytes> {
         // The part before has left; a silent subscriber keeps no buffer.
         self.held.shrink_to(0);
+        if let Some(Some(())) = (&mut self.pattern_gave_way).now_or_never() {
+            self.ending = Some(pattern_given_up());
+        }
         while self.ending.is_none() && self.out.len() < WRITE_BYTES {
             let Some(message) = self.message().await? else {
                 break;
@@ -256,6 +260,7 @@ impl Live {
                 () = self.stopping.cancelled() => {
                     return Err(Refusal::stopping());
                 }
+                Some(()) = &mut self.pattern_gave_way => return Err(pattern_given_up()),
                 next = subscription.next() => next,
             }
         } else {
@@ -328,6 +333,12 @@ impl Live {
         }
         Ok(())
     }
+}
+
+fn pattern_given_up() -> Refusal {
+    Refusal::overloaded(
+        "the memory of the filter was needed by a caller who held less; subscribe again later",
+    )
 }
 
 /// Opens a subscription. To these clients a stream may be followed from beyond its end on: nothing is delivered until

@@ -2,6 +2,7 @@
 //! are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,7 +17,8 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::access::world::{World, access_config, add};
 use crate::client::{Raw, config, soon};
@@ -236,6 +238,192 @@ async fn whatever_one_user_takes_nine_others_work() {
         drop((held, taken));
         world.server.handle.shutdown().await;
     }
+}
+
+/// What happened: each caller could take half of what was left and keep it, so that a dozen of them, one after the
+/// other, took all subscriptions for ever. Goal: whoever has few gets another; whoever has most is told why their
+/// newest ends.
+#[tokio::test]
+async fn who_keeps_most_subscriptions_gives_way() {
+    let (world, one, others) = world().await;
+    let root = world.token("root", &[Scope::Admin], &[]).await;
+    let (last, others) = others.split_last().expect("nine");
+    let mut first = Vec::new();
+    for _ in 0..20 {
+        let mut subscription = world.say("GET", "/all/subscribe", &one, "").await;
+        subscription.until("caught_up").await;
+        first.push(subscription);
+    }
+    let mut held = Vec::new();
+    for other in others {
+        for _ in 0..20 {
+            let subscription = world.say("GET", "/all/subscribe", other, "").await;
+            held.push(subscription);
+        }
+    }
+    let refused = held.iter().filter(|other| other.status() == 503).count();
+    assert!(refused > 0, "all are taken");
+    let mut few = world.say("GET", "/all/subscribe", last, "").await;
+    assert_eq!(few.status(), 200);
+    few.until("caught_up").await;
+    let told = first.pop().expect("twenty").rest().await;
+    assert!(
+        told.contains("event: error")
+            && told.contains("who had most, gave up the newest of theirs"),
+        "{told}"
+    );
+    let gave_way = "gesta_share_gave_way_total{resource=\"subscriptions\"}";
+    metrics_have(&world, &root, (gave_way, 1)).await;
+    let event = r#"{"events":[{"type":"T","data":1}]}"#;
+    assert_eq!(world.status("POST", "/streams/new", last, event).await, 201);
+    first[0].until("\"new\"").await;
+}
+
+/// A connection from another address of this machine.
+async fn connect_from(host: u8, world: &World) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let from = ([127, 0, 0, host], 0).into();
+    socket.bind(from).expect("an address of this machine");
+    let connected = soon(socket.connect(world.server.handle.local_addr())).await;
+    connected.expect("a connection")
+}
+
+/// Returns what is left to read of a connection until the server closes it.
+async fn rest_of(mut socket: TcpStream) -> String {
+    let mut found = Vec::new();
+    // A connection that was closed while a request was on its way is reset.
+    let _ = soon(socket.read_to_end(&mut found)).await;
+    String::from_utf8_lossy(&found).into_owned()
+}
+
+/// What happened: addresses that held their connections took all of them for ever, one after the other. Goal: an
+/// address with few gets another, of the address with most; users who have come already are not displaced by strangers.
+#[tokio::test]
+async fn who_keeps_most_connections_gives_way() {
+    let bounds = Config {
+        connections_max: 16,
+        ..config()
+    };
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    add(&accounts, "user", &[]).await;
+    let world = World::over(store, accounts, bounds, access_config()).await;
+    let user = world.token("user", &[Scope::Read], &[]).await;
+    let mut known = Vec::new();
+    for _ in 0..6 {
+        let mut socket = connect_from(2, &world).await;
+        let head = format!(
+            "GET /streams/none HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).await.expect("sent");
+        let mut first = [0; 12];
+        soon(socket.read_exact(&mut first))
+            .await
+            .expect("an answer");
+        assert_eq!(&first, b"HTTP/1.1 404");
+        known.push(socket);
+    }
+    // Four strangers hold all others.
+    let mut held = Vec::new();
+    for host in 3..7 {
+        for _ in 0..5 {
+            held.push((host, connect_from(host, &world).await));
+        }
+    }
+    let mut late = connect_from(9, &world).await;
+    late.write_all(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await
+        .expect("sent");
+    let answer = rest_of(late).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.80}");
+    for socket in &mut known {
+        let head = format!(
+            "GET /streams/other HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).await.expect("sent");
+        let mut found = String::new();
+        while !found.contains("other") {
+            let mut part = [0; 1024];
+            let n = soon(socket.read(&mut part)).await.expect("it lives");
+            assert!(n > 0, "it lives: {found}");
+            found.push_str(&String::from_utf8_lossy(&part[..n]));
+        }
+    }
+}
+
+/// A store that does not answer whether it is ready.
+#[derive(Default)]
+struct Unanswering {
+    inner: MemoryStore,
+    /// Questions that wait for an answer, and the most at once.
+    asked: Arc<AtomicUsize>,
+    asked_max: AtomicUsize,
+}
+
+#[async_trait]
+impl Around for Unanswering {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        self.asked_max.fetch_max(asked, Ordering::SeqCst);
+        let asked = Arc::clone(&self.asked);
+        let _ended = guard(move || asked.fetch_sub(1, Ordering::SeqCst));
+        std::future::pending().await
+    }
+}
+
+/// Does something when it is dropped.
+fn guard<T>(end: impl FnMut() -> T) -> impl Drop {
+    struct Guard<F: FnMut() -> T, T>(F);
+    impl<F: FnMut() -> T, T> Drop for Guard<F, T> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    Guard(end)
+}
+
+/// What happened: each stream of HTTP/2 that asked whether the server is ready asked the database, and held no place
+/// meanwhile. Goal: however many ask, and however many do not wait for the answer, one question waits
+/// at the database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_is_asked_once_whether_it_is_ready() {
+    let store = Arc::new(Outer(Unanswering::default()));
+    let accounts = Accounts::of(store.clone());
+    add(&accounts, "root", &["$admins"]).await;
+    let world = World::over(store.clone(), accounts, config(), access_config()).await;
+    let mut asking = Vec::new();
+    for _ in 0..10 {
+        let mut connection = connect(&world, 65_535).await;
+        for n in 0..100 {
+            soon(connection.ready()).await.expect("a connection");
+            let asked = connection.send_request(get(&world, "/health/ready", None));
+            let mut asked = Box::pin(asked);
+            assert!(futures::poll!(&mut asked).is_pending());
+            // Half of them are given up.
+            if n % 2 == 0 {
+                asking.push(asked);
+            }
+        }
+        // What comes after them on the connection is answered after they have come.
+        soon(connection.ready()).await.expect("a connection");
+        let live = soon(connection.send_request(get(&world, "/health/live", None))).await;
+        assert_eq!(live.expect("an answer").status(), 200);
+        asking.push(Box::pin(connection.send_request(get(
+            &world,
+            "/health/ready",
+            None,
+        ))));
+    }
+    // The store does not answer, so the probe ends by its own bound, for all who wait.
+    for asked in asking {
+        assert_eq!(soon(asked).await.expect("an answer").status(), 503);
+    }
+    assert_eq!(store.asked_max.load(Ordering::SeqCst), 1);
 }
 
 /// A connection of HTTP/2 that takes `window` bytes of each answer.

@@ -28,7 +28,6 @@ use super::asked::{asks, count};
 use super::refused;
 use crate::body::Reservation;
 use crate::deliveries::Deliveries;
-use crate::gate::Ticket;
 use crate::state::State;
 
 /// Number of bytes after which deliveries that wait are sent without looking for more.
@@ -59,7 +58,6 @@ struct Consuming {
     /// True if the client has said that it sends no more answers.
     closed: bool,
     _ended: DropGuard,
-    _ticket: Ticket,
 }
 
 /// The answers of a client for what was delivered to it.
@@ -149,9 +147,8 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         ending: None,
         closed: false,
         _ended: ended.drop_guard(),
-        _ticket: ticket,
     };
-    Ok(Reply::Endless(reply::made(consuming.parts())))
+    Ok(Reply::Endless(reply::made(consuming.parts()), Some(ticket)))
 }
 
 /// Reads the first message of the call.
