@@ -3,20 +3,24 @@
 //! Why: a typing error must cost nothing, guessing must cost time.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// So many wrong passwords make an address a guessing address, if each came within [`FORGOTTEN_AFTER`] of the one
 /// before.
 pub(crate) const WRONG_MAX: u32 = 8;
+/// So many wrong passwords, for names of all classes together, make an address a guessing one for all names. Behind one
+/// address many users may mistype at the same time.
+pub(crate) const WRONG_OF_ALL_MAX: u32 = 8 * WRONG_MAX;
 /// How long after its last wrong password an address is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// Who asks: an address, and the class of the name whose password it shows.
 ///
-/// Why the name too: behind a proxy or a NAT all have one address. Whoever guesses there keeps only names of the same
-/// classes from their first login, and not all others of the address. Of all classes at once nobody can keep up
-/// guessing: one wrong password a second is compared then, and a class is forgotten after a minute.
+/// Why the name too: behind a proxy or a NAT all have one address. Whoever guesses the passwords of a few users there
+/// keeps only names of the same classes from their first login, and not all others of the address. Who guesses those of
+/// very many is a guesser for all names: else each class would give an address guesses of its own.
 /// Why classes, and not whether there is a user of that name: the time of an answer must not tell that. Nor can a
 /// guesser invent names without end and be a newcomer with each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,25 +47,35 @@ impl Wrong {
 #[derive(Debug, Default)]
 pub(crate) struct GuessingAddresses {
     wrong: HashMap<Asker, Wrong>,
+    /// The same for names of all classes.
+    of_all: HashMap<IpAddr, Wrong>,
 }
 
 impl GuessingAddresses {
     /// Notes that a wrong password came from this address for a name of this class.
     pub(crate) fn wrong(&mut self, from: Asker, now: Duration) {
-        self.wrong.retain(|_, wrong| wrong.is_remembered(now));
-        let wrong = self.wrong.entry(from).or_insert(Wrong {
-            count: 0,
-            last: now,
-        });
-        wrong.count = wrong.count.saturating_add(1);
-        wrong.last = now;
+        count(&mut self.wrong, from, now);
+        count(&mut self.of_all, from.from, now);
     }
 
     /// Tells whether the address is a guessing one for names of this class.
     pub(crate) fn has(&self, from: Asker, now: Duration) -> bool {
-        let wrong = self.wrong.get(&from);
-        wrong.is_some_and(|wrong| wrong.count >= WRONG_MAX && wrong.is_remembered(now))
+        let has = |wrong: Option<&Wrong>, max| {
+            wrong.is_some_and(|wrong| wrong.count >= max && wrong.is_remembered(now))
+        };
+        has(self.wrong.get(&from), WRONG_MAX) || has(self.of_all.get(&from.from), WRONG_OF_ALL_MAX)
     }
+}
+
+/// Counts a wrong password, and forgets those of long ago.
+fn count<K: Eq + Hash>(of: &mut HashMap<K, Wrong>, from: K, now: Duration) {
+    of.retain(|_, wrong| wrong.is_remembered(now));
+    let wrong = of.entry(from).or_insert(Wrong {
+        count: 0,
+        last: now,
+    });
+    wrong.count = wrong.count.saturating_add(1);
+    wrong.last = now;
 }
 
 #[cfg(test)]
@@ -88,5 +102,27 @@ mod tests {
         assert_eq!(guessing.wrong.len(), 1, "who is forgotten takes no memory");
         guessing.wrong(guesser, now);
         assert!(!guessing.has(guesser, now), "it begins anew");
+    }
+
+    /// What happened: of each of 256 classes of names an address had guesses of its own, two thousand in sum. Goal: an
+    /// address that guesses for very many names is a guesser for all, and no other address is.
+    #[test]
+    fn wrong_passwords_for_all_names_count_together() {
+        let from = [192, 0, 2, 1].into();
+        let now = Duration::from_secs(100);
+        let mut guessing = GuessingAddresses::default();
+        for n in 0..WRONG_OF_ALL_MAX {
+            let names = u8::try_from(n % 64).expect("few");
+            assert!(!guessing.has(Asker { from, names }, now), "{n}");
+            guessing.wrong(Asker { from, names }, now);
+        }
+        let fresh = Asker { from, names: 255 };
+        assert!(guessing.has(fresh, now));
+        let elsewhere = Asker {
+            from: [192, 0, 2, 2].into(),
+            ..fresh
+        };
+        assert!(!guessing.has(elsewhere, now));
+        assert!(!guessing.has(fresh, now + FORGOTTEN_AFTER));
     }
 }
