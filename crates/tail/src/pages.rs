@@ -2,19 +2,22 @@
 //!
 //! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor a thousand
 //! pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks as more subscribers catch up,
-//! and unfiltered pages, which begin at aligned places, are shared. Invariants: a read runs in a task of its own, so a
-//! subscriber that stops asking for messages half way holds no connection and no permit. A database that is away for a
-//! while ends no subscription: subscribers that catch up wait for it, as live ones do.
+//! and unfiltered pages, which begin at aligned places, are shared. A page that several want is read with the first
+//! turn that one of them gets, not in the line of the one who asked first. Invariants: a read runs in a task of its
+//! own, so a subscriber that stops asking for messages half way holds no connection and no permit. A database that is
+//! away for a while ends no subscription: subscribers that catch up wait for it, as live ones do.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::channel::oneshot;
 use futures::future::{BoxFuture, Shared};
 use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Purpose, Rows, StreamSlice};
-use gesta_core::shares::{self, Shares};
+use gesta_core::shares::{self, Share, Shares};
 use gesta_core::{BackOff, Direction, Error, Filter, LogId, Position, Result, SharedEvent};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -53,6 +56,13 @@ struct Key {
     to: Position,
 }
 
+/// Whether a page was asked for before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    First,
+    Later,
+}
+
 /// What to do while the database does not answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -62,7 +72,34 @@ pub(crate) enum Patience {
     Yes,
 }
 
-type Reading = Shared<BoxFuture<'static, Result<Arc<Page>>>>;
+/// A page that is being read, or was.
+#[derive(Clone)]
+struct Reading {
+    page: Shared<BoxFuture<'static, Result<Arc<Page>>>>,
+    /// Takes the turn with which the read begins, of anybody who wants the page; `None` once it was given one.
+    turn: Arc<Mutex<Option<oneshot::Sender<Share>>>>,
+}
+
+impl Reading {
+    /// Waits for the page, in the line of the caller too. The read begins with the first turn that anybody gets.
+    async fn wait(self, reads: Arc<Shares>) -> Result<Arc<Page>> {
+        let mut page = self.page.clone();
+        let holder = shares::current();
+        let turn = reads.turn(&holder);
+        tokio::select! {
+            biased;
+            page = &mut page => return page,
+            turn = turn => {
+                let wanted = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(wanted) = wanted {
+                    // If it has begun meanwhile, the turn is given back.
+                    let _ = wanted.send(turn);
+                }
+            }
+        }
+        page.await
+    }
+}
 
 pub(crate) struct Pages {
     backend: Arc<dyn Backend>,
@@ -133,12 +170,19 @@ impl Pages {
             };
             let reading = self.cached_or(key, || {
                 let slice = slice(log, after, to, Filter::ALL, events);
-                self.read_page(slice, bytes).boxed().shared()
+                let (turn, given) = oneshot::channel();
+                Reading {
+                    page: self.read_page(slice, bytes, Some(given)).boxed().shared(),
+                    turn: Arc::new(Mutex::new(Some(turn))),
+                }
             });
             (key, reading)
         };
         let (key, reading) = begin(after, end_after(after).min(to));
-        let page = reading.await;
+        let page = match reading {
+            (reading, Asked::First) => reading.page.await,
+            (reading, Asked::Later) => reading.wait(Arc::clone(&self.reads)).await,
+        };
         match &page {
             Err(_) => self.lock().retain(|(cached, _)| *cached != key),
             Ok(page) => {
@@ -162,7 +206,7 @@ impl Pages {
     ) -> Result<Arc<Page>> {
         let (bytes, events) = self.page_size();
         let to = to.min(after.plus(filter.scan_max()));
-        self.read_page(slice(log, after, to, filter.clone(), events), bytes)
+        self.read_page(slice(log, after, to, filter.clone(), events), bytes, None)
             .await
     }
 
@@ -175,7 +219,7 @@ impl Pages {
             let (backend, slice) = (Arc::clone(&backend), slice.clone());
             async move { backend.read_stream(slice).await }
         };
-        let mut rows = self.run(Patience::Yes, read).await?;
+        let mut rows = self.run(Patience::Yes, None, read).await?;
         let mut used = 0;
         let fitting = rows.events.iter().take_while(|event| {
             used += event.cost_bytes();
@@ -201,7 +245,7 @@ impl Pages {
             let (backend, request) = (Arc::clone(&backend), request.clone());
             async move { backend.load(log, request, Purpose::Read).await }
         };
-        self.run(patience, read).await
+        self.run(patience, None, read).await
     }
 
     /// Drops the pages that are kept.
@@ -215,28 +259,29 @@ impl Pages {
     }
 
     /// Returns the page of this key that is kept or being read, or begins to read it.
-    fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> Reading {
+    fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> (Reading, Asked) {
         let mut cached = self.lock();
         if let Some((_, reading)) = cached.iter().find(|(other, _)| *other == key) {
-            return reading.clone();
+            return (reading.clone(), Asked::Later);
         }
         let reading = begin();
         cached.push_back((key, reading.clone()));
         let oldest = (cached.len() > CACHED_MAX).then(|| cached.pop_front());
         drop(cached);
         drop(oldest);
-        reading
+        (reading, Asked::First)
     }
 
     fn read_page(
         &self,
         slice: LogSlice,
         bytes_max: usize,
+        given: Option<oneshot::Receiver<Share>>,
     ) -> impl Future<Output = Result<Arc<Page>>> + Send + 'static {
         let backend = Arc::clone(&self.backend);
         let event_bytes = Arc::clone(&self.event_bytes);
         let (after, to) = (slice.after, slice.to);
-        let rows = self.run(Patience::Yes, move || {
+        let rows = self.run(Patience::Yes, given, move || {
             let (backend, slice) = (Arc::clone(&backend), slice.clone());
             async move { backend.read_log(slice).await }
         });
@@ -246,10 +291,12 @@ impl Pages {
         }
     }
 
-    /// Runs a read in a task of its own, when its turn comes. Dropping the future ends the task.
+    /// Runs a read in a task of its own, when its turn comes, or when it is `given` one. Dropping the future ends the
+    /// task.
     fn run<T: Send + 'static, R: Future<Output = Result<T>> + Send>(
         &self,
         patience: Patience,
+        mut given: Option<oneshot::Receiver<Share>>,
         read: impl Fn() -> R + Send + 'static,
     ) -> impl Future<Output = Result<T>> + Send + 'static {
         let (reads, closed) = (Arc::clone(&self.reads), self.closed.clone());
@@ -258,8 +305,8 @@ impl Pages {
             let mut retry = RETRY;
             loop {
                 let found = {
-                    let _turn = reads.turn(&holder).await;
-                    shares::act(&holder, read()).await
+                    let turn = own_or_given(reads.turn(&holder), given.take()).await;
+                    shares::act(turn.holder(), read()).await
                 };
                 match found {
                     Err(error)
@@ -280,6 +327,22 @@ impl Pages {
                 Err(Error::unavailable("a read ended early").caused_by(error))
             })
         }
+    }
+}
+
+/// Waits for the turn of one's own line, or for one that is given by somebody else.
+async fn own_or_given(
+    own: impl Future<Output = Share>,
+    given: Option<oneshot::Receiver<Share>>,
+) -> Share {
+    let mut own = pin!(own);
+    let Some(given) = given else {
+        return own.await;
+    };
+    tokio::select! {
+        biased;
+        turn = &mut own => turn,
+        Ok(turn) = given => turn,
     }
 }
 
@@ -339,8 +402,38 @@ impl Drop for CatchUp {
 
 #[cfg(test)]
 mod tests {
+    use gesta_core::shares::Holder;
+
     use super::*;
     use crate::testing::tagged;
+
+    /// What happened: a page that several wanted waited in the line of the caller who had asked first, who may wait
+    /// long. Goal: it is read with the first turn that any of them gets.
+    #[test]
+    fn a_shared_page_is_read_in_the_line_of_whoever_comes_first() {
+        let reads = Shares::of_few(2);
+        let [busy, other] = ["busy", "other"].map(|name| Holder::User(name.into()));
+        let turn = || reads.turn(&busy).now_or_never();
+        let _held = turn().expect("free");
+        assert!(turn().is_none(), "one is left for others");
+        let (sender, given) = oneshot::channel();
+        let (lines, first) = (Arc::clone(&reads), busy.clone());
+        let page = async move {
+            let turn = own_or_given(lines.turn(&first), Some(given)).await;
+            assert_eq!(*turn.holder(), Holder::User("other".into()));
+            let (events, covered) = (Vec::new(), Position(7));
+            Ok(Arc::new(Page { events, covered }))
+        };
+        let reading = Reading {
+            page: page.boxed().shared(),
+            turn: Arc::new(Mutex::new(Some(sender))),
+        };
+        assert!(reading.page.clone().now_or_never().is_none());
+        let later = shares::act(&other, reading.wait(Arc::clone(&reads)));
+        let page = later.now_or_never().expect("its turn").expect("read");
+        assert_eq!(page.covered, Position(7));
+        assert_eq!((reads.taken(), reads.load().waiting), (1, 0));
+    }
 
     /// Tags were free of charge: a page of events with small data could hold many times its bytes.
     #[test]
