@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gesta_core::shares;
 use gesta_wire::{shortened, shown};
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use tokio::time::Instant;
@@ -60,7 +60,7 @@ pub(crate) async fn answer(
     place.keep_until_sent(&mut answer);
     cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
-    let waits = parts.headers.contains_key(EXPECT);
+    let waits = waits_for_leave(&parts.headers);
     // Proxies may have seen another end of a body whose coding is not known.
     let is_framed_oddly = answer.status() == StatusCode::NOT_IMPLEMENTED;
     if parts.version < Version::HTTP_2 && (is_framed_oddly || !body.discard(waits).await) {
@@ -74,6 +74,15 @@ pub(crate) async fn answer(
         begun.elapsed(),
     );
     answer
+}
+
+/// Returns true if the client sends its body only once it is told to. Other expectations than that are ignored, as RFC
+/// 9110, section 10.1.1, leaves to a server.
+fn waits_for_leave(headers: &HeaderMap) -> bool {
+    let expected = headers.get_all(EXPECT).iter();
+    expected
+        .map(HeaderValue::as_bytes)
+        .any(|value| value.eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Refuses an answer whose receiver could not tell that it broke off: in HTTP/1.0 an answer without a length ends when
@@ -179,7 +188,7 @@ pub(crate) async fn answer_beyond(
     let mut answer = if route::matched(request.uri().path()).route.is_probe() {
         answer(state, activity, from, request).await
     } else {
-        let waits = request.headers().contains_key(EXPECT);
+        let waits = waits_for_leave(request.headers());
         RequestBody::new(request.into_body()).discard(waits).await;
         show(full)
     };

@@ -149,3 +149,25 @@ async fn answers_without_a_length_are_refused_over_http_1_0() {
     connection.until("\"type\":\"T\"").await;
     assert_eq!(connection.status(), 200);
 }
+
+/// What happened: a request that expected something unknown was taken for one that waits for leave to send its body, so
+/// that its connection was closed with the body unread. Goal: other expectations than `100-continue` are ignored.
+#[tokio::test]
+async fn an_expectation_that_is_not_known_is_ignored() {
+    let server = Server::start().await;
+    let post = |target: &str| {
+        let event = r#"{"events":[{"type":"T","data":1}]}"#;
+        format!(
+            "POST {target} HTTP/1.1\r\nHost: localhost\r\nExpect: 200-maybe\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{event}",
+            event.len()
+        )
+    };
+    let mut raw = server.raw(&post("/streams/expected")).await;
+    raw.until("HTTP/1.1 201").await;
+    raw.say(&post("/nothing")).await;
+    raw.until("HTTP/1.1 404").await;
+    raw.say("GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .await;
+    raw.until(r#"{"status":"live"}"#).await;
+}
