@@ -453,6 +453,21 @@ fn the_address_of_a_node_that_lives_is_refused() {
     first.stop();
 }
 
+/// What happened: one forgotten flag, and a server appended to logs of the nodes without a word.
+#[test]
+fn a_server_without_node_beside_nodes_is_warned_of() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let node = shared.node();
+    let warned = |server: &Server| !server.logged("--node").is_empty();
+    assert!(!warned(&node));
+    let forgotten = Server::start_with(&shared.url, &["--listen", "127.0.0.1:0"]);
+    assert!(warned(&forgotten), "{:?}", forgotten.logged(""));
+    forgotten.stop();
+    node.stop();
+}
+
 /// Goal: a node tells its clients who owns which log, in `/info` and beside answers to appends, and counts what it
 /// forwards.
 #[test]

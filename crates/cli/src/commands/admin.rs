@@ -6,6 +6,7 @@ use gesta::verify::AuditReport;
 use gesta::{Database, Options, RunMode};
 use gesta_client::HttpStore;
 use gesta_core::EventStore;
+use gesta_wire::answer::Info;
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -158,18 +159,8 @@ pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
     super::with_store(global, async |store| {
         let info = store.info().await?;
         let heads: Vec<u64> = info.heads.iter().map(|position| position.0).collect();
-        let record = json!({
-            "backend": info.backend,
-            "engine": info.engine,
-            "incarnation": info.incarnation.to_string(),
-            "logs": info.logs,
-            "heads": heads,
-            "durability": info.durability.name(),
-            "durability_settings": info.durability.detail(),
-            "idempotency_seconds": info.idempotency.time.as_secs(),
-            "idempotency_positions": info.idempotency.positions,
-            "newest_event_ahead_seconds": info.newest_event_ahead.as_secs(),
-        });
+        // The same document as that of `GET /info`.
+        let record = Info::from(info.clone());
         let ahead = match info.newest_event_ahead.as_secs() {
             0 => String::new(),
             seconds => format!("\nclock        the newest event is {seconds} s ahead of this machine's clock"),

@@ -1,5 +1,6 @@
 //! `gesta serve`: opens the store, serves it, and on Ctrl-C, SIGTERM or SIGHUP drains and closes it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +50,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     };
     let store = match &node {
         Some(node) => Arc::clone(node.store()),
-        None => database.start(&options)?,
+        None => {
+            warn_of_nodes(&database).await;
+            database.start(&options)?
+        }
     };
     let membership_ended = match &node {
         Some(node) => node.ended_by_itself(),
@@ -178,6 +182,28 @@ async fn open_database(
         }
         warn_once!(told, %error, "the store is waited for");
         tokio::time::sleep(WAIT_PAUSE).await;
+    }
+}
+
+/// Warns if nodes share the store that this server opens alone. Mostly a flag was forgotten.
+async fn warn_of_nodes(database: &gesta::Database) {
+    // One process alone uses a store on SQLite.
+    let Ok(registries) = database.registries() else {
+        return;
+    };
+    let mut nodes = BTreeSet::new();
+    for registry in registries {
+        // A database that does not answer is told when the store opens.
+        if let Ok(look) = registry.look().await {
+            nodes.extend(look.nodes.iter().map(|node| node.info.address.to_string()));
+        }
+    }
+    if !nodes.is_empty() {
+        tracing::warn!(
+            ?nodes,
+            "nodes share this store, and this server is none of them (--node): it appends beside the owners of the \
+             logs, which is slow for both; `gesta cluster status` shows them"
+        );
     }
 }
 
