@@ -9,13 +9,14 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::history::Standing;
 use crate::mark::{Mark, ParkedMark};
-use crate::record::{Configuration, Progressed};
+use crate::record::{Configuration, Course, Progressed};
 use crate::storage::Storage;
 
 /// A group that this process has claimed.
 pub(crate) struct Begun {
     pub(crate) storage: Storage,
     pub(crate) configuration: Configuration,
+    pub(crate) course: Course,
     pub(crate) filter: Filter,
     pub(crate) pattern: Option<Pattern>,
     pub(crate) run: Uuid,
@@ -54,6 +55,7 @@ pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
         let incarnation = storage.incarnation().await?;
         let last = storage.last_checkpoint(stored.configuration.life).await?;
         let has_checkpoint = last.place.is_some();
+        let course = stored.course(&last);
         let place = last.place.unwrap_or_else(|| stored.place());
         let (next, marks) = match place.judge(&storage, incarnation).await? {
             Standing::Stands { next, marks } => (next, marks),
@@ -72,8 +74,11 @@ pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
             next: has_checkpoint.then_some(next),
             incarnation: Some(incarnation.0),
             marks: marks.clone(),
+            moved: has_checkpoint.then_some(course.moved).flatten(),
         };
         if let Some(revision) = storage.write_checkpoint(claim, last.expected).await? {
+            // A group of this name that was deleted at the same time may have taken the bound with it.
+            storage.bound_checkpoints().await?;
             return Ok(Begun {
                 filter: configuration.filter.to_filter()?,
                 pattern: configuration
@@ -89,6 +94,7 @@ pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
                 marks,
                 incarnation,
                 run,
+                course,
                 configuration,
                 storage: storage.of_task(),
             });

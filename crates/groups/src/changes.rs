@@ -85,6 +85,8 @@ impl Groups {
             incarnation: Some(incarnation.0),
             mark,
             parked_from: storage.parked_end().await?,
+            parked_stream: storage.parked_stream().await?.number,
+            moved: None,
             settings,
             filter: FilterDocument::from(&filter),
             pattern,
@@ -125,6 +127,7 @@ impl Groups {
                 configuration.begin = begin;
                 configuration.incarnation = Some(incarnation.0);
                 configuration.mark = mark;
+                configuration.moved = Some(Uuid::new_v4());
             }
             configuration.settings = settings.clone();
             let expected = ExpectedRevision::Exact(revision);

@@ -17,6 +17,9 @@ pub struct Config {
     pub group_bytes_max: usize,
     /// How long a group without consumers runs on before it stops.
     pub idle_max: Duration,
+    /// How long a group without consumers runs on that holds events of which deliveries have failed. When it stops, it
+    /// forgets how many tries these events have had.
+    pub tries_kept_max: Duration,
     /// How long a group that stops may take to store its last checkpoint. After that, events are delivered again.
     pub last_checkpoint_max: Duration,
 }
@@ -28,6 +31,7 @@ impl Default for Config {
             held_bytes_max: 256 * 1024 * 1024,
             group_bytes_max: 64 * 1024 * 1024,
             idle_max: Duration::from_secs(30),
+            tries_kept_max: Duration::from_secs(3_600),
             last_checkpoint_max: Duration::from_secs(5),
         }
     }

@@ -51,6 +51,9 @@ pub struct Group {
     pub checkpoint: Option<u64>,
     /// Number of parked events.
     pub parked: u64,
+    /// Stream of the parked events, if it is not the usual one because somebody has closed that with a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked_stream: Option<String>,
     /// Why the group is halted, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
@@ -161,6 +164,8 @@ impl From<&GroupInfo> for Group {
             status: status(info).to_owned(),
             checkpoint: info.checkpoint.and_then(|next| next.checked_sub(1)),
             parked: info.parked,
+            parked_stream: (info.parked_stream != info.group.parked_stream())
+                .then(|| info.parked_stream.to_string()),
             halted: info.halted.as_ref().map(Halted::from),
             settings: info.settings.clone(),
             filter: info.filter.any_of.iter().map(QueryBody::from).collect(),

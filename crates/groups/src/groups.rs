@@ -488,6 +488,7 @@ async fn stored_info(storage: &Storage) -> Result<GroupInfo> {
         checkpoint,
         halted,
         parked: parked.end - parked.start,
+        parked_stream: storage.known_parked_stream(),
         filter: configuration.filter.to_filter()?,
         pattern: configuration.pattern.clone(),
         settings: configuration.settings,

@@ -14,7 +14,7 @@
 
 use gesta_core::{Incarnation, Result};
 
-use crate::mark::{Found, Halt, Mark, Place, with_mark};
+use crate::mark::{Halt, Mark, MarkState, StoredPlace, with_mark};
 use crate::storage::Storage;
 
 /// Where a group goes on.
@@ -26,7 +26,7 @@ pub(crate) enum Standing {
     Lost(Halt),
 }
 
-impl Place {
+impl StoredPlace {
     /// Finds out where a group goes on whose place is this.
     ///
     /// # Errors
@@ -39,10 +39,10 @@ impl Place {
         let is_same = self.is_of(present);
         let found = match self.marks.last() {
             Some(mark) => storage.find(mark, present).await?,
-            None => Found::Nothing,
+            None => MarkState::Nothing,
         };
         let why = match (found, self.marks.last()) {
-            (Found::Same, Some(mark)) => {
+            (MarkState::Same, Some(mark)) => {
                 // What is between the two was hidden when it was read, or does not pass the filter. Only of another
                 // history it is not known.
                 let is_exact = is_same && storage.group.is_on_all();
@@ -50,9 +50,9 @@ impl Place {
                 let marks = self.marks.clone();
                 return Ok(Standing::Stands { next, marks });
             }
-            (Found::Other, _) => "another event stands before it now".to_owned(),
-            (Found::NotParked, _) => "events that were parked before it were lost".to_owned(),
-            (Found::Same | Found::Nothing, _) if is_same => {
+            (MarkState::Other, _) => "another event stands before it now".to_owned(),
+            (MarkState::NotParked, _) => "events that were parked before it were lost".to_owned(),
+            (MarkState::Same | MarkState::Nothing, _) if is_same => {
                 if self.may_be_ahead || storage.reaches(self.next, present).await? {
                     let found = storage.mark_at(self.next - 1, present).await?;
                     return Ok(Standing::Stands {
@@ -62,7 +62,7 @@ impl Place {
                 }
                 "the source ends before it".to_owned()
             }
-            (Found::Same | Found::Nothing, _) => {
+            (MarkState::Same | MarkState::Nothing, _) => {
                 "the event before it cannot be read any more, so nothing proves that it was not lost"
                     .to_owned()
             }
@@ -77,7 +77,7 @@ impl Place {
     /// Returns the place after the newest of the older marks that is where it was.
     async fn surviving(&self, storage: &Storage, present: Incarnation) -> Result<Option<u64>> {
         for mark in self.marks.iter().rev().skip(1) {
-            if storage.find(mark, present).await? == Found::Same {
+            if storage.find(mark, present).await? == MarkState::Same {
                 return Ok(Some(mark.next()));
             }
         }

@@ -4,7 +4,7 @@ use crate::machine::{ConsumerCounts, Counts};
 use crate::mark::Halt;
 use crate::names::GroupId;
 use crate::settings::Settings;
-use gesta_core::Filter;
+use gesta_core::{Filter, StreamId};
 use gesta_pattern::PatternText;
 
 /// A group as it is now.
@@ -22,6 +22,9 @@ pub struct GroupInfo {
     pub checkpoint: Option<u64>,
     /// Number of parked events.
     pub parked: u64,
+    /// Stream of the parked events. It is another one than [`GroupId::parked_stream`] if somebody has closed that one
+    /// with a tombstone.
+    pub parked_stream: StreamId,
     /// Why the group cannot go on, if it cannot.
     pub halted: Option<Halt>,
     /// What the group does; `None` if it does not run in this process, because no consumer has joined it lately.

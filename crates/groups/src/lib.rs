@@ -12,8 +12,8 @@
 //! * `storage`: the streams that keep a group; `record`: the documents in them; `mark`, `history`: whether its place is
 //!   of the present history of the store;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `reset`: how they are
-//!   moved; `config`: their bounds; `commands`: how their tasks are reached; `consumer`: the consumer that a caller
-//!   holds; `queue`: the deliveries to a consumer;
+//!   moved; `copy`: what becomes of them in a copy of the store; `config`: their bounds; `commands`: how their tasks
+//!   are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to a consumer;
 //! * `settings`, `names`, `info`, `error`: the types of requests and answers; `document`: how the API shows a group.
 
 mod begin;
@@ -21,6 +21,7 @@ mod changes;
 mod commands;
 mod config;
 mod consumer;
+mod copy;
 pub mod document;
 mod error;
 mod groups;
@@ -41,6 +42,7 @@ pub use changes::Create;
 pub use commands::JoinGroup;
 pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
+pub use copy::{FoundGroup, GroupToMake, GroupsOfCopy};
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
 pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
@@ -54,6 +56,7 @@ pub use names::{
     keeps_state_of_groups,
 };
 pub use queue::Delivery;
+pub use record::parked_event;
 pub use reset::ResetTo;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,

@@ -33,7 +33,7 @@ pub use answers::{Action, FailedBy, ParkOrder, REASON_CHARS_MAX};
 pub use consumers::{ConsumerCounts, ConsumerId, Which};
 pub use counts::Counts;
 
-use consumers::Consumers;
+use consumers::{Consumers, Doubt};
 use lane::Lane;
 use progress::Progress;
 
@@ -98,12 +98,20 @@ pub enum Origin {
     Parked(u64),
 }
 
+/// When the time for a delivery is over. Of several at the same time the one that was delivered first comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Deadline {
+    at: Instant,
+    /// Number of the delivery among all of the group.
+    delivery: u64,
+}
+
 #[derive(Debug)]
 enum State {
     Waiting,
     Sent {
         consumer: ConsumerId,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
     },
     Parking,
 }
@@ -116,8 +124,8 @@ struct Item {
     retries: u32,
     pin: u16,
     state: State,
-    /// The consumer that did not answer for the event in time, and was not heard since it got the event.
-    unheard: Option<ConsumerId>,
+    /// The last delivery, if it was not answered in time and is in doubt.
+    in_doubt: Option<(ConsumerId, Doubt)>,
 }
 
 /// The decisions of one group.
@@ -135,7 +143,7 @@ pub struct Machine {
     /// Events that wait to be delivered for the first time.
     fresh: VecDeque<Token>,
     to_park: VecDeque<(Token, String)>,
-    deadlines: BTreeSet<(Instant, Token)>,
+    deadlines: BTreeSet<(Deadline, Token)>,
     consumers: Consumers,
     source: Lane,
     checkpoints: Progress,
@@ -252,7 +260,7 @@ impl Machine {
             origin,
             retries: 0,
             state: State::Waiting,
-            unheard: None,
+            in_doubt: None,
         };
         self.held_bytes += item.bytes;
         self.items.insert(token, item);
@@ -326,11 +334,13 @@ impl Machine {
         let timeout = self.settings.message_timeout();
         let timeout = timeout.map(|timeout| timeout.max(patience));
         let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
+        self.counts.delivered += 1;
+        let delivery = self.counts.delivered;
+        let deadline = deadline.map(|at| Deadline { at, delivery });
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, token));
         }
         item.state = State::Sent { consumer, deadline };
-        self.counts.delivered += 1;
         self.counts.redelivered += u64::from(item.retries > 0);
         Some(Sent {
             consumer,
@@ -380,6 +390,12 @@ impl Machine {
     /// [`Machine::begin_checkpoint`] returns.
     pub fn begin_last_checkpoint(&mut self, now: Instant) -> Option<u64> {
         self.checkpoints.begin_at_once(self.source.low(), now)
+    }
+
+    /// Returns true if the group holds an event of which a delivery has failed.
+    #[must_use]
+    pub fn has_failed_tries(&self) -> bool {
+        self.items.values().any(|item| item.retries > 0)
     }
 
     /// Notes that the checkpoint that was begun is stored.
@@ -466,7 +482,7 @@ impl Machine {
     /// checkpoint or a truncation is due; `None` if no time is set.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let deadline = self.deadlines.first().map(|(deadline, _)| deadline.at);
         let checkpoint = self.checkpoints.wake_at(self.source.low());
         let truncation = self.truncations.wake_at(self.parked.low());
         deadline

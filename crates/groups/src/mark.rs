@@ -2,7 +2,7 @@
 //!
 //! Why: `history`, which also says how they are compared. Pure; not here: how events are found (`storage`).
 
-use gesta_core::{ErrorKind, Incarnation, RecordedEvent, Timestamp};
+use gesta_core::{ErrorKind, EventId, Incarnation, RecordedEvent, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -28,6 +28,14 @@ pub(crate) struct ParkedMark {
     pub(crate) at: u64,
     pub(crate) id: Uuid,
     pub(crate) position: u64,
+    /// Number of the parked stream.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) stream: u16,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
+pub(crate) fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 impl Mark {
@@ -56,6 +64,11 @@ impl Mark {
         Self::new(self.at, event).with_parked(self.parked) == *self
     }
 
+    /// Returns the id of the event.
+    pub(crate) fn event_id(&self) -> EventId {
+        EventId(self.id)
+    }
+
     /// Returns the place after the event.
     pub(crate) fn next(self) -> u64 {
         self.at.saturating_add(1)
@@ -64,7 +77,7 @@ impl Mark {
 
 /// What stands in the source where a mark was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum MarkState {
     /// The event of the mark.
     Same,
     /// Another event, or the source does not reach so far.
@@ -97,7 +110,7 @@ pub(crate) fn with_mark(marks: &[Mark], newest: Option<Mark>) -> Vec<Mark> {
 
 /// A place as it was stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StoredPlace {
     /// Revision or position below which everything is finished.
     pub(crate) next: u64,
     /// Incarnation of the store in which the place was reached; `None` if an older version stored the place.
@@ -122,7 +135,7 @@ pub struct Halt {
     pub why: String,
 }
 
-impl Place {
+impl StoredPlace {
     /// Tells whether the place was reached in this incarnation, as far as this is known.
     pub(crate) fn is_of(&self, present: Incarnation) -> bool {
         match self.incarnation {

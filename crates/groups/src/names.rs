@@ -19,6 +19,8 @@ const CONFIGURATION: &str = "$persistentsubscriptionconfig-";
 const STATE: &str = "$persistentsubscription-";
 const CHECKPOINT: &str = "-checkpoint";
 const PARKED: &str = "-parked";
+/// Greatest number of a parked stream. Its name is no longer than that of the checkpoint stream then.
+pub(crate) const PARKED_STREAMS_MAX: u16 = 999;
 const BETWEEN: &str = "::";
 
 /// What a group reads.
@@ -125,10 +127,20 @@ impl GroupId {
         derived(format!("{STATE}{}{CHECKPOINT}", self.key()))
     }
 
-    /// Returns the stream of the group's parked events.
+    /// Returns the stream of the group's parked events, as long as nobody has closed it with a tombstone.
     #[must_use]
     pub fn parked_stream(&self) -> StreamId {
-        derived(format!("{STATE}{}{PARKED}", self.key()))
+        self.parked_stream_of(0)
+    }
+
+    /// Returns the stream of the group's parked events that takes the place of so many others, which were closed with
+    /// tombstones. The number is at most [`PARKED_STREAMS_MAX`].
+    pub(crate) fn parked_stream_of(&self, number: u16) -> StreamId {
+        let suffix = match number {
+            0 => String::new(),
+            number => format!("-{number}"),
+        };
+        derived(format!("{STATE}{}{PARKED}{suffix}", self.key()))
     }
 
     /// Returns the text with which the names of the configuration streams of all groups, or of all groups of one
@@ -190,18 +202,42 @@ pub fn keeps_state_of_groups(stream: &StreamId) -> bool {
     name.strip_prefix("$$").unwrap_or(name).starts_with(STATE)
 }
 
+/// What a stream keeps of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keeps {
+    Configuration,
+    Checkpoint,
+    /// The parked events; this is the number of the parked stream.
+    Parked(u16),
+}
+
+/// Returns the group of which a stream of this name keeps something.
+pub(crate) fn kept_by(stream: &str) -> Option<(GroupId, Keeps)> {
+    if let Some(key) = stream.strip_prefix(CONFIGURATION) {
+        return Some((key.parse().ok()?, Keeps::Configuration));
+    }
+    let rest = stream.strip_prefix(STATE)?;
+    if let Some(key) = rest.strip_suffix(CHECKPOINT) {
+        return Some((key.parse().ok()?, Keeps::Checkpoint));
+    }
+    let (key, number) = match rest.strip_suffix(PARKED) {
+        Some(key) => (key, 0),
+        None => {
+            let (rest, number) = rest.rsplit_once('-')?;
+            (rest.strip_suffix(PARKED)?, number.parse().ok()?)
+        }
+    };
+    let group: GroupId = key.parse().ok()?;
+    let is_made_so = group.parked_stream_of(number).as_str() == stream;
+    is_made_so.then_some((group, Keeps::Parked(number)))
+}
+
 /// Returns true for the streams that keep the checkpoints and the parked events of groups on all events.
 #[must_use]
 pub fn keeps_state_of_a_group_on_all(stream: &StreamId) -> bool {
-    let Some(rest) = stream.as_str().strip_prefix(STATE) else {
-        return false;
-    };
-    let key = rest
-        .strip_suffix(CHECKPOINT)
-        .or_else(|| rest.strip_suffix(PARKED));
-    // No name of a group has two colons in a row.
-    key.and_then(|key| key.rsplit_once(BETWEEN))
-        .is_some_and(|(source, _)| source == ALL)
+    // Most streams are none of groups, and the name of a group is not parsed for them.
+    stream.as_str().starts_with(STATE)
+        && kept_by(stream.as_str()).is_some_and(|(group, _)| group.is_on_all())
 }
 
 #[cfg(test)]
@@ -250,6 +286,8 @@ mod tests {
         let made = group(&longest, "g").expect("as long as can be");
         assert!(StreamId::new(made.checkpoint_stream().as_str()).is_ok());
         assert_eq!(made.checkpoint_stream().as_str().len(), 1_024);
+        let parked = made.parked_stream_of(PARKED_STREAMS_MAX);
+        assert!(parked.as_str().len() <= 1_024);
         let error = group(&longest, "gg").expect_err("too long").to_string();
         assert!(
             error.contains("at most 987 bytes together, found 988"),
@@ -270,7 +308,8 @@ mod tests {
     #[test]
     fn the_state_of_groups_on_all_events_is_told_from_that_of_others() {
         let all = GroupId::new(Source::All, "mail").expect("valid");
-        for stream in [all.checkpoint_stream(), all.parked_stream()] {
+        let parked = [0, 1, PARKED_STREAMS_MAX].map(|number| all.parked_stream_of(number));
+        for stream in parked.into_iter().chain([all.checkpoint_stream()]) {
             assert!(keeps_state_of_a_group_on_all(&stream));
             assert!(!keeps_state_of_a_group_on_all(&stream.metadata_stream()));
         }

@@ -2,8 +2,8 @@
 //!
 //! The documents are JSON, so that people can read them. A parked event is a link, in the form that other tools know:
 //! type `$>`, data `REVISION@STREAM`. Invariants: fields that a newer version has added are passed over, except in
-//! filters and settings, which refuse them; a document without a field that is needed is `Corrupt`. Not here: where the
-//! events are written (`storage`).
+//! filters and patterns, which refuse them: a group must not deliver what it was not to take. A document without a
+//! field that is needed is `Corrupt`. Not here: where the events are written (`storage`).
 
 use gesta_core::{
     Error, EventData, EventId, EventType, Filter, Query, RecordedEvent, Result, Revision, StreamId,
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::machine::{Origin, ParkOrder};
-use crate::mark::Mark;
+use crate::mark::{Mark, is_zero};
 use crate::names::Source;
 use crate::settings::Settings;
 
@@ -32,6 +32,13 @@ pub(crate) struct Configuration {
     pub(crate) begin: u64,
     /// Revision of the parked stream with which this life begins.
     pub(crate) parked_from: u64,
+    /// Number of that parked stream. This life uses all of the streams with greater numbers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) parked_stream: u16,
+    /// Random number of the last change of `begin`; `None` if it is as the group was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moved: Option<Uuid>,
+    #[serde(deserialize_with = "stored_settings")]
     pub(crate) settings: Settings,
     #[serde(default, skip_serializing_if = "FilterDocument::is_all")]
     pub(crate) filter: FilterDocument,
@@ -44,6 +51,18 @@ pub(crate) struct Configuration {
     /// The event before `begin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mark: Option<Mark>,
+}
+
+/// Reads settings, and passes over those that a newer version has added: callers may invent no settings, but a group
+/// must go on if an older node runs it beside newer ones.
+fn stored_settings<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<Settings, D::Error> {
+    use serde::de::Error;
+    let mut found = serde_json::Map::deserialize(from)?;
+    let known = serde_json::to_value(Settings::default()).map_err(D::Error::custom)?;
+    found.retain(|key, _| known.get(key).is_some());
+    serde_json::from_value(found.into()).map_err(D::Error::custom)
 }
 
 /// A checkpoint, or the claim of a process that it runs the group from now on.
@@ -61,6 +80,18 @@ pub(crate) struct Progressed {
     /// Events before `next`, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) marks: Vec<Mark>,
+    /// Random number of the last time that the group was moved to another place; `None` if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moved: Option<Uuid>,
+}
+
+/// A part of the life of a group in which its place only grew. When the group is moved, another one begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Course {
+    /// Life of the group.
+    pub(crate) life: Uuid,
+    /// Random number of the move with which the course began; `None` if the group was never moved.
+    pub(crate) moved: Option<Uuid>,
 }
 
 /// A filter as documents hold it.
@@ -135,12 +166,34 @@ struct ParkedMetadata<'a> {
     reason: &'a str,
     subscription_event_number: u64,
     event_id: Uuid,
+    life: Uuid,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ParkedEventId {
-    event_id: Uuid,
+/// What a link to a parked event tells of itself. Older versions have written less.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ParkedLink {
+    /// Id of the event for which the link is.
+    event_id: Option<Uuid>,
+    /// Life of the group that has parked the event.
+    life: Option<Uuid>,
+}
+
+impl ParkedLink {
+    /// Reads the metadata of a link.
+    pub(crate) fn of(link: &RecordedEvent) -> Self {
+        serde_json::from_slice(&link.metadata).unwrap_or_default()
+    }
+
+    /// Returns true if the link is for this event, as far as it tells.
+    pub(crate) fn is_for(&self, event: &RecordedEvent) -> bool {
+        self.event_id.is_none_or(|id| id == event.id.0)
+    }
+
+    /// Returns true if this life of the group has parked the event, as far as the link tells.
+    pub(crate) fn is_of(&self, life: Uuid) -> bool {
+        self.life.is_none_or(|of| of == life)
+    }
 }
 
 fn system_event(event_type: &'static str, document: &impl Serialize) -> Result<EventData> {
@@ -163,7 +216,7 @@ pub(crate) fn progressed(progressed: &Progressed) -> Result<EventData> {
 /// Makes the event that records that an event is parked: a link to that event.
 pub(crate) fn parked(
     source: &Source,
-    life: Uuid,
+    course: Course,
     order: &ParkOrder,
     added: Timestamp,
 ) -> Result<EventData> {
@@ -173,30 +226,38 @@ pub(crate) fn parked(
         reason: &order.reason,
         subscription_event_number: place_of(source, event),
         event_id: event.id.0,
+        life: course.life,
     };
     let metadata = serde_json::to_vec(&metadata)
         .map_err(|error| Error::corrupt("a document of a group").caused_by(error))?;
     let link = format!("{}@{}", event.revision, event.stream);
     let event_type = EventType::from_stored(TYPE_LINK.into());
     let data = EventData::binary(event_type, link).with_metadata(metadata);
-    Ok(data.with_id(parked_id(life, order.origin, event.id)))
+    Ok(data.with_id(parked_id(course, order.origin, event.id)))
 }
 
-/// Makes the id under which an event is parked. It is made of the event's id and origin. So if the event is parked
-/// again, because a process died or another one has claimed the group meanwhile, the store recognises that, and nothing
-/// is stored a second time: for as long as the store remembers ids of appends that expect nothing of their stream. If
-/// the group runs again only after that, and its last checkpoint is from before the event was parked, the event is
-/// parked a second time. Another event that stands at the place after a loss has another id.
-fn parked_id(life: Uuid, origin: Origin, event: EventId) -> EventId {
-    let (lane, place) = match origin {
-        Origin::Source(place) => (0, place),
-        Origin::Parked(revision) => (1, revision),
+/// Makes the id under which an event is parked. It is made of the event's id and origin, and of the course of the
+/// group. So if the event is parked again, because a process died or another one has claimed the group meanwhile, the
+/// store recognises that, and nothing is stored a second time: for as long as the store remembers ids of appends that
+/// expect nothing of their stream. If the group runs again only after that, and its last checkpoint is from before the
+/// event was parked, the event is parked a second time. Another event that stands at the place after a loss has another
+/// id. A group that was moved delivers events anew: what fails then is parked anew, whatever has become of the first
+/// link. A replay delivers each link once, whatever the course: what fails in it has the revision of the link in its
+/// id.
+fn parked_id(course: Course, origin: Origin, event: EventId) -> EventId {
+    let (lane, place, moved) = match origin {
+        Origin::Source(place) => (0, place, course.moved),
+        Origin::Parked(revision) => (1, revision, None),
     };
-    let mut key = [0; 41];
-    key[..16].copy_from_slice(life.as_bytes());
-    key[16] = lane;
-    key[17..25].copy_from_slice(&place.to_be_bytes());
-    key[25..].copy_from_slice(event.0.as_bytes());
+    let mut key = Vec::with_capacity(57);
+    key.extend_from_slice(course.life.as_bytes());
+    key.push(lane);
+    key.extend_from_slice(&place.to_be_bytes());
+    key.extend_from_slice(event.0.as_bytes());
+    // Without a move the id is the one that earlier versions have made.
+    if let Some(moved) = moved {
+        key.extend_from_slice(moved.as_bytes());
+    }
     let bytes = xxh3_128(&key).to_be_bytes();
     EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
@@ -214,10 +275,14 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a RecordedEvent) -> Result<T
 
 /// Returns the stream and the revision to which a link points; `None` if the event is no link.
 pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
-    if event.event_type.as_str() != TYPE_LINK {
+    target_of(&event.event_type, &event.data)
+}
+
+fn target_of(event_type: &EventType, data: &[u8]) -> Option<(StreamId, Revision)> {
+    if event_type.as_str() != TYPE_LINK {
         return None;
     }
-    let (revision, stream) = std::str::from_utf8(&event.data).ok()?.split_once('@')?;
+    let (revision, stream) = std::str::from_utf8(data).ok()?.split_once('@')?;
     let revision = revision.parse().ok()?;
     // The metadata stream of the longest name is longer than other names.
     let stream = StreamId::new(stream)
@@ -229,10 +294,13 @@ pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
     Some((stream, Revision(revision)))
 }
 
-/// Returns the id of the event that a link to a parked event is for; `None` if an older version wrote the link.
-pub(crate) fn parked_event(link: &RecordedEvent) -> Option<EventId> {
-    let found: ParkedEventId = serde_json::from_slice(&link.metadata).ok()?;
-    Some(EventId(found.event_id))
+/// Returns the stream and the revision to which the link to a parked event points, and the id of that event; `None` if
+/// it is no such link, or one of a version that stored no id.
+#[must_use]
+pub fn parked_event(link: &EventData) -> Option<(StreamId, Revision, EventId)> {
+    let told: ParkedLink = serde_json::from_slice(&link.metadata).ok()?;
+    let (stream, revision) = target_of(&link.event_type, &link.data)?;
+    Some((stream, revision, EventId(told.event_id?)))
 }
 
 /// Returns the place of an event in the source of a group: its revision in a stream, or its position.
@@ -279,28 +347,41 @@ mod tests {
             reason: "too \"odd\"".into(),
         };
         let life = Uuid::from_u128(1);
-        let parked = |life, origin| parked(&Source::All, life, &order(origin), Timestamp(0));
-        let link = parked(life, Origin::Source(99)).expect("valid");
+        let course = Course { life, moved: None };
+        let parked = |course, origin| parked(&Source::All, course, &order(origin), Timestamp(0));
+        let link = parked(course, Origin::Source(99)).expect("valid");
         assert_eq!(link.data, "7@cart-1");
         let metadata = format!(
-            r#"{{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99,"eventId":"{}"}}"#,
+            r#"{{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99,"eventId":"{}","life":"{life}"}}"#,
             event.id
         );
         assert_eq!(link.metadata, metadata);
-        assert_eq!(parked_event(&recorded(&link)), Some(event.id));
-        assert_eq!(parked_event(&event), None);
+        let told = ParkedLink::of(&recorded(&link));
+        assert!(told.is_for(&event) && told.is_of(life));
+        assert!(!told.is_of(Uuid::from_u128(2)));
+        let older = ParkedLink::of(&event);
+        assert!(older.is_for(&event) && older.is_of(life));
         let (stream, revision) = target(&recorded(&link)).expect("a link");
         assert_eq!((stream.as_str(), revision), ("cart-1", Revision(7)));
         // What is parked again from the same place has the same id, and nothing else has.
-        let id = |life, origin| parked(life, origin).expect("valid").id;
-        assert_eq!(id(life, Origin::Source(99)), link.id);
-        for (life, origin) in [
-            (life, Origin::Source(98)),
-            (life, Origin::Parked(99)),
-            (Uuid::from_u128(2), Origin::Source(99)),
+        let id = |course, origin| parked(course, origin).expect("valid").id;
+        assert_eq!(id(course, Origin::Source(99)), link.id);
+        let life = Uuid::from_u128(2);
+        let moved = Course {
+            moved: Some(Uuid::from_u128(3)),
+            ..course
+        };
+        for (course, origin) in [
+            (course, Origin::Source(98)),
+            (course, Origin::Parked(99)),
+            (Course { life, ..course }, Origin::Source(99)),
+            (moved, Origin::Source(99)),
         ] {
-            assert_ne!(id(life, origin), link.id, "{life} {origin:?}");
+            assert_ne!(id(course, origin), link.id, "{course:?} {origin:?}");
         }
+        // A link that is replayed is one act, whether the group was moved meanwhile or not.
+        let replayed = Origin::Parked(7);
+        assert_eq!(id(moved, replayed), id(course, replayed));
         // After a loss another event may stand at the place.
         let mut other = event.clone();
         other.id = EventId::random();
@@ -308,7 +389,7 @@ mod tests {
             event: Arc::new(other),
             ..order(Origin::Source(99))
         };
-        let other = super::parked(&Source::All, life, &other, Timestamp(0)).expect("valid");
+        let other = super::parked(&Source::All, course, &other, Timestamp(0)).expect("valid");
         assert_ne!(other.id, link.id);
     }
 
@@ -347,6 +428,8 @@ mod tests {
             life: Uuid::from_u128(1),
             begin: 3,
             parked_from: 4,
+            parked_stream: 0,
+            moved: None,
             settings: Settings::default(),
             filter: document,
             pattern: None,
@@ -355,6 +438,23 @@ mod tests {
         };
         let event = recorded(&configured(&configuration).expect("valid"));
         assert_eq!(read::<Configuration>(&event).expect("valid"), configuration);
+        // What a newer version may store: a setting is passed over, and a filter is not.
+        let newer = |from: &str, to: &str| {
+            let text = String::from_utf8(event.data.to_vec()).expect("text");
+            assert!(text.contains(from), "{text}");
+            let mut newer = event.clone();
+            newer.data = text.replacen(from, to, 1).into();
+            read::<Configuration>(&newer)
+        };
+        let settings = newer(r#""settings":{"#, r#""settings":{"pace":"slow","#);
+        assert_eq!(settings.expect("valid"), configuration);
+        let filter = newer(r#"{"types":"#, r#"{"colours":["red"],"types":"#);
+        assert!(
+            filter
+                .expect_err("it restricts")
+                .to_string()
+                .contains("colours")
+        );
         // What an older version has stored.
         let mut old = event.clone();
         old.data = r#"{"life":"00000000-0000-0000-0000-000000000001","run":"00000000-0000-0000-0000-000000000002","next":7}"#.into();

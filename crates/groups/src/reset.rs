@@ -75,6 +75,7 @@ impl Groups {
             let moved = Progressed {
                 life,
                 run: Uuid::new_v4(),
+                moved: Some(Uuid::new_v4()),
                 next: Some(next),
                 incarnation: Some(incarnation.0),
                 marks: mark.into_iter().collect(),

@@ -30,7 +30,7 @@ use crate::machine::{ConsumerId, Counts, Machine};
 use crate::mark::{Mark, ParkedMark, with_mark};
 use crate::names::{Source, keeps_state_of_groups};
 use crate::queue::{Delivery, Membership, Queue};
-use crate::record::{self, Configuration};
+use crate::record::{self, Configuration, Course};
 use crate::storage::Storage;
 use crate::work::{self, Done};
 
@@ -64,6 +64,7 @@ pub(crate) struct Task {
     shared: Arc<Shared>,
     storage: Storage,
     configuration: Configuration,
+    course: Course,
     filter: Filter,
     pattern: Option<Pattern>,
     run: Uuid,
@@ -104,6 +105,7 @@ impl Task {
         let Begun {
             storage,
             configuration,
+            course,
             filter,
             pattern,
             run,
@@ -133,6 +135,7 @@ impl Task {
             shared,
             storage,
             configuration,
+            course,
             filter,
             pattern,
             run,
@@ -257,8 +260,8 @@ impl Task {
             let orders = work::take_orders(&mut self.machine);
             if !orders.is_empty() {
                 self.is_parking = true;
-                let (life, added) = (self.configuration.life, self.shared.clock.now());
-                let work = work::park(storage.clone(), life, orders, added, self.incarnation);
+                let (course, added) = (self.course, self.shared.clock.now());
+                let work = work::park(storage.clone(), course, orders, added, self.incarnation);
                 self.work.push(work.boxed());
             }
         }
@@ -267,7 +270,7 @@ impl Task {
         {
             self.is_looking_up = true;
             self.work
-                .push(work::look_up(storage.clone(), range).boxed());
+                .push(work::look_up(storage.clone(), range, self.course.life).boxed());
         }
         if let Some(before) = self.machine.begin_truncation(now) {
             self.work
@@ -281,11 +284,12 @@ impl Task {
         let mark = mark.map(|mark| mark.with_parked(self.last_parked));
         self.writing = with_mark(&self.marks, mark);
         let checkpoint = record::Progressed {
-            life: self.configuration.life,
+            life: self.course.life,
             run: self.run,
             next: Some(place),
             incarnation: Some(self.incarnation.0),
             marks: self.writing.clone(),
+            moved: self.course.moved,
         };
         let work = work::checkpoint(self.storage.clone(), checkpoint, self.expected);
         self.work.push(work.boxed());
@@ -295,6 +299,12 @@ impl Task {
     fn ended(&self, error: gesta_core::Error) -> Error {
         match error.kind() {
             ErrorKind::InvalidCheckpoint(_) => Error::HistoryChanged(self.storage.group.clone()),
+            // The group goes on with the next parked stream when it begins again.
+            ErrorKind::StreamTombstoned(stream)
+                if *stream == self.storage.known_parked_stream() =>
+            {
+                Error::Dropped(self.storage.group.clone())
+            }
             _ => error.into(),
         }
     }
@@ -406,14 +416,14 @@ impl Task {
             }
             Done::Looked(looked) => {
                 self.is_looking_up = false;
-                let looked = looked?;
+                let looked = looked.map_err(|error| self.ended(error))?;
                 for (revision, event) in looked.events {
                     self.machine.parked_event(revision, event);
                 }
                 self.machine.replay_is_at(looked.next);
             }
             Done::Truncated(done) => {
-                done?;
+                done.map_err(|error| self.ended(error))?;
                 self.machine.truncation_written();
             }
         }
@@ -499,7 +509,8 @@ impl Task {
     /// Checks whether the group is still to run.
     ///
     /// # Errors
-    /// `NotHere` if another node is to run the group; `Dropped` if the group was not used for the time of `idle_max`.
+    /// `NotHere` if another node is to run the group; `Dropped` if the group was not used for the time of `idle_max`,
+    /// or of `tries_kept_max` if it would forget failed tries.
     fn look(&mut self) -> Result<()> {
         let group = &self.storage.group;
         if let Some(elsewhere) = self.shared.placement.elsewhere(&group.checkpoint_stream()) {
@@ -512,8 +523,14 @@ impl Task {
         let is_used = !self.members.is_empty() || self.machine.is_replaying();
         if is_used || !self.work.is_empty() {
             self.idle_since = now;
-        } else if now.saturating_duration_since(self.idle_since) >= self.shared.config.idle_max {
-            return Err(Error::Dropped(group.clone()));
+        } else {
+            let idle = now.saturating_duration_since(self.idle_since);
+            let config = &self.shared.config;
+            if idle >= config.idle_max
+                && (idle >= config.tries_kept_max || !self.machine.has_failed_tries())
+            {
+                return Err(Error::Dropped(group.clone()));
+            }
         }
         Ok(())
     }
@@ -535,6 +552,7 @@ impl Task {
             pattern: self.configuration.pattern.clone(),
             checkpoint: self.has_checkpoint.then(|| machine.checkpoint()),
             parked: self.parked_end.saturating_sub(machine.parked_from()),
+            parked_stream: self.storage.known_parked_stream(),
             halted: None,
             running: Some(Running {
                 read_to: machine.read_to(),
@@ -594,9 +612,9 @@ impl Task {
         };
         if !orders.is_empty() {
             self.is_parking = true;
-            let (life, added) = (self.configuration.life, self.shared.clock.now());
+            let (course, added) = (self.course, self.shared.clock.now());
             let storage = self.storage.clone();
-            let work = work::park(storage, life, orders, added, self.incarnation);
+            let work = work::park(storage, course, orders, added, self.incarnation);
             self.work.push(work.boxed());
         }
     }

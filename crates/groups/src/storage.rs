@@ -18,12 +18,13 @@ use gesta_core::{
     StreamFrom, StreamId, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Timestamp, Told,
     warn_once,
 };
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::mark::{Found, Mark, ParkedMark, Place, another_history};
-use crate::names::{GroupId, Source};
-use crate::record::{self, Configuration, Progressed};
+use crate::mark::{Mark, MarkState, ParkedMark, StoredPlace, another_history};
+use crate::names::{GroupId, PARKED_STREAMS_MAX, Source};
+use crate::record::{self, Configuration, Course, ParkedLink, Progressed};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -45,6 +46,23 @@ pub(crate) struct Storage {
     pub(crate) group: GroupId,
     /// Time after which no further attempt of a call is begun; `None` if there is always another attempt.
     until: Option<Instant>,
+    /// The parked stream, once it is known.
+    parked: OnceCell<ParkedStream>,
+}
+
+/// The stream to which a group parks events: the first of its parked streams that nobody has closed with a tombstone.
+#[derive(Clone, Debug)]
+pub(crate) struct ParkedStream {
+    pub(crate) number: u16,
+    stream: StreamId,
+}
+
+/// The revisions of a stream.
+struct Bounds {
+    /// Revision of the first event that can be read; the same as `end` if there is none.
+    first: u64,
+    /// Revision that the next event will have.
+    end: u64,
 }
 
 /// The configuration of a group as it is stored, with its revision.
@@ -61,20 +79,32 @@ pub(crate) struct LastCheckpoint {
     /// Expected revision of the checkpoint stream for the next checkpoint.
     pub(crate) expected: ExpectedRevision,
     /// Place of the last checkpoint; `None` if this life of the group has no checkpoint.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<StoredPlace>,
+    /// Random number of the move after which the place was reached; `None` if the group was never moved.
+    moved: Option<Uuid>,
 }
 
 impl Stored {
     /// Returns the place at which the group begins while it has no checkpoint.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> StoredPlace {
         let configuration = &self.configuration;
-        Place {
+        StoredPlace {
             next: configuration.begin,
             incarnation: configuration.incarnation.map(Incarnation),
             marks: configuration.mark.into_iter().collect(),
             stored: self.stored,
             may_be_ahead: true,
         }
+    }
+
+    /// Returns the course in which the group goes on.
+    pub(crate) fn course(&self, last: &LastCheckpoint) -> Course {
+        let moved = match last.place {
+            Some(_) => last.moved,
+            None => self.configuration.moved,
+        };
+        let life = self.configuration.life;
+        Course { life, moved }
     }
 }
 
@@ -98,6 +128,7 @@ impl Storage {
             store,
             group,
             until,
+            parked: OnceCell::new(),
         }
     }
 
@@ -107,9 +138,45 @@ impl Storage {
         Self { until, ..self }
     }
 
+    /// Returns the stream to which the group parks events. A tombstone on a parked stream is for ever, so the group
+    /// goes on with the next one.
+    pub(crate) async fn parked_stream(&self) -> Result<&ParkedStream> {
+        self.parked
+            .get_or_try_init(|| self.find_parked_stream())
+            .await
+    }
+
+    async fn find_parked_stream(&self) -> Result<ParkedStream> {
+        let mut closed = None;
+        for number in 0..=PARKED_STREAMS_MAX {
+            let stream = self.group.parked_stream_of(number);
+            // A read says of a stream that never had an event only that it is not there.
+            let metadata = self.retried(|| self.store.stream_metadata(stream.clone()));
+            match metadata.await {
+                Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
+                    closed = Some(error);
+                }
+                Err(error) => return Err(error),
+                Ok(_) => return Ok(ParkedStream { number, stream }),
+            }
+        }
+        Err(closed.unwrap_or_else(|| Error::corrupt("a group without a parked stream")))
+    }
+
+    /// Returns the stream to which the group parks events, as far as it is known.
+    pub(crate) fn known_parked_stream(&self) -> StreamId {
+        let known = self.parked.get().map(|parked| parked.stream.clone());
+        known.unwrap_or_else(|| self.group.parked_stream())
+    }
+
     /// Reads the configuration; returns `None` if there is no such group.
     pub(crate) async fn configuration(&self) -> Result<Option<Stored>> {
-        let Some(event) = self.last(self.group.configuration_stream()).await? else {
+        let event = match self.last(self.group.configuration_stream()).await {
+            // Whoever has closed the stream has deleted the group, for ever.
+            Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => None,
+            found => found?,
+        };
+        let Some(event) = event else {
             return Ok(None);
         };
         Ok(Some(Stored {
@@ -134,10 +201,17 @@ impl Storage {
         }
     }
 
-    /// Makes the checkpoint stream keep the last checkpoints only.
+    /// Makes the checkpoint stream keep the last checkpoints only, unless it has a bound.
     pub(crate) async fn bound_checkpoints(&self) -> Result<()> {
+        let stream = self.group.checkpoint_stream();
+        let found = self
+            .retried(|| self.store.stream_metadata(stream.clone()))
+            .await?;
+        if found.metadata.max_count.is_some() {
+            return Ok(());
+        }
         let request = SetStreamMetadata {
-            stream: self.group.checkpoint_stream(),
+            stream,
             expected: ExpectedRevision::Any,
             metadata: StreamMetadata::parse(CHECKPOINTS_KEPT)?,
         };
@@ -164,9 +238,14 @@ impl Storage {
     /// Returns the streams of checkpoints and parked events that have events, each with its last revision.
     pub(crate) async fn ends_of_state(&self) -> Result<Vec<(StreamId, Revision)>> {
         let mut ends = Vec::new();
-        for stream in [self.group.checkpoint_stream(), self.group.parked_stream()] {
-            if let Some(last) = self.last(stream.clone()).await? {
-                ends.push((stream, last.revision));
+        let parked = self.parked_stream().await?.stream.clone();
+        for stream in [self.group.checkpoint_stream(), parked] {
+            match self.last(stream.clone()).await {
+                Ok(Some(last)) => ends.push((stream, last.revision)),
+                Ok(None) => {}
+                // Nothing of it remains.
+                Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(ends)
@@ -211,13 +290,15 @@ impl Storage {
             return Ok(LastCheckpoint {
                 expected,
                 place: None,
+                moved: None,
             });
         };
         let found: Progressed = record::read(&event)?;
         let next = found.next.filter(|_| found.life == life);
         Ok(LastCheckpoint {
             expected: ExpectedRevision::Exact(event.revision),
-            place: next.map(|next| Place {
+            moved: found.moved,
+            place: next.map(|next| StoredPlace {
                 next,
                 incarnation: found.incarnation.map(Incarnation),
                 marks: found.marks,
@@ -243,15 +324,15 @@ impl Storage {
     }
 
     /// Finds out what stands where a mark was.
-    pub(crate) async fn find(&self, mark: &Mark, present: Incarnation) -> Result<Found> {
+    pub(crate) async fn find(&self, mark: &Mark, present: Incarnation) -> Result<MarkState> {
         Ok(match self.at(mark.at, present).await? {
             Ok(Some(event)) if mark.is_of(&event) => match mark.parked() {
-                Some(parked) if self.was_lost(parked).await? => Found::NotParked,
-                _ => Found::Same,
+                Some(parked) if self.was_lost(parked).await? => MarkState::NotParked,
+                _ => MarkState::Same,
             },
-            Ok(Some(_)) => Found::Other,
-            Ok(None) => Found::Nothing,
-            Err(EndsBefore) => Found::Other,
+            Ok(Some(_)) => MarkState::Other,
+            Ok(None) => MarkState::Nothing,
+            Err(EndsBefore) => MarkState::Other,
         })
     }
 
@@ -266,18 +347,20 @@ impl Storage {
 
     /// Returns the last link in the parked stream, if it has one that can be read.
     pub(crate) async fn last_parked(&self) -> Result<Option<ParkedMark>> {
-        let last = self.last(self.group.parked_stream()).await?;
+        let parked = self.parked_stream().await?;
+        let last = self.last(parked.stream.clone()).await?;
         Ok(last.map(|link| ParkedMark {
             at: link.revision.0,
             id: link.id.0,
             position: link.position.0,
+            stream: parked.number,
         }))
     }
 
     /// Tells whether the store has lost a link of the parked stream. A link that metadata hide, or that somebody has
     /// deleted, is not lost.
     async fn was_lost(&self, parked: &ParkedMark) -> Result<bool> {
-        let stream = self.group.parked_stream();
+        let stream = self.group.parked_stream_of(parked.stream);
         match self.at_revision(&stream, parked.at).await? {
             Ok(Some(link)) => Ok((link.id.0, link.position.0) != (parked.id, parked.position)),
             Err(EndsBefore) => Ok(true),
@@ -287,17 +370,42 @@ impl Storage {
 
     /// Tells whether a stream has, or had before it was deleted, an event of this revision.
     async fn had_revision(&self, stream: StreamId, revision: u64) -> Result<bool> {
-        let last = ReadStream::backwards(stream.clone()).limit(1);
-        match self.retried(|| self.store.read_stream(last.clone())).await {
-            Ok(page) => return Ok(page.last_revision.0 >= revision),
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {}
-            Err(error) => return Err(error),
+        match self.bounds(stream).await {
+            Ok(bounds) => Ok(bounds.end > revision),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => Ok(true),
+            Err(error) => Err(error),
         }
-        let Some(noted) = self.last(stream.metadata_stream()).await? else {
-            return Ok(false);
+    }
+
+    /// Finds out where a stream begins and ends, whatever hides its events.
+    async fn bounds(&self, stream: StreamId) -> Result<Bounds> {
+        let last = ReadStream::backwards(stream.clone()).limit(1);
+        let end = match self.retried(|| self.store.read_stream(last.clone())).await {
+            Ok(page) => page.last_revision.next().0,
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                let end = self.deleted_before(stream).await?;
+                return Ok(Bounds { first: end, end });
+            }
+            Err(error) => return Err(error),
+        };
+        let first = ReadStream::forwards(stream.clone()).limit(1);
+        let first = match self.retried(|| self.store.read_stream(first.clone())).await {
+            Ok(page) => page.events.first().map_or(end, |event| event.revision.0),
+            // It was deleted in between.
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => end,
+            Err(error) => return Err(error),
+        };
+        Ok(Bounds { first, end })
+    }
+
+    /// Returns the revision before which all events of a stream were deleted.
+    async fn deleted_before(&self, stream: StreamId) -> Result<u64> {
+        let noted = self.retried(|| self.last(stream.metadata_stream())).await?;
+        let Some(noted) = noted else {
+            return Ok(0);
         };
         let lifecycle = Lifecycle::from_event(&noted.data, &noted.metadata)?;
-        Ok(lifecycle.deleted_before.0 > revision)
+        Ok(lifecycle.deleted_before.0)
     }
 
     /// Reads the event at a place of the source; `None` if there is none that can be read.
@@ -429,10 +537,10 @@ impl Storage {
         events: Vec<EventData>,
         present: Incarnation,
     ) -> Result<Option<ParkedMark>> {
+        let parked = self.parked_stream().await?;
         let ends = events.into_iter().map(|event| async move {
             let id = event.id.map_or(Uuid::nil(), |id| id.0);
-            let stream = self.group.parked_stream();
-            let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+            let append = Append::to(parked.stream.clone(), ExpectedRevision::Any, vec![event]);
             let attempt = || async {
                 self.check_incarnation(Some(present.0)).await?;
                 self.store.append(append.clone()).await
@@ -449,6 +557,7 @@ impl Storage {
                 at: part.last_revision.0,
                 id,
                 position: part.position.0,
+                stream: parked.number,
             });
             Ok::<_, Error>(last)
         });
@@ -461,33 +570,26 @@ impl Storage {
         &self,
         configuration: &Configuration,
     ) -> Result<std::ops::Range<u64>> {
-        let stream = self.group.parked_stream();
-        let end = self.last(stream.clone()).await?;
-        let end = end.map_or(configuration.parked_from, |last| last.revision.next().0);
-        let metadata = self.store.stream_metadata(stream).await?.metadata;
-        let from = metadata.truncate_before.map_or(0, |from| from.0);
-        let from = from.max(configuration.parked_from);
+        let parked = self.parked_stream().await?;
+        let Bounds { first, end } = self.bounds(parked.stream.clone()).await?;
+        let begin = match configuration.parked_stream == parked.number {
+            true => configuration.parked_from,
+            false => 0,
+        };
+        let from = first.max(begin);
         Ok(from..end.max(from))
     }
 
-    /// Returns the revision with which the parked stream of a new group begins.
+    /// Returns the revision that the next parked event will have.
     pub(crate) async fn parked_end(&self) -> Result<u64> {
-        let stream = self.group.parked_stream();
-        let from = self
-            .store
-            .stream_metadata(stream.clone())
-            .await?
-            .metadata
-            .truncate_before;
-        let last = self.last(stream).await?;
-        let end = last.map_or(0, |last| last.revision.next().0);
-        Ok(end.max(from.map_or(0, |from| from.0)))
+        let parked = self.parked_stream().await?;
+        Ok(self.bounds(parked.stream.clone()).await?.end)
     }
 
     /// Truncates the parked stream before this revision. Metadata that others have set stays as it is.
     pub(crate) async fn truncate_parked(&self, before: u64) -> Result<()> {
         loop {
-            let stream = self.group.parked_stream();
+            let stream = self.parked_stream().await?.stream.clone();
             let found = self
                 .retried(|| self.store.stream_metadata(stream.clone()))
                 .await?;
@@ -520,9 +622,15 @@ impl Storage {
         }
     }
 
-    /// Looks up the first parked events in this range of revisions, at most one page.
-    pub(crate) async fn look_up_parked(&self, range: std::ops::Range<u64>) -> Result<Looked> {
-        let request = ReadStream::forwards(self.group.parked_stream())
+    /// Looks up the first parked events in this range of revisions, at most one page. What another life of the group
+    /// has parked is passed over.
+    pub(crate) async fn look_up_parked(
+        &self,
+        range: std::ops::Range<u64>,
+        life: Uuid,
+    ) -> Result<Looked> {
+        let parked = self.parked_stream().await?;
+        let request = ReadStream::forwards(parked.stream.clone())
             .from(StreamFrom::Revision(Revision(range.start)))
             .limit(REPLAY_EVENTS_MAX);
         let page = match self
@@ -547,13 +655,13 @@ impl Storage {
             if bytes >= REPLAY_BYTES_MAX {
                 return Ok(Looked { events, next });
             }
-            let event = match record::target(link) {
+            let told = ParkedLink::of(link);
+            let event = match record::target(link).filter(|_| told.is_of(life)) {
                 Some((stream, revision)) => self.event(stream, revision).await?,
                 None => None,
             };
             // After a loss another event may stand there, which the group delivers without this link.
-            let parked = record::parked_event(link);
-            let event = event.filter(|event| parked.is_none_or(|id| id == event.id));
+            let event = event.filter(|event| told.is_for(event));
             bytes += event.as_ref().map_or(0, |event| event.cost_bytes());
             next = link.revision.next().0;
             events.push((link.revision.0, event.map(Arc::new)));

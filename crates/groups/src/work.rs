@@ -10,9 +10,9 @@ use gesta_core::{
 use uuid::Uuid;
 
 use crate::machine::{Machine, ParkOrder, Token};
-use crate::mark::{Found, Mark, ParkedMark, another_history};
+use crate::mark::{Mark, MarkState, ParkedMark, another_history};
 use crate::names::Source;
-use crate::record::{self, Progressed};
+use crate::record::{self, Course, Progressed};
 use crate::storage::{Looked, Storage};
 
 /// Most events that are parked at once.
@@ -68,7 +68,8 @@ pub(crate) async fn subscribe(storage: Storage, filter: Filter, from: From) -> D
 
 async fn subscribe_once(storage: &Storage, filter: &Filter, from: &From) -> Result<Subscription> {
     if let Some(mark) = &from.mark
-        && let Found::Other | Found::NotParked = storage.find(mark, from.incarnation).await?
+        && let MarkState::Other | MarkState::NotParked =
+            storage.find(mark, from.incarnation).await?
     {
         return Err(another_history());
     }
@@ -121,13 +122,13 @@ pub(crate) fn take_orders(machine: &mut Machine) -> Vec<ParkOrder> {
 
 pub(crate) async fn park(
     storage: Storage,
-    life: Uuid,
+    course: Course,
     orders: Vec<ParkOrder>,
     added: Timestamp,
     present: Incarnation,
 ) -> Done {
     let source = storage.group.source();
-    let link = |order: &ParkOrder| record::parked(source, life, order, added);
+    let link = |order: &ParkOrder| record::parked(source, course, order, added);
     let links: Result<Vec<_>> = orders.iter().map(link).collect();
     let tokens = orders.iter().map(|order| order.token).collect();
     // The events themselves are not needed any more.
@@ -138,8 +139,8 @@ pub(crate) async fn park(
     }
 }
 
-pub(crate) async fn look_up(storage: Storage, range: Range<u64>) -> Done {
-    Done::Looked(storage.look_up_parked(range).await)
+pub(crate) async fn look_up(storage: Storage, range: Range<u64>, life: Uuid) -> Done {
+    Done::Looked(storage.look_up_parked(range, life).await)
 }
 
 pub(crate) async fn truncate(storage: Storage, before: u64) -> Done {

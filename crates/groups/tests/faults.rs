@@ -3,8 +3,9 @@
 //!
 //! Every event that is left is finished or parked in the end, and parked once, whichever process claims the group from
 //! the other, whichever answers of the database are lost, late or never come, and whatever the database loses. If the
-//! group is halted because its place was lost, somebody says where it goes on. The tests control the time, so that a
-//! run takes no longer than its work.
+//! group is halted because its place was lost, somebody says where it goes on; from then on an event may be parked once
+//! more. In the end what is parked is thrown away, the group is moved to the start, and every event is parked anew. The
+//! tests control the time, so that a run takes no longer than its work.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +14,8 @@
     reason = "tests"
 )]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ struct Everybody {
     groups: [Groups; 2],
     group: GroupId,
     finished: Finished,
+    /// How many times somebody may have moved the group.
+    moves: Arc<AtomicUsize>,
 }
 
 impl Everybody {
@@ -71,6 +75,7 @@ impl Everybody {
             groups,
             group: GroupId::new(source, "mail").expect("valid"),
             finished: Finished::default(),
+            moves: Arc::default(),
         }
     }
 
@@ -89,13 +94,19 @@ impl Everybody {
                     Some(_) if rng.random_bool(0.8) => ResetTo::Surviving,
                     _ => ResetTo::Start,
                 };
-                drop(groups.reset(&self.group, to).await);
+                drop(self.reset(process, to).await);
             }
             Err(_) => {}
         }
         // Without a pause the time of the test would stand still.
         tokio::time::sleep(Duration::from_millis(100)).await;
         None
+    }
+
+    async fn reset(&self, process: usize, to: ResetTo) -> Result<u64, Error> {
+        // It may be moved even if the answer is lost.
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        self.groups[process].reset(&self.group, to).await
     }
 
     fn finish(&self, delivery: &Delivery) {
@@ -208,6 +219,42 @@ async fn finish_the_rest(everybody: &Everybody, rng: &mut StdRng) {
     }
 }
 
+/// Throws away what is parked, and moves the group to the start. Then parks whatever is delivered, until every event
+/// that is left was parked anew.
+async fn park_all_anew(everybody: &Everybody, rng: &mut StdRng) {
+    let delete = DeleteStream {
+        stream: everybody.group.parked_stream(),
+        expected: ExpectedRevision::Any,
+        kind: DeleteKind::Soft,
+    };
+    // There may be none.
+    drop(everybody.stores[0].delete_stream(delete).await);
+    let before = everybody.parked().len();
+    while everybody.reset(0, ResetTo::Start).await.is_err() {}
+    loop {
+        let Some(mut consumer) = everybody.join(0, rng).await else {
+            continue;
+        };
+        loop {
+            match tokio::time::timeout(Duration::from_secs(1), consumer.next()).await {
+                Ok(Ok(delivery)) => {
+                    let which = vec![Which::Delivery(delivery.number)];
+                    drop(consumer.nack(which, Action::Park, "").await);
+                }
+                Ok(Err(_)) => break,
+                Err(_) => {
+                    let anew: HashSet<EventId> = everybody.parked().drain(before..).collect();
+                    let events = everybody.stores[0].read_whole_stream(STREAM).await;
+                    let events = events.unwrap_or_default();
+                    if events.iter().all(|event| anew.contains(&event.id)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Does to the stream and to the database what happens in the life of a store, until the time is over.
 async fn disasters(everybody: &Everybody, keep: &[u64], rng: &mut StdRng) {
     let until = tokio::time::Instant::now() + FAULTS;
@@ -215,6 +262,7 @@ async fn disasters(everybody: &Everybody, keep: &[u64], rng: &mut StdRng) {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..10_000))).await;
         match rng.random_range(0..10) {
             0..4 => everybody.lose(keep, rng),
+            4 if rng.random_bool(0.2) => drop(everybody.reset(0, ResetTo::Start).await),
             4 => {
                 let delete = DeleteStream {
                     stream: StreamId::new(STREAM).expect("valid"),
@@ -267,9 +315,18 @@ async fn nothing_is_lost(seed: u64) {
     {
         panic!("lost: {:?}", everybody.unsettled().await);
     }
-    let parked = everybody.parked();
-    let once: HashSet<EventId> = parked.iter().copied().collect();
-    assert_eq!(once.len(), parked.len(), "parked twice: {parked:?}");
+    let again = park_all_anew(&everybody, &mut rng);
+    let again = tokio::time::timeout(Duration::from_secs(600), again).await;
+    assert!(again.is_ok(), "events are not parked after a move");
+    let most = 1 + everybody.moves.load(Ordering::Relaxed);
+    let mut times = HashMap::new();
+    for id in everybody.parked() {
+        *times.entry(id).or_insert(0) += 1;
+    }
+    assert!(
+        times.values().all(|times| *times <= most),
+        "parked more than {most} times: {times:?}"
+    );
 }
 
 #[test]

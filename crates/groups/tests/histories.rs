@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{
-    Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
-    LogId, StreamId, log_of,
+    Append, DeleteKind, DeleteStream, EventData, EventId, EventStore, EventStoreExt, EventType,
+    ExpectedRevision, Filter, LogId, SetStreamMetadata, StreamId, StreamMetadata, log_of,
 };
 use gesta_groups::{
     Action, Config, Consumer, Create, Error, GroupId, Groups, Identity, JoinGroup, ResetTo,
@@ -452,6 +452,287 @@ async fn a_parked_stream_may_be_emptied() {
             .unwrap_or_else(|error| panic!("{how}: {error}"));
         assert_eq!(work_off(&mut consumer, STREAM).await, [10, 11], "{how}");
         drop(consumer);
+        groups.shutdown().await;
+    }
+}
+
+/// Parks the next `count` events, and waits until so many are parked.
+async fn park(groups: &Groups, group: &GroupId, consumer: &mut Consumer, count: u64) {
+    for _ in 0..count {
+        let next = tokio::time::timeout(Duration::from_secs(60), consumer.next());
+        let delivery = next.await.expect("it comes").expect("delivered");
+        let which = vec![Which::Delivery(delivery.number)];
+        let parked = consumer.nack(which, Action::Park, "").await;
+        assert_eq!(parked.expect("answered"), 1);
+    }
+    wait_for_parked(groups, group, count).await;
+}
+
+async fn wait_for_parked(groups: &Groups, group: &GroupId, count: u64) {
+    let wait = async {
+        while groups.info(group).await.expect("known").parked != count {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(600), wait).await;
+    let found = groups.info(group).await.expect("known").parked;
+    assert!(waited.is_ok(), "{found} are parked instead of {count}");
+}
+
+async fn delete(store: &FaultyStore, stream: StreamId, kind: DeleteKind) {
+    let expected = ExpectedRevision::Any;
+    let delete = DeleteStream {
+        stream,
+        expected,
+        kind,
+    };
+    store.delete_stream(delete).await.expect("deleted");
+}
+
+async fn set_metadata(store: &FaultyStore, stream: StreamId, metadata: &str) {
+    let set = SetStreamMetadata {
+        stream,
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(metadata.to_owned()).expect("valid"),
+    };
+    store.set_stream_metadata(set).await.expect("set");
+}
+
+/// What happened: after a reset, an event that failed again was neither delivered nor parked. The id under which it was
+/// parked was that of the first time, so the store took it for a repetition of that. Goal: what a group that was moved
+/// delivers anew is parked anew, whatever has become of the first link.
+#[tokio::test(start_paused = true)]
+async fn what_fails_after_the_group_was_moved_is_parked_again() {
+    for how in ["replay", "delete", "truncate", "nothing"] {
+        for group in [on_stream(STREAM), on_all()] {
+            let world = World::new(1);
+            let store = world.store();
+            let groups = process(&store);
+            create(&groups, &group, Start::End).await;
+            append(&store, STREAM, events(5)).await;
+            let start = groups.info(&group).await.expect("known").settings.start;
+            assert_eq!(start, Start::End);
+            groups.reset(&group, ResetTo::End).await.expect("moved");
+            append(&store, STREAM, events(5)).await;
+            let mut consumer = try_join(&groups, &group).await.expect("joined");
+            park(&groups, &group, &mut consumer, 5).await;
+            let place = groups.info(&group).await.expect("known").checkpoint;
+            let mut left = 0;
+            match how {
+                "replay" => {
+                    groups.replay_parked(&group, None).await.expect("begun");
+                    assert_eq!(work_off(&mut consumer, STREAM).await.len(), 5);
+                    wait_for_parked(&groups, &group, 0).await;
+                }
+                "delete" => delete(&store, group.parked_stream(), DeleteKind::Soft).await,
+                "truncate" => set_metadata(&store, group.parked_stream(), r#"{"$tb":5}"#).await,
+                _ => left = 5,
+            }
+            let to = match group.source() {
+                Source::Stream(_) => ResetTo::At(5),
+                // The first of the five.
+                Source::All => {
+                    let events = store.read_whole_stream(STREAM).await.expect("readable");
+                    ResetTo::At(events[5].position.0)
+                }
+            };
+            let case = format!("{how} {group} {place:?}");
+            groups.reset(&group, to).await.expect(&case);
+            let mut consumer = try_join(&groups, &group).await.expect("joined");
+            for _ in 0..5 {
+                let delivery = consumer.next().await.expect("delivered");
+                let which = vec![Which::Delivery(delivery.number)];
+                let parked = consumer.nack(which, Action::Park, "").await;
+                assert_eq!(parked.expect("answered"), 1);
+            }
+            wait_for_parked(&groups, &group, left + 5).await;
+            groups.replay_parked(&group, None).await.expect("begun");
+            let replayed = work_off(&mut consumer, STREAM).await;
+            let newest = replayed.len().saturating_sub(5);
+            assert_eq!(replayed[newest..], [5, 6, 7, 8, 9], "{case}");
+            groups.shutdown().await;
+        }
+    }
+}
+
+/// Goal: a new start of a group without a checkpoint moves it too.
+#[tokio::test(start_paused = true)]
+async fn what_fails_after_a_new_start_is_parked_again() {
+    let world = World::new(1);
+    let store = world.store();
+    let groups = process(&store);
+    let group = on_stream(STREAM);
+    let mut settings = Settings {
+        start: Start::At(3),
+        // No checkpoint but the last one.
+        checkpoint_after_ms: 3_600_000,
+        min_checkpoint_count: 1_000,
+        ..Settings::default()
+    };
+    let create = Create {
+        group: group.clone(),
+        settings: settings.clone(),
+        filter: Filter::ALL,
+    };
+    groups.create(create).await.expect("created");
+    append(&store, STREAM, events(5)).await;
+    let mut consumer = try_join(&groups, &group).await.expect("joined");
+    // The first is held, so that there is no checkpoint.
+    let first = consumer.next().await.expect("delivered");
+    assert_eq!(first.event.revision.0, 3);
+    park(&groups, &group, &mut consumer, 1).await;
+    settings.start = Start::At(4);
+    groups.update(&group, settings).await.expect("changed");
+    assert_eq!(groups.info(&group).await.expect("known").checkpoint, None);
+    delete(&store, group.parked_stream(), DeleteKind::Soft).await;
+    let mut consumer = try_join(&groups, &group).await.expect("joined");
+    park(&groups, &group, &mut consumer, 1).await;
+    groups.shutdown().await;
+}
+
+/// What happened: a group whose parked stream somebody had closed with a tombstone could not be joined, reset or
+/// deleted any more, and no group of its name could be made. Goal: it goes on with another parked stream, and says so.
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_on_the_parked_stream_stops_no_group() {
+    for before in [0, 10] {
+        let world = World::new(1);
+        let store = world.store();
+        let groups = process(&store);
+        let group = on_stream(STREAM);
+        create(&groups, &group, Start::Start).await;
+        append(&store, STREAM, events(10)).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        park(&groups, &group, &mut consumer, before).await;
+        if before > 0 {
+            // A checkpoint remembers what was parked.
+            while groups.info(&group).await.expect("known").checkpoint != Some(10) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        delete(&store, group.parked_stream(), DeleteKind::Tombstone).await;
+        append(&store, STREAM, events(5)).await;
+        // A group that runs notices with the next event that it parks, and its consumers join again.
+        let all = async {
+            loop {
+                let mut consumer = try_join(&groups, &group).await.expect("joined");
+                let pause = Duration::from_secs(1);
+                while let Ok(Ok(delivery)) = tokio::time::timeout(pause, consumer.next()).await {
+                    let which = vec![Which::Delivery(delivery.number)];
+                    drop(consumer.nack(which, Action::Park, "").await);
+                }
+                let info = groups.info(&group).await;
+                if info.is_ok_and(|info| info.parked == 15 - before) {
+                    return;
+                }
+            }
+        };
+        let all = tokio::time::timeout(Duration::from_secs(600), all).await;
+        assert!(all.is_ok(), "{:?}", groups.info(&group).await);
+        let info = groups.info(&group).await.expect("known");
+        let shown = gesta_groups::document::Group::from(&info);
+        let next = format!("{}-1", group.parked_stream());
+        assert_eq!(shown.parked_stream, Some(next.clone()));
+        let links = store.read_whole_stream(&next).await.expect("readable");
+        assert_eq!(links.len(), usize::try_from(15 - before).expect("small"));
+        groups.replay_parked(&group, None).await.expect("begun");
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        let replayed = work_off(&mut consumer, STREAM).await;
+        assert_eq!(replayed, (before..15).collect::<Vec<_>>());
+        groups.reset(&group, ResetTo::Start).await.expect("moved");
+        groups.delete(&group).await.expect("deleted");
+        create(&groups, &group, Start::Start).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        park(&groups, &group, &mut consumer, 15).await;
+        groups.shutdown().await;
+    }
+}
+
+/// Goal: what an earlier group of the name has parked is no matter of the new one, also if a process that ran the
+/// earlier one parks it only after the new one was made.
+#[tokio::test(start_paused = true)]
+async fn a_new_group_replays_nothing_of_an_earlier_one() {
+    let world = World::new(1);
+    let store = world.store();
+    let (old, new) = (process(&store), process(&store));
+    let group = on_stream(STREAM);
+    create(&old, &group, Start::Start).await;
+    append(&store, STREAM, events(6)).await;
+    let mut of_old = try_join(&old, &group).await.expect("joined");
+    park(&old, &group, &mut of_old, 2).await;
+    new.delete(&group).await.expect("deleted");
+    create(&new, &group, Start::Start).await;
+    // The old process does not know it yet.
+    for _ in 0..2 {
+        let delivery = of_old.next().await.expect("delivered");
+        let which = vec![Which::Delivery(delivery.number)];
+        drop(of_old.nack(which, Action::Park, "").await);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut of_new = try_join(&new, &group).await.expect("joined");
+    let first = of_new.next().await.expect("delivered");
+    assert_eq!(first.event.revision.0, 0);
+    let which = vec![Which::Delivery(first.number)];
+    drop(of_new.nack(which, Action::Park, "").await);
+    assert_eq!(work_off(&mut of_new, STREAM).await, [1, 2, 3, 4, 5]);
+    new.replay_parked(&group, None).await.expect("begun");
+    assert_eq!(work_off(&mut of_new, STREAM).await, [0]);
+    let bound = store.stream_metadata(group.checkpoint_stream()).await;
+    assert_eq!(bound.expect("readable").metadata.max_count, Some(2));
+    old.shutdown().await;
+    new.shutdown().await;
+}
+
+/// What happened: a group counted its parked events from the first revision of the parked stream on, also if somebody
+/// had emptied it.
+#[tokio::test(start_paused = true)]
+async fn only_parked_events_that_are_there_are_counted() {
+    for how in ["delete", r#"{"$tb":3}"#, r#"{"$maxCount":1}"#] {
+        let world = World::new(1);
+        let store = world.store();
+        let group = on_stream(STREAM);
+        let groups = process(&store);
+        create(&groups, &group, Start::Start).await;
+        append(&store, STREAM, events(4)).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        park(&groups, &group, &mut consumer, 4).await;
+        groups.shutdown().await;
+        let groups = process(&store);
+        let left = match how {
+            "delete" => {
+                delete(&store, group.parked_stream(), DeleteKind::Soft).await;
+                0
+            }
+            metadata => {
+                set_metadata(&store, group.parked_stream(), metadata).await;
+                1
+            }
+        };
+        assert_eq!(
+            groups.info(&group).await.expect("known").parked,
+            left,
+            "{how}"
+        );
+        groups.shutdown().await;
+    }
+}
+
+/// Goal: a group that has no consumers does not forget at once how many tries its events have had.
+#[tokio::test(start_paused = true)]
+async fn tries_are_kept_while_no_consumer_is_there() {
+    for (pause, tries) in [(600, 1), (7_200, 0)] {
+        let world = World::new(1);
+        let store = world.store();
+        let group = on_stream(STREAM);
+        let groups = process(&store);
+        create(&groups, &group, Start::Start).await;
+        append(&store, STREAM, events(1)).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        consumer.next().await.expect("delivered");
+        drop(consumer);
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        let mut consumer = try_join(&groups, &group).await.expect("joined");
+        let delivery = consumer.next().await.expect("delivered");
+        assert_eq!(delivery.retries, tries);
         groups.shutdown().await;
     }
 }

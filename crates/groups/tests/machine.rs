@@ -37,6 +37,8 @@ struct World {
     /// Places of the parked events, from revision 0 on.
     parked: Vec<u64>,
     parked_from: u64,
+    /// Places of events that stop every consumer which comes to them, without a word.
+    poison: HashSet<u64>,
 }
 
 impl World {
@@ -73,6 +75,8 @@ struct Client {
     buffer: u32,
     queue: VecDeque<Sent>,
     works_on: Vec<Sent>,
+    /// Whether an event has stopped it.
+    is_stopped: bool,
 }
 
 struct Process<'w> {
@@ -84,6 +88,8 @@ struct Process<'w> {
     parking: Vec<ParkOrder>,
     checkpoint: Option<u64>,
     truncation: Option<u64>,
+    /// How many times consumers have begun to work on each event and not finished it, since the process began.
+    tried: HashMap<Token, u32>,
     now: Instant,
 }
 
@@ -99,6 +105,7 @@ impl<'w> Process<'w> {
             parking: Vec::new(),
             checkpoint: None,
             truncation: None,
+            tried: HashMap::new(),
             now,
         }
     }
@@ -182,9 +189,20 @@ impl<'w> Process<'w> {
 
     fn answer(&mut self, id: ConsumerId, rng: &mut StdRng) {
         let client = self.clients.get_mut(&id).expect("known");
-        if rng.random_bool(0.7) {
-            let taken = client.queue.pop_front();
-            client.works_on.extend(taken);
+        if client.is_stopped {
+            // What comes to it is taken, and never worked on.
+            client.queue.pop_front();
+            return;
+        }
+        if rng.random_bool(0.7)
+            && let Some(sent) = client.queue.pop_front()
+        {
+            *self.tried.entry(sent.token).or_default() += 1;
+            if self.world.poison.contains(&(sent.event.position.0 - 1)) {
+                client.is_stopped = true;
+                return;
+            }
+            client.works_on.push(sent);
         }
         if client.works_on.is_empty() {
             return;
@@ -223,7 +241,14 @@ impl<'w> Process<'w> {
 
     /// Lets one thing that was to be stored be stored.
     fn store(&mut self, rng: &mut StdRng) {
-        self.parking.extend(self.machine.next_park());
+        if let Some(order) = self.machine.next_park() {
+            // No event is parked whose tries were used up by consumers that never worked on it.
+            let tried = self.tried.get(&order.token).copied().unwrap_or(0);
+            if order.reason.starts_with("Reached") {
+                assert!(tried > self.settings.max_retry_count, "{tried}: {order:?}");
+            }
+            self.parking.push(order);
+        }
         if rng.random_bool(0.5) {
             for order in self.parking.drain(..) {
                 self.world.parked.push(order.event.position.0 - 1);
@@ -368,6 +393,9 @@ fn every_event_is_finished_or_parked(seed: u64) {
         checkpoint: 0,
         parked: Vec::new(),
         parked_from: 0,
+        poison: (0..rng.random_range(0..4))
+            .map(|_| rng.random_range(0..400))
+            .collect(),
     };
     let mut now = Instant::now();
     let limits = Limits {
@@ -429,28 +457,222 @@ fn let_time_pass(machine: &mut Machine, now: Instant) -> Vec<Sent> {
     machine.dispatch(now)
 }
 
-/// Goal: silence counts against the consumer, and not against the events that it held.
+/// Goal: of all that a silent consumer held, only the event on which it was working has lost a try.
 #[test]
-fn a_consumer_that_is_silent_twice_has_to_leave_and_its_events_have_all_their_tries() {
-    let (mut machine, silent, mut now) = with_one_consumer(0);
-    assert_eq!(machine.dispatch(now).len(), 2);
-    now += Duration::from_millis(100);
-    assert_eq!(let_time_pass(&mut machine, now).len(), 2);
-    assert_eq!(machine.silent(), None, "once");
-    now += Duration::from_millis(100);
-    while let Some((_, token)) = machine.expired(now) {
-        machine.timed_out(token);
+fn a_consumer_that_is_silent_twice_has_to_leave_and_one_event_has_lost_a_try() {
+    for max_retry_count in [0, 1] {
+        let (mut machine, silent, mut now) = with_one_consumer(max_retry_count);
+        assert_eq!(machine.dispatch(now).len(), 2);
+        now += Duration::from_millis(100);
+        assert_eq!(let_time_pass(&mut machine, now).len(), 2);
+        assert_eq!(machine.silent(), None, "once");
+        now += Duration::from_millis(100);
+        while let Some((_, token)) = machine.expired(now) {
+            machine.timed_out(token);
+        }
+        assert_eq!(machine.silent(), Some(silent));
+        machine.part_with(silent);
+        assert_eq!((machine.silent(), machine.knows(silent)), (None, false));
+        assert_eq!(machine.counts().silent, 1);
+        let parked = machine.next_park().map(|order| order.event.position);
+        let other = ConsumerId(Uuid::from_u128(2));
+        machine.join(other, 9).expect("room");
+        let sent = machine.dispatch(now);
+        let sent: Vec<_> = sent
+            .iter()
+            .map(|sent| (sent.event.position.0 / STREAMS, sent.retries))
+            .collect();
+        if max_retry_count == 0 {
+            assert_eq!((parked, sent), (Some(Position(1)), vec![(1, 0), (2, 0)]));
+        } else {
+            // The others go before the one that may be at fault.
+            assert_eq!((parked, sent), (None, vec![(1, 0), (0, 1), (2, 0)]));
+        }
     }
-    assert_eq!(machine.silent(), Some(silent));
-    machine.part_with(silent);
-    assert_eq!((machine.silent(), machine.knows(silent)), (None, false));
-    assert_eq!(machine.next_park(), None);
-    let other = ConsumerId(Uuid::from_u128(2));
-    machine.join(other, 9).expect("room");
+}
+
+/// How a consumer goes that an event has stopped.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Goes {
+    Silently,
+    OfItsOwn,
+    /// After its events have timed out once.
+    LaterOfItsOwn,
+}
+
+/// Lets a consumer with this buffer work in order until it comes to the event with this number, and go then. Returns
+/// what it has acknowledged.
+fn work_until(
+    machine: &mut Machine,
+    poison: u64,
+    buffer: u32,
+    goes: Goes,
+    now: &mut Instant,
+) -> Vec<u64> {
+    let consumer = ConsumerId(Uuid::new_v4());
+    machine.join(consumer, buffer).expect("room");
+    let mut acked = Vec::new();
+    let mut queue: VecDeque<Sent> = machine.dispatch(*now).into();
+    while let Some(sent) = queue.pop_front() {
+        let number = sent.event.position.0 / STREAMS;
+        if number == poison {
+            break;
+        }
+        let known = machine.ack(consumer, &[Which::Delivery(sent.token)], *now);
+        assert_eq!(known, 1);
+        acked.push(number);
+        queue.extend(machine.dispatch(*now));
+    }
+    let is_gone = |machine: &mut Machine, now| {
+        while let Some((_, token)) = machine.expired(now) {
+            machine.timed_out(token);
+        }
+        let is_silent = machine.silent() == Some(consumer);
+        if is_silent {
+            machine.part_with(consumer);
+        } else {
+            machine.dispatch(now);
+        }
+        is_silent
+    };
+    match goes {
+        Goes::OfItsOwn => machine.leave(consumer, &HashSet::new()),
+        Goes::LaterOfItsOwn => {
+            *now += Duration::from_millis(100);
+            assert!(!is_gone(machine, *now));
+            machine.leave(consumer, &HashSet::new());
+        }
+        Goes::Silently => {
+            let mut rounds = 0;
+            while machine.in_flight() > 0
+                && !{
+                    *now += Duration::from_millis(100);
+                    is_gone(machine, *now)
+                }
+            {
+                rounds += 1;
+                assert!(rounds < 5, "it never has to leave");
+            }
+        }
+    }
+    acked
+}
+
+/// Goal: an event that no consumer survives is parked after exactly its number of tries, and the events that came to
+/// the same consumers lose none of theirs, whether those acknowledge something first or not.
+///
+/// What happened: an event that made every consumer hang was delivered for ever, for silence counted for no event.
+#[test]
+fn an_event_that_stops_every_consumer_is_parked_and_takes_none_with_it() {
+    let ways = [Goes::Silently, Goes::OfItsOwn, Goes::LaterOfItsOwn];
+    for (goes, poison, buffer, max_retry_count) in ways.into_iter().flat_map(|goes| {
+        (0..4).flat_map(move |poison| {
+            [1, 2, 9]
+                .into_iter()
+                .flat_map(move |buffer| (0..3).map(move |max| (goes, poison, buffer, max)))
+        })
+    }) {
+        let case = format!("{goes:?} {poison} {buffer} {max_retry_count}");
+        let settings = Settings {
+            message_timeout_ms: 100,
+            max_retry_count,
+            ..Settings::default()
+        };
+        let mut now = Instant::now();
+        let limits = Limits {
+            held_bytes_max: 10_000,
+        };
+        let mut machine = Machine::new(settings, limits, 0, 0, now);
+        machine.join(ConsumerId(Uuid::nil()), 1).expect("room");
+        for number in 0..4 {
+            read(&mut machine, number);
+        }
+        machine.leave(ConsumerId(Uuid::nil()), &HashSet::new());
+        let mut acked = Vec::new();
+        for tries in 0..=max_retry_count {
+            assert_eq!(machine.next_park(), None, "{case}: after {tries} tries");
+            acked.extend(work_until(&mut machine, poison, buffer, goes, &mut now));
+        }
+        let parked = machine.next_park().expect(&case);
+        assert_eq!(parked.event.position.0 / STREAMS, poison, "{case}");
+        assert_eq!(machine.next_park(), None, "{case}");
+        machine.parked(parked.token);
+        acked.extend(work_until(&mut machine, poison, buffer, goes, &mut now));
+        acked.sort_unstable();
+        let others: Vec<u64> = (0..4).filter(|number| *number != poison).collect();
+        assert_eq!((acked, machine.held()), (others, 0), "{case}");
+    }
+}
+
+/// Goal: a consumer that takes events and is dead uses up no tries of events to which it never came, however often it
+/// joins again.
+#[test]
+fn a_dead_consumer_that_joins_again_uses_up_tries_of_one_event_at_a_time() {
+    let (mut machine, first, mut now) = with_one_consumer(2);
+    machine.leave(first, &HashSet::new());
+    for _ in 0..6 {
+        // No event is acknowledged, so each of them is the first in turn.
+        work_until_dead(&mut machine, &mut now);
+        assert_eq!(machine.next_park(), None);
+    }
+    let consumer = ConsumerId(Uuid::from_u128(9));
+    machine.join(consumer, 9).expect("room");
     let sent = machine.dispatch(now);
-    assert_eq!(sent.len(), 3);
-    assert!(sent.iter().all(|sent| sent.retries == 0), "{sent:?}");
-    assert_eq!(machine.counts().silent, 1);
+    assert!(sent.iter().all(|sent| sent.retries == 2), "{sent:?}");
+}
+
+fn work_until_dead(machine: &mut Machine, now: &mut Instant) {
+    let consumer = ConsumerId(Uuid::new_v4());
+    machine.join(consumer, 9).expect("room");
+    machine.dispatch(*now);
+    for _ in 0..2 {
+        *now += Duration::from_millis(100);
+        while let Some((_, token)) = machine.expired(*now) {
+            machine.timed_out(token);
+        }
+        if machine.silent().is_none() {
+            machine.dispatch(*now);
+        }
+    }
+    assert_eq!(machine.silent(), Some(consumer));
+    machine.part_with(consumer);
+}
+
+/// Goal: a slow consumer that works in order uses up no tries of events to which it has not come yet, and what it
+/// passes over has failed.
+#[test]
+fn time_outs_of_events_to_which_a_consumer_has_not_come_yet_do_not_count() {
+    let (mut machine, consumer, mut now) = with_one_consumer(0);
+    let sent = machine.dispatch(now);
+    now += Duration::from_millis(50);
+    // It has finished the first one, and takes long for the second one; a third one waits behind that.
+    assert_eq!(
+        machine.ack(consumer, &[Which::Delivery(sent[0].token)], now),
+        1
+    );
+    machine.dispatch(now);
+    now += Duration::from_millis(60);
+    let again = let_time_pass(&mut machine, now);
+    assert_eq!(again.len(), 1);
+    assert_eq!((machine.next_park(), again[0].retries), (None, 0));
+    // Its answer, which comes too late for the first delivery, fits the second one.
+    assert_eq!(
+        machine.ack(consumer, &[Which::Delivery(sent[1].token)], now),
+        1
+    );
+    assert_eq!(machine.next_park(), None);
+    read(&mut machine, 3);
+    let fourth = machine.dispatch(now);
+    assert_eq!(fourth.len(), 1);
+    // It answers for the fourth and never for the third.
+    assert_eq!(
+        machine.ack(consumer, &[Which::Delivery(fourth[0].token)], now),
+        1
+    );
+    now += Duration::from_millis(100);
+    let_time_pass(&mut machine, now);
+    let parked = machine.next_park().expect("it was passed over");
+    assert_eq!(parked.event.position.0 / STREAMS, 2);
 }
 
 /// Goal: a consumer is silent only if nothing comes back of all that it holds, also if its events came one by one.

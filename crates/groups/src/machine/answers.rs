@@ -3,9 +3,13 @@
 //! A delivery that fails is tried again, up to the number of times in the settings; then the event is parked. The
 //! delivery of an event that the consumer never took from its queue did not fail: the event is delivered again and
 //! nothing is counted.
-//! Silence counts against the consumer first. A delivery that is not answered in time has failed only if the consumer
-//! was heard since it got the event, or is heard later: else the consumer may be gone, and the event had no chance. A
-//! consumer that lets all that it holds go unanswered twice in a row has to leave.
+//! Silence counts against the consumer first. A delivery that is not answered in time has failed if the consumer
+//! answers for a later one, before or after: it has passed the event over. Until then the consumer may be working on
+//! earlier events, or be gone. A consumer that lets all that it holds go unanswered twice in a row has to leave.
+//! When a consumer goes, of its own accord or because it is silent, one delivery has failed: that of the event on which
+//! it was working, for it may have gone because of that event. This is the first of the events that it had taken and
+//! has not answered for. The other events had no chance; they lose no try, and are delivered before that one. So an
+//! event that no consumer survives is parked after its number of tries, and takes no other event with it.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -39,8 +43,6 @@ pub enum FailedBy {
     Refusal,
     /// The consumer did not answer in time.
     Time,
-    /// The consumer left.
-    Departure,
 }
 
 /// An event that is to be stored as parked.
@@ -59,7 +61,7 @@ pub struct ParkOrder {
 impl Machine {
     /// Finishes these events, which a consumer acknowledges. Returns for how many of them the answer came in time.
     pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Instant) -> usize {
-        self.heard(consumer);
+        self.consumers.heard(consumer);
         let mut known = 0;
         for event in events {
             if let Some(token) = self.take_back(consumer, *event, now) {
@@ -80,7 +82,7 @@ impl Machine {
         reason: &str,
         now: Instant,
     ) -> usize {
-        self.heard(consumer);
+        self.consumers.heard(consumer);
         let mut known = 0;
         for event in events {
             let Some(token) = self.take_back(consumer, *event, now) else {
@@ -104,20 +106,14 @@ impl Machine {
         known
     }
 
-    /// Notes that a consumer was heard. What it had not answered for before has failed.
-    fn heard(&mut self, consumer: ConsumerId) {
-        for token in self.consumers.heard(consumer) {
-            if let Some(item) = self.items.get_mut(&token) {
-                item.retries = item.retries.saturating_add(1);
-            }
-        }
-    }
-
     fn take_back(&mut self, consumer: ConsumerId, event: Which, now: Instant) -> Option<Token> {
         let token = self.consumers.take(consumer, event, now);
         match token {
             Some(token) => self.forget_deadline(token),
             None => self.counts.unknown_answers += 1,
+        }
+        for passed_over in self.consumers.passed_over(consumer) {
+            self.failed_meanwhile(passed_over);
         }
         token
     }
@@ -134,45 +130,40 @@ impl Machine {
     /// Takes an event that its consumer has held for too long back from the consumer. The caller tells what becomes of
     /// it: [`Machine::timed_out`] if the consumer had taken it from its queue, else [`Machine::not_taken`].
     pub fn expired(&mut self, now: Instant) -> Option<(ConsumerId, Token)> {
-        let (at, token) = *self.deadlines.first()?;
-        if at > now {
+        let (deadline, token) = *self.deadlines.first()?;
+        if deadline.at > now {
             return None;
         }
-        self.deadlines.remove(&(at, token));
+        self.deadlines.remove(&(deadline, token));
         let item = self.items.get_mut(&token)?;
         let State::Sent { consumer, .. } = item.state else {
             return None;
         };
         item.state = State::Waiting;
-        let heard = self.consumers.expire(consumer, token);
-        item.unheard = (!heard).then_some(consumer);
+        let doubt = self.consumers.expire(consumer, token);
+        item.in_doubt = doubt.map(|doubt| (consumer, doubt));
         Some((consumer, token))
     }
 
     /// Notes that the delivery of this event was not answered in time, which the consumer had taken. It counts as
-    /// failed if the consumer was heard since, or once it is heard.
+    /// failed if the consumer has passed the event over, or once it does.
     pub fn timed_out(&mut self, token: Token) {
-        match self
-            .items
-            .get_mut(&token)
-            .and_then(|item| item.unheard.take())
-        {
-            Some(consumer) => {
+        let item = self.items.get_mut(&token);
+        match item.and_then(|item| item.in_doubt.take()) {
+            Some((consumer, doubt)) => {
                 self.counts.timed_out += 1;
-                self.consumers.doubt(consumer, token);
+                self.consumers.doubt(consumer, doubt);
                 self.again.push_back(token);
             }
             None => self.failed(token, FailedBy::Time),
         }
     }
 
-    /// Removes a consumer that is silent. Nothing that it held counts as failed.
+    /// Removes a consumer that is silent. Of all that it had taken, only the delivery of the first event has failed.
     pub fn part_with(&mut self, consumer: ConsumerId) {
         self.counts.silent += 1;
-        for token in self.consumers.leave(consumer) {
-            self.forget_deadline(token);
-            self.not_taken(token);
-        }
+        let left = self.consumers.leave(consumer);
+        self.give_back(&left.held, left.first_doubted);
     }
 
     /// Delivers this event, which the consumer had not even taken, again. Nothing is counted.
@@ -182,27 +173,61 @@ impl Machine {
         }
     }
 
-    /// Removes a consumer. `not_taken` are those of its events that never reached it.
+    /// Removes a consumer. `not_taken` are those of its events that never reached it. Of all others, only the delivery
+    /// of the first one has failed.
     pub fn leave(&mut self, consumer: ConsumerId, not_taken: &HashSet<Token>) {
-        for token in self.consumers.leave(consumer) {
-            self.forget_deadline(token);
-            if not_taken.contains(&token) {
-                self.not_taken(token);
-            } else {
-                self.failed(token, FailedBy::Departure);
+        let left = self.consumers.leave(consumer);
+        let mut taken = left.held.iter().filter(|token| !not_taken.contains(token));
+        let first_taken = taken.next().copied();
+        let count = taken.count() + usize::from(first_taken.is_some());
+        self.counts.left_behind += u64::try_from(count).unwrap_or(u64::MAX);
+        self.give_back(&left.held, left.first_doubted.or(first_taken));
+    }
+
+    /// Lets what a consumer held be delivered again that is gone, and counts a try of the event on which it was
+    /// working.
+    fn give_back(&mut self, held: &[Token], worked_on: Option<Token>) {
+        for token in held {
+            self.forget_deadline(*token);
+            if Some(*token) != worked_on {
+                self.not_taken(*token);
             }
+        }
+        if let Some(token) = worked_on {
+            self.failed_meanwhile(token);
         }
     }
 
     fn failed(&mut self, token: Token, by: FailedBy) {
-        let Some(item) = self.items.get_mut(&token) else {
-            return;
-        };
         match by {
             FailedBy::Refusal => self.counts.refused += 1,
             FailedBy::Time => self.counts.timed_out += 1,
-            FailedBy::Departure => self.counts.left_behind += 1,
         }
+        self.count_try(token);
+    }
+
+    /// Counts a try of an event whose delivery has failed, as is known only now. By now it may wait to be delivered
+    /// again, be with another consumer, or be finished.
+    fn failed_meanwhile(&mut self, token: Token) {
+        let Some(item) = self.items.get_mut(&token) else {
+            return;
+        };
+        match item.state {
+            State::Waiting => {
+                self.again.retain(|waiting| *waiting != token);
+                self.count_try(token);
+            }
+            State::Sent { .. } => item.retries = item.retries.saturating_add(1),
+            State::Parking => {}
+        }
+    }
+
+    /// Counts a try of an event that is in no queue. The event is delivered again, behind all others that wait for
+    /// that, or parked.
+    fn count_try(&mut self, token: Token) {
+        let Some(item) = self.items.get_mut(&token) else {
+            return;
+        };
         if item.retries >= self.settings.max_retry_count {
             let reason = format!("Reached retry count of {}", self.settings.max_retry_count);
             self.park(token, reason);

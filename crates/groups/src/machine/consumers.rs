@@ -18,6 +18,8 @@ use gesta_core::EventId;
 pub(super) const PINS: u16 = 1_024;
 /// How many times in a row all that a consumer holds may go unanswered before the consumer has to leave.
 const SILENT_ROUNDS_MAX: u8 = 2;
+/// Most deliveries that are in doubt of one consumer. Those beyond have not failed.
+const DOUBTED_MAX: usize = 10_000;
 /// How many of its latest times to answer are kept of a consumer, if they are measured.
 const LATENCIES_MAX: usize = 1_000;
 
@@ -72,8 +74,13 @@ struct Member {
     round_end: Option<u64>,
     /// How many times in a row all that the consumer held was unanswered.
     silent_rounds: u8,
-    /// Deliveries that were not answered. Whether they failed is not known until the consumer is heard: it may be gone.
-    doubted: Vec<Token>,
+    /// Number of the last delivery for which the consumer has answered.
+    answered: u64,
+    /// Deliveries that were not answered in time, in their order. Whether they failed is not known until the consumer
+    /// answers for a later one, or is gone.
+    doubted: Vec<Doubt>,
+    /// Events that were in doubt, and whose deliveries have failed.
+    passed_over: Vec<Token>,
     latencies: VecDeque<Duration>,
 }
 
@@ -85,7 +92,42 @@ struct Held {
     number: u64,
 }
 
+/// A delivery that was not answered in time, and of which it is not known whether it has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Doubt {
+    number: u64,
+    token: Token,
+    event: EventId,
+}
+
 impl Member {
+    /// Notes for which delivery the consumer has answered. `held` is that delivery if the consumer holds the event.
+    ///
+    /// Consumers work in the order in which they get events, as far as anybody can tell. An event that was delivered
+    /// twice is answered for its first delivery, which is in doubt. An answer that fits nothing is taken for one to the
+    /// first delivery that is in doubt.
+    fn has_answered(&mut self, which: Which, held: Option<Held>) {
+        let is_meant = |doubt: &&Doubt| match which {
+            Which::Delivery(token) => doubt.token == token,
+            Which::Event(event) => doubt.event == event,
+        };
+        let late = self.doubted.iter().find(is_meant).copied();
+        let answered = match (late, held) {
+            (Some(late), _) => late.number,
+            (None, Some(held)) => held.number,
+            (None, None) => self.doubted.first().map_or(0, |first| first.number),
+        };
+        self.answered = self.answered.max(answered);
+        let passed = self
+            .doubted
+            .partition_point(|doubt| doubt.number <= answered);
+        let passed = self.doubted.drain(..passed);
+        // What is answered while it is held has not failed, even if an earlier delivery was not answered in time.
+        let has_failed = |doubt: &Doubt| held.is_none() || Some(*doubt) != late;
+        let failed = passed.filter(has_failed).map(|doubt| doubt.token);
+        self.passed_over.extend(failed);
+    }
+
     /// Notes that the time of a delivery is over.
     fn was_silent(&mut self, number: u64) {
         let end = *self.round_end.get_or_insert(self.delivered);
@@ -102,6 +144,15 @@ impl Member {
     fn takes(&self, event: EventId) -> bool {
         self.has_room() && !self.by_id.contains_key(&event)
     }
+}
+
+/// What a consumer leaves that is removed.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Events that it held, in the order in which it got them.
+    pub(super) held: Vec<Token>,
+    /// The first event for which it did not answer in time, and that it has not passed over either.
+    pub(super) first_doubted: Option<Token>,
 }
 
 #[derive(Debug)]
@@ -152,7 +203,9 @@ impl Consumers {
             delivered_before_answer: 0,
             round_end: None,
             silent_rounds: 0,
+            answered: 0,
             doubted: Vec::new(),
+            passed_over: Vec::new(),
             latencies: VecDeque::new(),
         });
         self.with_room += 1;
@@ -160,10 +213,10 @@ impl Consumers {
         Ok(())
     }
 
-    /// Removes a consumer, and returns the events that it held, oldest first.
-    pub(super) fn leave(&mut self, id: ConsumerId) -> Vec<Token> {
+    /// Removes a consumer, and returns what it leaves.
+    pub(super) fn leave(&mut self, id: ConsumerId) -> Left {
         let Some(at) = self.find(id) else {
-            return Vec::new();
+            return Left::default();
         };
         let member = self.members.remove(at);
         if at < self.turn {
@@ -171,9 +224,12 @@ impl Consumers {
         }
         self.with_room -= usize::from(member.has_room());
         self.pinned.clear();
-        let mut held: Vec<Token> = member.holds.into_keys().collect();
-        held.sort_unstable();
-        held
+        let mut held: Vec<(Token, Held)> = member.holds.into_iter().collect();
+        held.sort_unstable_by_key(|(_, held)| held.number);
+        Left {
+            held: held.into_iter().map(|(token, _)| token).collect(),
+            first_doubted: member.doubted.first().map(|doubt| doubt.token),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -246,21 +302,32 @@ impl Consumers {
     }
 
     /// Takes an event back from a consumer that answers for it; returns `None` if the consumer does not hold it.
+    /// Earlier deliveries that are in doubt have failed: [`Consumers::passed_over`] returns them.
     pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Instant) -> Option<Token> {
         let at = self.find(id)?;
         let token = match which {
-            Which::Delivery(token) => token,
-            Which::Event(event) => *self.members.get(at)?.by_id.get(&event)?,
+            Which::Delivery(token) => Some(token),
+            Which::Event(event) => self.members.get(at)?.by_id.get(&event).copied(),
         };
-        let held = self.remove(at, token)?;
+        let held = token.and_then(|token| self.remove(at, token));
+        let member = self.members.get_mut(at)?;
+        member.has_answered(which, held);
         if self.measures
-            && let Some(member) = self.members.get_mut(at)
+            && let Some(held) = held
         {
             member.latencies.truncate(LATENCIES_MAX - 1);
             let latency = now.saturating_duration_since(held.since);
             member.latencies.push_front(latency);
         }
-        Some(token)
+        held.and(token)
+    }
+
+    /// Returns the events in doubt that consumer has passed over with its answers since this was asked last: their
+    /// deliveries have failed.
+    pub(super) fn passed_over(&mut self, id: ConsumerId) -> Vec<Token> {
+        let at = self.find(id);
+        let member = at.and_then(|at| self.members.get_mut(at));
+        member.map_or_else(Vec::new, |member| std::mem::take(&mut member.passed_over))
     }
 
     fn remove(&mut self, at: usize, token: Token) -> Option<Held> {
@@ -272,40 +339,45 @@ impl Consumers {
         Some(held)
     }
 
-    /// Takes an event back from a consumer that has not answered for it in time. Returns true if the consumer was heard
-    /// since it got the event, so that the delivery has failed.
-    pub(super) fn expire(&mut self, id: ConsumerId, token: Token) -> bool {
-        let Some(at) = self.find(id) else {
-            return true;
-        };
-        let held = self.remove(at, token);
-        let (Some(held), Some(member)) = (held, self.members.get_mut(at)) else {
-            return true;
-        };
-        let heard = held.number <= member.delivered_before_answer;
-        if !heard {
+    /// Takes an event back from a consumer that has not answered for it in time. Returns the delivery if it is in
+    /// doubt; `None` if it has failed, since the consumer has answered for a later one.
+    pub(super) fn expire(&mut self, id: ConsumerId, token: Token) -> Option<Doubt> {
+        let at = self.find(id)?;
+        let held = self.remove(at, token)?;
+        let member = self.members.get_mut(at)?;
+        if held.number > member.delivered_before_answer {
             member.was_silent(held.number);
         }
-        heard
+        let Held { event, number, .. } = held;
+        (number > member.answered).then_some(Doubt {
+            number,
+            token,
+            event,
+        })
     }
 
-    /// Notes that it is not known whether a delivery to this consumer has failed.
-    pub(super) fn doubt(&mut self, id: ConsumerId, token: Token) {
-        if let Some(at) = self.find(id) {
-            self.members[at].doubted.push(token);
+    /// Notes that it is not known whether a delivery to this consumer has failed. Of several deliveries of one event
+    /// the first counts.
+    pub(super) fn doubt(&mut self, id: ConsumerId, doubt: Doubt) {
+        let Some(at) = self.find(id) else {
+            return;
+        };
+        let doubted = &mut self.members[at].doubted;
+        if doubted.len() < DOUBTED_MAX && doubted.iter().all(|known| known.token != doubt.token) {
+            // Deliveries come in their order, unless the consumer was given more time in between.
+            let at = doubted.partition_point(|known| known.number < doubt.number);
+            doubted.insert(at, doubt);
         }
     }
 
-    /// Notes that a consumer was heard, whatever it said. Returns the deliveries that were in doubt: they have failed.
-    pub(super) fn heard(&mut self, id: ConsumerId) -> Vec<Token> {
-        let Some(at) = self.find(id) else {
-            return Vec::new();
-        };
-        let member = &mut self.members[at];
-        member.delivered_before_answer = member.delivered;
-        member.round_end = None;
-        member.silent_rounds = 0;
-        std::mem::take(&mut member.doubted)
+    /// Notes that a consumer was heard, whatever it said.
+    pub(super) fn heard(&mut self, id: ConsumerId) {
+        if let Some(at) = self.find(id) {
+            let member = &mut self.members[at];
+            member.delivered_before_answer = member.delivered;
+            member.round_end = None;
+            member.silent_rounds = 0;
+        }
     }
 
     /// Returns a consumer that has answered for nothing that it held, twice in a row.
@@ -392,7 +464,7 @@ mod tests {
             [Some(2), Some(3), Some(3), None]
         );
         assert!(!consumers.any_has_room());
-        assert_eq!(consumers.leave(id(1)), [Token(0), Token(3)]);
+        assert_eq!(consumers.leave(id(1)).held, [Token(0), Token(3)]);
         assert!(!consumers.any_has_room());
     }
 
