@@ -9,10 +9,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::accounts::Accounts;
-use crate::audit::{By, DONE, Deed};
+use crate::audit::{By, DONE, Entry, Rank};
 use crate::config::Config;
 use crate::credentials::{self, Shown};
 use crate::follow;
+use crate::names::ADMINS;
 use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::rights::Operation;
 use crate::shared::{Caller, Shared, State, Who, next_request, unauthenticated};
@@ -108,6 +109,13 @@ impl Access {
             .collect()
     }
 
+    /// Returns how many lines of the audit log were left out since the process began, because their callers had more
+    /// than a caller may have.
+    #[must_use]
+    pub fn audit_lines_left_out(&self) -> u64 {
+        self.shared.audit.left_out()
+    }
+
     /// Finds out who calls by the values of the `Authorization` headers of a call. While access is off, the headers are
     /// not looked at and the caller is anonymous; without headers the caller is anonymous too.
     ///
@@ -197,7 +205,7 @@ impl Access {
         );
         let outcome = accounts.set_password(user, new).await;
         let told = outcome.as_ref().err().map(ToString::to_string);
-        let deed = Deed {
+        let entry = Entry {
             verb: VERB,
             what: "",
             detail: "",
@@ -209,7 +217,16 @@ impl Access {
             from: Some(from),
             request,
         };
-        self.shared.audit.administrative(by, deed);
+        let is_admin = self
+            .shared
+            .directory()
+            .user(user)
+            .is_some_and(|user| user.groups.iter().any(|group| &**group == ADMINS));
+        let rank = match is_admin {
+            true => Rank::FullAdministrator,
+            false => Rank::Other,
+        };
+        self.shared.audit.administrative(by, rank, entry);
         outcome
     }
 
@@ -224,6 +241,24 @@ impl Access {
     pub async fn check(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
         let outcome = self.shared.allows(caller, operation).await;
         outcome.inspect_err(|error| self.shared.log_refused(caller, operation, error))
+    }
+
+    /// Tells whether this caller may do this now, where an answer shows more to those who may. Nothing is refused by
+    /// that, and nothing stands in the audit log.
+    ///
+    /// # Errors
+    /// `Unavailable` if the accounts or the rights of the stream are not known.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn allows(&self, caller: &Caller, operation: Operation<'_>) -> Result<bool> {
+        match self.shared.allows(caller, operation).await {
+            Ok(()) => Ok(true),
+            Err(error) => match error.kind() {
+                ErrorKind::Forbidden(_) | ErrorKind::Unauthenticated(_) => Ok(false),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Returns the name of the user as whom the caller came; it is empty if the caller has proved nothing.

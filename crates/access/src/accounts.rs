@@ -12,7 +12,7 @@ use gesta_core::shares::{self, Shares};
 use gesta_core::{
     AllFrom, Append, Clock, Error, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
     Filter, Query, ReadAll, ReadStream, Result, SetStreamMetadata, StreamFrom, StreamId,
-    StreamMetadata, SystemClock, Timestamp,
+    StreamMetadata, SystemClock, Timestamp, limits,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -263,21 +263,32 @@ impl Accounts {
         let stream = StreamId::new(USERS)?;
         for _ in 0..LIST_TRIES {
             let expected = self.leave_out_listed(&stream, &mut names).await?;
-            if names.is_empty() {
-                return Ok(());
-            }
-            let events = names
-                .iter()
-                .map(|name| record::event(LISTED_TYPE, name))
-                .collect::<Result<Vec<_>>>()?;
-            let append = Append::to(stream.clone(), expected, events);
-            match self.store.append(append).await {
+            match self.append_listed(&stream, expected, &names).await {
                 // Another node has listed some of them meanwhile.
                 Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
-                outcome => return outcome.map(drop),
+                outcome => return outcome,
             }
         }
         Err(Error::unavailable("others list users all the time"))
+    }
+
+    /// Lists all these names, in as many appends as they need.
+    async fn append_listed(
+        &self,
+        stream: &StreamId,
+        mut expected: ExpectedRevision,
+        names: &BTreeSet<String>,
+    ) -> Result<()> {
+        let names: Vec<&String> = names.iter().collect();
+        for names in names.chunks(limits::APPEND_EVENTS_MAX) {
+            let events = names.iter().map(|name| record::event(LISTED_TYPE, name));
+            let append = Append::to(stream.clone(), expected, events.collect::<Result<_>>()?);
+            let appended = self.store.append(append).await?;
+            if let Some(part) = appended.streams.first() {
+                expected = ExpectedRevision::Exact(part.last_revision);
+            }
+        }
+        Ok(())
     }
 
     /// Takes the names that are listed from `names`. Returns what an append expects that lists others.

@@ -1,10 +1,10 @@
 //! The log of who did what, for administrators: target `gesta::audit`.
 //!
 //! Four kinds of lines. *Administrative* ones tell of changes of accounts, groups and the server, and of what
-//! administrators do; they are few, and none is left out. *Changes* are deletes and changes of metadata by others,
-//! *refusals* are calls that were refused, and *logins* tell once an hour that a user or a token came from an address.
-//! *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`, and then none is left
-//! out.
+//! administrators do; those of full administrators are few, and none is left out. *Changes* are deletes and changes of
+//! metadata by others, *refusals* are calls that were refused, and *logins* tell once an hour that a user or a token
+//! came from an address. *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`,
+//! and then none is left out.
 //! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and
 //! of all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out
 //! are counted in the next line of the same caller, unless it comes so late that the caller was forgotten. So nobody
@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -194,9 +195,19 @@ impl By<'_> {
     }
 }
 
+/// What a caller is, as far as that bounds their lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rank {
+    Other,
+    /// An administrator by a token that may not do everything.
+    Administrator,
+    /// An administrator who may do everything. Whoever is that can turn the log off as well.
+    FullAdministrator,
+}
+
 /// What was done, or was to be done.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Deed<'a> {
+pub(crate) struct Entry<'a> {
     pub(crate) verb: &'a str,
     /// The stream, the group, or what was asked for.
     pub(crate) what: &'a str,
@@ -212,6 +223,8 @@ pub(crate) struct Audit {
     /// The moments of the last lines about logins, by a hash of who came from where.
     logins: Cache<u64, Duration>,
     hasher: RandomState,
+    /// How many lines were left out.
+    left_out: AtomicU64,
 }
 
 impl Default for Audit {
@@ -220,6 +233,7 @@ impl Default for Audit {
             buckets: Mutex::new(Buckets::new(uptime())),
             logins: Cache::new(LOGINS_MAX),
             hasher: RandomState::new(),
+            left_out: AtomicU64::new(0),
         }
     }
 }
@@ -237,10 +251,20 @@ fn some(name: &str) -> Option<String> {
 
 impl Audit {
     fn take(&self, by: By<'_>) -> Option<u64> {
-        self.buckets
+        let taken = self
+            .buckets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(by.counted(), uptime())
+            .take(by.counted(), uptime());
+        if taken.is_none() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Returns how many lines were left out since the process began.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
     }
 
     pub(crate) fn refused(&self, by: By<'_>, verb: &str, what: &str, why: &str) {
@@ -251,17 +275,25 @@ impl Audit {
         tracing::warn!(target: "gesta::audit", request, who = shown(by.who), from, call = verb, what = shown(what), why = shown(why), unwritten, "refused");
     }
 
-    pub(crate) fn administrative(&self, by: By<'_>, deed: Deed<'_>) {
+    /// Writes that something administrative was done. Lines about full administrators have no bound.
+    pub(crate) fn administrative(&self, by: By<'_>, rank: Rank, entry: Entry<'_>) {
+        let unwritten = match rank {
+            Rank::FullAdministrator => None,
+            Rank::Other | Rank::Administrator => match self.take(by) {
+                Some(unwritten) => Some(unwritten),
+                None => return,
+            },
+        };
         let (from, request) = (by.from.map(display), by.request);
-        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), detail = some(deed.detail), outcome = shown(deed.outcome), "administrative");
+        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = entry.verb, what = shown(entry.what), detail = some(entry.detail), outcome = shown(entry.outcome), unwritten, "administrative");
     }
 
-    pub(crate) fn changed(&self, by: By<'_>, deed: Deed<'_>) {
+    pub(crate) fn changed(&self, by: By<'_>, entry: Entry<'_>) {
         let Some(unwritten) = self.take(by) else {
             return;
         };
         let (from, request) = (by.from.map(display), by.request);
-        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), outcome = shown(deed.outcome), unwritten, "change");
+        tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, call = entry.verb, what = shown(entry.what), outcome = shown(entry.outcome), unwritten, "change");
     }
 
     /// Tells whether lines about uses are written.
@@ -269,9 +301,9 @@ impl Audit {
         tracing::enabled!(target: "gesta::audit", tracing::Level::DEBUG)
     }
 
-    pub(crate) fn used(by: By<'_>, deed: Deed<'_>) {
+    pub(crate) fn used(by: By<'_>, entry: Entry<'_>) {
         let (from, request) = (by.from.map(display), by.request);
-        tracing::debug!(target: "gesta::audit", request, who = shown(by.who), from, call = deed.verb, what = shown(deed.what), detail = some(deed.detail), outcome = shown(deed.outcome), "use");
+        tracing::debug!(target: "gesta::audit", request, who = shown(by.who), from, call = entry.verb, what = shown(entry.what), detail = some(entry.detail), outcome = shown(entry.outcome), "use");
     }
 
     /// Tells whether a login of this user or token (`whose`) from this address is to be told now.

@@ -5,7 +5,7 @@
 //! shows in nothing but positions, and a reader gets on nevertheless; a running subscription ends when its rights do.
 //! Not here: which rights there are (`rights`), reads for a caller who may not see all (`limited`).
 
-mod deeds;
+mod changes;
 mod limited;
 mod subscription;
 
@@ -22,7 +22,7 @@ use gesta_core::{
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
 };
 
-use self::deeds::Deeds;
+use self::changes::Changes;
 use crate::access::Access;
 use crate::acl::Acl;
 use crate::directory::check_event;
@@ -267,11 +267,12 @@ impl EventStore for Guarded {
         for condition in &request.conditions {
             self.check(Operation::Read(condition.stream())).await?;
         }
-        for stream in self.check_events(&request)? {
-            self.check(Operation::Delete(&stream)).await?;
+        let deleted = self.check_events(&request)?;
+        for stream in &deleted {
+            self.check(Operation::Delete(stream)).await?;
         }
         let _call = self.enter()?;
-        let deeds = Deeds::of_append(self, &request);
+        let changes = Changes::of_append(self, &request, &deleted);
         self.had(request.payload_bytes());
         let mut metadata = request
             .streams
@@ -279,7 +280,7 @@ impl EventStore for Guarded {
             .filter(|append| names::described(append.stream.as_str()).is_some());
         let Some(first) = metadata.next() else {
             let outcome = self.store.append(request).await;
-            deeds.ended(&outcome);
+            changes.ended(&outcome);
             return outcome;
         };
         let streams: Vec<_> = std::iter::once(first)
@@ -288,7 +289,7 @@ impl EventStore for Guarded {
             .collect();
         let outcome = self.store.append(request).await;
         streams.iter().for_each(|stream| self.changed(stream));
-        deeds.ended(&outcome);
+        changes.ended(&outcome);
         outcome
     }
 
@@ -320,11 +321,11 @@ impl EventStore for Guarded {
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         self.check(Operation::Delete(&request.stream)).await?;
         let _call = self.enter()?;
-        let deeds = Deeds::of(self, |stream| Operation::Delete(stream), &request.stream);
+        let changes = Changes::of(self, |stream| Operation::Delete(stream), &request.stream);
         let stream = request.stream.clone();
         let outcome = self.store.delete_stream(request).await;
         self.changed(&stream);
-        deeds.ended(&outcome);
+        changes.ended(&outcome);
         outcome
     }
 
@@ -341,7 +342,7 @@ impl EventStore for Guarded {
             .await?;
         self.check_metadata(&request.metadata)?;
         let _call = self.enter()?;
-        let deeds = Deeds::of(
+        let changes = Changes::of(
             self,
             |stream| Operation::WriteMetadata(stream),
             &request.stream,
@@ -349,7 +350,7 @@ impl EventStore for Guarded {
         let stream = request.stream.clone();
         let outcome = self.store.set_stream_metadata(request).await;
         self.changed(&stream);
-        deeds.ended(&outcome);
+        changes.ended(&outcome);
         outcome
     }
 

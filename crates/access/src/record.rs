@@ -1,7 +1,9 @@
 //! The events of account streams: how accounts are stored.
 //!
 //! Invariants: an event that cannot be read, or that does not fit the one before it, closes its account instead of
-//! being passed over; unknown fields are an error, since a reader of an older form must not miss a restriction.
+//! being passed over. A reader of an older form passes over fields that it does not know, so that a new field does not
+//! close accounts on older nodes while newer ones run beside them. It must not miss a restriction: a writer names each
+//! field that restricts in `critical`, and a reader who does not know one of these cannot read the event.
 
 use std::fmt;
 
@@ -13,7 +15,6 @@ use crate::token::Scope;
 
 /// The data of an event of `$access`.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct AccessOn {
     /// Accounts must name this id to count. Accounts that do not name it were not made by whoever turned access on.
     pub(crate) realm: Uuid,
@@ -23,7 +24,7 @@ pub(crate) struct AccessOn {
 
 /// The data of an event of `$user-…`.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum UserEvent {
     /// The account begins, or begins again without anything that it had before.
     Created {
@@ -59,7 +60,7 @@ pub(crate) enum UserEvent {
 
 /// The data of an event of `$token-…`.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum TokenEvent {
     Created {
         user: String,
@@ -116,6 +117,16 @@ pub(crate) fn told(event: &EventData) -> String {
     }
 }
 
+/// The fields that restrict, which a reader must know to read an event that has them.
+#[derive(Deserialize)]
+struct Critical {
+    #[serde(default)]
+    critical: Vec<String>,
+}
+
+/// The critical fields that this version knows. Those of the first version need not be named.
+const CRITICAL_KNOWN: [&str; 0] = [];
+
 /// The types of the events.
 pub(crate) const ACCESS_TYPE: &str = "$access";
 pub(crate) const USER_TYPE: &str = "$user";
@@ -135,13 +146,26 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
         ));
     }
     // The text of a JSON error may hold a part of a hash.
-    serde_json::from_slice(data).map_err(|error| {
+    let unreadable = |error: serde_json::Error| {
         format!(
             "an event cannot be read: {:?} at byte {}",
             error.classify(),
             error.column()
         )
-    })
+    };
+    let read = serde_json::from_slice(data).map_err(unreadable)?;
+    if !data.trim_ascii_start().starts_with(b"{") {
+        // A name in `$users`.
+        return Ok(read);
+    }
+    let Critical { critical } = serde_json::from_slice(data).map_err(unreadable)?;
+    let is_unknown = |field: &&String| !CRITICAL_KNOWN.contains(&field.as_str());
+    if let Some(unknown) = critical.iter().find(is_unknown) {
+        return Err(format!(
+            "an event of a newer version restricts by {unknown:?}, which this version does not know"
+        ));
+    }
+    Ok(read)
 }
 
 /// Makes an event of the type `kind` with this data.
@@ -155,6 +179,34 @@ pub(crate) fn event<T: Serialize>(kind: &str, record: &T) -> gesta_core::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What happened: the full name of a user, which a newer version stored, closed the account on every older node
+    /// that ran beside it. Goal: a field that an older version does not know is passed over, unless it restricts.
+    #[test]
+    fn fields_of_newer_versions_are_passed_over_unless_they_restrict() {
+        let id = Uuid::nil();
+        let user = |rest: &str| format!(r#"{{"kind":"disabled","id":"{id}"{rest}}}"#);
+        let token = |rest: &str| format!(r#"{{"kind":"revoked"{rest}}}"#);
+        let marker = |rest: &str| format!(r#"{{"realm":"{id}","settings_before":1{rest}}}"#);
+        let kind = |name: &str| EventType::new(name).expect("valid");
+        let read_all = |rest: &str| {
+            [
+                read::<UserEvent>(USER_TYPE, &kind(USER_TYPE), user(rest).as_bytes()).err(),
+                read::<TokenEvent>(TOKEN_TYPE, &kind(TOKEN_TYPE), token(rest).as_bytes()).err(),
+                read::<AccessOn>(ACCESS_TYPE, &kind(ACCESS_TYPE), marker(rest).as_bytes()).err(),
+            ]
+        };
+        for known in ["", r#","colour":"red""#, r#","colour":"red","critical":[]"#] {
+            assert_eq!(read_all(known), [None, None, None], "{known}");
+        }
+        for refused in read_all(r#","from":["10.0.0.1"],"critical":["from"]"#) {
+            let why = refused.expect("it restricts");
+            assert!(why.contains("restricts by \"from\""), "{why}");
+        }
+        for refused in read_all(r#","critical":"from""#) {
+            assert!(refused.is_some());
+        }
+    }
 
     /// The audit log told of a new token only that somebody had appended to a stream.
     #[test]

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::acl::Right;
 use crate::acls::Acls;
-use crate::audit::{Audit, By, DONE, Deed};
+use crate::audit::{Audit, By, DONE, Entry, Rank};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
 use crate::guessing::Asker;
@@ -474,17 +474,16 @@ impl Shared {
         }
         let failed = failed.map(|why| format!("failed: {why}"));
         let outcome = failed.as_deref().unwrap_or(DONE);
-        let deed = Deed {
+        let entry = Entry {
             verb: operation.verb(),
             what: operation.stream().map_or(named, |stream| stream.as_str()),
             detail,
             outcome,
         };
-        self.by(caller, |by, is_admin| match weight(operation) {
-            Weight::Administrative => self.audit.administrative(by, deed),
-            Weight::Change if is_admin => self.audit.administrative(by, deed),
-            Weight::Change => self.audit.changed(by, deed),
-            Weight::Use => Audit::used(by, deed),
+        self.by(caller, |by, rank| match weight(operation) {
+            Weight::Change if rank == Rank::Other => self.audit.changed(by, entry),
+            Weight::Change | Weight::Administrative => self.audit.administrative(by, rank, entry),
+            Weight::Use => Audit::used(by, entry),
         });
     }
 
@@ -513,8 +512,8 @@ impl Shared {
         }
     }
 
-    /// Names the caller for the audit log, and tells whether the caller is an administrator.
-    fn by(&self, caller: &Caller, tell: impl FnOnce(By<'_>, bool)) {
+    /// Names the caller for the audit log, and tells what the caller is.
+    fn by(&self, caller: &Caller, tell: impl FnOnce(By<'_>, Rank)) {
         let (who, user) = match &caller.who {
             Who::Anonymous => ("anonymous".to_owned(), None),
             Who::User { name, .. } => (name.to_string(), Some(Arc::clone(name))),
@@ -524,10 +523,13 @@ impl Shared {
                 (format!("{name} (token {})", id.simple()), user)
             }
         };
-        let is_admin = {
+        let rank = {
             let directory = self.directory();
-            let standing = self.standing(&directory, caller);
-            standing.is_ok_and(|standing| standing.is_admin())
+            match self.standing(&directory, caller) {
+                Ok(standing) if standing.sees_all() => Rank::FullAdministrator,
+                Ok(standing) if standing.is_admin() => Rank::Administrator,
+                _ => Rank::Other,
+            }
         };
         let by = By {
             who: &who,
@@ -535,7 +537,7 @@ impl Shared {
             from: caller.from,
             request: caller.request,
         };
-        tell(by, is_admin);
+        tell(by, rank);
     }
 
     /// Returns what the user of the caller does at present; `None` for a caller who has proved nothing.

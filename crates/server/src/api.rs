@@ -180,6 +180,18 @@ impl Admitted {
         }
     }
 
+    /// Tells whether the caller may do this, where an answer shows more to those who may.
+    pub(crate) async fn may(
+        &self,
+        state: &State,
+        operation: Operation<'_>,
+    ) -> gesta_core::Result<bool> {
+        match &state.access {
+            Some(access) => access.allows(&self.caller, operation).await,
+            None => Ok(true),
+        }
+    }
+
     /// Writes an operation to the audit log, with its outcome. `subject` is what it was about, beside a stream.
     pub(crate) fn done<T, E: Display>(
         &self,
@@ -226,12 +238,12 @@ impl Admitted {
 
 /// The place that a call has among the requests, and whose it is, once that is known.
 #[derive(Default)]
-pub(crate) struct Place {
+pub(crate) struct RequestPlace {
     pub(crate) ticket: Option<Ticket>,
     pub(crate) holder: Option<Holder>,
 }
 
-impl Place {
+impl RequestPlace {
     /// Lets an answer keep the place until it is sent, also if it is a refusal. An answer without an end has a place
     /// among the subscriptions instead.
     pub(crate) fn keep_until_sent(self, answer: &mut Answer) {

@@ -368,8 +368,17 @@ async fn changed(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result
     Ok(json(status, answer::write(&Group::from(&info))))
 }
 
+/// Tells what a group is and does. Who consumes is told only to those who may manage groups.
 async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
-    let info = call.state.groups.info(group).await?;
+    let mut info = call.state.groups.info(group).await?;
+    let may_manage = call.admitted().may(call.state, Operation::ManageGroups);
+    if let Some(running) = info.running.as_mut()
+        && !may_manage.await?
+    {
+        for consumer in &mut running.consumers {
+            consumer.identity = Identity::default();
+        }
+    }
     Ok(json(status, answer::write(&Group::from(&info))))
 }
 

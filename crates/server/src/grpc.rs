@@ -35,7 +35,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::api::{self, Admitted, Answer, Place};
+use crate::api::{self, Admitted, Answer, RequestPlace};
 use crate::body::MessageSource;
 use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
@@ -65,7 +65,7 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     let answer = match admit(&state, &parts, from).await {
         Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
-            let mut place = Place {
+            let mut place = RequestPlace {
                 ticket: Some(ticket),
                 holder: Some(admitted.holder().clone()),
             };

@@ -23,45 +23,45 @@ use crate::state::State;
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 /// The events of a page.
-enum Found {
+enum PageEvents {
     AsTheyAre(Vec<RecordedEvent>),
     Followed(Vec<Resolved>),
 }
 
-impl Found {
+impl PageEvents {
     fn len(&self) -> usize {
         match self {
-            Found::AsTheyAre(events) => events.len(),
-            Found::Followed(events) => events.len(),
+            PageEvents::AsTheyAre(events) => events.len(),
+            PageEvents::Followed(events) => events.len(),
         }
     }
 
     fn truncate(&mut self, len: usize) {
         match self {
-            Found::AsTheyAre(events) => events.truncate(len),
-            Found::Followed(events) => events.truncate(len),
+            PageEvents::AsTheyAre(events) => events.truncate(len),
+            PageEvents::Followed(events) => events.truncate(len),
         }
     }
 
     /// Returns the memory that the events hold.
     fn cost_bytes(&self) -> usize {
         match self {
-            Found::AsTheyAre(events) => events.iter().map(RecordedEvent::cost_bytes).sum(),
-            Found::Followed(events) => events.iter().map(Resolved::cost_bytes).sum(),
+            PageEvents::AsTheyAre(events) => events.iter().map(RecordedEvent::cost_bytes).sum(),
+            PageEvents::Followed(events) => events.iter().map(Resolved::cost_bytes).sum(),
         }
     }
 
     fn lines(&self) -> Bytes {
         match self {
-            Found::AsTheyAre(events) => event::write_lines(events),
-            Found::Followed(events) => event::write_resolved_lines(events),
+            PageEvents::AsTheyAre(events) => event::write_lines(events),
+            PageEvents::Followed(events) => event::write_resolved_lines(events),
         }
     }
 }
 
 /// A page that was read, and its share of the bytes in flight.
 struct Page {
-    found: Found,
+    found: PageEvents,
     held: Reservation,
 }
 
@@ -106,7 +106,7 @@ impl Lines {
     }
 
     /// Reads a page, of no more events than may still be sent.
-    async fn page(&mut self) -> Result<Found> {
+    async fn page(&mut self) -> Result<PageEvents> {
         let _turn = self.state.turn_to_read(self.admitted.holder()).await;
         let store = &*self.admitted.store;
         // Events are left out for want of rights. Then more may have to be looked at than are wanted, and not in pages
@@ -119,12 +119,12 @@ impl Lines {
             Links::AsTheyAre => {
                 let Read { events, end, .. } = self.reader.page(store, limit).await?;
                 self.end = end;
-                Found::AsTheyAre(events)
+                PageEvents::AsTheyAre(events)
             }
             Links::Followed => {
                 let (events, end) = self.reader.resolved_page(store, limit).await?;
                 self.end = end;
-                Found::Followed(events)
+                PageEvents::Followed(events)
             }
         };
         found.truncate(self.left);

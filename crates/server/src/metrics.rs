@@ -80,6 +80,8 @@ pub(crate) struct InFlight {
     pub(crate) groups_halted: usize,
     /// What consumer groups have done.
     pub(crate) group_counts: gesta_groups::Counts,
+    /// Number of lines that the audit log has left out.
+    pub(crate) audit_lines_left_out: u64,
 }
 
 /// The metrics, and the registry that shows them together with the metrics of the caller.
@@ -102,6 +104,7 @@ pub(crate) struct Metrics {
     bytes_in_flight: Gauge,
     shares: ShareMetrics,
     groups: GroupMetrics,
+    audit_lines_left_out: Counter,
 }
 
 impl Metrics {
@@ -124,6 +127,7 @@ impl Metrics {
             bytes_in_flight: Gauge::default(),
             shares: ShareMetrics::default(),
             groups: GroupMetrics::default(),
+            audit_lines_left_out: Counter::default(),
         };
         let r = registry.sub_registry_with_prefix("gesta");
         unregistered.register_http(r);
@@ -165,6 +169,11 @@ impl Metrics {
             "Memory held by request bodies and answers to reads",
             Unit::Bytes,
             self.bytes_in_flight.clone(),
+        );
+        r.register(
+            "audit_lines_left_out",
+            "Lines of the audit log that were left out, because their callers had too many",
+            self.audit_lines_left_out.clone(),
         );
     }
 
@@ -259,6 +268,9 @@ impl Metrics {
             gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
         }
         self.groups.set(&in_flight);
+        let left_out = in_flight.audit_lines_left_out;
+        let counter = self.audit_lines_left_out.inner();
+        counter.store(left_out, Ordering::Relaxed);
         self.shares.set(&in_flight);
         self.store.clear();
         self.heads.clear();

@@ -15,7 +15,7 @@ use hyper::{Method, Request, StatusCode, Version};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
-use crate::api::{Answer, Call, Place, check_frame, show};
+use crate::api::{Answer, Call, RequestPlace, check_frame, show};
 use crate::body::RequestBody;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
@@ -38,7 +38,7 @@ pub(crate) async fn answer(
     let (route, verb) = (matched.route, matched.route.method(&parts.method));
     let call = Call::unasked(&state, activity, from, &parts, matched);
     let mut body = RequestBody::new(body);
-    let mut place = Place::default();
+    let mut place = RequestPlace::default();
     let answer = match verb {
         _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
         None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
@@ -113,7 +113,7 @@ async fn answer_call(
     mut call: Call<'_>,
     verb: Verb,
     body: &mut RequestBody,
-    place: &mut Place,
+    place: &mut RequestPlace,
 ) -> Result<Answer> {
     // What anybody may ask takes no place of users: its answers are whole at once, see `serve`.
     if !call.route().is_public() {

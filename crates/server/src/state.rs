@@ -240,6 +240,7 @@ impl State {
             groups: self.groups.load(),
             groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),
+            audit_lines_left_out: self.access.as_ref().map_or(0, Access::audit_lines_left_out),
         }
     }
 }

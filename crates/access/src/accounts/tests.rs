@@ -1,5 +1,5 @@
 use super::*;
-use gesta_core::{DeleteKind, DeleteStream, EventStoreExt};
+use gesta_core::{DeleteKind, DeleteStream, EventStoreExt, Revision};
 use gesta_memory::MemoryStore;
 
 fn user(name: &str, groups: &[&str], first: FirstUser) -> AddUser {
@@ -265,4 +265,26 @@ async fn two_first_users_race() {
     a.expect("added");
     b.expect("added");
     assert_eq!(Accounts::of(store).users().await.expect("listed").len(), 2);
+}
+
+/// What happened: the users of a store that had more of them than an append may have events were never listed. Goal:
+/// they are listed in several appends, each once.
+#[tokio::test]
+async fn more_users_than_one_append_takes_are_listed() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    let count = 2 * limits::APPEND_EVENTS_MAX + 5;
+    let names: BTreeSet<String> = (0..count).map(|n| format!("user-{n:06}")).collect();
+    let known: BTreeSet<String> = names.iter().take(3).cloned().collect();
+    accounts.list(known).await.expect("listed");
+    for _ in 0..2 {
+        accounts.list(names.clone()).await.expect("listed");
+        let mut left = names.clone();
+        let expected = accounts
+            .leave_out_listed(&StreamId::new(USERS).expect("valid"), &mut left)
+            .await
+            .expect("readable");
+        let last = Revision(u64::try_from(count).expect("small") - 1);
+        assert_eq!((left.len(), expected), (0, ExpectedRevision::Exact(last)));
+    }
 }

@@ -46,11 +46,11 @@ enum Subject {
         told: Option<Revision>,
         left_out: u64,
     },
-    All(Told),
+    All(ShownTo),
 }
 
 /// How far a caller knows that all events were looked at.
-struct Told {
+struct ShownTo {
     /// Position of each log; `None` as long as the number of logs is not known.
     positions: Option<Vec<Position>>,
     is_live: bool,
@@ -77,7 +77,7 @@ pub(super) async fn begin(
             }
         }
         SubscribeTo::Stream(stream) => Subject::Stream(stream.clone()),
-        SubscribeTo::All(_) => Subject::All(Told {
+        SubscribeTo::All(_) => Subject::All(ShownTo {
             positions: match &request.from {
                 SubscribeFrom::Checkpoint(Checkpoint {
                     place: Place::Logs(positions),
@@ -304,7 +304,7 @@ fn of_virtual(
     }
 }
 
-impl Told {
+impl ShownTo {
     fn take(
         &mut self,
         mut message: SubscriptionMessage,

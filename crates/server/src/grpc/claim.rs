@@ -34,7 +34,7 @@ impl Backing {
 }
 
 /// What was found about a stream.
-pub(crate) struct Found {
+pub(crate) struct StreamLook {
     pub(crate) state: StreamState,
     /// Position of the last event of the metadata stream, if that was read and has one.
     pub(crate) described_at: Option<Position>,
@@ -44,12 +44,16 @@ pub(crate) struct Found {
 
 /// Reads the state of a stream for a caller who may make this change to it. The state decides the answer to the change,
 /// and is told only as far as that answer tells it. So a caller who may only append needs no right to read.
-pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId) -> Result<Found> {
+pub(crate) async fn look(
+    on: &Backing,
+    change: Operation<'_>,
+    stream: &StreamId,
+) -> Result<StreamLook> {
     on.check(change).await?;
     let store = &*on.state.store;
     let last = ReadStream::backwards(stream.clone()).limit(1);
     let found = |state| {
-        Ok(Found {
+        Ok(StreamLook {
             state,
             described_at: None,
             is_deleted: false,
@@ -66,7 +70,7 @@ pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId)
 }
 
 /// Reads what is noted about a stream that has no events.
-async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<Found> {
+async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<StreamLook> {
     let last = ReadStream::backwards(stream.metadata_stream()).limit(1);
     let event = match store.read_stream(last).await {
         Ok(page) => page.events.into_iter().next(),
@@ -74,7 +78,7 @@ async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<F
         Err(error) => return Err(error.into()),
     };
     let Some(event) = event else {
-        return Ok(Found {
+        return Ok(StreamLook {
             state: StreamState::NoStream,
             described_at: None,
             is_deleted: false,
@@ -82,7 +86,7 @@ async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<F
     };
     let noted = Lifecycle::from_event(&event.data, &event.metadata)?;
     let last = noted.deleted_before.0.checked_sub(1).map(Revision);
-    Ok(Found {
+    Ok(StreamLook {
         state: last.map_or(StreamState::NoStream, StreamState::Deleted),
         described_at: Some(event.position),
         is_deleted: stored::is_delete(&event),
@@ -156,7 +160,7 @@ async fn attempt(on: &Backing, request: Append) -> Result<Outcome> {
 pub(crate) fn stands_for_no_stream(
     stream: &StreamId,
     expected: Expected,
-    found: &Found,
+    found: &StreamLook,
 ) -> Result<bool> {
     match (expected, found.state) {
         (Expected::StreamExists, StreamState::Deleted(_)) | (_, StreamState::Tombstoned) => {

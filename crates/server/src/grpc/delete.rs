@@ -10,7 +10,7 @@ use gesta_grpc::{Expected, Positions, Refusal, ids};
 
 use super::Result;
 use super::call::GrpcCall;
-use super::claim::{self, Backing, Found};
+use super::claim::{self, Backing, StreamLook};
 use super::reply::Reply;
 
 /// Carries out `Delete`.
@@ -100,7 +100,11 @@ async fn refused(
     }
 }
 
-fn is_deleted_as_expected(stream: &StreamId, expected: Expected, found: &Found) -> Result<bool> {
+fn is_deleted_as_expected(
+    stream: &StreamId,
+    expected: Expected,
+    found: &StreamLook,
+) -> Result<bool> {
     match (expected, found.state) {
         (Expected::Any | Expected::NoStream, StreamState::Deleted(_)) => Ok(true),
         _ => claim::stands_for_no_stream(stream, expected, found),

@@ -1,11 +1,11 @@
 //! `PersistentSubscriptions`: consumer groups as these clients know them.
 //!
-//! Not here: what groups do (`gesta_groups`), reading of requests (`asked`), writing of answers (`told`), consumers
+//! Not here: what groups do (`gesta_groups`), reading of requests (`asked`), writing of answers (`answers`), consumers
 //! (`consume`).
 
+mod answers;
 mod asked;
 mod consume;
-mod told;
 
 use gesta_access::Operation;
 use gesta_core::Filter;
@@ -24,6 +24,7 @@ use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::state::State;
+use answers::Identities;
 use asked::{Wanted, asks, wanted};
 pub(crate) use consume::consume;
 
@@ -34,7 +35,7 @@ const LIST_MAX: usize = 10_000;
 
 /// Makes the refusal of a call that was to create or change a group.
 fn not_so(state: &State, group: &GroupId, error: Error) -> Refusal {
-    told::of_settings(group, refused(state, error))
+    answers::of_settings(group, refused(state, error))
 }
 
 /// Makes the refusal of a call about a group. A caller who came to the wrong node is told the right one, if that node
@@ -45,7 +46,7 @@ fn refused(state: &State, error: Error) -> Refusal {
     {
         return Refusal::not_leader(&host, port);
     }
-    told::refusal(&error)
+    answers::refusal(&error)
 }
 
 fn no_options() -> Refusal {
@@ -77,6 +78,15 @@ async fn may_read(call: &GrpcCall, source: &Source) -> Result<()> {
     Ok(call.admitted.check(&call.state, operation).await?)
 }
 
+/// Tells whether the caller is told who consumes: only those who may manage groups are.
+async fn identities(call: &GrpcCall) -> Result<Identities> {
+    let may_manage = call.admitted.may(&call.state, Operation::ManageGroups);
+    Ok(match may_manage.await? {
+        true => Identities::Shown,
+        false => Identities::Hidden,
+    })
+}
+
 /// Carries out `Create`.
 pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     let request: CreateReq = call.message().await?;
@@ -98,7 +108,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
             .patterns
             .compile(pattern.clone(), &state.budget, holder);
         let compiled = compiled.await.map_err(Refusal::from);
-        let held = compiled.map_err(|refusal| told::of_settings(&group, refusal))?;
+        let held = compiled.map_err(|refusal| answers::of_settings(&group, refusal))?;
         if held.pattern.is_of_virtual_streams() {
             crate::read::refuse_virtual_alone(&*call.store()).await?;
         }
@@ -169,8 +179,9 @@ pub(crate) async fn get_info(call: &mut GrpcCall) -> Result<Reply> {
         .info(&group)
         .await
         .map_err(|error| refused(&call.state, error))?;
+    let identities = identities(call).await?;
     Ok(Reply::message(&GetInfoResp {
-        subscription_info: Some(told::info(&info, positions(call).await?)),
+        subscription_info: Some(answers::info(&info, positions(call).await?, identities)),
     }))
 }
 
@@ -202,7 +213,7 @@ pub(crate) async fn list(call: &mut GrpcCall) -> Result<Reply> {
             .trailer("group-name", "");
         return Err(refusal);
     }
-    let positions = positions(call).await?;
+    let (positions, identities) = (positions(call).await?, identities(call).await?);
     let mut subscriptions = Vec::with_capacity(names.len());
     for group in names {
         let groups = &call.state.groups;
@@ -212,7 +223,7 @@ pub(crate) async fn list(call: &mut GrpcCall) -> Result<Reply> {
             info => info,
         };
         match info {
-            Ok(info) => subscriptions.push(told::info(&info, positions)),
+            Ok(info) => subscriptions.push(answers::info(&info, positions, identities)),
             // It was deleted meanwhile.
             Err(Error::NotFound(_)) => {}
             Err(error) => return Err(refused(&call.state, error)),
@@ -253,7 +264,7 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
     let stop_at = match options.stop_at_option {
         Some(StopAtOption::StopAt(at)) => Some(u64::try_from(at).map_err(|_| {
             let rule = format!("stop_at must not be negative, found {at}");
-            told::of_settings(&group, Refusal::invalid(rule))
+            answers::of_settings(&group, Refusal::invalid(rule))
         })?),
         Some(StopAtOption::NoLimit(_)) | None => None,
     };

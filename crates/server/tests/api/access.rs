@@ -394,6 +394,80 @@ async fn nobody_drowns_the_audit_lines_of_administrators() {
     assert_eq!(has(&["login", r#"who="root""#, "password"]), 1);
 }
 
+/// What happened: lines about groups and calls of operators had no bound, so that an operator, or a program with the
+/// password of one, could fill the disk. Goal: they have the bound of every caller, the metrics tell how many lines
+/// were left out, and no line of an administrator is.
+#[tokio::test]
+async fn operators_do_not_fill_the_audit_log() {
+    let (logged, _guard) = Logged::begin();
+    let world = World::new().await;
+    let group = "/streams/a/groups/readers";
+    let mut made = world.status("PUT", group, &basic("root"), "{}").await;
+    for _ in 0..600 {
+        assert!([201, 409].contains(&made), "{made}");
+        made = world.status("PUT", group, &basic("ops"), "{}").await;
+        let of_root = world.status("PUT", group, &basic("root"), "{}").await;
+        assert_eq!(of_root, 409);
+    }
+    let lines = logged.with("administrative");
+    let of = |who: &str| {
+        let who = format!("who=\"{who}\"");
+        lines.iter().filter(|line| line.contains(&who)).count()
+    };
+    assert_eq!(of("root"), 601);
+    // A burst, and what comes in the time that the calls take.
+    let of_ops = of("ops");
+    assert!((199..600).contains(&of_ops), "{of_ops}");
+    let metrics = world
+        .server
+        .send("GET", "/metrics", &[("authorization", &basic("root"))], "")
+        .await;
+    let line = metrics
+        .body
+        .lines()
+        .find(|line| line.starts_with("gesta_audit_lines_left_out_total "));
+    let left_out: usize = line.expect("a metric")[33..]
+        .trim()
+        .parse()
+        .expect("a number");
+    assert_eq!(left_out, 600 - of_ops);
+}
+
+/// Goal: a group tells the names of its consumers to those who manage groups, and nobody else.
+#[tokio::test]
+async fn names_of_consumers_are_told_to_those_who_manage_groups() {
+    let world = World::new().await;
+    world.group("a", "g").await;
+    let join = gesta_groups::JoinGroup {
+        buffer: 1,
+        identity: gesta_groups::Identity {
+            name: "billing-7".into(),
+            address: "10.0.0.7".into(),
+            user: "mate".into(),
+        },
+        patience: Duration::ZERO,
+    };
+    let group = "a::g".parse().expect("valid");
+    let groups = world.server.handle.groups();
+    let _consumer = groups.join(&group, join).await.expect("joined");
+    for (who, name) in [("user", ""), ("ops", "billing-7"), ("root", "billing-7")] {
+        let told = world
+            .server
+            .send(
+                "GET",
+                "/streams/a/groups/g",
+                &[("authorization", &basic(who))],
+                "",
+            )
+            .await;
+        assert_eq!(
+            told.json()["running"]["consumers"][0]["name"],
+            name,
+            "{who}"
+        );
+    }
+}
+
 /// Goal: wrong passwords, as many as come, keep nobody with a token or a known password from being answered.
 #[tokio::test]
 async fn a_flood_of_wrong_passwords_starves_nobody() {

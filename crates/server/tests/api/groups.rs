@@ -318,7 +318,7 @@ async fn a_group_is_moved() {
 #[tokio::test]
 async fn a_consumer_that_answers_nothing_leaves_with_a_problem() {
     let server = Server::start().await;
-    let settings = json!({"settings": {"message_timeout_ms": 50, "max_retry_count": 0}});
+    let settings = json!({"settings": {"message_timeout_ms": 50, "max_retry_count": 1}});
     call(&server, "PUT", GROUP, settings).await;
     server.append("cart-1", &["0", "1", "2"]).await;
     let (mut raw, _) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;

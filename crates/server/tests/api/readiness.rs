@@ -4,10 +4,12 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use gesta_access::Accounts;
 use gesta_core::{Durability, Error, EventStore, Result, StoreInfo};
 use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 
+use crate::access::world::{World, access_config, add, basic};
 use crate::client::{Server, config};
 use crate::logged::Logged;
 
@@ -73,6 +75,45 @@ async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
     }
     assert_eq!(logged.with("ready again").len(), 1);
     assert!(logged.with("ERROR").is_empty(), "{:?}", logged.with(""));
+}
+
+/// Goal: where callers must prove who they are, anybody may ask whether the server is ready, and learns no reason: it
+/// may name hosts and databases. The log tells it.
+#[tokio::test]
+async fn a_server_with_users_names_no_reason_why_it_is_not_ready() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Stuck::default()));
+    let shared: Arc<dyn EventStore> = store.clone();
+    let accounts = Accounts::of(Arc::clone(&shared));
+    add(&accounts, "root", &["$admins"]).await;
+    let world = World::over(shared, accounts, config(), access_config()).await;
+    assert_eq!(world.server.get("/health/ready").await.status, 200);
+    let why = "the database db-7.internal is away";
+    *store.why.lock().unwrap() = Some(why);
+    for authorization in [None, Some(basic("root"))] {
+        let headers = authorization
+            .as_deref()
+            .map(|value| ("authorization", value));
+        let headers = headers.as_slice();
+        let answer = world.server.send("GET", "/health/ready", headers, "").await;
+        assert_eq!(
+            (answer.status, answer.problem().0.as_str()),
+            (503, "unavailable")
+        );
+        let said = answer.json().to_string();
+        assert_eq!(
+            answer.json()["detail"],
+            "the server is not ready: its log tells why"
+        );
+        assert!(!said.contains("db-7") && !said.contains("secret"), "{said}");
+    }
+    assert!(
+        logged.with("not ready")[0].contains(why),
+        "{:?}",
+        logged.with("")
+    );
+    *store.why.lock().unwrap() = None;
+    assert_eq!(world.server.get("/health/ready").await.status, 200);
 }
 
 /// What happened: the metric said `full` with a synchronous standby and without one. What holds now: the metric names

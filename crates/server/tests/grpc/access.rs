@@ -13,13 +13,17 @@ use gesta_core::{
     SetStreamMetadata, StreamId, StreamMetadata, SystemClock, Timestamp,
 };
 use gesta_groups::{Create, GroupId, Settings, Source};
+use gesta_grpc::messages::groups::{
+    GetInfoReq, GetInfoResp, ListReq, ListResp, get_info_req, list_req,
+};
+use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
 
 use crate::client::Client;
 use crate::connection::soon;
 use crate::requests::{
-    APPEND, GROUPS, READ, appending, bytes_of, consuming, following, read_of, reading,
+    APPEND, GROUPS, READ, appending, bytes_of, consuming, following, identifier, read_of, reading,
 };
 use rows::{OF_TEAM, all, append, rows, status};
 
@@ -148,6 +152,79 @@ impl World {
         };
         let groups = self.client.server.groups();
         groups.create(create).await.expect("made");
+    }
+}
+
+/// What happened: whoever could read a stream was told as whom and from where its groups are consumed. Goal: only those
+/// who may manage groups are told.
+#[tokio::test]
+async fn who_consumes_is_told_to_those_who_manage_groups() {
+    let world = world().await;
+    world.seed("open").await;
+    let stream = StreamId::new("open").expect("valid");
+    world.group(Source::Stream(stream)).await;
+    let mate = basic("mate");
+    let path = format!("{GROUPS}/Read");
+    let mut consumer = world
+        .client
+        .open(&path, &[("authorization", mate.as_str())])
+        .await;
+    consumer.send_bytes(consuming("open")).await;
+    consumer.next().await.expect("a message");
+    let of_group = GetInfoReq {
+        options: Some(get_info_req::Options {
+            group_name: "g".to_owned(),
+            stream_option: Some(get_info_req::options::StreamOption::StreamIdentifier(
+                identifier("open"),
+            )),
+        }),
+    };
+    let of_stream = ListReq {
+        options: Some(list_req::Options {
+            list_option: Some(list_req::options::ListOption::ListForStream(
+                list_req::StreamOption {
+                    stream_option: Some(list_req::stream_option::StreamOption::Stream(identifier(
+                        "open",
+                    ))),
+                },
+            )),
+        }),
+    };
+    let all = ListReq {
+        options: Some(list_req::Options {
+            list_option: Some(list_req::options::ListOption::ListAllSubscriptions(
+                Empty {},
+            )),
+        }),
+    };
+    let observer = world.token("ops", &[Scope::Read], &[]).await;
+    for (who, shown) in [
+        (basic("user"), ("", "anonymous")),
+        (observer, ("", "anonymous")),
+        (basic("ops"), ("127.0.0.1", "mate")),
+        (basic("root"), ("127.0.0.1", "mate")),
+    ] {
+        let headers = [("authorization", who.as_str())];
+        let call = async |method: &str, request: Bytes| {
+            let path = format!("{GROUPS}/{method}");
+            world.client.call_bytes(&path, &headers, request).await
+        };
+        let told = call("GetInfo", bytes_of(std::slice::from_ref(&of_group))).await;
+        let told = told.read::<GetInfoResp>().remove(0).subscription_info;
+        let mut told = vec![told.expect("a group")];
+        for list in [&of_stream, &all] {
+            let listed = call("List", bytes_of(std::slice::from_ref(list))).await;
+            // Not everybody may list all groups.
+            if listed.code != 7 {
+                told.extend(listed.read::<ListResp>().remove(0).subscriptions);
+            }
+        }
+        assert!(told.len() > 1, "{who}");
+        for info in told {
+            let consumer = &info.connections[0];
+            let found = (consumer.from.as_str(), consumer.username.as_str());
+            assert_eq!(found, shown, "{who}");
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use crate::client::Client;
 use crate::connection::soon;
 use crate::logged::Logged;
 use crate::requests::{APPEND, appending, bytes_of};
+use gesta_grpc::messages::streams::AppendReq;
+use gesta_grpc::messages::streams::append_req::Content;
 
 /// A store that takes appends, or is away.
 #[derive(Default)]
@@ -83,4 +85,56 @@ async fn operations_are_in_the_audit_log() {
     };
     assert!(is_told("ops", "MergeIndexes"), "{lines:#?}");
     assert!(is_told("user", "refused"), "{lines:#?}");
+}
+
+/// Makes the request that appends metadata to a metadata stream, as clients do that know no call for it.
+fn describing(stream: &str, metadata: &str) -> [AppendReq; 2] {
+    let mut request = appending(&format!("$${stream}"), 0);
+    if let Some(Content::ProposedMessage(event)) = &mut request[1].content {
+        event
+            .metadata
+            .insert("type".to_owned(), "$metadata".to_owned());
+        event.data = metadata.to_owned().into();
+    }
+    request
+}
+
+/// What happened: the mark in the metadata by which clients of EventStoreDB delete stood in the audit log as an append.
+/// Goal: it is a delete, other metadata are a change of the metadata, and both name the stream.
+#[tokio::test]
+async fn deletes_by_metadata_are_told_as_deletes() {
+    let (logged, _guard) = Logged::begin();
+    let world = world().await;
+    let mark = r#"{"$tb":9223372036854775807}"#;
+    for who in ["root", "user"] {
+        let who = basic(who);
+        for stream in ["gone", "kept"] {
+            let append = bytes_of(&appending(stream, 1));
+            assert_eq!(world.call(APPEND, &who, append).await.0, 0);
+        }
+        for (stream, metadata) in [("kept", r#"{"a":1}"#), ("gone", mark)] {
+            let append = bytes_of(&describing(stream, metadata));
+            assert_eq!(world.call(APPEND, &who, append).await.0, 0);
+        }
+    }
+    let lines = logged.with("gesta::audit");
+    let count = |kind: &str, who: &str, call: &str, what: &str| {
+        let parts = [
+            kind.to_owned(),
+            format!("who=\"{who}\""),
+            format!("call=\"{call}\""),
+            format!("what=\"{what}\""),
+        ];
+        let is_told = |line: &&String| parts.iter().all(|part| line.contains(part));
+        lines.iter().filter(is_told).count()
+    };
+    for (kind, who) in [("administrative", "root"), ("change", "user")] {
+        assert_eq!(count(kind, who, "delete", "gone"), 1, "{lines:#?}");
+        let changed = count(kind, who, "change the metadata of", "kept");
+        assert_eq!(changed, 1, "{lines:#?}");
+    }
+    assert!(
+        !lines.iter().any(|line| line.contains("append to")),
+        "{lines:#?}"
+    );
 }

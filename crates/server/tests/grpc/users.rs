@@ -13,6 +13,7 @@ use prost::Message;
 
 use crate::access::{World, basic, world};
 use crate::connection::{Ended, soon};
+use crate::logged::Logged;
 use crate::requests::{READ, bytes_of, read_of, reading};
 
 async fn call(world: &World, method: &str, authorization: &str, request: impl Message) -> Ended {
@@ -302,4 +303,59 @@ async fn others_change_their_own_password_alone() {
     assert_eq!(changed.code, 0, "{}", changed.message());
     until(&world, &login("user", "a new password"), 0).await;
     until(&world, &user, 16).await;
+}
+
+/// Goal: a user changes their password by showing the present one alone. From then on that one proves nothing, tokens
+/// are as good as before, and the audit log tells it without either password.
+#[tokio::test]
+async fn a_password_is_changed_by_showing_the_present_one() {
+    let (logged, _guard) = Logged::begin();
+    let world = world().await;
+    let token = world.token("user", &[Scope::Read], &[]).await;
+    let old = "password of user";
+    let unknown = change("user", old, "a new password");
+    assert_eq!(call(&world, "ChangePassword", "", unknown).await.code, 16);
+    // The caller may be known as somebody else.
+    let mate = basic("mate");
+    let mut present = old.to_owned();
+    for (n, who) in [&mate, &token].into_iter().enumerate() {
+        let new = format!("password number {n}");
+        let changed = call(
+            &world,
+            "ChangePassword",
+            who,
+            change("user", &present, &new),
+        )
+        .await;
+        assert_eq!(changed.code, 0, "{who}: {}", changed.message());
+        assert_eq!(changed.messages.len(), 1);
+        until(&world, &login("user", &new), 0).await;
+        until(&world, &login("user", &present), 16).await;
+        let again = call(
+            &world,
+            "ChangePassword",
+            who,
+            change("user", &present, &new),
+        )
+        .await;
+        assert_eq!(again.code, 16, "{who}");
+        present = new;
+    }
+    assert_eq!(call_read(&world, &token).await, 0);
+    call(&world, "Disable", &basic("root"), disable("user")).await;
+    until(&world, &login("user", &present), 16).await;
+    let of_disabled = change("user", &present, old);
+    let disabled = call(&world, "ChangePassword", &mate, of_disabled).await;
+    assert_eq!(disabled.code, 16);
+    let nothing = ChangePasswordReq { options: None };
+    let none = call(&world, "ChangePassword", &mate, nothing).await;
+    assert_eq!(none.code, 3);
+    let lines = logged.with("gesta::audit");
+    let is_change = |line: &&String| line.contains("change the password");
+    let is_done = |line: &&String| line.contains(r#"outcome="done""#);
+    let done = lines.iter().filter(is_change).filter(is_done);
+    assert_eq!(done.count(), 2, "{lines:#?}");
+    for secret in [old, "password number"] {
+        assert!(logged.with(secret).is_empty(), "{secret}");
+    }
 }

@@ -19,7 +19,7 @@ use gesta_grpc::{Positions, Refusal, filter, ids};
 use gesta_pattern::{Of, PatternText};
 
 use super::super::Result;
-use super::told;
+use super::answers;
 
 /// Number of ticks of the protocol, a tenth of a microsecond each, in a millisecond.
 const TICKS_PER_MILLISECOND: u64 = 10_000;
@@ -49,7 +49,7 @@ pub(super) fn wanted(options: Option<Options>, positions: Positions) -> Result<W
             settings,
             pattern,
         }),
-        Err(refusal) => Err(told::of_settings(&group, refusal)),
+        Err(refusal) => Err(answers::of_settings(&group, refusal)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gesta_core::Position;
-use gesta_groups::{ConsumerInfo, Error, GroupId, GroupInfo, Refused, Source, Start};
+use gesta_groups::{ConsumerInfo, Error, GroupId, GroupInfo, Identity, Refused, Source, Start};
 use gesta_grpc::messages::groups::SubscriptionInfo;
 use gesta_grpc::messages::groups::subscription_info::{ConnectionInfo, Measurement};
 use gesta_grpc::{Code, Positions, Refusal};
@@ -27,8 +27,19 @@ const SHARES: [(&str, f64); 13] = [
     ("Highest", 100.0),
 ];
 
+/// Whether the users, the addresses and the names of consumers are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Identities {
+    Shown,
+    Hidden,
+}
+
 /// Describes a group as these clients know it.
-pub(super) fn info(info: &GroupInfo, positions: Positions) -> SubscriptionInfo {
+pub(super) fn info(
+    info: &GroupInfo,
+    positions: Positions,
+    identities: Identities,
+) -> SubscriptionInfo {
     let source = info.group.source();
     let settings = &info.settings;
     let running = info.running.as_ref();
@@ -44,7 +55,7 @@ pub(super) fn info(info: &GroupInfo, positions: Positions) -> SubscriptionInfo {
         connections: running.map_or_else(Vec::new, |running| {
             let consumers = running.consumers.iter();
             consumers
-                .map(|each| connection(each, running.seconds))
+                .map(|each| connection(each, running.seconds, identities))
                 .collect()
         }),
         average_per_second: running.map_or(0, |running| per_second(delivered, running.seconds)),
@@ -104,20 +115,24 @@ fn status(info: &GroupInfo) -> String {
     flags.join(", ")
 }
 
-fn connection(info: &ConsumerInfo, seconds: u64) -> ConnectionInfo {
+fn connection(info: &ConsumerInfo, seconds: u64, identities: Identities) -> ConnectionInfo {
     let counts = &info.counts;
+    let identity = match identities {
+        Identities::Shown => info.identity.clone(),
+        Identities::Hidden => Identity::default(),
+    };
     let in_flight = small(counts.in_flight);
     let named = |name: &str, unnamed: &str| if name.is_empty() { unnamed } else { name }.to_owned();
     ConnectionInfo {
-        from: info.identity.address.clone(),
-        username: named(&info.identity.user, "anonymous"),
+        from: identity.address,
+        username: named(&identity.user, "anonymous"),
         average_items_per_second: per_second(counts.delivered, seconds),
         total_items: signed(counts.delivered),
         count_since_last_measurement: 0,
         observed_measurements: measured(&counts.latencies),
         available_slots: setting(counts.buffer).saturating_sub(in_flight),
         in_flight_messages: in_flight,
-        connection_name: named(&info.identity.name, "<unknown>"),
+        connection_name: named(&identity.name, "<unknown>"),
     }
 }
 

@@ -12,43 +12,52 @@ use crate::rights::Operation;
 
 type Make = for<'a> fn(&'a StreamId) -> Operation<'a>;
 
-struct Deed {
+struct Change {
     make: Make,
     stream: StreamId,
     detail: String,
 }
 
 /// The changes of one call that are to be told. Most calls have none.
-pub(super) struct Deeds<'a> {
+pub(super) struct Changes<'a> {
     guarded: &'a Guarded,
-    deeds: Vec<Deed>,
+    changes: Vec<Change>,
 }
 
-impl<'a> Deeds<'a> {
+impl<'a> Changes<'a> {
     /// Begins with one change.
     pub(super) fn of(guarded: &'a Guarded, make: Make, stream: &StreamId) -> Self {
-        let mut deeds = Self {
+        let mut changes = Self {
             guarded,
-            deeds: Vec::new(),
+            changes: Vec::new(),
         };
-        deeds.add(make, stream, &[]);
-        deeds
+        changes.add(make, stream, &[]);
+        changes
     }
 
-    /// Begins with the changes of an append.
-    pub(super) fn of_append(guarded: &'a Guarded, request: &Append) -> Self {
-        let mut deeds = Self {
+    /// Begins with the changes of an append. `deleted` are the streams that it deletes.
+    pub(super) fn of_append(guarded: &'a Guarded, request: &Append, deleted: &[StreamId]) -> Self {
+        let mut changes = Self {
             guarded,
-            deeds: Vec::new(),
+            changes: Vec::new(),
         };
         for append in &request.streams {
-            deeds.add(
-                |stream| Operation::Append(stream),
-                &append.stream,
-                &append.events,
-            );
+            // An append to a metadata stream changes the metadata, or deletes the stream if that is what these say.
+            match append.stream.described_stream() {
+                None => changes.add(
+                    |stream| Operation::Append(stream),
+                    &append.stream,
+                    &append.events,
+                ),
+                Some(described) if deleted.contains(&described) => {
+                    changes.add(|stream| Operation::Delete(stream), &described, &[]);
+                }
+                Some(described) => {
+                    changes.add(|stream| Operation::WriteMetadata(stream), &described, &[])
+                }
+            }
         }
-        deeds
+        changes
     }
 
     fn add(&mut self, make: Make, stream: &StreamId, events: &[EventData]) {
@@ -58,7 +67,7 @@ impl<'a> Deeds<'a> {
         }
         let is_account = names::kind(stream.as_str()) == Kind::Account;
         let details = events.iter().filter(|_| is_account).map(record::told);
-        self.deeds.push(Deed {
+        self.changes.push(Change {
             make,
             stream: stream.clone(),
             detail: details.collect::<Vec<_>>().join("; "),
@@ -72,14 +81,14 @@ impl<'a> Deeds<'a> {
 
     fn tell<T, E: std::fmt::Display>(&mut self, outcome: &std::result::Result<T, E>) {
         let Guarded { access, caller, .. } = self.guarded;
-        for deed in self.deeds.drain(..) {
-            let operation = (deed.make)(&deed.stream);
-            access.done_in_detail(caller, operation, "", &deed.detail, outcome);
+        for change in self.changes.drain(..) {
+            let operation = (change.make)(&change.stream);
+            access.done_in_detail(caller, operation, "", &change.detail, outcome);
         }
     }
 }
 
-impl Drop for Deeds<'_> {
+impl Drop for Changes<'_> {
     fn drop(&mut self) {
         self.tell::<(), _>(&Err("the caller left before the outcome was known"));
     }
