@@ -371,7 +371,8 @@ pub(crate) enum AllCommand {
     Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one\n\
     from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply\n\
     repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge\n\
-    cannot be imported: an input that has them is refused, since what they hide could be read."
+    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are made anew at\n\
+    their place, with what they have parked; the report names each of them. A group on all events needs a file."
 )]
 pub(crate) struct AllImport {
     /// The file; standard input if absent or `-`.

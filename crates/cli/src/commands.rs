@@ -10,6 +10,7 @@ mod client;
 mod cluster;
 mod group;
 mod import;
+mod import_groups;
 mod node;
 mod open_files;
 mod progress;

@@ -51,8 +51,8 @@ struct Line {
     /// The fields that the store makes anew. They are accepted so that what was read can be imported.
     #[serde(rename = "log")]
     _log: Option<IgnoredAny>,
-    #[serde(rename = "position")]
-    _position: Option<IgnoredAny>,
+    /// The position at which an event that was read stood, as the revision.
+    position: Option<u64>,
     #[serde(rename = "created")]
     _created: Option<IgnoredAny>,
     #[serde(rename = "checkpoint")]
@@ -67,6 +67,8 @@ pub(crate) struct LineEvent {
     pub(crate) stream: Option<StreamId>,
     /// The revision that the line tells, if it tells one.
     pub(crate) revision: Option<Revision>,
+    /// The position that the line tells, if it tells one.
+    pub(crate) position: Option<u64>,
     /// The event, which always has an id.
     pub(crate) event: EventData,
 }
@@ -224,6 +226,7 @@ impl<R: BufRead> Lines<R> {
             line: self.number,
             stream,
             revision: line.revision.map(Revision),
+            position: line.position,
             event: event
                 .with_id(line.id.map_or_else(|| self.id(), EventId))
                 .with_metadata(metadata)

@@ -14,7 +14,12 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use gesta_core::{EventId, ExpectedRevision, Filter, Query};
+use gesta_groups::{Action, Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Which};
+use gesta_testkit::support::{append, event, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
@@ -247,6 +252,176 @@ fn what_hides_events_is_not_lost_in_silence() {
             "--store", &two, "--output", "json", "stream", "read", "gone",
         ]);
         assert_eq!(read.lines().count(), 1);
+    }
+}
+
+/// Makes groups in a store: `orders::kept` and `$all::kept` have finished six of ten events and parked the next one;
+/// `orders::gone` is deleted.
+async fn make_groups(url: &str) {
+    let store = gesta::Options::creating().open(url).await.unwrap();
+    let groups = Groups::start(Arc::clone(&store), Config::default());
+    let group = |text: &str| text.parse::<GroupId>().unwrap();
+    for name in ["orders::kept", "$all::kept", "orders::gone"] {
+        let settings = Settings {
+            max_retry_count: 7,
+            ..Settings::default()
+        };
+        let create = Create {
+            group: group(name),
+            settings,
+            filter: match name.starts_with('$') {
+                true => Filter::query(Query {
+                    stream_prefixes: vec!["orders".into()],
+                    ..Query::default()
+                }),
+                false => Filter::ALL,
+            },
+        };
+        groups.create(create).await.unwrap();
+    }
+    let events = |count: usize| (0..count).map(|_| event("T").with_id(EventId::random()));
+    for _ in 0..2 {
+        append(
+            &*store,
+            "orders",
+            ExpectedRevision::Any,
+            events(5).collect(),
+        )
+        .await;
+        append(
+            &*store,
+            "others",
+            ExpectedRevision::Any,
+            events(3).collect(),
+        )
+        .await;
+    }
+    for name in ["orders::kept", "$all::kept", "orders::gone"] {
+        let join = JoinGroup {
+            buffer: 10,
+            identity: Identity::default(),
+            patience: Duration::from_secs(600),
+        };
+        let mut consumer = groups.join(&group(name), join).await.unwrap();
+        for revision in 0..7 {
+            let delivery = within("it is delivered", consumer.next()).await.unwrap();
+            assert_eq!(delivery.event.revision.0, revision);
+            let which = vec![Which::Delivery(delivery.number)];
+            match revision {
+                6 => consumer
+                    .nack(which, Action::Park, "no such book")
+                    .await
+                    .unwrap(),
+                _ => consumer.ack(which).await.unwrap(),
+            };
+        }
+        within("it is parked", async {
+            while groups.info(&group(name)).await.unwrap().parked < 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    groups.delete(&group("orders::gone")).await.unwrap();
+    groups.shutdown().await;
+    store.shutdown().await.unwrap();
+}
+
+/// Returns the number of parked events of a group, what a replay delivers and what comes then.
+async fn what_is_left(url: &str, name: &str) -> (u64, Vec<u64>) {
+    let store = gesta::Options::creating().open(url).await.unwrap();
+    let groups = Groups::start(Arc::clone(&store), Config::default());
+    let group: GroupId = name.parse().unwrap();
+    let info = groups.info(&group).await.unwrap();
+    assert_eq!((info.halted, info.settings.max_retry_count), (None, 7));
+    groups.replay_parked(&group, None).await.unwrap();
+    let join = JoinGroup {
+        buffer: 1,
+        identity: Identity::default(),
+        patience: Duration::from_secs(600),
+    };
+    let mut consumer = groups.join(&group, join).await.unwrap();
+    let mut found = Vec::new();
+    for _ in 0..4 {
+        let delivery = within("it is delivered", consumer.next()).await.unwrap();
+        assert_eq!(delivery.event.stream.as_str(), "orders");
+        found.push(delivery.event.revision.0);
+        let which = vec![Which::Delivery(delivery.number)];
+        consumer.ack(which).await.unwrap();
+    }
+    drop(consumer);
+    groups.shutdown().await;
+    store.shutdown().await.unwrap();
+    (info.parked, found)
+}
+
+/// What happened: a deleted group made the import refuse the whole export, and the groups of a copy were halted, for
+/// their checkpoints told of the history of the original. Goal: groups are made anew where they were, and the report
+/// names each of them.
+#[test]
+fn consumer_groups_go_on_in_a_copy() {
+    let home = tempfile::tempdir().unwrap();
+    let url = |name: &str| url_of(&home.path().join(name));
+    let one = url("1.db");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(make_groups(&one));
+    let exported = succeed(&["--store", &one, "--output", "json", "all", "read"]);
+    let file = home.path().join("events.jsonl");
+    std::fs::write(&file, &exported).unwrap();
+    let file = file.to_str().unwrap();
+
+    let copy = url("2.db");
+    let text = succeed(&["--store", &copy, "all", "import", file]);
+    // The copy has no events of groups: 7 + 3 of the 16 are before the place of the group on all events.
+    for expected in [
+        "imported 16 events; 0 were",
+        "group $all::kept is made: it goes on at 11 and has 1 parked events",
+        "group orders::kept is made: it goes on at 7 and has 1 parked events",
+        "group orders::gone was deleted, and is not made",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    let again = succeed(&[
+        "--store", &copy, "--output", "json", "all", "import", file, "--skip", "20",
+    ]);
+    let again: Value = serde_json::from_str(&again).unwrap();
+    let outcomes = again["groups"].as_array().unwrap().iter();
+    let outcomes: Vec<_> = outcomes
+        .map(|group| group["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(outcomes, ["deleted", "there", "there"], "{again}");
+    for name in ["orders::kept", "$all::kept"] {
+        let left = runtime.block_on(what_is_left(&copy, name));
+        assert_eq!(left, (1, vec![6, 7, 8, 9]), "{name}");
+    }
+
+    // The same through a server, from standard input: it cannot tell the place of a group on all events.
+    let server = Server::start(&url("3.db"));
+    let done = run_with_input(&["--store", &server.url, "all", "import"], &exported);
+    let text = stdout(&done);
+    assert!(
+        text.contains("group orders::kept is made: it goes on at 7 and has 1 parked events")
+            && text.contains("group $all::kept is not made; it had come to position")
+            && text.contains("gesta group reset '$all::kept' --to"),
+        "{done:?}"
+    );
+    server.stop();
+    assert_eq!(
+        runtime.block_on(what_is_left(&url("3.db"), "orders::kept")),
+        (1, vec![6, 7, 8, 9])
+    );
+
+    // Where other events stand at the revisions, no place is guessed.
+    let other = url("4.db");
+    let before = "{\"stream\":\"orders\",\"type\":\"t\",\"data\":1}\n";
+    run_with_input(&["--store", &other, "all", "import"], before);
+    let text = succeed(&["--store", &other, "all", "import", file]);
+    for name in ["orders::kept", "$all::kept"] {
+        let made = format!("group {name} is not made; it had come to");
+        assert!(text.contains(&made), "{text}");
     }
 }
 

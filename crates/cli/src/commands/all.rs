@@ -1,17 +1,22 @@
 //! `gesta all …`, and how subscriptions are followed.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_client::HttpStore;
 use gesta_core::{
     AllFrom, BackOff, Checkpoint, Direction, EventStore, Filter, Place, Position, Query, ReadAll,
     RecordedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 
+use super::import_groups::Home;
 use super::progress::Progress;
-use super::{import, with_new_store, with_store, with_store_telling};
+use super::{
+    client, given_store, import, is_server, with_new_store, with_store, with_store_telling,
+};
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 
 /// The most events in one page.
@@ -33,8 +38,18 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
         AllCommand::Import(args) => {
             let progress = Progress::default();
             progress.set("nothing was imported yet".into());
+            let server = given_store(global).filter(|url| is_server(url));
+            let server = server
+                .map(|url| {
+                    HttpStore::with_config(&url, client::config(global)?).map_err(Failure::from)
+                })
+                .transpose()?;
             with_new_store(global, &progress, async |store| {
-                import::run(&*store, &args, &progress, output).await
+                let home = match &server {
+                    Some(server) => Home::Server(Box::new(server.groups())),
+                    None => Home::Store(Arc::clone(&store)),
+                };
+                import::run(&*store, &home, &args, &progress, output).await
             })
             .await
         }

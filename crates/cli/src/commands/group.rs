@@ -131,7 +131,11 @@ fn pretty(group: &Group, id: &GroupId) -> String {
     }
     let parked = match group.parked {
         0 => "0".into(),
-        parked => format!("{parked}, as links in {}", id.parked_stream()),
+        parked => {
+            let usual = id.parked_stream();
+            let stream = group.parked_stream.as_deref().unwrap_or(usual.as_str());
+            format!("{parked}, as links in {stream}")
+        }
     };
     line("parked", parked);
     if let Some(running) = &group.running {

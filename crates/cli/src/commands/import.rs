@@ -9,6 +9,8 @@
 //! What hides events: metadata of streams are set at their place in the order. Deletes, tombstones and `$maxAge` cannot
 //! be copied by appends, which make times anew and add to streams only; an import without them would make readable what
 //! was hidden. So an input that has them is refused, before anything is stored if it is a file.
+//!
+//! Consumer groups are made anew when all events are there (`import_groups`), so that a deleted group is no obstacle.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,9 +21,11 @@ use gesta_core::{
     Filter, LifecycleChange, Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamAppend,
     StreamFrom, StreamId, StreamMetadata, limits,
 };
+use gesta_groups::GroupsOfCopy;
 use serde_json::json;
 
 use super::appending::append_surely;
+use super::import_groups::{self, GroupReport, Home};
 use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
@@ -60,10 +64,13 @@ struct Import<'a> {
     passed_over: u64,
     /// Streams of which an event has another revision than its line says.
     renumbered: HashSet<StreamId>,
+    /// The consumer groups of the input.
+    groups: GroupsOfCopy,
 }
 
 pub(super) async fn run(
     store: &dyn EventStore,
+    home: &Home,
     args: &AllImport,
     progress: &Progress,
     output: &mut Output,
@@ -91,7 +98,15 @@ pub(super) async fn run(
         revive_deleted: args.revive_deleted,
         passed_over: 0,
         renumbered: HashSet::new(),
+        groups: GroupsOfCopy::default(),
     };
+    if let Some(path) = file
+        && args.skip > 0
+    {
+        import
+            .take_groups_of_skipped(open(path)?, args.skip)
+            .await?;
+    }
     progress.set(import.came());
     let done = import.all(&mut feed, args, progress).await;
     if let Err(failure) = done {
@@ -108,9 +123,18 @@ pub(super) async fn run(
         );
     }
     let (stored, there) = (import.stored, import.there);
-    let record = json!({"lines": feed.lines(), "stored": stored, "already_stored": there, "passed_over": import.passed_over});
+    let groups = import_groups::make(import.groups, store, home, file.map(open).transpose()?);
+    let groups = groups.await?;
+    let record = json!({
+        "lines": feed.lines(), "stored": stored, "already_stored": there, "passed_over": import.passed_over, "groups": groups,
+    });
     output.record(&record, |_| {
-        format!("imported {stored} events; {there} were there already")
+        let imported = format!("imported {stored} events; {there} were there already");
+        let groups = groups.iter().map(GroupReport::pretty);
+        std::iter::once(imported)
+            .chain(groups)
+            .collect::<Vec<_>>()
+            .join("\n")
     })
 }
 
@@ -129,11 +153,15 @@ impl Import<'_> {
             stream,
             revision,
             mut event,
+            ..
         }) = feed.next().await?
         {
             let stream = stream
                 .or_else(|| args.stream.clone())
                 .ok_or_else(|| refuse_line(line, "names no stream: give one with --stream"))?;
+            if self.groups.take(&stream, revision, &event) {
+                continue;
+            }
             if let Some(described) = stream.as_str().strip_prefix("$$") {
                 if let Some(why) = what_hides(described, &event) {
                     if !self.revive_deleted {
@@ -157,6 +185,17 @@ impl Import<'_> {
         }
         self.flush().await?;
         self.line = feed.lines();
+        Ok(())
+    }
+
+    /// Learns of the consumer groups in the lines that are passed over.
+    async fn take_groups_of_skipped(&mut self, file: File, skip: u64) -> Outcome {
+        let mut feed = Feed::start(Some(file), Ids::OfText, 0)?;
+        while let Some(line) = feed.next().await?.filter(|line| line.line <= skip) {
+            if let Some(stream) = &line.stream {
+                self.groups.take(stream, line.revision, &line.event);
+            }
+        }
         Ok(())
     }
 
@@ -325,6 +364,7 @@ async fn refuse_what_hides(file: File, skip: u64) -> Outcome {
     {
         let described = stream
             .as_ref()
+            .filter(|stream| !GroupsOfCopy::is_of_group(stream))
             .and_then(|stream| stream.as_str().strip_prefix("$$"));
         if let Some(why) = described.and_then(|described| what_hides(described, &event)) {
             return Err(refuse_line(line, &why));
