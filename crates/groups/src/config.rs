@@ -31,7 +31,7 @@ impl Default for Config {
             held_bytes_max: 256 * 1024 * 1024,
             group_bytes_max: 64 * 1024 * 1024,
             idle_max: Duration::from_secs(30),
-            tries_kept_max: Duration::from_secs(3_600),
+            tries_kept_max: Duration::from_secs(600),
             last_checkpoint_max: Duration::from_secs(5),
         }
     }

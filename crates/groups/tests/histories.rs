@@ -719,7 +719,7 @@ async fn only_parked_events_that_are_there_are_counted() {
 /// Goal: a group that has no consumers does not forget at once how many tries its events have had.
 #[tokio::test(start_paused = true)]
 async fn tries_are_kept_while_no_consumer_is_there() {
-    for (pause, tries) in [(600, 1), (7_200, 0)] {
+    for (pause, tries) in [(300, 1), (1_200, 0)] {
         let world = World::new(1);
         let store = world.store();
         let group = on_stream(STREAM);
