@@ -16,17 +16,19 @@ mod fetched;
 mod published;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../three_nodes/mod.rs"]
+mod three_nodes;
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use cluster::Nodes;
 use cut::Cut;
 use fetched::{Client, programs};
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
 use support::{Limit, Server, output_of, patient, url_of};
+use three_nodes::Nodes;
 
 impl Client {
     /// Runs a program; it must succeed. Gives what it prints.
