@@ -27,9 +27,16 @@ fn root() -> PathBuf {
 /// All pages of the project's documentation, by their path and with their text.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut folders = vec![root().join("docs")];
-    let mut paths: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
-        .map(|name| root().join(name))
-        .to_vec();
+    let mut paths: Vec<PathBuf> = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "clients/README.md",
+        "clients/python/README.md",
+        "clients/typescript/README.md",
+    ]
+    .map(|name| root().join(name))
+    .to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

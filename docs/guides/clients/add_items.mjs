@@ -2,10 +2,11 @@
 //
 // Usage: node add_items.mjs http://127.0.0.1:2113 CART ITEM...
 
-import { append } from "./gesta.mjs";
+import { EventData, connect } from "gesta-client";
 
-const [base, cart, ...items] = process.argv.slice(2);
+const [server, cart, ...items] = process.argv.slice(2);
+const store = connect(server, { token: process.env.GESTA_TOKEN });
 for (const item of items) {
-  const answer = await append(base, `cart-${cart}`, [{ type: "item-added", data: { item } }]);
-  console.log(`${item}: revision ${answer.first_revision}`);
+  const stored = await store.append(`cart-${cart}`, [new EventData("item-added", { item })]);
+  console.log(`${item}: revision ${stored.firstRevision}`);
 }

@@ -3,11 +3,13 @@
 Usage: python3 add_items.py http://127.0.0.1:2113 CART ITEM...
 """
 
+import os
 import sys
 
 import gesta
 
-base, cart, *items = sys.argv[1:]
-for item in items:
-    answer = gesta.append(base, f"cart-{cart}", [{"type": "item-added", "data": {"item": item}}])
-    print(f"{item}: revision {answer['first_revision']}", flush=True)
+server, cart, *items = sys.argv[1:]
+with gesta.connect(server, token=os.environ.get("GESTA_TOKEN")) as store:
+    for item in items:
+        stored = store.append(f"cart-{cart}", [gesta.EventData("item-added", {"item": item})])
+        print(f"{item}: revision {stored.first_revision}", flush=True)

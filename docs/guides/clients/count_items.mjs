@@ -7,7 +7,7 @@
 
 import { existsSync } from "node:fs";
 import { open, readFile, rename } from "node:fs/promises";
-import { Problem, follow } from "./gesta.mjs";
+import { HistoryChanged, connect } from "gesta-client";
 
 const nothing = { checkpoint: "start", counts: {} };
 
@@ -23,29 +23,30 @@ async function save(path, state) {
   await rename(`${path}.new`, path);
 }
 
-async function count(base, path, state) {
-  const parameters = { category: "cart", type: "item-added" };
-  for await (const { kind, checkpoint, document } of follow(base, { after: state.checkpoint, parameters })) {
-    if (kind === "event") {
-      const { item } = document.data;
+async function count(store, path, state) {
+  const filter = { categories: ["cart"], types: ["item-added"] };
+  for await (const message of store.followAll({ after: state.checkpoint, filter })) {
+    if (message.kind === "event") {
+      const { item } = message.event.data;
       state.counts[item] = (state.counts[item] ?? 0) + 1;
     }
-    state.checkpoint = checkpoint;
+    state.checkpoint = message.checkpoint;
     await save(path, state);
-    if (kind === "caught_up") console.log("caught up");
+    if (message.kind === "caught_up") console.log("caught up");
   }
 }
 
-const [base, path] = process.argv.slice(2);
+const [server, path] = process.argv.slice(2);
 let state = existsSync(path) ? JSON.parse(await readFile(path, "utf8")) : structuredClone(nothing);
-if (base === "--show") {
+if (server === "--show") {
   console.log(JSON.stringify(state.counts, Object.keys(state.counts).sort()));
 } else {
+  const store = connect(server, { token: process.env.GESTA_TOKEN });
   for (;;) {
     try {
-      await count(base, path, state);
-    } catch (failure) {
-      if (!(failure instanceof Problem && failure.kind === "invalid_checkpoint")) throw failure;
+      await count(store, path, state);
+    } catch (error) {
+      if (!(error instanceof HistoryChanged)) throw error;
       // The store was restored, and positions are used again: the counts may hold events that are gone.
       console.log("counting again from the start");
       state = structuredClone(nothing);

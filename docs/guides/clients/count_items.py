@@ -6,7 +6,9 @@ Usage: python3 count_items.py http://127.0.0.1:2113 counts.db    follows the sto
        python3 count_items.py --show counts.db                   prints the counts
 """
 
+import contextlib
 import json
+import os
 import sqlite3
 import sys
 
@@ -26,31 +28,31 @@ def open_counts(path):
     return database
 
 
-def count(database, base):
+def count(database, store):
     (checkpoint,) = database.execute("SELECT checkpoint FROM progress").fetchone()
-    for kind, checkpoint, event in gesta.follow(base, after=checkpoint, category="cart", type="item-added"):
+    added_to_carts = gesta.Query(categories=["cart"], types=["item-added"])
+    for message in store.follow_all(after=checkpoint, filter=added_to_carts):
         with database:  # one transaction
-            if kind == "event":
+            if message.event:
                 database.execute(
                     "INSERT INTO counts VALUES (?, 1) ON CONFLICT (item) DO UPDATE SET times = times + 1",
-                    (event["data"]["item"],),
+                    (message.event.data["item"],),
                 )
-            database.execute("UPDATE progress SET checkpoint = ?", (checkpoint,))
-        if kind == "caught_up":
+            database.execute("UPDATE progress SET checkpoint = ?", (message.checkpoint,))
+        if message.kind == "caught_up":
             print("caught up", flush=True)
 
 
-def main(base, path):
+def main(server, path):
     database = open_counts(path)
-    if base == "--show":
+    if server == "--show":
         print(json.dumps(dict(database.execute("SELECT item, times FROM counts ORDER BY item"))))
         return
+    store = gesta.connect(server, token=os.environ.get("GESTA_TOKEN"))
     while True:
         try:
-            count(database, base)
-        except gesta.Problem as problem:
-            if problem.kind != "invalid_checkpoint":
-                raise
+            count(database, store)
+        except gesta.HistoryChanged:
             # The store was restored, and positions are used again: the counts may hold events that are gone.
             print("counting again from the start", flush=True)
             with database:
@@ -58,4 +60,5 @@ def main(base, path):
                 database.execute("UPDATE progress SET checkpoint = 'start'")
 
 
-main(*sys.argv[1:])
+with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
+    main(*sys.argv[1:])

@@ -1,10 +1,10 @@
-//! The programs of docs/guides/clients, run against a real server: appends whose answers are lost, and consumers that
-//! are killed.
+//! The packages of `clients/`, built and installed as their users do, against real servers; and the programs of
+//! docs/guides/clients, which use them: appends whose answers are lost, and consumers that are killed.
 //!
 //! And the configuration of a reverse proxy that docs/operating shows.
 //!
-//! They need `python3`, `node`, `curl` and `nginx`. Without one of them its tests are skipped loudly; with `CI=true`
-//! they fail.
+//! They need `python3` with `venv`, `node` with `npm`, `curl` and `nginx`, and a registry the first time. Without one
+//! of them its tests are skipped loudly; with `CI=true` they fail.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,72 +13,83 @@
     reason = "tests"
 )]
 
+mod checks;
+mod packages;
+mod proxy;
+#[path = "../support/mod.rs"]
 mod support;
+#[path = "../three_nodes/mod.rs"]
+mod three_nodes;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use packages::Package;
 use support::{Limit, Server, output_of, succeed, url_of, wait_until};
 
-/// A language that has programs in docs/guides/clients.
+/// A language that has a package.
 #[derive(Clone, Copy)]
 struct Language {
-    interpreter: &'static str,
+    package: fn() -> Option<&'static Package>,
     add_items: &'static str,
     count_items: &'static str,
     /// How a program is given as an argument, and one that appends at a wrong revision and prints the problem.
     inline: &'static [&'static str],
     append_at_wrong_revision: &'static str,
+    /// How its description marks a program.
+    fence: &'static str,
 }
 
 const PYTHON: Language = Language {
-    interpreter: "python3",
+    package: packages::python,
     add_items: "add_items.py",
     count_items: "count_items.py",
     inline: &["-c"],
     append_at_wrong_revision: r#"
 import gesta, os
 try:
-    gesta.append(os.environ["B"], "cart-1", [{"type": "item-added", "data": {}}], expected=7)
-except gesta.Problem as problem:
-    print(problem.kind, problem.document["actual"])
+    gesta.connect(os.environ["B"]).append("cart-1", [gesta.EventData("item-added", {})], expected=7)
+except gesta.WrongExpectedRevision as problem:
+    print(problem.kind, problem.actual)
 "#,
+    fence: "python",
 };
-const JAVASCRIPT: Language = Language {
-    interpreter: "node",
+const TYPESCRIPT: Language = Language {
+    package: packages::typescript,
     add_items: "add_items.mjs",
     count_items: "count_items.mjs",
     inline: &["--input-type=module", "-e"],
     append_at_wrong_revision: r#"
-const { append } = await import(`${process.cwd()}/gesta.mjs`);
-const events = [{ type: "item-added", data: {} }];
-await append(process.env.B, "cart-1", events, { expected: 7 }).catch((problem) => {
+const { EventData, connect } = await import(`${process.cwd()}/node_modules/gesta-client/dist/index.js`);
+await connect(process.env.B).append("cart-1", [new EventData("item-added", {})], { expected: 7 }).catch((problem) => {
   console.log(problem.kind, problem.document.actual);
 });
 "#,
+    fence: "js",
 };
 
 impl Language {
-    fn is_installed(self) -> bool {
-        support::is_installed(self.interpreter)
+    /// The interpreter that finds the package, in the folder of the programs; `None`, said aloud, if the package cannot
+    /// be built here.
+    fn interpreter(self) -> Option<Command> {
+        let package = (self.package)()?;
+        let mut command = Command::new(&package.interpreter);
+        command
+            .current_dir(&package.programs)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        Some(command)
     }
 
-    /// The interpreter, in the folder of the clients.
-    fn interpreter(self) -> Command {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/clients");
-        let mut command = Command::new(self.interpreter);
-        command
-            .current_dir(folder)
-            .env("PYTHONDONTWRITEBYTECODE", "1");
-        command
+    fn is_there(self) -> bool {
+        (self.package)().is_some()
     }
 
     fn program(self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = self.interpreter();
+        let mut command = self.interpreter().unwrap();
         command.arg(name).args(arguments);
         command
     }
@@ -88,7 +99,11 @@ impl Language {
         let mut arguments = vec![server, "1"];
         arguments.extend(items.iter().map(String::as_str));
         let mut command = self.program(self.add_items, &arguments);
-        command.stdout(Stdio::piped()).spawn().unwrap()
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     fn counts(self, file: &Path) -> String {
@@ -194,154 +209,9 @@ fn forward(client: &TcpStream, server: &TcpStream, to_lose: &AtomicUsize) {
     });
 }
 
-/// Goal: the configuration of docs/operating/proxies.md lets everything through a real nginx: names, large bodies,
-/// lines, subscriptions, gRPC.
-#[test]
-fn a_reverse_proxy_lets_everything_through() {
-    if !support::is_installed_as("nginx", "-v") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
-    let proxy = Proxy::start(folder.path(), server.address());
-    let append = |stream: &str, data: &str| {
-        let body = folder.path().join("body.json");
-        let text = format!(r#"{{"events":[{{"type":"t","data":{data}}}]}}"#);
-        std::fs::write(&body, text).unwrap();
-        let body = format!("@{}", body.display());
-        let json = "Content-Type: application/json";
-        proxy.curl(stream, &["--header", json, "--data-binary", &body])
-    };
-    let stored = "\"last_revision\":";
-    for (stream, data) in [
-        ("/streams/o%2F1", "1".to_owned()),
-        ("/events/streams/o%2F1", "2".to_owned()),
-        ("/streams/large", format!("{:?}", "x".repeat(4 << 20))),
-    ] {
-        let answer = append(stream, &data);
-        assert!(answer.contains(stored), "{stream}: {answer}");
-    }
-    let lines = ["--header", "Accept: application/x-ndjson"];
-    let read = proxy.curl("/streams/o%2F1", &lines);
-    assert_eq!(read.lines().count(), 2, "{read}");
-
-    // An event is shown at once, and not when a buffer is full.
-    let mut follow = proxy.command("/streams/live/subscribe", &["--no-buffer"]);
-    let follower = Consumer::run(&mut follow);
-    assert!(append("/streams/live", "3").contains(stored));
-    let shown = || follower.lines.recv_timeout(support::PATIENCE).unwrap();
-    while !shown().contains("\"stream\":\"live\"") {}
-    follower.kill();
-
-    let call = "/event_store.client.server_features.ServerFeatures/GetSupportedMethods";
-    let empty = folder.path().join("empty.bin");
-    std::fs::write(&empty, [0; 5]).unwrap();
-    let empty = format!("@{}", empty.display());
-    let mut grpc = vec![
-        "--http2",
-        "--include",
-        "--data-binary",
-        &empty,
-        "--output",
-        "-",
-    ];
-    for header in ["Content-Type: application/grpc", "TE: trailers"] {
-        grpc.extend(["--header", header]);
-    }
-    let answer = proxy.curl(call, &grpc);
-    assert!(answer.contains("grpc-status: 0"), "{answer}");
-}
-
-/// An nginx with the configuration of docs/operating/proxies.md.
-struct Proxy {
-    nginx: Child,
-    url: String,
-    authority: PathBuf,
-}
-
-impl Proxy {
-    fn start(folder: &Path, server: &str) -> Self {
-        let tls = folder.join("tls");
-        let made = ["--listen", "127.0.0.1:0", "--tls-self-signed"];
-        let made = [&made[..], &[tls.to_str().unwrap()]].concat();
-        Server::start_with(&url_of(&folder.join("another.db")), &made).stop();
-        let address = gesta_pgtest::free_address().unwrap();
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating/proxies.md");
-        let page = std::fs::read_to_string(page).unwrap();
-        let (_, rest) = page.split_once("```nginx\n").unwrap();
-        let (site, _) = rest.split_once("```").unwrap();
-        let mut site = site.to_owned();
-        for (of_page, here) in [
-            ("127.0.0.1:2113", server.to_owned()),
-            ("listen 443 ", format!("listen {address} ")),
-            (
-                "/etc/ssl/events.example.org.pem",
-                tls.join("server.pem").display().to_string(),
-            ),
-            (
-                "/etc/ssl/events.example.org.key",
-                tls.join("server.key").display().to_string(),
-            ),
-        ] {
-            assert!(site.contains(of_page), "{of_page}");
-            site = site.replace(of_page, &here);
-        }
-        let scratch: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {}/{kind};\n", folder.display()))
-            .concat();
-        let (folder, configuration) = (folder.display(), folder.join("nginx.conf"));
-        let user = if nix::unistd::geteuid().is_root() {
-            "user root;"
-        } else {
-            ""
-        };
-        let text = format!(
-            "{user} daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\nevents {{}}\n\
-             http {{ access_log off;\n{scratch}{site} }}\n"
-        );
-        std::fs::write(&configuration, text).unwrap();
-        let mut command = Command::new("nginx");
-        command
-            .arg("-c")
-            .arg(&configuration)
-            .arg("-e")
-            .arg(format!("{folder}/nginx.log"));
-        let proxy = Self {
-            nginx: command.spawn().unwrap(),
-            url: format!("https://{address}"),
-            authority: tls.join("ca.pem"),
-        };
-        wait_until("nginx listens", || TcpStream::connect(address).is_ok());
-        proxy
-    }
-
-    fn command(&self, path: &str, more: &[&str]) -> Command {
-        let mut command = Command::new("curl");
-        command
-            .args(["--silent", "--show-error", "--cacert"])
-            .arg(&self.authority);
-        command.args(more).arg(format!("{}{path}", self.url));
-        command
-    }
-
-    fn curl(&self, path: &str, more: &[&str]) -> String {
-        let output = output_of(&mut self.command(path, more));
-        assert!(output.status.success(), "{path}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // Asks it to end, so that it ends its workers too.
-        support::signal(&self.nginx, nix::sys::signal::Signal::SIGTERM);
-        let _ = self.nginx.wait();
-    }
-}
-
 /// Goal: an append whose answer is lost is repeated with the same event ids, and is stored once.
 fn an_append_whose_answer_is_lost_is_stored_once(language: Language) {
-    if !language.is_installed() {
+    if !language.is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -359,7 +229,7 @@ fn an_append_whose_answer_is_lost_is_stored_once(language: Language) {
 
 /// Goal: a server that is killed and started again between and during appends neither loses nor doubles one.
 fn appends_survive_a_killed_server(language: Language) {
-    if !language.is_installed() {
+    if !language.is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -385,14 +255,14 @@ fn appends_survive_a_killed_server(language: Language) {
 
 /// Goal: a refusal is raised at once and not repeated, with what the server says.
 fn a_refusal_is_raised(language: Language) {
-    if !language.is_installed() {
+    if !language.is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&url_of(&folder.path().join("gesta.db")));
     let added = support::ended(language.add(&server.url, &items(2)));
     assert!(added.status.success(), "{added:?}");
-    let mut command = language.interpreter();
+    let mut command = language.interpreter().unwrap();
     command
         .args(language.inline)
         .arg(language.append_at_wrong_revision);
@@ -414,7 +284,7 @@ fn a_refusal_is_raised(language: Language) {
 /// Goal: a consumer that is killed, and whose server is killed, goes on where it was; each event is counted once. After
 /// a restore of the store it counts again from the start.
 fn a_consumer_survives_restarts(language: Language) {
-    if !language.is_installed() {
+    if !language.is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -472,7 +342,7 @@ fn a_consumer_survives_restarts(language: Language) {
 /// Goal: with a token in the environment the programs append to and follow a server with users; without one they are
 /// refused, and that is raised at once.
 fn a_server_with_users_is_told_the_token(language: Language) {
-    if !language.is_installed() {
+    if !language.is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -502,6 +372,79 @@ fn a_server_with_users_is_told_the_token(language: Language) {
     assert_eq!(language.counts(&file).trim(), r#"{"book":1}"#);
 }
 
+/// Goal: a program says at the first refused connection which server does not answer and why, once, and goes on when
+/// the server is there.
+fn a_refused_connection_is_said(language: Language) {
+    if !language.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let mut adding = language.add(&format!("http://{address}"), &items(1));
+    let _limit = Limit::of(&adding);
+    let mut said = BufReader::new(adding.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap().to_lowercase();
+    assert!(
+        first.contains(&address) && first.contains("connection refused"),
+        "{first}"
+    );
+    let store = url_of(&folder.path().join("gesta.db"));
+    let server = Server::start_with(&store, &["--listen", &address]);
+    assert!(adding.wait().unwrap().success());
+    assert_eq!(said.map_while(Result::ok).count(), 0);
+    assert_eq!(stored(&server.url), items(1));
+}
+
+/// Goal: a certificate that is not trusted is said at the first connection, with what can be done.
+fn a_certificate_that_is_not_trusted_is_said(language: Language) {
+    if !language.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tls = folder.path().join("tls");
+    let more = [
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-self-signed",
+        tls.to_str().unwrap(),
+    ];
+    let server = Server::start_with(&url_of(&folder.path().join("gesta.db")), &more);
+    let mut adding = language.add(&server.url, &items(1));
+    let _limit = Limit::of(&adding);
+    let mut said = BufReader::new(adding.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    for part in [
+        &server.url,
+        "its certificate is not trusted",
+        "names the authority",
+    ] {
+        assert!(first.contains(part), "{first}");
+    }
+    adding.kill().unwrap();
+    adding.wait().unwrap();
+}
+
+/// Goal: a consumer that is interrupted, as by Ctrl-C, ends without a word.
+fn an_interrupted_consumer_ends_quietly(language: Language) {
+    if !language.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    let file = folder.path().join("counts");
+    let arguments = [server.url.as_str(), file.to_str().unwrap()];
+    let mut following = language.program(language.count_items, &arguments);
+    let mut consumer = Consumer::run(following.stderr(Stdio::piped()));
+    consumer.says("caught up");
+    let _limit = Limit::of(&consumer.child);
+    support::signal(&consumer.child, nix::sys::signal::Signal::SIGINT);
+    let said = std::io::read_to_string(consumer.child.stderr.take().unwrap()).unwrap();
+    assert_eq!(said, "");
+    let status = consumer.child.wait().unwrap();
+    let interrupted = std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);
+    assert!(status.success() || interrupted, "{status}");
+}
+
 macro_rules! tests {
     ($module:ident, $language:expr) => {
         mod $module {
@@ -529,9 +472,49 @@ macro_rules! tests {
             fn a_server_with_users_is_told_the_token() {
                 super::a_server_with_users_is_told_the_token($language);
             }
+
+            #[test]
+            fn a_refused_connection_is_said() {
+                super::a_refused_connection_is_said($language);
+            }
+
+            #[test]
+            fn a_certificate_that_is_not_trusted_is_said() {
+                super::a_certificate_that_is_not_trusted_is_said($language);
+            }
+
+            #[test]
+            fn an_interrupted_consumer_ends_quietly() {
+                super::an_interrupted_consumer_ends_quietly($language);
+            }
+
+            #[test]
+            fn the_package_passes_its_own_tests() {
+                super::checks::the_package_passes_its_own_tests($language);
+            }
+
+            #[test]
+            fn the_program_of_the_description_runs() {
+                super::checks::the_program_of_the_description_runs($language);
+            }
+
+            #[test]
+            fn every_call_works() {
+                super::checks::every_call_works($language);
+            }
+
+            #[test]
+            fn every_call_works_over_tls_as_a_user() {
+                super::checks::every_call_works_over_tls_as_a_user($language);
+            }
+
+            #[test]
+            fn nothing_is_lost_when_a_node_is_killed() {
+                super::checks::nothing_is_lost_when_a_node_is_killed($language);
+            }
         }
     };
 }
 
 tests!(python, super::PYTHON);
-tests!(javascript, super::JAVASCRIPT);
+tests!(typescript, super::TYPESCRIPT);

@@ -1,0 +1,101 @@
+"""The servers that a client was given, and which of them is asked."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import Dict, Sequence, Set
+
+logger = logging.getLogger("gesta")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server is reached.
+
+    >>> Server.parse("https://events.example.org/store")
+    Server(is_encrypted=True, host='events.example.org', port=443, prefix='/store')
+    >>> Server.parse("127.0.0.1:2113")
+    Traceback (most recent call last):
+    ValueError: '127.0.0.1:2113' is not the address of a server: it must be as http://127.0.0.1:2113
+    """
+
+    is_encrypted: bool
+    host: str
+    port: int
+    # The beginning of all paths, if a proxy has given the server a part of its own.
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Server:
+        """Reads the address of a server."""
+        rule = f"{url!r} is not the address of a server: it must be as http://127.0.0.1:2113"
+        try:
+            parts = urllib.parse.urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(rule) from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(rule)
+        if parts.username is not None or parts.password is not None:
+            # Never shown, for messages end up in logs.
+            raise ValueError(f"the address of {parts.hostname} must not contain a password: give user= and password=")
+        is_encrypted = parts.scheme == "https"
+        return cls(is_encrypted, parts.hostname, port or (443 if is_encrypted else 80), parts.path.rstrip("/"))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether what is sent to the server leaves this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass
+class Servers:
+    """The servers in their order. One is asked until it fails, then the next one.
+
+    Each reason why a server does not answer is said once, until it answers again.
+    """
+
+    given: Sequence[Server]
+    _present: int = 0
+    _troubles: Dict[Server, Set[str]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def present(self) -> Server:
+        """The server that is asked now."""
+        return self.given[self._present]
+
+    def after(self, server: Server) -> Server:
+        """The next server."""
+        return self.given[(self.given.index(server) + 1) % len(self.given)]
+
+    def answered(self, server: Server) -> None:
+        """Notes that a server answers."""
+        if self._troubles:
+            with self._lock:
+                was_away = self._troubles.pop(server, None) is not None
+            if was_away:
+                logger.info("%s answers again", server)
+
+    def failed(self, server: Server, reason: str) -> None:
+        """Notes that a server does not answer, says so, and turns to the next one."""
+        with self._lock:
+            said = self._troubles.setdefault(server, set())
+            is_news = reason not in said
+            said.add(reason)
+            if self.given[self._present] == server:
+                self._present = (self._present + 1) % len(self.given)
+        if is_news:
+            logger.warning("no answer from %s: %s; trying again", server, reason)

@@ -1,0 +1,201 @@
+"""Sends calls to servers and takes their answers: one attempt, and attempts until the outcome is known."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Mapping, Optional, Tuple
+
+from .connections import Connection, NoAnswerOfGesta, Pool, reason_of
+from .errors import GroupElsewhere, Problem, Unavailable, outcome_unknown, problem_of, unavailable
+from .retry import Effect, Policy, is_of_this_server, may_be_repeated
+from .servers import Server, Servers
+
+# What goes wrong with a connection.
+BROKEN = (OSError, http.client.HTTPException)
+
+
+def segment(name: str) -> str:
+    """A name as a segment of a path.
+
+    >>> segment("order/7")
+    'order%2F7'
+    """
+    return urllib.parse.quote(name, safe="")
+
+
+def json_of(document: Any) -> bytes:
+    """A document as the body of a call. Numbers that JSON does not have are refused."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call before it is sent. Parameters that are `None` are left out."""
+
+    method: str
+    path: str
+    effect: Effect = Effect.READS
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    body: Optional[bytes] = None
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        given = {name: value for name, value in self.parameters.items() if value is not None}
+        return self.path + ("?" + urllib.parse.urlencode(given) if given else "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer that is no error."""
+
+    headers: http.client.HTTPMessage
+    document: Any
+
+
+class Transport:
+    """The way to the servers. Threads may share it."""
+
+    def __init__(
+        self, servers: Servers, authorization: Optional[str], tls: Optional[ssl.SSLContext], policy: Policy
+    ) -> None:
+        self.servers = servers
+        self.policy = policy
+        self._headers = {"Authorization": authorization} if authorization else {}
+        self._tls = tls
+        self._pool = Pool()
+
+    def send(self, call: Call, only: Optional[Server] = None) -> Answer:
+        """Sends a call until its outcome is known, to any server; or to `only` one, while that is there."""
+        patience = self.policy.give_up_after if only is None else self.policy.answer_max
+        deadline = time.monotonic() + patience
+        server = only or self.servers.present()
+        attempt = asked_since_pause = 0
+        while True:
+            try:
+                return self._exchange(server, call)
+            except Problem as problem:
+                if not self._goes_on(problem, call.effect, only):
+                    raise
+                failure = problem
+            asked_since_pause += 1
+            if only is None and is_of_this_server(failure):
+                server = self.servers.after(server)
+                if asked_since_pause < len(self.servers.given):
+                    continue
+            pause = failure.retry_after or self.policy.pause(attempt)
+            if time.monotonic() + pause > deadline:
+                raise failure
+            time.sleep(pause)
+            attempt, asked_since_pause = attempt + 1, 0
+
+    @contextlib.contextmanager
+    def open(self, call: Call, server: Server) -> Iterator[Tuple[Connection, http.client.HTTPResponse]]:
+        """Sends a call whose answer does not end. Whoever leaves the block closes the connection."""
+        connection = self._connect(server)
+        try:
+            connection.wait_at_most(self.policy.silence_max)
+            try:
+                response = self._begin(connection, server, call)
+            except BROKEN as error:
+                raise self.lost(server, call.effect, error) from error
+            self.servers.answered(server)
+            with response:
+                yield connection, response
+        finally:
+            connection.close()
+
+    def lost(self, server: Server, effect: Effect, error: BaseException) -> Problem:
+        """Notes that a connection broke, after the call was sent. Gives the problem of the call."""
+        reason = reason_of(error)
+        self.servers.failed(server, reason)
+        detail = f"{server}: {reason}"
+        return unavailable(detail) if effect is Effect.READS else outcome_unknown(detail)
+
+    def told(self, server: Server, problem: Problem) -> None:
+        """Notes what a server says of itself: one that is not available is left."""
+        if isinstance(problem, Unavailable) and problem.status is not None:
+            self.servers.failed(server, problem.detail)
+
+    def close(self) -> None:
+        """Closes the connections that nobody uses."""
+        self._pool.close()
+
+    def _goes_on(self, problem: Problem, effect: Effect, only: Optional[Server]) -> bool:
+        if isinstance(problem, GroupElsewhere):
+            return only is None and len(self.servers.given) > 1
+        if isinstance(problem, Unavailable) and only is not None:
+            return False
+        return may_be_repeated(problem, effect)
+
+    def _exchange(self, server: Server, call: Call) -> Answer:
+        """One attempt."""
+        # A change that would be made twice is not sent by a connection that the server may just be closing.
+        connection = None if call.effect is Effect.CHANGES else self._pool.take(server)
+        if connection is not None:
+            try:
+                return self._ask(connection, server, call)
+            except BROKEN:
+                # The server closed it while it was idle, which is no news: the call goes by a new one at once.
+                pass
+        connection = self._connect(server)
+        try:
+            return self._ask(connection, server, call)
+        except BROKEN as error:
+            raise self.lost(server, call.effect, error) from error
+
+    def _connect(self, server: Server) -> Connection:
+        connection = Connection(server, self._tls, self.policy.connect_max)
+        try:
+            connection.connect()
+        except OSError as error:
+            reason = reason_of(error)
+            self.servers.failed(server, reason)
+            raise unavailable(f"cannot connect to {server}: {reason}") from error
+        return connection
+
+    def _ask(self, connection: Connection, server: Server, call: Call) -> Answer:
+        """Sends a call and reads the answer to its end."""
+        is_kept = False
+        try:
+            connection.wait_at_most(self.policy.answer_max)
+            response = self._begin(connection, server, call)
+            body = response.read()
+            try:
+                document = json.loads(body) if body else None
+            except ValueError as error:
+                raise NoAnswerOfGesta("the answer is no JSON") from error
+            self.servers.answered(server)
+            is_kept = not response.will_close
+            return Answer(response.headers, document)
+        finally:
+            if is_kept:
+                self._pool.give(server, connection)
+            else:
+                connection.close()
+
+    def _begin(self, connection: Connection, server: Server, call: Call) -> http.client.HTTPResponse:
+        """Sends a call and reads the head of the answer. An answer that is an error becomes an exception."""
+        headers = {**self._headers, "Content-Type": "application/json"} if call.body is not None else self._headers
+        connection.http.request(call.method, server.prefix + call.target, call.body, headers)
+        response = connection.http.getresponse()
+        if response.status < 300:
+            return response
+        retry_after = response.headers.get("Retry-After", "")
+        try:
+            document = json.loads(response.read())
+            problem = problem_of(document, float(retry_after) if retry_after.isdigit() else None)
+        except (ValueError, AttributeError):
+            # Not of this API: a proxy in between answers.
+            text = f"HTTP status {response.status} without a problem document"
+            if response.status >= 500:
+                raise NoAnswerOfGesta(text) from None
+            raise Problem({"title": text, "detail": str(server), "status": response.status}) from None
+        self.told(server, problem)
+        raise problem

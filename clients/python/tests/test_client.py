@@ -1,0 +1,250 @@
+"""What the client does with each answer, against a server that is scripted."""
+
+import doctest
+import importlib
+import json
+import logging
+import pkgutil
+import socket
+import unittest
+from typing import Iterator
+
+import gesta
+from gesta import EventData, Policy
+from scripted import LOST, Scripted, answer, messages, problem
+
+# What the client says is looked at where a test is about it.
+logging.getLogger("gesta").addHandler(logging.NullHandler())
+QUICK = Policy(give_up_after=30, first_pause=0.001, longest_pause=0.002)
+STORED = {"stream": "s", "first_revision": 0, "last_revision": 0, "log": 0, "position": 1, "checkpoint": "c"}
+DONE = {"log": 0, "position": 2, "checkpoint": "c"}
+
+
+def connect(*servers: str, policy: Policy = QUICK) -> gesta.Store:
+    return gesta.connect(*servers, policy=policy)
+
+
+def refused_address() -> str:
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return "http://127.0.0.1:%d" % listener.getsockname()[1]
+
+
+class Appends(unittest.TestCase):
+    """Goal: an append is repeated, with the same ids, whenever that can help, and never otherwise."""
+
+    def test_what_may_pass_is_repeated_as_it_was(self) -> None:
+        passing = [
+            LOST,
+            answer(201, b'{"stream":'),
+            problem("overloaded", 503, "Retry-After: 0"),
+            problem("unavailable", 503),
+            problem("outcome_unknown", 504),
+            problem("request_timeout", 408),
+            answer(502, b"<html>"),
+        ]
+        server = Scripted(*passing, answer(201, STORED))
+        with self.assertLogs("gesta", "WARNING"):
+            appended = connect(server.url).append("s", [EventData("t", 1)])
+        self.assertEqual(appended.position, 1)
+        asked = server.ended()
+        self.assertEqual(len(asked), len(passing) + 1)
+        self.assertEqual(len({body for _, body in asked}), 1, "every attempt has the same ids")
+        self.assertEqual(len(json.loads(asked[0][1])["events"][0]["id"]), 36)
+
+    def test_a_refusal_is_raised_at_once(self) -> None:
+        kinds = [
+            (gesta.WrongExpectedRevision, "wrong_expected_revision", 409),
+            (gesta.StoredAndDeleted, "stored_and_deleted", 409),
+            (gesta.Unauthenticated, "unauthenticated", 401),
+            (gesta.Forbidden, "forbidden", 403),
+            (gesta.InvalidArgument, "invalid_argument", 400),
+            (gesta.Problem, "internal", 500),
+        ]
+        for error, kind, status in kinds:
+            server = Scripted(problem(kind, status, field="expected", actual=7))
+            with self.assertRaises(error) as raised:
+                connect(server.url).append("s", [EventData("t", 1)])
+            self.assertEqual((raised.exception.kind, raised.exception.status), (kind, status))
+            self.assertEqual((raised.exception.field, raised.exception.actual), ("expected", 7))
+            self.assertEqual(str(raised.exception), "A title: a detail")
+            self.assertEqual(len(server.ended()), 1)
+
+    def test_without_ids_a_lost_append_is_not_repeated(self) -> None:
+        server = Scripted(LOST)
+        with self.assertLogs("gesta"), self.assertRaises(gesta.OutcomeUnknown):
+            connect(server.url).append("s", [EventData("t", 1), EventData("t", 2, id=None)])
+        self.assertEqual(len(server.ended()), 1)
+
+    def test_the_same_object_is_the_same_event(self) -> None:
+        server = Scripted(answer(201, STORED), answer(201, STORED))
+        event = EventData("t", 1)
+        for _ in range(2):
+            connect(server.url).append("s", [event])
+        first, second = server.ended()
+        self.assertEqual(first, second)
+
+    def test_it_gives_up(self) -> None:
+        store = connect(refused_address(), policy=Policy(give_up_after=0))
+        with self.assertLogs("gesta"), self.assertRaises(gesta.Unavailable) as raised:
+            store.append("s", [EventData("t", 1)])
+        self.assertIn("Connection refused", str(raised.exception))
+
+
+class Changes(unittest.TestCase):
+    """Goal: what the server would do a second time is repeated only if nothing was done."""
+
+    def test_a_lost_delete_is_not_repeated(self) -> None:
+        for lost in (LOST, problem("outcome_unknown", 504), answer(502, b"")):
+            server = Scripted(lost)
+            with self.assertRaises(gesta.OutcomeUnknown):
+                connect(server.url).delete_stream("s")
+            self.assertEqual(len(server.ended()), 1)
+
+    def test_a_delete_that_was_not_done_is_repeated(self) -> None:
+        server = Scripted(problem("overloaded", 503), problem("unavailable", 503), answer(200, DONE))
+        self.assertEqual(connect(server.url).delete_stream("a/b", expected=3).position, 2)
+        self.assertEqual(server.ended()[2][0], "DELETE /streams/a%2Fb?expected=3")
+
+
+class SeveralServers(unittest.TestCase):
+    """Goal: the next server is asked when one is away, and what is wrong is said, once."""
+
+    def test_a_refused_connection_is_said_once_and_the_next_is_asked(self) -> None:
+        away, server = refused_address(), Scripted(answer(200, DONE), answer(200, DONE))
+        store = connect(away, server.url)
+        with self.assertLogs("gesta", "WARNING") as said:
+            store.delete_stream("s")
+            store.delete_stream("s")
+        told = [record.getMessage() for record in said.records]
+        self.assertEqual(told, [f"no answer from {away}: Connection refused; trying again"])
+        self.assertEqual(len(server.ended()), 2)
+
+    def test_a_certificate_that_is_not_trusted_is_said(self) -> None:
+        server = Scripted(LOST)
+        store = connect(server.url.replace("http:", "https:"), policy=Policy(give_up_after=0))
+        with self.assertLogs("gesta", "WARNING") as said, self.assertRaises(gesta.Unavailable):
+            store.info()
+        self.assertIn(server.url[5:], said.output[0])
+
+    def test_a_server_that_stops_is_left(self) -> None:
+        first, second = Scripted(problem("unavailable", 503)), Scripted(answer(200, {}), answer(200, {}))
+        store = connect(first.url, second.url)
+        store.info()
+        store.info()
+        self.assertEqual((len(first.ended()), len(second.ended())), (1, 2))
+
+    def test_a_group_is_looked_for_at_all_servers_but_only_where_there_are_several(self) -> None:
+        elsewhere = problem("group_elsewhere", 421, owner={"node": 2})
+        first, second = Scripted(elsewhere), Scripted(answer(200, {"status": "idle"}))
+        self.assertEqual(connect(first.url, second.url).group("s", "g").info(), {"status": "idle"})
+        alone = Scripted(elsewhere)
+        with self.assertRaises(gesta.GroupElsewhere):
+            connect(alone.url).group("s", "g").info()
+
+
+class Following(unittest.TestCase):
+    """Goal: following goes on where it was when a connection breaks, and raises what does not pass."""
+
+    def follow(self, *answers: bytes) -> "tuple[Scripted, Iterator[gesta.Message]]":
+        server = Scripted(*answers)
+        return server, connect(server.url).follow_all(after="a", filter=gesta.Query(categories=["cart"]))
+
+    def test_it_resumes_after_the_last_whole_message(self) -> None:
+        first = 'id: b\nevent: checkpoint\ndata: {}\n\nid: c\nevent: caught_up\ndata: {"che'
+        error = "event: error\ndata: " + json.dumps({"type": "urn:gesta:problem:unavailable", "status": 503}) + "\n\n"
+        last = messages("id: d\nevent: caught_up\ndata: {}\n\n")
+        server, followed = self.follow(messages(first), messages(error), problem("overloaded", 503), last)
+        with self.assertLogs("gesta"):
+            kinds = [(message.kind, message.checkpoint) for message in (next(followed), next(followed))]
+        self.assertEqual(kinds, [("checkpoint", "b"), ("caught_up", "d")])
+        afters = [line.rpartition("after=")[2] for line, _ in server.ended()]
+        self.assertEqual(afters, ["a", "b", "b", "b"])
+
+    def test_a_server_that_is_away_is_told_once(self) -> None:
+        class Enough(Exception):
+            pass
+
+        class Impatient(Policy):
+            def pause(self, attempt: int) -> float:
+                if attempt == 5:
+                    raise Enough
+                return 0.001
+
+        store = connect(refused_address(), policy=Impatient())
+        with self.assertLogs("gesta") as said, self.assertRaises(Enough):
+            next(store.follow_all())
+        self.assertEqual(len(said.records), 1, said.output)
+
+    def test_another_history_is_raised(self) -> None:
+        _, followed = self.follow(problem("invalid_checkpoint", 409))
+        with self.assertRaises(gesta.HistoryChanged):
+            next(followed)
+        error = json.dumps({"type": "urn:gesta:problem:stream_tombstoned", "title": "closed"})
+        _, followed = self.follow(messages(f"event: error\ndata: {error}\n\n"))
+        with self.assertRaises(gesta.StreamTombstoned):
+            next(followed)
+
+    def test_a_reader_that_fell_behind_is_told_or_gets_an_exception(self) -> None:
+        text = "id: b\nevent: fell_behind\ndata: {}\n\n"
+        _, followed = self.follow(messages(text))
+        self.assertEqual(next(followed).kind, "fell_behind")
+        with self.assertRaises(gesta.FellBehind) as raised:
+            next(connect(Scripted(messages(text)).url).follow_all(behind="raise"))
+        self.assertEqual(raised.exception.checkpoint, "b")
+
+
+class Consuming(unittest.TestCase):
+    """Goal: a consumer goes on whatever becomes of its server, and says which of its answers came too late."""
+
+    def test_an_answer_to_a_server_that_is_gone_is_unknown(self) -> None:
+        event = {
+            **{"stream": "s", "revision": 0, "log": 0, "position": 1, "id": "0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00"},
+            **{"type": "t", "created": "2026-11-21T02:49:08.246789Z", "content_type": "application/json"},
+            **{"data": 1, "metadata": None, "tags": []},
+        }
+        delivery = json.dumps({"delivery": 0, "retries": 0, "event": event})
+        joined = 'event: joined\ndata: {"consumer": "c"}\n\n'
+        server = Scripted(messages(f"{joined}event: event\ndata: {delivery}\n\n"))
+        with connect(server.url).group("s", "g").join() as consumer:
+            delivered = next(consumer)
+            self.assertEqual(delivered.event.data, 1)
+            server.ended()
+            with self.assertLogs("gesta"):
+                self.assertEqual(consumer.ack(delivered), gesta.Answered(0, 1))
+
+
+class Arguments(unittest.TestCase):
+    """Goal: arguments that cannot be meant are refused, with the value and the rule."""
+
+    def test_secrets_do_not_travel_as_plain_text(self) -> None:
+        with self.assertRaisesRegex(ValueError, "http://a:80 must begin with https"):
+            gesta.connect("http://a", token="t")
+        gesta.connect("http://a", token="t", plain_http="anywhere")
+        for local in ("http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
+            gesta.connect(local, user="u", password="p")
+
+    def test_what_contradicts_itself_is_refused(self) -> None:
+        for arguments in ({"user": "u"}, {"token": "t", "user": "u", "password": "p"}, {"token": "a\nb"}):
+            with self.assertRaises(ValueError):
+                gesta.connect("http://localhost", **arguments)  # type: ignore[arg-type]
+        for url in ("", "localhost:1", "ftp://a", "http://a:b", "http://u:p@a", "http://a?b"):
+            with self.assertRaises(ValueError):
+                gesta.connect(url)
+        with self.assertRaisesRegex(ValueError, "ca_file 'missing.pem' cannot be used: No such file"):
+            gesta.connect("https://localhost", ca_file="missing.pem")
+        with self.assertRaises(ValueError):
+            connect(refused_address()).append("s", [EventData("t", float("nan"))])
+        with self.assertRaises(TypeError):
+            connect(refused_address()).append("s", [EventData("t", 1, tags="ab")])
+
+
+def load_tests(_loader: object, tests: unittest.TestSuite, _pattern: object) -> unittest.TestSuite:
+    """The examples of the modules too."""
+    for module in pkgutil.iter_modules(gesta.__path__, "gesta."):
+        tests.addTests(doctest.DocTestSuite(importlib.import_module(module.name)))
+    return tests
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,68 @@
+/** The servers that a client was given, and which of them is asked. */
+
+/** The base address of a server, without a slash at its end. */
+export type Server = string;
+
+/** Reads the address of a server. */
+export function parseServer(address: string): Server {
+  const rule = `${JSON.stringify(address)} is not the address of a server: it must be as http://127.0.0.1:2113`;
+  let url: URL;
+  try {
+    url = new URL(address);
+  } catch {
+    throw new TypeError(rule);
+  }
+  if (!["http:", "https:"].includes(url.protocol) || url.search || url.hash) throw new TypeError(rule);
+  if (url.username || url.password) {
+    // Never shown, for messages end up in logs.
+    throw new TypeError(`the address of ${url.hostname} must not contain a password: give user and password`);
+  }
+  return (url.origin + url.pathname).replace(/\/+$/, "");
+}
+
+/** Whether everybody between this machine and a server could read what is sent to it. */
+export function isReadByOthers(server: Server): boolean {
+  const { protocol, hostname } = new URL(server);
+  const isOnThisMachine = hostname === "localhost" || hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(hostname);
+  return protocol === "http:" && !isOnThisMachine;
+}
+
+/**
+ * The servers in their order. One is asked until it fails, then the next one.
+ *
+ * Each reason why a server does not answer is said once, until it answers again.
+ */
+export class Servers {
+  #present = 0;
+  readonly #troubles = new Map<Server, Set<string>>();
+
+  constructor(
+    readonly given: readonly Server[],
+    readonly warn: (text: string) => void,
+  ) {}
+
+  /** The server that is asked now. */
+  present(): Server {
+    return this.given[this.#present] as Server;
+  }
+
+  /** The next server. */
+  after(server: Server): Server {
+    return this.given[(this.given.indexOf(server) + 1) % this.given.length] as Server;
+  }
+
+  /** Notes that a server answers. */
+  answered(server: Server): void {
+    this.#troubles.delete(server);
+  }
+
+  /** Notes that a server does not answer, says so, and turns to the next one. */
+  failed(server: Server, reason: string): void {
+    if (this.present() === server) this.#present = (this.#present + 1) % this.given.length;
+    const said = this.#troubles.get(server) ?? new Set();
+    this.#troubles.set(server, said);
+    if (said.has(reason)) return;
+    said.add(reason);
+    this.warn(`no answer from ${server}: ${reason}; trying again`);
+  }
+}

@@ -1,0 +1,219 @@
+// What the client does with each answer, against a server that is scripted.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as gesta from "gesta-client";
+import { EventData } from "gesta-client";
+import { LOST, answer, messages, problem, refusedAddress, scripted } from "./scripted.mjs";
+
+const QUICK = { giveUpAfter: 30_000, firstPause: 1, longestPause: 2 };
+const STORED = { stream: "s", first_revision: 0, last_revision: 0, log: 0, position: 1, checkpoint: "c" };
+const DONE = { log: 0, position: 2, checkpoint: "c" };
+
+/** A store, and what its client has said. */
+function connect(servers, policy = QUICK) {
+  const said = [];
+  return { said, store: gesta.connect(servers, { policy, warn: (text) => said.push(text) }) };
+}
+
+const one = () => [new EventData("t", 1)];
+
+test("what may pass is repeated as it was", async () => {
+  const passing = [
+    LOST,
+    answer(201, '{"stream":'),
+    problem("overloaded", 503, {}, "Retry-After: 0"),
+    problem("unavailable", 503),
+    problem("outcome_unknown", 504),
+    problem("request_timeout", 408),
+    answer(502, "<html>"),
+  ];
+  const server = await scripted(...passing, answer(201, STORED));
+  const { store } = connect(server.url);
+  assert.equal((await store.append("s", one())).position, 1);
+  assert.equal(server.asked.length, passing.length + 1);
+  assert.equal(new Set(server.asked.map(({ body }) => body)).size, 1, "every attempt has the same ids");
+  assert.equal(JSON.parse(server.asked[0].body).events[0].id.length, 36);
+});
+
+test("a refusal is thrown at once", async () => {
+  const kinds = [
+    [gesta.WrongExpectedRevision, "wrong_expected_revision", 409],
+    [gesta.StoredAndDeleted, "stored_and_deleted", 409],
+    [gesta.Unauthenticated, "unauthenticated", 401],
+    [gesta.Forbidden, "forbidden", 403],
+    [gesta.InvalidArgument, "invalid_argument", 400],
+    [gesta.Problem, "internal", 500],
+  ];
+  for (const [error, kind, status] of kinds) {
+    const server = await scripted(problem(kind, status, { field: "expected", actual: 7 }));
+    const refused = await connect(server.url).store.append("s", one()).catch((refusal) => refusal);
+    assert(refused instanceof error, refused);
+    assert.deepEqual([refused.kind, refused.status, refused.message], [kind, status, "A title: a detail"]);
+    assert.deepEqual([refused.document.field, refused.document.actual], ["expected", 7]);
+    assert.equal(server.asked.length, 1);
+  }
+});
+
+test("without ids a lost append is not repeated", async () => {
+  const server = await scripted(LOST);
+  const events = [...one(), new EventData("t", 2, { id: null })];
+  await assert.rejects(connect(server.url).store.append("s", events), gesta.OutcomeUnknown);
+  assert.equal(server.asked.length, 1);
+});
+
+test("the same object is the same event", async () => {
+  const server = await scripted(answer(201, STORED), answer(201, STORED));
+  const events = one();
+  for (let attempt = 0; attempt < 2; attempt += 1) await connect(server.url).store.append("s", events);
+  assert.deepEqual(server.asked[0], server.asked[1]);
+});
+
+test("it gives up", async () => {
+  const { store } = connect(await refusedAddress(), { giveUpAfter: 0 });
+  await assert.rejects(store.append("s", one()), (error) => {
+    return error instanceof gesta.Unavailable && /cannot connect .* connection refused/.test(error.message);
+  });
+});
+
+test("a call that its caller gives up ends", async () => {
+  const { store } = connect(await refusedAddress(), { longestPause: 60_000, firstPause: 60_000 });
+  const end = new AbortController();
+  const reading = store.info({ signal: end.signal });
+  end.abort();
+  await assert.rejects(reading, { name: "AbortError" });
+});
+
+test("a lost delete is not repeated", async () => {
+  for (const lost of [LOST, problem("outcome_unknown", 504), answer(502, "")]) {
+    const server = await scripted(lost);
+    await assert.rejects(connect(server.url).store.deleteStream("s"), gesta.OutcomeUnknown);
+    assert.equal(server.asked.length, 1);
+  }
+});
+
+test("a delete that was not done is repeated", async () => {
+  const server = await scripted(problem("overloaded", 503), problem("unavailable", 503), answer(200, DONE));
+  assert.equal((await connect(server.url).store.deleteStream("a/b", { expected: 3 })).position, 2);
+  assert.equal(server.asked[2].line, "DELETE /streams/a%2Fb?expected=3");
+});
+
+test("a refused connection is said once, and the next server is asked", async () => {
+  const away = await refusedAddress();
+  const server = await scripted(answer(200, DONE), answer(200, DONE));
+  const { store, said } = connect([away, server.url]);
+  await store.deleteStream("s");
+  await store.deleteStream("s");
+  assert.deepEqual(said, [`no answer from ${away}: connection refused; trying again`]);
+});
+
+test("a failure of TLS is said", async () => {
+  const server = await scripted(LOST);
+  const { store, said } = connect(server.url.replace("http:", "https:"), { giveUpAfter: 0 });
+  await assert.rejects(store.info(), gesta.Unavailable);
+  assert.equal(said.length, 1);
+  assert(said[0].includes(server.url.slice(5)), said[0]);
+});
+
+test("a server that stops is left", async () => {
+  const first = await scripted(problem("unavailable", 503));
+  const second = await scripted(answer(200, {}), answer(200, {}));
+  const { store } = connect([first.url, second.url]);
+  await store.info();
+  await store.info();
+  assert.deepEqual([first.asked.length, second.asked.length], [1, 2]);
+});
+
+test("a group is looked for at all servers, but only where there are several", async () => {
+  const elsewhere = problem("group_elsewhere", 421, { owner: { node: 2 } });
+  // `fetch` asks a second time by itself after this status.
+  const [first, second, alone] = [
+    await scripted(elsewhere, elsewhere),
+    await scripted(answer(200, { status: "idle" })),
+    await scripted(elsewhere, elsewhere),
+  ];
+  assert.deepEqual(await connect([first.url, second.url]).store.group("s", "g").info(), { status: "idle" });
+  await assert.rejects(connect(alone.url).store.group("s", "g").info(), gesta.GroupElsewhere);
+});
+
+test("following resumes after the last whole message", async () => {
+  const unavailable = JSON.stringify({ type: "urn:gesta:problem:unavailable", status: 503 });
+  const server = await scripted(
+    messages('id: b\nevent: checkpoint\ndata: {}\n\nid: c\nevent: caught_up\ndata: {"che'),
+    messages(`event: error\ndata: ${unavailable}\n\n`),
+    problem("overloaded", 503),
+    messages("id: d\nevent: caught_up\ndata: {}\n\n"),
+  );
+  const followed = connect(server.url).store.followAll({ after: "a", filter: { categories: ["cart"] } });
+  const seen = [(await followed.next()).value, (await followed.next()).value];
+  assert.deepEqual(seen, [
+    { kind: "checkpoint", checkpoint: "b" },
+    { kind: "caught_up", checkpoint: "d" },
+  ]);
+  assert.deepEqual(server.asked.map(({ line }) => line.split("after=")[1]), ["a", "b", "b", "b"]);
+});
+
+test("a server that is away is told once", async () => {
+  const end = new AbortController();
+  const said = [];
+  const url = await refusedAddress();
+  const store = gesta.connect(url, { policy: QUICK, warn: (text) => said.push(text) });
+  const following = store.followAll({ signal: end.signal }).next();
+  // Some more attempts by then, and many with time.
+  await assert.rejects(connect(url, { ...QUICK, giveUpAfter: 100 }).store.info(), gesta.Unavailable);
+  end.abort();
+  assert.deepEqual(await following, { done: true, value: undefined });
+  assert.deepEqual(said, [`no answer from ${url}: connection refused; trying again`]);
+});
+
+test("another history is thrown", async () => {
+  const refused = await scripted(problem("invalid_checkpoint", 409));
+  await assert.rejects(connect(refused.url).store.followAll().next(), gesta.HistoryChanged);
+  const closed = JSON.stringify({ type: "urn:gesta:problem:stream_tombstoned", title: "closed" });
+  const server = await scripted(messages(`event: error\ndata: ${closed}\n\n`));
+  await assert.rejects(connect(server.url).store.followStream("s").next(), gesta.StreamTombstoned);
+});
+
+test("a reader that fell behind is told, or gets an error", async () => {
+  const text = messages("id: b\nevent: fell_behind\ndata: {}\n\n");
+  const told = await connect((await scripted(text)).url).store.followAll().next();
+  assert.equal(told.value.kind, "fell_behind");
+  const thrown = connect((await scripted(text)).url).store.followAll({ behind: "throw" }).next();
+  await assert.rejects(thrown, { name: "FellBehind", checkpoint: "b" });
+});
+
+test("an answer to a server that is gone is unknown", async () => {
+  const event = {
+    ...{ stream: "s", revision: 0, log: 0, position: 1, id: "0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00", type: "t" },
+    ...{ created: "2026-11-21T02:49:08.246789Z", content_type: "application/json", data: 1, metadata: null, tags: [] },
+  };
+  const delivery = JSON.stringify({ delivery: 0, retries: 0, event });
+  const joined = 'event: joined\ndata: {"consumer": "c"}\n\n';
+  const server = await scripted(messages(`${joined}event: event\ndata: ${delivery}\n\n`));
+  const consumer = await connect(server.url).store.group("s", "g").join();
+  const { value } = await consumer.next();
+  assert.equal(value.event.data, 1);
+  assert.deepEqual(await consumer.ack(value), { answered: 0, unknown: 1 });
+  consumer.leave();
+});
+
+test("secrets do not travel as plain text", () => {
+  assert.throws(() => gesta.connect("http://a", { token: "t" }), /http:\/\/a must begin with https/);
+  gesta.connect("http://a", { token: "t", plainHttp: "anywhere" });
+  for (const local of ["http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"]) {
+    gesta.connect(local, { user: "u", password: "p" });
+  }
+});
+
+test("what cannot be meant is refused", async () => {
+  for (const options of [{ user: "u" }, { token: "t", user: "u", password: "p" }, { token: "a\nb" }]) {
+    assert.throws(() => gesta.connect("http://localhost", options), TypeError);
+  }
+  for (const url of ["", "localhost:1", "ftp://a", "http://a:b", "http://u:p@a", "http://a?b", []]) {
+    assert.throws(() => gesta.connect(url), TypeError);
+  }
+  const { store } = connect(await refusedAddress());
+  await assert.rejects(store.append("s", [{ type: "t", data: 1 }]), /events\[0\] is no EventData/);
+  await assert.rejects(store.append("..", one()), /".." cannot be sent/);
+  assert.throws(() => store.followAll({ filter: { category: "cart" } }), /category is no part of a query/);
+});
