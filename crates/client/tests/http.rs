@@ -38,6 +38,45 @@ fn event(data: &'static str) -> EventData {
     EventData::json(EventType::new("T").expect("valid"), data)
 }
 
+/// Goal: a token or a password travels as plain text only on this machine, unless the configuration says otherwise.
+#[tokio::test]
+async fn credentials_do_not_travel_as_plain_text() {
+    let config = || gesta_client::Config {
+        credentials: Some(gesta_client::Credentials::Token("secret".into())),
+        ..gesta_client::Config::default()
+    };
+    for url in [
+        "http://127.0.0.1:2113",
+        "http://localhost:2113",
+        "http://[::1]:2113",
+    ] {
+        assert!(HttpStore::with_config(url, config()).is_ok(), "{url}");
+    }
+    for url in [
+        "http://192.0.2.1:2113",
+        "http://store.example.org",
+        "http://[2001:db8::1]:2113",
+        "http://localhost.example.org",
+    ] {
+        let alone = HttpStore::with_config(url, config());
+        let in_cluster = HttpStore::connect_to_cluster(&["http://127.0.0.1:2113", url], config());
+        for refused in [alone, in_cluster] {
+            let refused = refused.expect_err("refused").to_string();
+            assert!(
+                refused.contains("https://") && !refused.contains("secret"),
+                "{refused}"
+            );
+        }
+        let anonymous = HttpStore::connect(url);
+        assert!(anonymous.is_ok(), "there is nothing to read");
+        let allowed = gesta_client::Config {
+            plain_http: gesta_client::PlainHttp::Anywhere,
+            ..config()
+        };
+        assert!(HttpStore::with_config(url, allowed).is_ok(), "{url}");
+    }
+}
+
 /// Answers everything with one error.
 struct Failing(ErrorKind);
 
