@@ -26,6 +26,7 @@ const REASONS: Readonly<Record<string, string>> = {
   UND_ERR_CONNECT_TIMEOUT: "no connection in time",
   UND_ERR_SOCKET: "the connection ended before the answer came",
 };
+
 /** With these there was no connection. */
 const NOT_CONNECTED = [
   "ECONNREFUSED",
@@ -38,7 +39,7 @@ const NOT_CONNECTED = [
 
 /** A certificate that is not believed: the connection is given up before anything of a call is sent. */
 function isOfCertificate(code: string): boolean {
-  return /CERT|SELF_SIGNED|UNABLE_TO_|HOSTNAME_MISMATCH|INVALID_CA|ISSUER/.test(code);
+  return !code.startsWith("ERR_SSL") && /CERT|SELF_SIGNED|UNABLE_TO_|HOSTNAME_MISMATCH|INVALID_CA|ISSUER/.test(code);
 }
 
 /** Whether an error is one of a connection, and not a mistake of a program. */
