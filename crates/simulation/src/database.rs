@@ -19,8 +19,8 @@ use gesta_core::backend::{
     WriterEpoch,
 };
 use gesta_core::{
-    Capabilities, ContentType, Direction, Durability, Error, EventId, Filter, Incarnation,
-    Lifecycle, LogId, Position, Result, Revision, StreamId, Visibility,
+    Capabilities, ContentType, Direction, Durability, Error, EventData, EventId, Filter,
+    Incarnation, Lifecycle, LogId, Position, Result, Revision, StreamId, Timestamp, Visibility,
 };
 use gesta_testkit::database::{Log, Moment, Stored};
 
@@ -46,6 +46,8 @@ struct State {
     log: Log,
     /// Number of the history. It grows with each loss of commits.
     history: u64,
+    /// Number of times that rows were removed, or came back.
+    scavenges: u64,
     /// Number of the moment. It grows with each change of what is stored.
     moment: u64,
     /// States of each stream, each with the moment from which it was so.
@@ -84,6 +86,15 @@ impl Database {
             state.advance([row.stream.clone()]);
         }
         true
+    }
+
+    /// Appends an event, as a process would that is alone.
+    pub fn append(&self, stream: &StreamId, event: EventData, now: Timestamp, writer: WriterEpoch) {
+        let batch = self
+            .state()
+            .log
+            .batch_of(LogId(0), stream, vec![event], now);
+        self.insert(&batch, writer);
     }
 
     /// Returns the violations of the contract that were found.
@@ -143,6 +154,30 @@ impl Database {
         of_stream.map(|row| row.id).collect()
     }
 
+    /// Returns true if `is_so` holds for the state of the stream at a moment.
+    #[must_use]
+    pub fn was_at(
+        &self,
+        stream: &StreamId,
+        moment: u64,
+        is_so: impl Fn(&StreamTruth) -> bool,
+    ) -> bool {
+        let state = self.state();
+        let truths = state.truths.get(stream).map_or(&[][..], Vec::as_slice);
+        let next = truths.partition_point(|(since, _)| *since <= moment);
+        let truth = next
+            .checked_sub(1)
+            .map_or(StreamTruth::default(), |at| truths[at].1);
+        is_so(&truth)
+    }
+
+    /// Shows all rows of the present history, with those that were removed, its number, and the number of times that
+    /// rows were removed or came back.
+    pub fn look(&self, mut see: impl FnMut(&[Stored], u64, u64)) {
+        let state = self.state();
+        see(state.log.rows(), state.history, state.scavenges);
+    }
+
     /// Returns all rows of the present history, with those that were removed.
     #[must_use]
     pub fn rows(&self) -> Vec<Stored> {
@@ -166,6 +201,7 @@ impl Database {
     /// Removes the events of a stream up to this revision, but never the last row of the log.
     pub fn scavenge(&self, stream: &StreamId, through: Revision) {
         let mut state = self.state();
+        state.scavenges += 1;
         state.log.remove(
             |row| row.stream == *stream && row.revision <= through,
             RunMode::Real,
@@ -178,6 +214,7 @@ impl Database {
         let mut state = self.state();
         let lost = state.log.lose_newest(count);
         state.history += 1;
+        state.scavenges += 1;
         state.advance(lost.into_iter().map(|stored| stored.row.stream));
     }
 }
@@ -215,6 +252,12 @@ impl State {
     }
 }
 
+/// Returns the incarnation of the history with this number.
+#[must_use]
+pub fn incarnation(history: u64) -> Incarnation {
+    Incarnation(uuid::Uuid::from_u128(history.into()))
+}
+
 fn not_simulated<T>() -> Result<T> {
     Err(Error::unavailable("not simulated"))
 }
@@ -239,9 +282,10 @@ impl Backend for Database {
     }
 
     fn history(&self) -> History {
+        let number = self.state().history;
         History {
-            number: self.state().history,
-            incarnation: Incarnation(uuid::Uuid::nil()),
+            number,
+            incarnation: incarnation(number),
         }
     }
 

@@ -1,15 +1,18 @@
 //! The pure part of the tail hub of a process: the lane of the log, its reader, and one subscriber to all events.
+//!
+//! A subscriber keeps what it was given when its subscription ends, because its process has died or because it goes to
+//! another one, and resumes after it with a checkpoint. Only if the checkpoint is of another history, it begins anew.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gesta_core::backend::{Batch, LogEnd, Rows};
-use gesta_core::{EventId, LogId, Position, SharedEvent};
+use gesta_core::{Checkpoint, EventId, LogId, Position, SharedEvent};
 use gesta_tail::lane::{Interest, Lane, Task, Work};
 use gesta_tail::ring::Taken;
 use tokio::sync::watch;
 
-use crate::database::Database;
+use crate::database::{Database, incarnation};
 
 /// Most events that the ring holds. They are few, so that positions of subscribers often lie before it.
 const RING_EVENTS_MAX: usize = 6;
@@ -36,20 +39,54 @@ enum Found {
     End(LogEnd),
 }
 
-/// A subscriber that began before the first event.
+/// How far a subscriber has come that began before the first event.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Number of the history in which it was given the events.
+    history: u64,
+    position: Position,
+    /// Positions and ids of the events that the subscriber was given.
+    events: Vec<(Position, EventId)>,
+}
+
+impl Progress {
+    /// Returns how far it had come if its checkpoint is accepted by a store with this history and this end of the log;
+    /// else it begins anew.
+    ///
+    /// # Errors
+    /// The checkpoint that is refused although it is good.
+    fn resumed(self, history: u64, end: Position) -> Result<Self, String> {
+        let checkpoint = Checkpoint::in_log(incarnation(self.history), 1, LogId(0), self.position);
+        let is_known = self.position == Position::START || self.history == history;
+        let positions = checkpoint.positions_for(incarnation(history), 1);
+        let is_taken = positions.is_ok_and(|positions| positions[0] <= end);
+        match (is_known, is_taken) {
+            (true, false) if self.position > Position::START => Err(format!(
+                "{checkpoint:?} is refused at {end} of history {history}"
+            )),
+            (_, true) => Ok(self),
+            (_, false) => Ok(Self::default()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Subscriber {
     _interest: Interest,
     generation: u64,
-    position: Position,
-    /// Positions and ids of the events that the subscriber was given.
-    events: Vec<(Position, EventId)>,
+    progress: Progress,
 }
 
 /// The tail hub of a process.
 pub struct Hub {
     lane: Arc<Lane>,
     subscriber: Option<Subscriber>,
+    /// How far the subscriber that begins next has come.
+    resumes: Progress,
+    /// Number of times that a subscriber has resumed behind the first event, and has begun anew.
+    pub resumed: (u32, u32),
+    /// Checkpoint that was refused although it was good.
+    violation: Option<String>,
     /// Interest of a subscriber that begins. It is kept from before the end of the log is asked for until the
     /// subscriber has begun.
     interest: Option<Interest>,
@@ -74,6 +111,9 @@ impl Default for Hub {
         Self {
             lane: Arc::new(lane),
             subscriber: None,
+            resumes: Progress::default(),
+            resumed: (0, 0),
+            violation: None,
             interest: None,
             reads: VecDeque::new(),
             is_lane_reading: false,
@@ -105,6 +145,22 @@ impl Hub {
     /// Lets the hub look for rows that it may have missed, as it does once in a while.
     pub fn poll(&self) {
         self.lane.doubt();
+    }
+
+    /// Ends the subscription, and returns how far it has come.
+    pub fn end_subscription(&mut self) -> Progress {
+        // A subscriber that begins asks for the end of the log by itself.
+        self.reads.retain(|(read, _)| matches!(read, Read::Lane(_)));
+        self.interest = None;
+        match self.subscriber.take() {
+            Some(subscriber) => subscriber.progress,
+            None => std::mem::take(&mut self.resumes),
+        }
+    }
+
+    /// Lets the subscriber that begins next resume. There must be no other one.
+    pub fn resume(&mut self, progress: Progress) {
+        self.resumes = progress;
     }
 
     /// Returns true if the hub waits for a read.
@@ -149,26 +205,22 @@ impl Hub {
             (Read::Begin, Found::End(end)) => {
                 let generation = self.lane.awaken(history, &end);
                 if let (Some(generation), Some(interest)) = (generation, self.interest.take()) {
-                    self.subscriber = Some(Subscriber {
-                        _interest: interest,
-                        generation,
-                        position: Position::START,
-                        events: Vec::new(),
-                    });
+                    self.begin(interest, generation, history, &end);
                 }
             }
             (Read::Page(after, ring), Found::Rows(rows)) => {
                 let Some(subscriber) = &mut self.subscriber else {
                     return;
                 };
-                if self.lane.check(subscriber.generation).is_err() || subscriber.position != after {
+                let progress = &mut subscriber.progress;
+                if self.lane.check(subscriber.generation).is_err() || progress.position != after {
                     return;
                 }
                 for event in &rows.events {
-                    subscriber.events.push((event.position, event.id));
+                    progress.events.push((event.position, event.id));
                 }
                 let last = rows.events.last().map(|event| event.position);
-                subscriber.position = match (rows.complete, last) {
+                progress.position = match (rows.complete, last) {
                     (true, _) => ring,
                     (false, Some(last)) => last,
                     (false, None) => after,
@@ -176,6 +228,26 @@ impl Hub {
             }
             _ => {}
         }
+    }
+
+    fn begin(&mut self, interest: Interest, generation: u64, history: u64, end: &LogEnd) {
+        let former = std::mem::take(&mut self.resumes);
+        let had_begun = former.position > Position::START;
+        let progress = former.resumed(history, end.position);
+        let mut progress = progress.unwrap_or_else(|violation| {
+            self.violation = Some(violation);
+            Progress::default()
+        });
+        match progress.position > Position::START {
+            true => self.resumed.0 += 1,
+            false => self.resumed.1 += u32::from(had_begun),
+        }
+        progress.history = history;
+        self.subscriber = Some(Subscriber {
+            _interest: interest,
+            generation,
+            progress,
+        });
     }
 
     /// Lets the reader and the subscriber do what they can without waiting. Returns true if they have done something.
@@ -212,24 +284,26 @@ impl Hub {
             return has_worked;
         }
         let mut events: VecDeque<SharedEvent> = VecDeque::new();
+        let progress = &mut subscriber.progress;
         match self
             .lane
-            .take(subscriber.generation, subscriber.position, &mut events)
+            .take(subscriber.generation, progress.position, &mut events)
         {
-            // It ends with an error; its caller begins anew.
+            // It ends with an error; its caller tries to resume.
             Err(_) => {
+                self.resumes = std::mem::take(progress);
                 self.subscriber = None;
                 true
             }
             Ok(Taken::Nothing) => has_worked,
             Ok(Taken::Events(covered)) => {
                 let given = events.iter().map(|event| (event.position, event.id));
-                subscriber.events.extend(given);
-                subscriber.position = covered;
+                progress.events.extend(given);
+                progress.position = covered;
                 true
             }
             Ok(Taken::BeforeRing(ring)) => {
-                let page = Read::Page(subscriber.position, ring);
+                let page = Read::Page(progress.position, ring);
                 self.reads.push_back((page, None));
                 true
             }
@@ -242,10 +316,13 @@ impl Hub {
     /// # Errors
     /// The event that is missing, doubled or of another history.
     pub fn check(&self, database: &Database, is_at_peace: bool) -> Result<(), String> {
+        if let Some(violation) = &self.violation {
+            return Err(violation.clone());
+        }
         let Some(subscriber) = &self.subscriber else {
             return Ok(());
         };
-        let events = &subscriber.events;
+        let events = &subscriber.progress.events;
         if let Some(pair) = events.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return Err(format!(
                 "a subscriber was given {:?} and then {:?}",

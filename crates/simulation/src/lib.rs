@@ -17,13 +17,19 @@
 //! the log moves while calls are in flight. For safety this is stronger than the real membership, since a lease is
 //! never evidence.
 //!
+//! Each process has clocks of its own, which drift, are set, and stand still while the process sleeps. In some schedules
+//! the deduplication window is so narrow that events leave it. All processes may die together with what they alone knew
+//! of the newest events. Subscribers live longer than processes: they resume elsewhere, by their checkpoints.
+//!
 //! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
 //!
 //! * `choices`: what a schedule is made of; `schedule`: what may happen, and what a schedule has more of than others;
-//!   `process`, `hub`, `nodes`, `database`: the parts to which it happens;
-//! * `model`: what was promised.
+//!   `process`, `clock`, `hub`, `nodes`, `database`: the parts to which it happens;
+//! * `archive`: what was ever stored; `model`: what was promised.
 
+pub mod archive;
 pub mod choices;
+pub mod clock;
 pub mod database;
 pub mod hub;
 pub mod model;

@@ -1,16 +1,17 @@
 //! What callers were promised: records every command with its answer, and checks it against what the database held and
 //! holds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use gesta_core::backend::Row;
 use gesta_core::{
-    After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Position, Result,
-    Revision, StreamId,
+    After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Incarnation, Position,
+    Result, Revision, StreamId,
 };
 
-use crate::database::{Database, StreamTruth};
+use crate::archive::{Archive, Double, Former, StoredCopy, Window};
+use crate::database::{Database, StreamTruth, incarnation};
+use crate::process::POISON;
 
 /// What a command asks of one stream.
 #[derive(Debug, Clone)]
@@ -19,10 +20,58 @@ pub struct Asked {
     pub stream: StreamId,
     /// Stream to which the events go. For a delete or a change of metadata it is the metadata stream.
     pub target: StreamId,
-    /// Claim about the stream.
+    /// What the claim is about.
+    pub about: About,
+    /// The claim itself.
     pub claim: StreamClaim,
     /// Ids of the events, if the caller knows them.
     pub ids: Vec<EventId>,
+}
+
+impl Asked {
+    /// Returns a claim about a stream, as an append with these events has it, or a condition or question without any.
+    #[must_use]
+    pub fn of(stream: StreamId, claim: StreamClaim, ids: Vec<EventId>) -> Self {
+        Self {
+            target: stream.clone(),
+            stream,
+            about: About::Events,
+            claim,
+            ids,
+        }
+    }
+
+    fn holds(&self, truth: &StreamTruth) -> bool {
+        match self.about {
+            About::Events => holds(self.claim, truth),
+            // A metadata stream is never deleted.
+            About::Metadata => {
+                let metadata = StreamTruth {
+                    visible: truth.meta,
+                    last: truth.meta,
+                    ..StreamTruth::default()
+                };
+                holds(self.claim, &metadata)
+            }
+        }
+    }
+
+    /// Returns what a refusal of the claim calls the actual revision.
+    fn actual(&self, truth: &StreamTruth) -> Option<Revision> {
+        match self.about {
+            About::Events => truth.visible,
+            About::Metadata => truth.meta,
+        }
+    }
+}
+
+/// What a claim is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// The claim is about the events of the stream.
+    Events,
+    /// The claim is about the metadata of the stream.
+    Metadata,
 }
 
 /// A claim about a stream.
@@ -39,13 +88,17 @@ pub enum StreamClaim {
 pub struct Record {
     /// What the command asks, by stream.
     pub asked: Vec<Asked>,
+    /// What must hold besides, of streams to which the command appends nothing.
+    pub conditions: Vec<Asked>,
+    /// True if the database refuses an event of the command.
+    pub is_poison: bool,
     /// Moment of the database at which the command was given.
     pub since: u64,
     /// Number of the command that this one repeats, or of this one.
     pub original: usize,
     /// Number of the process to which the command was given.
     pub process: usize,
-    /// Time at which the command was given, since the start.
+    /// Time at which the command was given, by the clock of the process.
     pub given: Duration,
     /// Answer, if there is one. A command whose process has died has none.
     pub answer: Option<Result<Appended>>,
@@ -70,9 +123,57 @@ pub enum Way {
 pub struct Model {
     /// Commands, by ticket.
     pub records: Vec<Record>,
+    /// By the first event of each part of a command: the first command that asks for it, and the number of the part.
+    firsts: HashMap<EventId, (usize, usize)>,
 }
 
 impl Model {
+    /// Takes a command, and returns its ticket.
+    pub fn add(&mut self, record: Record) -> usize {
+        let ticket = self.records.len();
+        self.records.push(record);
+        self.know_firsts(ticket);
+        ticket
+    }
+
+    /// Notes the ids that a process has given to events of a command.
+    pub fn know_firsts(&mut self, ticket: usize) {
+        for (part, asked) in self.records[ticket].asked.iter().enumerate() {
+            if let Some(first) = asked.ids.first() {
+                self.firsts.entry(*first).or_insert((ticket, part));
+            }
+        }
+    }
+
+    /// Checks that what was stored was stored where its claims and conditions held.
+    ///
+    /// # Errors
+    /// The claim or condition that did not hold.
+    pub fn check_stored(
+        &self,
+        fresh: &[(EventId, StoredCopy)],
+        database: &Database,
+    ) -> std::result::Result<(), String> {
+        for (event, copy) in fresh {
+            let Some((ticket, part)) = self.firsts.get(event) else {
+                continue;
+            };
+            let record = &self.records[*ticket];
+            let conditions = record.conditions.iter().filter(|_| *part == 0);
+            let mut claims = std::iter::once(&record.asked[*part]).chain(conditions);
+            let holds = |asked: &&Asked| {
+                database.was_at(&asked.stream, copy.stored, |now| asked.holds(now))
+            };
+            if let Some(asked) = claims.find(|asked| !holds(asked)) {
+                return Err(format!(
+                    "command {ticket} is stored at {}, where {asked:?} does not hold: {record:?}",
+                    copy.position
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Records an answer and checks it.
     ///
     /// # Errors
@@ -81,24 +182,20 @@ impl Model {
         &mut self,
         ticket: usize,
         result: Result<Appended>,
-        database: &Database,
-        stored: &Archive,
+        known: &Known<'_>,
     ) -> std::result::Result<(), String> {
+        let is_only_attempt = self.is_only_attempt(ticket);
         let record = &mut self.records[ticket];
         if record.answer.is_some() {
             return Err(format!("command {ticket} was answered twice"));
         }
         let checked = match &result {
-            Ok(appended) => check_success(record, appended, database, stored),
-            Err(error) => check_refusal(record, error.kind(), database, stored),
+            Ok(appended) => check_success(record, appended, known),
+            Err(error) => check_refusal(record, is_only_attempt, error.kind(), known),
         };
         record.answer = Some(result);
         checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))?;
-        match database.history() {
-            0 => self.check_order(ticket),
-            // Positions of several histories do not compare.
-            _ => Ok(()),
-        }
+        self.check_order(ticket)
     }
 
     /// Checks that appends without conditions of one process, which went the same way to one stream, are stored in the
@@ -114,9 +211,13 @@ impl Model {
         });
         for other in others {
             let there = self.places(other).unwrap_or_default();
-            let of = |stream: &StreamId| there.iter().find(|place| place.0 == *stream);
-            for (stream, position) in &places {
-                if of(stream)
+            // Positions of several histories do not compare.
+            let of = |stream: &StreamId, history| {
+                let mut places = there.iter();
+                places.find(|place| place.0 == *stream && place.2 == history)
+            };
+            for (stream, position, history) in &places {
+                if of(stream, *history)
                     .is_some_and(|at| (at.1 < *position) != (other < ticket) && other != ticket)
                 {
                     return Err(format!(
@@ -130,18 +231,21 @@ impl Model {
 
     /// Returns where the events of an append without conditions are stored, if the order among other appends is
     /// certain.
-    fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position)>> {
+    fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position, Incarnation)>> {
         let record = &self.records[ticket];
         let any = StreamClaim::Expected(ExpectedRevision::Any);
         let is_plain =
             |asked: &Asked| asked.claim == any && !asked.ids.is_empty() && !is_delete(asked);
         let appended = record.answer.as_ref()?.as_ref().ok()?;
         record.way?;
-        let is_sure = record.asked.iter().all(is_plain) && self.is_only_attempt(ticket);
+        let is_sure = record.asked.iter().all(is_plain)
+            && record.conditions.is_empty()
+            && self.is_only_attempt(ticket);
+        let history = appended.checkpoint.incarnation;
         let streams = appended.streams.iter();
         is_sure.then(|| {
             streams
-                .map(|part| (part.stream.clone(), part.position))
+                .map(|part| (part.stream.clone(), part.position, history))
                 .collect()
         })
     }
@@ -197,37 +301,56 @@ impl Model {
                 .iter()
                 .flat_map(|asked| &asked.ids);
             for id in ids {
-                let times = stored.times.get(id);
-                if times.is_some() && !may_be {
+                if !stored.copies(*id).is_empty() && !may_be {
                     let record = &self.records[original];
                     return Err(format!(
                         "command {original} was said not to be stored, but is: {record:?}"
                     ));
                 }
-                if let Some((history, _)) = times
-                    .into_iter()
-                    .flatten()
-                    .find(|(_, times)| **times > 1)
-                    .filter(|_| !self.may_be_stored_again(original, database, stored))
-                {
-                    let record = &self.records[original];
-                    return Err(format!(
-                        "event {id} of command {original} was stored twice in history {history}: {record:?}"
-                    ));
-                }
+            }
+        }
+        for double in stored.doubles() {
+            if let Some(original) = self.firsts.get(&double.event).map(|(first, _)| *first)
+                && !self.may_be_stored_again(original, double, database, stored)
+            {
+                let record = &self.records[original];
+                return Err(format!(
+                    "command {original} was stored twice: {double:?}: {record:?}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Returns true if an append may be stored again, because its events are not there any more: they were scavenged.
-    fn may_be_stored_again(&self, original: usize, database: &Database, stored: &Archive) -> bool {
-        let asked = &self.records[original].asked;
-        let ids = asked.iter().flat_map(|asked| &asked.ids);
-        let removed: Vec<&EventId> = ids.filter(|id| stored.removed.contains(id)).collect();
-        let was_deleted = |id: &&EventId| stored.was_deleted_between(**id, database);
-        !removed.is_empty() && (!self.is_only_attempt(original) || !removed.iter().any(was_deleted))
+    /// Returns true if the first event of a part, by which a retry is recognised, may be stored again: its caller has repeated the command, and no process had to know of
+    /// the first time. What nodes send again by themselves is stored again only if it was scavenged at once.
+    fn may_be_stored_again(
+        &self,
+        original: usize,
+        double: &Double,
+        database: &Database,
+        stored: &Archive,
+    ) -> bool {
+        let is_repeated = !self.is_only_attempt(original);
+        match double.former {
+            Former::InWindow => false,
+            Former::OutOfWindow => is_repeated,
+            Former::Removed => is_repeated || !stored.was_deleted_between(double.event, database),
+        }
     }
+}
+
+/// What is known of what was stored.
+#[derive(Debug)]
+pub struct Known<'a> {
+    /// The database.
+    pub database: &'a Database,
+    /// What was ever stored.
+    pub stored: &'a Archive,
+    /// The deduplication window.
+    pub window: Window,
+    /// Time since the start.
+    pub now: Duration,
 }
 
 /// Returns true if an answer says for certain that the events of its command are not stored, and never were.
@@ -245,97 +368,28 @@ fn is_delete(asked: &Asked) -> bool {
     asked.target != asked.stream
 }
 
-/// Returns what a caller knows an event by: the number in its data, which is its id if the caller has given one. A
-/// delete or a change of metadata has only its id.
-#[must_use]
-pub fn name(row: &Row) -> EventId {
-    let text = std::str::from_utf8(&row.data).ok();
-    let number = text.and_then(|text| text.parse().ok());
-    number.map_or(row.id, |number| EventId(uuid::Uuid::from_u128(number)))
-}
-
-/// Everything that was ever stored, in any history.
-#[derive(Debug, Default)]
-pub struct Archive {
-    rows: HashMap<EventId, Vec<Row>>,
-    /// How many times each event was stored, by history.
-    times: HashMap<EventId, HashMap<u64, u32>>,
-    /// Events that were scavenged.
-    removed: HashSet<EventId>,
-    /// Number of rows of the present history that were seen.
-    seen: usize,
-    history: u64,
-    /// Moment at which the database was last read.
-    moment: Option<u64>,
-}
-
-impl Archive {
-    /// Reads what is new in the database.
-    pub fn update(&mut self, database: &Database) {
-        let moment = Some(database.moment());
-        if std::mem::replace(&mut self.moment, moment) == moment {
-            return;
-        }
-        let (rows, history) = (database.rows(), database.history());
-        if history != self.history {
-            // What is left of the former history is stored in this one, too.
-            self.history = history;
-            self.seen = 0;
-        }
-        for stored in rows.iter().skip(self.seen) {
-            let name = name(&stored.row);
-            let times = self.times.entry(name).or_default();
-            *times.entry(history).or_default() += 1;
-            let known = self.rows.entry(name).or_default();
-            if !known.contains(&stored.row) {
-                known.push(stored.row.clone());
-            }
-        }
-        self.seen = rows.len();
-        let removed = rows.iter().filter(|stored| stored.is_removed);
-        self.removed.extend(removed.map(|stored| name(&stored.row)));
-    }
-
-    /// Returns true if the stream of this event was deleted between two times at which the event was stored.
-    fn was_deleted_between(&self, id: EventId, database: &Database) -> bool {
-        let mut rows: Vec<&Row> = self.rows.get(&id).into_iter().flatten().collect();
-        rows.sort_by_key(|row| row.revision);
-        rows.windows(2).any(|two| {
-            let between = two[0].revision.next()..=two[1].revision;
-            database.was_ever(&two[0].stream, 0, |truth| {
-                between.contains(&truth.deleted_before)
-            })
-        })
-    }
-
-    fn holds(&self, id: EventId, is_it: impl Fn(&Row) -> bool) -> bool {
-        self.rows
-            .get(&id)
-            .is_some_and(|rows| rows.iter().any(is_it))
-    }
-}
-
 fn check_success(
     record: &Record,
     appended: &Appended,
-    database: &Database,
-    stored: &Archive,
+    known: &Known<'_>,
 ) -> std::result::Result<(), String> {
+    let Known {
+        database, stored, ..
+    } = known;
     if record.asked.iter().all(|asked| asked.ids.is_empty()) {
-        let is_question = |asked: &Asked| asked.target == asked.stream;
-        if !record.asked.iter().all(is_question) {
-            return Ok(());
-        }
         for asked in &record.asked {
-            if !database.was_ever(&asked.stream, record.since, |truth| {
-                holds(asked.claim, truth)
-            }) {
+            if is_delete(asked) {
+                if !stored.was_at(appended.position, &asked.target) {
+                    return Err(format!("nothing of {} is there", asked.target));
+                }
+            } else if !database.was_ever(&asked.stream, record.since, |truth| asked.holds(truth)) {
                 return Err("confirmed, but it never held since".into());
             }
         }
         return Ok(());
     }
     for asked in &record.asked {
+        check_checkpoint(asked, appended, stored)?;
         if appended.streams.is_empty() && is_delete(asked) {
             // The answer to a delete or a change of metadata has come from another node, with a position only.
             check_position(asked, appended.position, stored)?;
@@ -354,14 +408,40 @@ fn check_success(
             return Err("answered as stored, but its stream was deleted before".into());
         }
         if let StreamClaim::After(_) = asked.claim
-            && !database.was_ever(&asked.stream, record.since, |truth| {
-                holds(asked.claim, truth)
-            })
+            && !database.was_ever(&asked.stream, record.since, |truth| asked.holds(truth))
         {
             return Err("stored after an event that never was the last since".into());
         }
     }
     Ok(())
+}
+
+/// Checks the checkpoint of an answer: in the history that it names, a reader that resumes from it skips nothing.
+fn check_checkpoint(
+    asked: &Asked,
+    appended: &Appended,
+    stored: &Archive,
+) -> std::result::Result<(), String> {
+    let copies = asked
+        .ids
+        .last()
+        .map_or(&[][..], |last| stored.copies(*last));
+    let is_it = |copy: &StoredCopy| {
+        let last = copy.histories.1;
+        copy.position <= appended.position
+            && (copy.histories.0..=last).any(|history| {
+                let checkpoint = &appended.checkpoint;
+                let at = checkpoint.positions_for(incarnation(history), 1);
+                at.is_ok_and(|at| at == [appended.position])
+            })
+    };
+    match copies.iter().any(is_it) {
+        true => Ok(()),
+        false => Err(format!(
+            "its checkpoint {:?} is not there",
+            appended.checkpoint
+        )),
+    }
 }
 
 fn check_part(
@@ -374,8 +454,9 @@ fn check_part(
         return Err(format!("the answer names {count} revisions"));
     }
     for (revision, id) in (part.first_revision.0..).zip(&asked.ids) {
-        let is_it = |row: &Row| row.stream == asked.target && row.revision == Revision(revision);
-        if !stored.holds(*id, is_it) {
+        let is_it =
+            |copy: &StoredCopy| copy.stream == asked.target && copy.revision == Revision(revision);
+        if !stored.copies(*id).iter().any(is_it) {
             return Err(format!(
                 "event {id} is not revision {revision} of {}",
                 asked.target
@@ -390,81 +471,143 @@ fn check_position(
     position: Position,
     stored: &Archive,
 ) -> std::result::Result<(), String> {
-    let is_last = |row: &Row| row.position == position;
+    let is_there = |last: &EventId| {
+        let mut copies = stored.copies(*last).iter();
+        copies.any(|copy| copy.position == position)
+    };
     match asked.ids.last() {
-        Some(last) if !stored.holds(*last, is_last) => {
-            Err(format!("event {last} is not at position {position}"))
-        }
+        Some(last) if !is_there(last) => Err(format!("event {last} is not at position {position}")),
         _ => Ok(()),
     }
 }
 
 fn check_refusal(
     record: &Record,
+    is_only_attempt: bool,
     kind: &ErrorKind,
-    database: &Database,
-    stored: &Archive,
+    known: &Known<'_>,
 ) -> std::result::Result<(), String> {
+    let was_ever = |stream: &StreamId, is_so: &dyn Fn(&StreamTruth) -> bool| {
+        known.database.was_ever(stream, record.since, is_so)
+    };
+    let is_named = |stream: &StreamId| {
+        let mut named = record.asked.iter().chain(&record.conditions);
+        named.any(|asked| asked.stream == *stream || asked.target == *stream)
+    };
     match kind {
         ErrorKind::StoredAndDeleted { stream, position } => {
-            let asked = record.asked.iter().find(|asked| asked.target == *stream);
-            let rows = asked.and_then(|asked| stored.rows.get(asked.ids.first()?));
-            let of_stream = rows.into_iter().flatten();
-            let first = of_stream
-                .filter(|row| row.stream == *stream)
-                .min_by_key(|row| row.revision);
-            let Some(first) = first else {
-                return Err(format!("refused as stored in {stream}, where it never was"));
-            };
-            let was_deleted = |truth: &StreamTruth| truth.deleted_before > first.revision;
-            if !database.was_ever(stream, record.since, was_deleted) {
-                return Err(format!("refused as deleted from {stream}, which never was"));
-            }
-            let ids = asked.into_iter().flat_map(|asked| &asked.ids);
-            match ids
-                .into_iter()
-                .any(|id| stored.holds(*id, |row| row.position == *position))
-            {
-                true => Ok(()),
-                false => Err(format!(
-                    "refused as stored at position {position}, where it never was"
-                )),
-            }
+            check_stored_and_deleted(record, stream, *position, known)
         }
         ErrorKind::WrongExpectedRevision { stream, actual, .. } => {
-            let asked = record.asked.iter().find(|asked| asked.target == *stream);
-            let asked = asked.or_else(|| record.asked.iter().find(|asked| asked.stream == *stream));
-            let Some(asked) = asked else {
-                return Err(format!("refused for {stream}, which it does not name"));
-            };
-            let is_about_metadata = asked.target != asked.stream && asked.target == *stream;
-            let was_so = database.was_ever(&asked.stream, record.since, |truth| {
-                let found = if is_about_metadata {
-                    truth.meta
-                } else {
-                    truth.visible
-                };
-                found == *actual
-            });
-            match was_so {
-                true => Ok(()),
-                false => Err(format!("refused for {actual:?}, which it never was since")),
-            }
+            check_wrong(record, is_only_attempt, stream, *actual, known)
         }
-        ErrorKind::StreamTombstoned(stream) => {
-            match database.was_ever(stream, record.since, |truth| truth.is_tombstoned) {
-                true => Ok(()),
-                false => Err("refused for a tombstone that never was".into()),
-            }
+        ErrorKind::StreamTombstoned(stream) | ErrorKind::StreamNotFound(stream)
+            if !is_named(stream) =>
+        {
+            Err(format!("refused for {stream}, which it does not name"))
         }
-        ErrorKind::StreamNotFound(stream) => {
-            match database.was_ever(stream, record.since, |truth| truth.visible.is_none()) {
-                true => Ok(()),
-                false => Err("refused for lack of a stream that was always there".into()),
-            }
+        ErrorKind::StreamTombstoned(stream) => match was_ever(stream, &|now| now.is_tombstoned) {
+            true => Ok(()),
+            false => Err("refused for a tombstone that never was".into()),
+        },
+        ErrorKind::StreamNotFound(stream) => match was_ever(stream, &|now| now.visible.is_none()) {
+            true => Ok(()),
+            false => Err("refused for lack of a stream that was always there".into()),
+        },
+        ErrorKind::Refused(why) if *why == POISON && !record.is_poison => {
+            Err("refused for the events of another command".into())
         }
         _ => Ok(()),
     }
+}
+
+/// Checks the refusal of an append whose events are said to be stored at a position, before the stream was deleted.
+fn check_stored_and_deleted(
+    record: &Record,
+    stream: &StreamId,
+    position: Position,
+    known: &Known<'_>,
+) -> std::result::Result<(), String> {
+    let asked = record.asked.iter().find(|asked| asked.target == *stream);
+    let ids = asked.into_iter().flat_map(|asked| &asked.ids);
+    let mut copies = ids.flat_map(|id| known.stored.copies(*id));
+    let Some(copy) = copies.find(|copy| copy.stream == *stream && copy.position == position) else {
+        return Err(format!(
+            "refused as stored in {stream} at position {position}, where it never was"
+        ));
+    };
+    let was_deleted = |truth: &StreamTruth| truth.deleted_before > copy.revision;
+    match known.database.was_ever(stream, record.since, was_deleted) {
+        true => Ok(()),
+        false => Err(format!("refused as deleted from {stream}, which never was")),
+    }
+}
+
+/// Checks the refusal of a claim or a condition about a stream.
+fn check_wrong(
+    record: &Record,
+    is_only_attempt: bool,
+    stream: &StreamId,
+    actual: Option<Revision>,
+    known: &Known<'_>,
+) -> std::result::Result<(), String> {
+    let named = || record.asked.iter().chain(&record.conditions);
+    let asked = named().find(|asked| asked.target == *stream);
+    let asked = asked.or_else(|| named().find(|asked| asked.stream == *stream));
+    let Some(asked) = asked else {
+        return Err(format!("refused for {stream}, which it does not name"));
+    };
+    let is_about_metadata = is_delete(asked) && asked.target == *stream;
+    // The id of an event that was scavenged is not known, so nobody can tell that it is the last.
+    let is_forgotten = match asked.claim {
+        StreamClaim::After(After::Event(id)) => {
+            known.stored.rows_with(id).any(|copy| copy.is_removed)
+        }
+        _ => false,
+    };
+    let was_so = known
+        .database
+        .was_ever(&asked.stream, record.since, |truth| {
+            let found = match is_about_metadata {
+                true => truth.meta,
+                false => asked.actual(truth),
+            };
+            // The caller may have repeated the command, and what is stored already is the reason.
+            found == actual && (!is_only_attempt || is_forgotten || !asked.holds(truth))
+        });
+    if !was_so {
+        return Err(format!("refused for {actual:?}, which it never was since"));
+    }
+    match !is_only_attempt
+        && record
+            .asked
+            .iter()
+            .all(|asked| is_found(asked, record, known))
+    {
+        true => Err("refused, but all of it had been stored before it was given".into()),
+        false => Ok(()),
+    }
+}
+
+/// Returns true if the events of a part were stored before a command was given, so that the command must be recognised
+/// as a retry.
+fn is_found(asked: &Asked, record: &Record, known: &Known<'_>) -> bool {
+    let (history, end) = (known.database.history(), known.database.end().position);
+    let is_there = |id: &EventId| {
+        let [copy] = known.stored.copies(*id) else {
+            return false;
+        };
+        let is_deleted = !is_delete(asked)
+            && known.database.was_ever(&copy.stream, 0, |truth| {
+                truth.is_tombstoned || truth.deleted_before > copy.revision
+            });
+        copy.stored < record.since
+            && copy.was_in(history)
+            && !copy.is_removed
+            && !is_deleted
+            && known.window.holds(copy, known.now, end)
+    };
+    !asked.ids.is_empty() && asked.ids.iter().all(is_there)
 }
 
 fn holds(claim: StreamClaim, truth: &StreamTruth) -> bool {

@@ -95,8 +95,8 @@ pub struct Forth {
     pub record: usize,
     /// Time that was left for the call when it was written.
     pub remaining: Duration,
-    /// Time at which the call was written.
-    pub written_at: Instant,
+    /// Time at which the call was written, since the start of the schedule.
+    pub written_at: Duration,
 }
 
 /// An answer of an owner.

@@ -10,9 +10,9 @@ use gesta_append::sequencer::job::{Answer, Job, JobId};
 use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
 use gesta_append::{Config, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
-use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, Incarnation, LogId, Result};
+use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, LogId, Result};
 
-use crate::database::Database;
+use crate::database::{Database, incarnation};
 use crate::hub::Hub;
 use crate::nodes::Ticket;
 
@@ -66,24 +66,32 @@ pub struct Process {
     is_stopped: bool,
 }
 
-/// Returns the settings that are the same for all processes.
-#[must_use]
-pub fn setting() -> Setting {
+/// The deduplication window of a store.
+pub const WINDOW: IdempotencyWindow = IdempotencyWindow {
+    time: Duration::from_secs(600),
+    positions: 100_000,
+};
+/// A deduplication window that events leave while a schedule runs.
+pub const NARROW_WINDOW: IdempotencyWindow = IdempotencyWindow {
+    time: Duration::from_secs(300),
+    positions: 3,
+};
+/// Age from which on a command is given up.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+
+fn setting(window: IdempotencyWindow, history: u64) -> Setting {
     Setting {
         config: Config {
             batch_events_max: 4,
             names_listed_after: 3,
             streams_cached_max: 3,
-            give_up_after: Duration::from_secs(30),
-            idempotency: IdempotencyWindow {
-                time: Duration::from_secs(600),
-                positions: 100_000,
-            },
+            give_up_after: GIVE_UP_AFTER,
+            idempotency: window,
             ..Config::default()
         },
         log: LogId(0),
         logs: 1,
-        incarnation: Incarnation(uuid::Uuid::nil()),
+        incarnation: incarnation(history),
         in_flight_max: 4,
     }
 }
@@ -91,9 +99,10 @@ pub fn setting() -> Setting {
 impl Process {
     /// Makes a process that has just started.
     #[must_use]
-    pub fn start(database: &Database, now: Now) -> Self {
+    pub fn start(database: &Database, window: IdempotencyWindow, now: Now) -> Self {
+        let setting = setting(window, database.history());
         Self {
-            sequencer: Sequencer::new(setting(), Arc::default(), now),
+            sequencer: Sequencer::new(setting, Arc::default(), now),
             connection: None,
             is_connecting: false,
             reads: Vec::new(),
@@ -173,8 +182,7 @@ impl Process {
         if number > self.history {
             self.history = number;
             self.hub.keep_up(number);
-            let incarnation = Incarnation(uuid::Uuid::from_u128(number.into()));
-            self.input(Input::HistoryChanged(incarnation), now);
+            self.input(Input::HistoryChanged(incarnation(number)), now);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod callers;
 mod calls;
+mod clocks;
 mod cluster;
 mod emphasis;
 mod faults;
@@ -15,19 +16,21 @@ use gesta_append::command::Command;
 use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    After, Append, Appended, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId,
-    EventType, ExpectedRevision, LogId, Position, Result, Revision, SetStreamMetadata,
-    StreamAppend, StreamId, StreamMetadata, Timestamp,
+    After, Append, Appended, Condition, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
+    EventId, EventType, ExpectedRevision, IdempotencyWindow, LogId, Position, Result, Revision,
+    SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Timestamp,
 };
 use tokio::time::Instant;
 
 use self::emphasis::{Emphasis, Faults};
 
+use crate::archive::{Archive, Former, Window, name};
 use crate::choices::Choices;
+use crate::clock::Clock;
 use crate::database::Database;
-use crate::model::{Archive, Asked, Model, Record, StreamClaim, Way, is_not_stored, name};
+use crate::model::{About, Asked, Known, Model, Record, StreamClaim, Way, is_not_stored};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
-use crate::process::{POISON, Process, setting};
+use crate::process::{GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
 
 /// Number of processes that append to the log, if they are no nodes.
 const PROCESSES: usize = 2;
@@ -38,9 +41,13 @@ const PEACE_STEPS_MAX: usize = 4_000;
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 /// The faults in the table of [`World::step_of_processes`].
 const FAULTS: Faults = Faults {
-    all: &[70, 77, 81, 85, 89, 91, 93, 95, 96, 98, 99],
+    all: &[
+        70, 77, 81, 85, 89, 91, 93, 95, 96, 98, 99, 100, 103, 105, 106, 107,
+    ],
     scavenging: 96,
     failing_read: 91,
+    long_wait: 106,
+    restart: 98,
 };
 
 /// A message under way to the process with this number.
@@ -52,6 +59,14 @@ struct World {
     choices: Choices,
     database: Database,
     processes: Vec<Process>,
+    /// Clocks of the processes.
+    clocks: Vec<Clock>,
+    /// How far the clocks were behind and ahead of the right time at most, in microseconds.
+    clock_errors: (i64, i64),
+    /// True if the database tells the processes what its clock shows.
+    knows_database_time: bool,
+    /// Deduplication window of the store.
+    idempotency: IdempotencyWindow,
     /// The parts of the processes that make them nodes; empty if they are no nodes.
     nodes: Vec<Node>,
     /// All lanes that were ever opened.
@@ -152,12 +167,31 @@ pub fn run(
     (outcome, world.choices.into_made())
 }
 
-/// Runs a schedule of nodes, and returns what has happened to calls between them, and how many times. Tests see by it
-/// that schedules reach what they are about.
+/// Runs a schedule, and returns what has happened in it, and how many times. Tests see by it that schedules reach what
+/// they are about.
 #[must_use]
-pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
-    let mut world = World::new(Form::Nodes, choices, Trace::Off);
+pub fn reached(form: Form, choices: Choices) -> BTreeMap<&'static str, u32> {
+    let mut world = World::new(form, choices, Trace::Off);
     let _ = world.run();
+    for process in &world.processes {
+        let (resumed, begun_anew) = process.hub.resumed;
+        for (what, times) in [
+            ("subscriber resumed", resumed),
+            ("subscriber began anew", begun_anew),
+        ] {
+            if times > 0 {
+                *world.reached.entry(what).or_default() += times;
+            }
+        }
+    }
+    for double in world.archive.doubles() {
+        let what = match double.former {
+            Former::InWindow => continue,
+            Former::OutOfWindow => "stored again after the window",
+            Former::Removed => "stored again after it was scavenged",
+        };
+        *world.reached.entry(what).or_default() += 1;
+    }
     world.reached
 }
 
@@ -168,6 +202,11 @@ impl World {
             Form::Nodes => (NODES, NODES, &cluster::FAULTS),
         };
         let emphasis = Emphasis::draw(&mut choices, faults, processes);
+        let idempotency = match emphasis.is_window_narrow {
+            true => NARROW_WINDOW,
+            false => WINDOW,
+        };
+        let knows_database_time = choices.chance(1, 2);
         let database = Database::default();
         let start = Instant::now();
         let mut world = Self {
@@ -175,6 +214,10 @@ impl World {
             choices,
             database,
             processes: Vec::new(),
+            clocks: vec![Clock::right(Duration::ZERO); processes],
+            clock_errors: (0, 0),
+            knows_database_time,
+            idempotency,
             nodes: Vec::new(),
             lanes: Vec::new(),
             epoch: 0,
@@ -194,10 +237,9 @@ impl World {
             emphasis,
             trace,
         };
-        let now = world.now();
-        let start = |_| Process::start(&world.database, now);
+        let start = |number| Process::start(&world.database, idempotency, world.now_of(number));
         world.processes = (0..processes).map(start).collect();
-        let start = |node| Node::start(Living { node, life: 0 }, now.instant);
+        let start = |node| Node::start(Living { node, life: 0 }, world.start);
         world.nodes = (0..nodes).map(start).collect();
         world.begin_with_an_owner();
         world
@@ -210,15 +252,6 @@ impl World {
     fn note(&self, what: impl FnOnce() -> String) {
         if self.trace == Trace::On {
             eprintln!("{:>10.3} {}", self.time.as_secs_f64(), what());
-        }
-    }
-
-    fn now(&self) -> Now {
-        let micros = i64::try_from(self.time.as_micros()).unwrap_or(i64::MAX);
-        Now {
-            instant: self.start + self.time,
-            wall: Timestamp(1_700_000_000_000_000 + micros),
-            database: None,
         }
     }
 
@@ -237,16 +270,19 @@ impl World {
 
     /// Takes the outputs of the processes, and checks them.
     fn look(&mut self) -> std::result::Result<(), String> {
-        self.archive.update(&self.database);
+        self.update_archive();
+        let fresh = self.archive.take_fresh();
+        self.model.check_stored(&fresh, &self.database)?;
         if let Some(violation) = self.database.violations().into_iter().next() {
             return Err(violation);
         }
         if let Some(violation) = self.violation.take() {
             return Err(violation);
         }
-        let now = self.now();
         for (number, process) in self.processes.iter().enumerate() {
-            if process.wake_at().is_some_and(|at| at <= now.instant) && !process.is_stopped() {
+            let now = self.now_of(number).instant;
+            let is_working = !process.is_stopped() && !self.is_asleep(number);
+            if process.wake_at().is_some_and(|at| at <= now) && is_working {
                 return Err(format!(
                     "process {number} wants to be woken at a time that has passed"
                 ));
@@ -273,12 +309,18 @@ impl World {
         }
         let refused = self.settle()?;
         for (number, process) in self.processes.iter().enumerate() {
-            if self.form == Form::Processes && process.waits_for_connection() {
-                let oldest = setting().config.give_up_after;
-                self.model.check_ages(number, self.time, oldest)?;
+            let waits = process.waits_for_connection() && !self.is_asleep(number);
+            if self.form == Form::Processes && waits {
+                let now = self.clocks[number].shows(self.time);
+                self.model.check_ages(number, now, GIVE_UP_AFTER)?;
             }
         }
         self.check_unstored(&refused)
+    }
+
+    fn update_archive(&mut self) {
+        let window = self.window();
+        self.archive.update(&self.database, self.time, window);
     }
 
     /// Checks the answers that callers were given. Returns the commands whose callers were told that nothing was
@@ -290,8 +332,13 @@ impl World {
                 refused.push(record);
             }
             self.note(|| format!("{record} is answered: {result:?}"));
-            self.model
-                .answered(record, result, &self.database, &self.archive)?;
+            let known = Known {
+                database: &self.database,
+                stored: &self.archive,
+                window: self.window(),
+                now: self.time,
+            };
+            self.model.answered(record, result, &known)?;
         }
         Ok(refused)
     }
@@ -327,9 +374,15 @@ impl World {
 
     fn step(&mut self) {
         let kind = self.emphasis.step(&mut self.choices);
-        match self.form {
-            Form::Processes => self.step_of_processes(kind),
-            Form::Nodes => self.step_of_nodes(kind),
+        match (kind, self.form) {
+            (100..=101, _) => self.fall_asleep(),
+            (102, _) => self.wake_one(),
+            (103..=104, _) => self.set_clock(),
+            (105, _) => self.lose_unseen(),
+            (106, _) => self.wait_long(),
+            (107.., _) => self.move_subscribers(),
+            (_, Form::Processes) => self.step_of_processes(kind),
+            (_, Form::Nodes) => self.step_of_nodes(kind),
         }
     }
 
@@ -351,22 +404,32 @@ impl World {
         }
     }
 
+    /// Chooses a process that is awake.
     fn pick_process(&mut self) -> usize {
-        self.emphasis
-            .process(&mut self.choices, self.processes.len())
+        let count = self.processes.len();
+        let number = self.emphasis.process(&mut self.choices, count);
+        let mut after = (0..count).map(|step| (number + step) % count);
+        after
+            .find(|number| !self.is_asleep(*number))
+            .unwrap_or(number)
     }
 
-    /// Chooses one of the processes to which this can happen.
+    /// Chooses one of the processes that are awake and to which this can happen.
     fn pick_process_that(&mut self, can: impl Fn(&Process) -> bool) -> Option<usize> {
-        let possible = (0..self.processes.len()).filter(|number| can(&self.processes[*number]));
-        let possible: Vec<usize> = possible.collect();
+        let can = |number: &usize| can(&self.processes[*number]) && !self.is_asleep(*number);
+        let possible: Vec<usize> = (0..self.processes.len()).filter(can).collect();
         (!possible.is_empty()).then(|| possible[self.choices.index(possible.len())])
     }
 
     /// Lets something that is under way go on: a connection, a batch, an answer, a read.
     fn go_on(&mut self) {
-        let number = self.pick_process();
-        let now = self.now();
+        let count = self.processes.len();
+        let number = self.emphasis.process(&mut self.choices, count);
+        if self.is_asleep(number) {
+            // The database works all the same.
+            return self.processes[number].execute(&self.database, None);
+        }
+        let now = self.now_of(number);
         let process = &mut self.processes[number];
         let mut possible: Vec<usize> = Vec::new();
         let reads = process.reads();
@@ -418,12 +481,7 @@ impl World {
             6 => Duration::from_secs(1),
             _ => Duration::from_secs(11),
         };
-        self.time += wait;
-        self.note(|| "time passes".to_owned());
-        let now = self.now();
-        for process in &mut self.processes {
-            process.work(now);
-        }
+        self.wait(wait);
     }
 
     fn deliver_message(&mut self) {
@@ -431,6 +489,9 @@ impl World {
             return;
         }
         let which = self.choices.index(self.messages.len());
+        if self.is_asleep(self.messages[which].0) {
+            return;
+        }
         // Some come twice, some never.
         let (to, signal) = match self.choices.chance(1, 8) {
             true => self.messages[which],
@@ -442,7 +503,7 @@ impl World {
     }
 
     fn tell(&mut self, to: usize, signal: Signal) {
-        let now = self.now();
+        let now = self.now_of(to);
         if let Signal::Appended { position, .. } = signal {
             self.processes[to].hub.heard(position);
         }

@@ -48,12 +48,14 @@ impl World {
     ) -> usize {
         let ticket = self.model.records.len();
         self.note(|| format!("process {process} is given {ticket}: {asked:?}"));
-        self.model.records.push(Record {
+        self.model.add(Record {
             asked,
+            conditions: Vec::new(),
+            is_poison: false,
             since: self.database.moment(),
             original: ticket,
             process,
-            given: self.time,
+            given: self.clocks[process].shows(self.time),
             answer: None,
             is_orphaned: false,
             way: None,
@@ -100,29 +102,75 @@ impl World {
         for stream in streams {
             let expected = self.expected(&stream);
             let events = self.events();
-            asked.push(Asked {
-                stream: stream.clone(),
-                target: stream.clone(),
-                claim: StreamClaim::Expected(expected),
-                ids: events.iter().filter_map(|event| event.id).collect(),
-            });
+            let ids = events.iter().filter_map(|event| event.id).collect();
+            let claim = StreamClaim::Expected(expected);
+            asked.push(Asked::of(stream.clone(), claim, ids));
             parts.push(StreamAppend {
                 stream,
                 expected,
                 events,
             });
         }
+        let (conditions, required) = self.conditions(&parts);
+        let mut events = parts.iter().flat_map(|part| &part.events);
+        let is_poison = events.any(|event| event.event_type.as_str() == POISON);
         let request = Append {
             streams: parts,
-            conditions: Vec::new(),
+            conditions,
         };
         let kept = are_ids_known.then(|| Request::Append(request.clone()));
         let ticket = self.record(number, asked, kept);
+        let record = &mut self.model.records[ticket];
+        (record.conditions, record.is_poison) = (required, is_poison);
         let ids = match are_ids_known {
             true => Ids::OfTheCaller,
             false => Ids::OfTheStore,
         };
         self.give(number, ticket, Request::Append(request), ids);
+    }
+
+    /// Makes the conditions of an append, each with what the model knows of it.
+    fn conditions(&mut self, parts: &[StreamAppend]) -> (Vec<Condition>, Vec<Asked>) {
+        let of = [8, 2][usize::from(self.emphasis.has_conditions)];
+        let mut made = (Vec::new(), Vec::new());
+        if !self.choices.chance(1, of) {
+            return made;
+        }
+        for _ in 0..1 + self.choices.pick(2) {
+            let described = self.pick_stream();
+            let (stream, about) = match self.choices.chance(1, 4) {
+                true => (described.metadata_stream(), About::Metadata),
+                false => (described.clone(), About::Events),
+            };
+            let is_written = parts.iter().any(|part| part.stream == stream);
+            let is_named = made.1.iter().any(|asked: &Asked| asked.target == stream);
+            if is_written || is_named {
+                continue;
+            }
+            let expected = match about {
+                About::Events => self.expected(&described),
+                About::Metadata => self.expected_of_metadata(&described),
+            };
+            self.reach("condition");
+            made.1.push(Asked {
+                stream: described,
+                target: stream.clone(),
+                about,
+                claim: StreamClaim::Expected(expected),
+                ids: Vec::new(),
+            });
+            made.0.push(Condition::Stream { stream, expected });
+        }
+        made
+    }
+
+    fn expected_of_metadata(&mut self, described: &StreamId) -> ExpectedRevision {
+        match (self.choices.pick(4), self.database.truth(described).meta) {
+            (0, _) => ExpectedRevision::Any,
+            (1, _) => ExpectedRevision::StreamExists,
+            (2, Some(last)) => ExpectedRevision::Exact(last),
+            _ => ExpectedRevision::NoStream,
+        }
     }
 
     /// Repeats a request with the same event ids, perhaps through another process, perhaps with the streams in another
@@ -131,7 +179,12 @@ impl World {
         if self.requests.is_empty() {
             return;
         }
-        let which = self.choices.index(self.requests.len());
+        let count = match self.is_window_narrow() && self.choices.chance(1, 2) {
+            // One that may have left the window.
+            true => self.requests.len().div_ceil(4),
+            false => self.requests.len(),
+        };
+        let which = self.choices.index(count);
         self.repeat_request(number, which);
     }
 
@@ -144,10 +197,13 @@ impl World {
         {
             append.streams.reverse();
         }
-        let record = &self.model.records[which];
-        let (asked, original) = (record.asked.clone(), record.original);
+        let first = &self.model.records[which];
+        let (asked, original) = (first.asked.clone(), first.original);
+        let (conditions, is_poison) = (first.conditions.clone(), first.is_poison);
         let ticket = self.record(number, asked, None);
-        self.model.records[ticket].original = original;
+        let record = &mut self.model.records[ticket];
+        record.original = original;
+        (record.conditions, record.is_poison) = (conditions, is_poison);
         self.give(number, ticket, request, Ids::OfTheCaller);
     }
 
@@ -156,7 +212,7 @@ impl World {
         if self.nodes.get(number).is_some_and(|node| !node.is_mine()) {
             return self.forward_request(number, record, request, ids);
         }
-        let arrived = self.now().instant;
+        let arrived = self.now_of(number).instant;
         let ticket = Ticket::Own(record);
         let known = |id| (ids == Ids::OfTheCaller).then_some(id);
         let command = match request {
@@ -179,7 +235,7 @@ impl World {
 
     /// Hands a command to a sequencer.
     pub(super) fn hand_over(&mut self, number: usize, command: Command<Ticket>) {
-        let now = self.now();
+        let now = self.now_of(number);
         self.processes[number].input(Input::Command(command), now);
     }
 
@@ -222,14 +278,12 @@ impl World {
         after: After,
         events: Vec<EventData>,
     ) {
-        let asked = vec![Asked {
-            stream: stream.clone(),
-            target: stream.clone(),
-            claim: StreamClaim::After(after),
-            ids: events.iter().filter_map(|event| event.id).collect(),
-        }];
+        let ids = events.iter().filter_map(|event| event.id).collect();
+        let asked = vec![Asked::of(stream.clone(), StreamClaim::After(after), ids)];
         let record = self.record(number, asked, None);
-        let (ticket, arrived) = (Ticket::Own(record), self.now().instant);
+        let mut types = events.iter().map(|event| event.event_type.as_str());
+        self.model.records[record].is_poison = types.any(|event_type| event_type == POISON);
+        let (ticket, arrived) = (Ticket::Own(record), self.now_of(number).instant);
         if let Ok(command) = Command::owned(ticket, stream, after, events, arrived) {
             self.hand_over(number, command);
         }
@@ -237,13 +291,50 @@ impl World {
 
     pub(super) fn submit_metadata(&mut self, number: usize) {
         let stream = self.pick_stream();
+        let expected = match self.choices.chance(1, 2) {
+            true => self.expected_of_metadata(&stream),
+            false => ExpectedRevision::Any,
+        };
+        if self.choices.chance(1, 3) {
+            return self.submit_metadata_event(number, &stream, expected);
+        }
+        let truncate_before = self.choices.pick(4);
+        let metadata = match truncate_before {
+            0 => StreamMetadata::default(),
+            revision => {
+                StreamMetadata::parse(format!("{{\"$tb\":{revision}}}")).unwrap_or_default()
+            }
+        };
         let request = SetStreamMetadata {
             stream: stream.clone(),
-            expected: ExpectedRevision::Any,
-            metadata: StreamMetadata::default(),
+            expected,
+            metadata,
         };
-        let asked = about_metadata(&stream, request.expected);
+        let asked = about(&stream, About::Metadata, expected);
         self.change_life(number, asked, |id| Request::Metadata(request, id));
+    }
+
+    /// Appends an event to the metadata stream, as clients of other stores delete a stream, or truncate it.
+    fn submit_metadata_event(
+        &mut self,
+        number: usize,
+        stream: &StreamId,
+        expected: ExpectedRevision,
+    ) {
+        let truncate_before = match self.choices.chance(1, 2) {
+            true => i64::MAX,
+            false => i64::from(self.choices.pick(3)),
+        };
+        let id = self.next_id();
+        let data = format!("{{\"$tb\":{truncate_before}}}");
+        let event = EventData::json(EventType::from_stored("$metadata".into()), data);
+        let event = event.with_id(id);
+        let request = Append::to(stream.metadata_stream(), expected, vec![event]);
+        let mut asked = about(stream, About::Metadata, expected);
+        asked.ids.push(id);
+        let request = Request::Append(request);
+        let record = self.record(number, vec![asked], Some(request.clone()));
+        self.give(number, record, request, Ids::OfTheCaller);
     }
 
     pub(super) fn submit_delete(&mut self, number: usize, kind: DeleteKind) {
@@ -253,7 +344,7 @@ impl World {
             expected: self.expected(&stream),
             kind,
         };
-        let asked = about_metadata(&stream, request.expected);
+        let asked = about(&stream, About::Events, request.expected);
         self.change_life(number, asked, |id| Request::Delete(request, id));
     }
 
@@ -278,10 +369,12 @@ impl World {
     }
 }
 
-fn about_metadata(stream: &StreamId, expected: ExpectedRevision) -> Asked {
+/// Returns what a change of the metadata stream asks, with a claim about the stream or about its metadata.
+fn about(stream: &StreamId, about: About, expected: ExpectedRevision) -> Asked {
     Asked {
         stream: stream.clone(),
         target: stream.metadata_stream(),
+        about,
         claim: StreamClaim::Expected(expected),
         ids: Vec::new(),
     }

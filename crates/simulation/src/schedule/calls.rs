@@ -46,6 +46,7 @@ impl World {
         {
             let asked = self.model.records[record].asked.iter_mut();
             asked.for_each(|asked| asked.ids.push(*id));
+            self.model.know_firsts(record);
         }
         let body = change.encode();
         self.forward(number, record, Payload::Change(change, body));
@@ -53,13 +54,9 @@ impl World {
 
     /// Forwards a confirmed read.
     pub(super) fn forward_question(&mut self, number: usize, stream: StreamId) {
-        let asked = Asked {
-            stream: stream.clone(),
-            target: stream.clone(),
-            // The owner will say what it takes for the state.
-            claim: StreamClaim::After(After::NOTHING),
-            ids: Vec::new(),
-        };
+        // The owner will say what it takes for the state.
+        let claim = StreamClaim::After(After::NOTHING);
+        let asked = Asked::of(stream.clone(), claim, Vec::new());
         let record = self.record(number, vec![asked], None);
         self.forward(number, record, Payload::Question(stream));
     }
@@ -69,7 +66,7 @@ impl World {
             true => 60,
             false => [10, 30, 1][self.choices.index(3)],
         };
-        let now = self.now().instant;
+        let now = self.now_of(number).instant;
         let node = &mut self.nodes[number];
         let deadline = now + Duration::from_secs(within);
         // What only the owner can do waits for it longer.
@@ -85,7 +82,10 @@ impl World {
     /// Lets the forwarders do what they can, as their tasks do after each input.
     pub(super) fn pump(&mut self) {
         for number in 0..self.nodes.len() {
-            let now = self.now().instant;
+            if self.is_asleep(number) {
+                continue;
+            }
+            let now = self.now_of(number).instant;
             let node = &mut self.nodes[number];
             if let Some(owner) = node.sender.node().cloned() {
                 node.sender.link(&owner, node.links[node_at(&owner)]);
@@ -107,7 +107,7 @@ impl World {
                     payload: payload.clone(),
                     record,
                     remaining: write.remaining,
-                    written_at: now,
+                    written_at: self.time,
                 });
             }
             self.take_outputs(number);
@@ -217,7 +217,7 @@ impl World {
             let error = Error::unavailable("the store is shut down");
             return self.settled.push((record, here.answer(Err(error))));
         }
-        let arrived = self.now().instant;
+        let arrived = self.now_of(number).instant;
         match payload {
             Payload::Change(change, _) => {
                 match command(Ticket::Returned(record, here), change, arrived) {
@@ -241,11 +241,17 @@ impl World {
 
     /// Delivers the next frame of a lane to the owner. Returns true if a frame was under way.
     pub(super) fn deliver_forth(&mut self, place: usize) -> bool {
-        let now = self.now().instant;
-        let lane = &mut self.lanes[place];
-        if lane.is_mute_forth {
+        let owner = self.lanes[place].owner.node;
+        let now = self.now_of(owner).instant;
+        if self.lanes[place].is_mute_forth || self.is_asleep(owner) {
             return false;
         }
+        let written = self.lanes[place]
+            .forth
+            .front()
+            .map(|frame| frame.written_at);
+        let written_at = written.map_or(now, |then| self.instant_then(owner, then));
+        let lane = &mut self.lanes[place];
         let Some(frame) = lane.forth.pop_front() else {
             return false;
         };
@@ -253,7 +259,7 @@ impl World {
         let newest = node.newest.entry(lane.edge).or_default();
         let is_first = !std::mem::replace(&mut lane.is_open, true);
         let is_dead =
-            lane.is_reset || lane.owner != node.own || now - frame.written_at > UNDER_WAY_MAX;
+            lane.is_reset || lane.owner != node.own || self.time - frame.written_at > UNDER_WAY_MAX;
         if is_dead || is_first && !newest.open(lane.number) || !newest.serves(lane.number) {
             lane.is_reset = true;
             lane.forth.clear();
@@ -262,7 +268,7 @@ impl World {
         // The head of the frame may have arrived long before its end.
         let since = match lane.forth.len().is_multiple_of(2) {
             true => now,
-            false => frame.written_at,
+            false => written_at,
         };
         let bytes = frame.payload.bytes();
         let verdict = lane
@@ -297,7 +303,7 @@ impl World {
             bytes,
             what,
         };
-        let arrived = self.now().instant;
+        let arrived = self.now_of(number).instant;
         let (taken, command) = match frame.payload {
             Payload::Question(stream) => {
                 let after = self.remembered(&stream);
@@ -356,7 +362,8 @@ impl World {
         let is_question = |taken: &Taken| matches!(taken.what, What::Question(_));
         let found = self.lanes.iter().enumerate().find_map(|(place, lane)| {
             let is_alive = self.nodes[lane.owner.node].own == lane.owner && !lane.is_reset;
-            let is_mine = self.nodes[lane.owner.node].is_mine();
+            let number = lane.owner.node;
+            let is_mine = self.nodes[number].is_mine() || self.is_asleep(number);
             let mut taken = lane.taken.iter();
             let taken = taken.find(|taken| is_question(taken));
             taken
@@ -386,11 +393,12 @@ impl World {
 
     /// Delivers the next answer of a lane to the edge. Returns true if an answer was under way.
     pub(super) fn deliver_back(&mut self, place: usize) -> bool {
-        let now = self.now().instant;
-        let lane = &mut self.lanes[place];
-        if lane.is_mute_back {
+        let edge = self.lanes[place].edge.node;
+        let now = self.now_of(edge).instant;
+        if self.lanes[place].is_mute_back || self.is_asleep(edge) {
             return false;
         }
+        let lane = &mut self.lanes[place];
         let Some(answer) = lane.back.pop_front() else {
             return false;
         };

@@ -13,10 +13,12 @@ use crate::nodes::{Believed, CREDIT, placement};
 /// The faults in the table of [`World::step_of_nodes`].
 pub(super) const FAULTS: Faults = Faults {
     all: &[
-        69, 72, 74, 76, 78, 79, 80, 82, 83, 84, 85, 89, 92, 94, 95, 97, 98,
+        69, 72, 74, 76, 78, 79, 80, 82, 83, 84, 85, 89, 92, 94, 95, 97, 98, 100, 103, 105, 106, 107,
     ],
     scavenging: 82,
     failing_read: 79,
+    long_wait: 106,
+    restart: 83,
 };
 /// Most steps before peace. There are more than for processes, because there are more nodes, and links between them.
 pub(super) const STEPS_MAX: u32 = 300;
@@ -125,7 +127,7 @@ impl World {
     }
 
     fn believe(&mut self, number: usize, believed: Believed, is_late: bool) {
-        if self.nodes[number].is_leaving {
+        if self.nodes[number].is_leaving || self.is_asleep(number) {
             return;
         }
         self.note(|| format!("node {number} is told {believed:?}"));
@@ -147,7 +149,7 @@ impl World {
 
     fn prepare_process(&mut self, number: usize) {
         self.note(|| format!("node {number} prepares"));
-        let now = self.now();
+        let now = self.now_of(number);
         self.processes[number].input(Input::Prepare, now);
     }
 
@@ -158,7 +160,7 @@ impl World {
     }
 
     fn set_route(&mut self, number: usize) {
-        let now = self.now().instant;
+        let now = self.now_of(number).instant;
         let node = &mut self.nodes[number];
         let route = node.route();
         node.sender.set_route(now, route);
@@ -168,14 +170,16 @@ impl World {
 
     /// Breaks the link under a lane, which the edge notices. Frames that were written may arrive for a while.
     fn break_lane(&mut self) {
-        if let Some(place) = self.pick_lane() {
+        if let Some(place) = self.pick_lane()
+            && !self.is_asleep(self.lanes[place].edge.node)
+        {
             self.note(|| format!("lane {place} breaks"));
             self.lose_lane(place);
         }
     }
 
     fn lose_lane(&mut self, place: usize) {
-        let now = self.now().instant;
+        let now = self.now_of(self.lanes[place].edge.node).instant;
         self.lose_frames(place);
         let lane = &mut self.lanes[place];
         lane.back.clear();
@@ -239,7 +243,7 @@ impl World {
         self.nodes[number].sender.close();
         self.take_outputs(number);
         self.nodes[number].is_leaving = true;
-        let now = self.now();
+        let now = self.now_of(number);
         self.processes[number].input(Input::Close, now);
     }
 
@@ -255,7 +259,7 @@ impl World {
         }
         let Living { node, life } = self.nodes[number].own;
         let life = life + 1;
-        self.nodes[number] = Node::start(Living { node, life }, self.now().instant);
+        self.nodes[number] = Node::start(Living { node, life }, self.now_of(number).instant);
         for place in 0..self.lanes.len() {
             if self.lanes[place].edge
                 == (Living {

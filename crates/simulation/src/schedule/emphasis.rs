@@ -7,8 +7,9 @@
 
 use super::*;
 
-/// Number of kinds of steps in the tables of [`World::step_of_processes`] and [`World::step_of_nodes`].
-const KINDS: u32 = 100;
+/// Number of kinds of steps in the tables of [`World::step_of_processes`] and [`World::step_of_nodes`], with those of
+/// [`World::step`].
+const KINDS: u32 = 108;
 /// Number of favourite faults of a schedule, beside those of its leanings.
 const FAVOURITES: usize = 2;
 /// Number of steps beside each hundred that are a favourite fault: usually, and in a schedule that is full of faults.
@@ -31,6 +32,10 @@ pub(super) struct Faults {
     pub(super) scavenging: u32,
     /// Number of a read that fails.
     pub(super) failing_read: u32,
+    /// Number of a long wait.
+    pub(super) long_wait: u32,
+    /// Number of a restart.
+    pub(super) restart: u32,
 }
 
 /// What a schedule has more of than others.
@@ -51,6 +56,10 @@ pub(super) struct Emphasis {
     pub(super) lasting_of: u32,
     /// Number of streams to which callers append.
     pub(super) streams: usize,
+    /// True if events leave the deduplication window.
+    pub(super) is_window_narrow: bool,
+    /// True if many appends have conditions.
+    pub(super) has_conditions: bool,
 }
 
 impl Emphasis {
@@ -62,8 +71,13 @@ impl Emphasis {
         let mut leans = || choices.chance(1, LEANING);
         let (is_focused, has_few_commands, has_poison) = (leans(), leans(), leans());
         let (is_narrow, scavenges, lasts) = (leans(), leans(), leans());
+        let (is_window_narrow, has_conditions) = (leans(), leans());
         favourites.extend(scavenges.then_some(faults.scavenging));
         favourites.extend(lasts.then_some(faults.failing_read));
+        if is_window_narrow {
+            // Whoever has seen an event remembers it for longer than the window.
+            favourites.extend([faults.long_wait, faults.restart]);
+        }
         Self {
             favourites,
             favoured: FAVOURED[usize::from(is_full_of_faults)],
@@ -72,6 +86,8 @@ impl Emphasis {
             poison_of: POISON_OF[usize::from(has_poison)],
             lasting_of: LASTING_OF[usize::from(lasts)],
             streams: STREAMS_USED[usize::from(is_narrow)],
+            is_window_narrow,
+            has_conditions,
         }
     }
 

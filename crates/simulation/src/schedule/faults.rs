@@ -36,7 +36,7 @@ impl World {
                 true => ErrorKind::Unsupported("the file cannot be read".into()).into(),
             };
             self.note(|| format!("a read of process {number} fails, or ends: {error}"));
-            let now = self.now();
+            let now = self.now_of(number);
             self.processes[number].go_on_reading(which, &self.database, Some(error), now);
         }
     }
@@ -67,7 +67,7 @@ impl World {
             false => Error::unavailable("the database does not answer"),
             true => ErrorKind::Unsupported("the database is read only".into()).into(),
         };
-        let now = self.now();
+        let now = self.now_of(number);
         self.processes[number].not_connected(error, now);
     }
 
@@ -100,8 +100,14 @@ impl World {
         }
         self.note(|| format!("process {number} is restarted"));
         self.messages.retain(|(to, _)| *to != number);
+        let progress = self.processes[number].hub.end_subscription();
+        let resumed = self.processes[number].hub.resumed;
+        self.clocks[number] = Clock::right(self.time);
         self.restart_node(number);
-        self.processes[number] = Process::start(&self.database, self.now());
+        let now = self.now_of(number);
+        self.processes[number] = Process::start(&self.database, self.idempotency, now);
+        self.processes[number].hub.resume(progress);
+        self.processes[number].hub.resumed = resumed;
     }
 
     /// Makes a fail-over: the newest rows are lost, and all connections; statements under way die with the old server.
@@ -112,7 +118,7 @@ impl World {
         }
         self.limbo.clear();
         self.note(|| format!("a fail-over loses {count} rows"));
-        self.archive.update(&self.database);
+        self.update_archive();
         self.database.lose_newest(count);
     }
 

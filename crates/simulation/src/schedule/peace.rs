@@ -11,17 +11,19 @@ impl World {
     pub(super) fn end_in_peace(&mut self) -> std::result::Result<(), String> {
         self.note(|| "peace".to_owned());
         self.is_at_peace = true;
+        self.make_peace_with_time();
         self.make_peace_between_nodes();
         self.calm_down()?;
         self.replace_nodes_that_have_left();
         self.calm_down()?;
+        self.repeat_late()?;
         self.append_in_peace()?;
         self.wait_until(|process, now| process.why_not_ready(now).is_none())?;
         for number in 0..self.processes.len() {
-            if let Some(why) = self.processes[number].why_not_ready(self.now()) {
+            if let Some(why) = self.processes[number].why_not_ready(self.now_of(number)) {
                 return Err(format!("process {number} is not ready in peace: {why}"));
             }
-            let now = self.now();
+            let now = self.now_of(number);
             self.processes[number].input(Input::Close, now);
         }
         self.calm_down()?;
@@ -39,6 +41,21 @@ impl World {
         self.model.check_end(&self.database, &self.archive)
     }
 
+    /// Lets events leave the window if it is narrow, and then lets callers repeat what they asked for.
+    fn repeat_late(&mut self) -> std::result::Result<(), String> {
+        if !self.is_window_narrow() {
+            return Ok(());
+        }
+        self.wait(self.idempotency.time * 2);
+        self.leave_window();
+        self.make_peace_between_nodes();
+        self.calm_down()?;
+        for number in 0..self.processes.len() {
+            self.repeat(number);
+        }
+        self.calm_down()
+    }
+
     /// Appends to each process, and asks again where the outcome is unknown, as it is on a connection that was lost
     /// without a notice.
     fn append_in_peace(&mut self) -> std::result::Result<(), String> {
@@ -53,12 +70,8 @@ impl World {
                 ExpectedRevision::Any,
                 vec![event.with_id(id)],
             );
-            let asked = vec![Asked {
-                stream: stream.clone(),
-                target: stream,
-                claim: StreamClaim::Expected(ExpectedRevision::Any),
-                ids: vec![id],
-            }];
+            let claim = StreamClaim::Expected(ExpectedRevision::Any);
+            let asked = vec![Asked::of(stream, claim, vec![id])];
             let request = Request::Append(request);
             let record = self.record(number, asked, Some(request.clone()));
             self.give(number, record, request, Ids::OfTheCaller);
@@ -98,8 +111,8 @@ impl World {
     ) -> std::result::Result<(), String> {
         let end = self.time + UNATTENDED_MAX;
         while !self.nodes.is_empty() && self.time < end {
-            let now = self.now();
-            if self.processes.iter().all(|process| is_so(process, now)) {
+            let mut processes = self.processes.iter().enumerate();
+            if processes.all(|(number, process)| is_so(process, self.now_of(number))) {
                 break;
             }
             self.wait_for_the_next_wake_up();
@@ -143,7 +156,7 @@ impl World {
 
     /// Lets one process go on in peace. Returns true if something was under way.
     pub(super) fn go_on_in_peace(&mut self, number: usize) -> bool {
-        let now = self.now();
+        let now = self.now_of(number);
         let process = &mut self.processes[number];
         let mut went_on = false;
         if process.is_connecting() {
@@ -174,26 +187,29 @@ impl World {
     }
 
     pub(super) fn wait_for_the_next_wake_up(&mut self) {
-        let forwarders = self.nodes.iter().filter_map(|node| node.sender.wake_at());
-        let sequencers = self.processes.iter().filter_map(Process::wake_at);
-        let wakes = sequencers.chain(forwarders).min();
-        let now = self.now();
-        let wait = wakes.map_or(Duration::from_millis(100), |at| {
-            at.saturating_duration_since(now.instant)
-        });
-        self.time += wait.max(Duration::from_micros(1));
-        self.note(|| "time passes".to_owned());
-        let now = self.now();
-        for process in &mut self.processes {
-            process.work(now);
-        }
+        let wait_of = |number: usize| {
+            let forwarder = self
+                .nodes
+                .get(number)
+                .and_then(|node| node.sender.wake_at());
+            let wakes = self.processes[number]
+                .wake_at()
+                .into_iter()
+                .chain(forwarder);
+            let at = wakes.min()?;
+            Some(at.saturating_duration_since(self.now_of(number).instant))
+        };
+        let wait = (0..self.processes.len()).filter_map(wait_of).min();
+        let wait = wait.unwrap_or(Duration::from_millis(100));
+        self.wait(wait.max(Duration::from_micros(1)));
         let end = self.database.end().position;
-        for process in &mut self.processes {
+        for number in 0..self.processes.len() {
             let signal = Signal::Appended {
                 log: LogId(0),
                 position: end.max(Position::START),
             };
-            process.input(Input::Signal(signal), now);
+            let now = self.now_of(number);
+            self.processes[number].input(Input::Signal(signal), now);
         }
     }
 }

@@ -1,0 +1,235 @@
+//! What was ever stored: every copy of every event, with its place, its histories and the time at which it was stored.
+//!
+//! The model judges answers by it. What is judged as soon as it is stored, since it cannot be told afterwards, is judged
+//! here: whether an event that is stored a second time was still there, and in the deduplication window.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gesta_core::backend::Row;
+use gesta_core::{EventId, Position, Revision, StreamId};
+
+use crate::database::Database;
+
+/// A copy of an event that was stored.
+#[derive(Debug, Clone)]
+pub struct StoredCopy {
+    /// Id with which it is stored.
+    pub id: EventId,
+    /// Stream in which it is stored.
+    pub stream: StreamId,
+    /// Its revision.
+    pub revision: Revision,
+    /// Its position.
+    pub position: Position,
+    /// Moment of the database right before it was stored.
+    pub stored: u64,
+    /// First and last history in which it was there.
+    pub histories: (u64, u64),
+    /// Time at which it was stored, since the start.
+    pub at: Duration,
+    /// True once it was scavenged.
+    pub is_removed: bool,
+}
+
+impl StoredCopy {
+    /// Returns true if the copy was there in this history.
+    #[must_use]
+    pub fn was_in(&self, history: u64) -> bool {
+        (self.histories.0..=self.histories.1).contains(&history)
+    }
+}
+
+/// An event that was stored although a copy of it was there.
+#[derive(Debug, Clone)]
+pub struct Double {
+    /// What a caller knows the event by.
+    pub event: EventId,
+    /// History in which it was stored again.
+    pub history: u64,
+    /// What was known of the former copies at that time.
+    pub former: Former,
+}
+
+/// What was known of the former copies of an event when it was stored again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Former {
+    /// One of them was there, in the deduplication window.
+    InWindow,
+    /// All that were there had left the deduplication window.
+    OutOfWindow,
+    /// All of them were scavenged.
+    Removed,
+}
+
+/// The deduplication window that callers may rely on.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// Events that are not older than this are in the window.
+    pub time: Duration,
+    /// This number of newest positions is in the window.
+    pub positions: u64,
+}
+
+impl Window {
+    /// Returns true if a copy is in the window for certain.
+    #[must_use]
+    pub fn holds(self, copy: &StoredCopy, now: Duration, end: Position) -> bool {
+        let is_young = now.saturating_sub(copy.at) <= self.time;
+        is_young || end.0.saturating_sub(copy.position.0) < self.positions
+    }
+}
+
+/// Everything that was ever stored, in any history.
+#[derive(Debug, Default)]
+pub struct Archive {
+    copies: HashMap<EventId, Vec<StoredCopy>>,
+    /// By position: the streams in which a row was ever stored there.
+    places: HashMap<Position, Vec<StreamId>>,
+    /// Events that were stored since the last look, each with the number of its copy.
+    fresh: Vec<(EventId, usize)>,
+    doubles: Vec<Double>,
+    /// Number of rows of the present history that were seen.
+    seen: usize,
+    history: u64,
+    /// Number of scavenges that were seen.
+    scavenges: u64,
+    /// Moment at which the database was last read.
+    moment: Option<u64>,
+}
+
+impl Archive {
+    /// Reads what is new in the database.
+    pub fn update(&mut self, database: &Database, now: Duration, window: Window) {
+        let moment = Some(database.moment());
+        if std::mem::replace(&mut self.moment, moment) == moment {
+            return;
+        }
+        database.look(|rows, history, scavenges| {
+            if history != self.history {
+                // What is left of the former history is in this one, too.
+                self.history = history;
+                self.seen = 0;
+            }
+            if scavenges != self.scavenges {
+                self.scavenges = scavenges;
+                for stored in &rows[..self.seen.min(rows.len())] {
+                    self.note_removed(&stored.row, stored.durable.0, stored.is_removed);
+                }
+            }
+            for stored in rows.iter().skip(self.seen) {
+                let end = stored.row.position;
+                self.see(&stored.row, stored.durable.0, now, window, end);
+                self.note_removed(&stored.row, stored.durable.0, stored.is_removed);
+            }
+            self.seen = rows.len();
+        });
+    }
+
+    fn note_removed(&mut self, row: &Row, stored: u64, is_removed: bool) {
+        let copies = self.copies.get_mut(&name(row)).into_iter().flatten();
+        for copy in copies.filter(|copy| copy.stored == stored) {
+            copy.is_removed = is_removed;
+        }
+    }
+
+    fn see(&mut self, row: &Row, stored: u64, now: Duration, window: Window, end: Position) {
+        let (event, history) = (name(row), self.history);
+        let copies = self.copies.entry(event).or_default();
+        if let Some(known) = copies.iter_mut().find(|copy| copy.stored == stored) {
+            known.histories.1 = history;
+            return;
+        }
+        // Copies of which the fail-over to this history has left nothing are not there any more, and those that it has
+        // left stand before this one.
+        let former: Vec<&StoredCopy> = copies.iter().filter(|copy| copy.was_in(history)).collect();
+        if !former.is_empty() {
+            let there: Vec<&&StoredCopy> = former.iter().filter(|copy| !copy.is_removed).collect();
+            let is_in_window = |copy: &&&StoredCopy| window.holds(copy, now, end);
+            let former = match there.is_empty() {
+                true => Former::Removed,
+                false if there.iter().any(is_in_window) => Former::InWindow,
+                false => Former::OutOfWindow,
+            };
+            self.doubles.push(Double {
+                event,
+                history,
+                former,
+            });
+        }
+        self.fresh.push((event, copies.len()));
+        copies.push(StoredCopy {
+            id: row.id,
+            stream: row.stream.clone(),
+            revision: row.revision,
+            position: row.position,
+            stored,
+            histories: (history, history),
+            at: now,
+            is_removed: false,
+        });
+        let streams = self.places.entry(row.position).or_default();
+        if !streams.contains(&row.stream) {
+            streams.push(row.stream.clone());
+        }
+    }
+
+    /// Takes the events that were stored since the last time, each with its copy.
+    pub fn take_fresh(&mut self) -> Vec<(EventId, StoredCopy)> {
+        let fresh = std::mem::take(&mut self.fresh);
+        let copy = |(event, number): (EventId, usize)| {
+            let copy = self.copies.get(&event)?.get(number)?;
+            Some((event, copy.clone()))
+        };
+        fresh.into_iter().filter_map(copy).collect()
+    }
+
+    /// Returns the events that were stored although a copy of them was there.
+    #[must_use]
+    pub fn doubles(&self) -> &[Double] {
+        &self.doubles
+    }
+
+    /// Returns all copies of an event, in the order in which they were stored.
+    #[must_use]
+    pub fn copies(&self, event: EventId) -> &[StoredCopy] {
+        self.copies.get(&event).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns all copies that were stored with this id, which the store may have given them.
+    pub fn rows_with(&self, id: EventId) -> impl Iterator<Item = &StoredCopy> {
+        self.copies
+            .values()
+            .flatten()
+            .filter(move |copy| copy.id == id)
+    }
+
+    /// Returns true if a row of this stream was ever at this position.
+    #[must_use]
+    pub fn was_at(&self, position: Position, stream: &StreamId) -> bool {
+        let streams = self.places.get(&position);
+        streams.is_some_and(|streams| streams.contains(stream))
+    }
+
+    /// Returns true if the stream of this event was deleted between two times at which the event was stored.
+    #[must_use]
+    pub fn was_deleted_between(&self, event: EventId, database: &Database) -> bool {
+        let mut copies: Vec<&StoredCopy> = self.copies(event).iter().collect();
+        copies.sort_by_key(|copy| copy.revision);
+        copies.windows(2).any(|two| {
+            let between = two[0].revision.next()..=two[1].revision;
+            database.was_ever(&two[0].stream, 0, |truth| {
+                between.contains(&truth.deleted_before)
+            })
+        })
+    }
+}
+
+/// Returns what a caller knows an event by: the number in its data, which is its id if the caller has given one. A
+/// delete or a change of metadata has only its id.
+#[must_use]
+pub fn name(row: &Row) -> EventId {
+    let text = std::str::from_utf8(&row.data).ok();
+    let number = text.and_then(|text| text.parse().ok());
+    number.map_or(row.id, |number| EventId(uuid::Uuid::from_u128(number)))
+}
