@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,16 +17,14 @@ fn plants(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_fault_finds_its_place() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folders = [
-        "crates/simulation/plants",
-        "crates/cluster/plants",
-        "crates/groups/plants",
-        "crates/several/plants",
-    ];
+    let crates = fs::read_dir(root.join("crates")).expect("a folder of crates");
+    let folders = crates.map(|entry| entry.expect("a crate").path().join("plants"));
     let files: Vec<PathBuf> = folders
-        .iter()
-        .flat_map(|folder| plants(&root.join(folder)))
+        .filter(|folder| folder.is_dir())
+        .flat_map(|folder| plants(&folder))
         .collect();
+    let names: HashSet<_> = files.iter().map(|file| file.file_name()).collect();
+    assert_eq!(names.len(), files.len(), "two faults have the same name");
     assert!(files.len() > 30, "{} files", files.len());
     for file in files {
         let text = fs::read_to_string(&file).expect("text");

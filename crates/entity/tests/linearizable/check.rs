@@ -162,7 +162,17 @@ pub(crate) fn check(played: &Played) -> Vec<Violation> {
             found.extend(broken.map(|broken| (broken, format!("{attempt:?}"))));
         }
         check_keys(&stream, &attempts, &mut found);
-        check_order(&stream, &attempts, &played.doubts, &mut found);
+        let are_reads_doubted = {
+            let mut streams = played.doubts.reads.iter();
+            streams.any(|doubted| doubted.as_str() == stream_name(entity))
+        };
+        check_order(
+            &stream,
+            &attempts,
+            &played.doubts,
+            are_reads_doubted,
+            &mut found,
+        );
     }
     found
 }
@@ -303,11 +313,12 @@ fn check_order(
     stream: &Stream,
     attempts: &[&Attempt],
     doubts: &Doubts,
+    are_reads_doubted: bool,
     found: &mut Vec<Violation>,
 ) {
     let is_doubted = |attempt: &Attempt| match attempt.asked {
         Asked::Command(_) => doubts.commands.contains(&attempt.numbers().start),
-        Asked::Read | Asked::StaleRead => doubts.reads,
+        Asked::Read | Asked::StaleRead => are_reads_doubted,
     };
     let mut latest: HashMap<usize, (u64, &Attempt)> = HashMap::new();
     for attempt in attempts {

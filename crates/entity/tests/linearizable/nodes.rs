@@ -55,7 +55,8 @@ struct State {
 pub(crate) struct Doubts {
     /// By the number of their first event.
     pub(crate) commands: BTreeSet<u64>,
-    pub(crate) reads: bool,
+    /// By the stream of their entity, since nothing tells one read from another.
+    pub(crate) reads: BTreeSet<StreamId>,
 }
 
 /// The nodes as one of them sees them.
@@ -123,7 +124,7 @@ impl Nodes {
         self.with(|state| state.doubts.clone())
     }
 
-    fn doubt(&self, call: &mut Call) {
+    fn doubt(&self, stream: &StreamId, call: &mut Call) {
         call.in_doubt = true;
         let text = String::from_utf8_lossy(&call.body);
         let first = text.split("\"first\":").nth(1).and_then(|rest| {
@@ -132,7 +133,8 @@ impl Nodes {
         });
         self.with(|state| match first {
             Some(first) => drop(state.doubts.commands.insert(first)),
-            None => state.doubts.reads |= text.contains("\"read\""),
+            None if text.contains("\"read\"") => drop(state.doubts.reads.insert(stream.clone())),
+            None => {}
         });
     }
 
@@ -332,7 +334,7 @@ impl Lane {
             let mut late_calls = Vec::new();
             for call in self.waiting.iter_mut().take(late) {
                 late_calls.push((call.body.clone(), call.deadline, call.in_doubt));
-                self.nodes.doubt(call);
+                self.nodes.doubt(&self.stream, call);
             }
             let longest = Duration::from_millis(100);
             let delay = self.nodes.with(|state| state.random.duration(longest));
@@ -353,7 +355,7 @@ impl Lane {
             });
         }
         while let Some((_, mut call)) = self.flying.pop_back() {
-            self.nodes.doubt(&mut call);
+            self.nodes.doubt(&self.stream, &mut call);
             if self.nodes.fault == Fault::FreshKeys {
                 call.body = with_another_key(&call.body, self.numbers);
             }
@@ -369,7 +371,7 @@ impl Lane {
     fn all_come_back(&mut self, reason: UnansweredReason) {
         self.answers.clear();
         let flying = self.flying.drain(..).map(|(_, mut call)| {
-            self.nodes.doubt(&mut call);
+            self.nodes.doubt(&self.stream, &mut call);
             call
         });
         for call in flying.chain(self.waiting.drain(..)) {
@@ -380,7 +382,7 @@ impl Lane {
     fn give_up_late(&mut self) {
         let now = Instant::now();
         while let Some((_, mut call)) = self.flying.pop_front_if(|(_, call)| call.deadline <= now) {
-            self.nodes.doubt(&mut call);
+            self.nodes.doubt(&self.stream, &mut call);
             unanswered(&self.nodes, call, UnansweredReason::Late);
         }
         while let Some(call) = self.waiting.pop_front_if(|call| call.deadline <= now) {
