@@ -27,6 +27,16 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        let token = store::token()?.map(|token| format!("Bearer {token}"));
+        Self::connect(address, token).await
+    }
+
+    /// Connects as the caller whom this value of `Authorization` names.
+    pub(crate) async fn open_as(address: SocketAddr, authorization: &str) -> Result<Self> {
+        Self::connect(address, Some(authorization.to_owned())).await
+    }
+
+    async fn connect(address: SocketAddr, authorization: Option<String>) -> Result<Self> {
         let socket = TcpStream::connect(address).await.context(address)?;
         socket.set_nodelay(true)?;
         let (sender, driver) = http1::handshake(TokioIo::new(socket)).await?;
@@ -37,7 +47,7 @@ impl Connection {
         Ok(Self {
             sender,
             host: address.to_string(),
-            authorization: store::token()?.map(|token| format!("Bearer {token}")),
+            authorization,
             owner: None,
         })
     }

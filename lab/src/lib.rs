@@ -42,6 +42,7 @@ pub mod report;
 mod reservation;
 mod run;
 mod schemas;
+mod shares;
 pub mod sizes;
 mod soak;
 pub mod stop;
@@ -112,6 +113,8 @@ enum Command {
     ReservationKill(reservation::KillArgs),
     /// The field's journal schemas and Gesta on one database, over rising numbers of connections.
     Schemas(schemas::SchemasArgs),
+    /// One user who takes all there is of one thing, beside nine others: what do they keep?
+    Shares(shares::SharesArgs),
     /// Hours of mixed load with faults: does anything grow, is anything lost?
     Soak(soak::SoakArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
@@ -136,6 +139,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,
+        Command::Shares(args) => shares::run(&args, &stop).await,
         Command::Soak(args) => soak::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,
