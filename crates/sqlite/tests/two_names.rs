@@ -762,6 +762,43 @@ async fn a_disk_may_be_read_only_for_a_while() {
     backend.close().await;
 }
 
+/// Goal: a store whose file system has failed is not ready, although nobody appends and nothing says that the disk is
+/// read-only.
+#[tokio::test]
+async fn a_disk_that_takes_no_writes_is_noticed_without_an_append() {
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        run_with_own_mounts("a_disk_that_takes_no_writes_is_noticed_without_an_append");
+        return;
+    }
+    let home = tempfile::tempdir().expect("dir");
+    let make = "cd \"$1\"; truncate -s 16M image; mkfs.ext4 -q image; mkdir disk; mount -o loop image disk";
+    let made = Command::new("sh")
+        .args(["-ec", make, "sh"])
+        .arg(home.path())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("skipped: this machine mounts no disk from a file");
+        return;
+    }
+    let disk = home.path().join("disk");
+    let backend = try_open(&disk.join("gesta.db")).expect("opens");
+    backend.ready().expect("ready");
+    // As the kernel does when it finds an error in the file system.
+    sh("mount -o remount,abort \"$1\"", &[&disk]);
+    let told = async {
+        loop {
+            match backend.ready() {
+                Err(error) => return error.to_string(),
+                Ok(()) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let text = tokio::time::timeout(PATIENCE, told).await.expect("told");
+    assert!(text.contains("takes no writes"), "{text}");
+    backend.close().await;
+    sh("umount \"$1\"", &[&disk]);
+}
+
 /// Goal: a name in the mounts of another process never leads to the file that has this name here.
 ///
 /// What happened: a link below `/proc/PID/root` was resolved to a path of ours. So `gesta schema new-incarnation` of a

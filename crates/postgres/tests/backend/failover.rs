@@ -114,6 +114,11 @@ async fn a_fail_over_that_loses_commits_begins_another_history_once() {
     assert_eq!(found.expect("answers")[0].stream.as_str(), "new-a");
     // Who opened the store after the fail-over is told as well.
     assert_eq!(changed(&other, old).await.incarnation, now.incarnation);
+    // Whoever began the incarnation answers for the promotion too, so it is not begun once more.
+    let mut hasty = config(&url);
+    hasty.failover_patience = Duration::ZERO;
+    let later = PostgresBackend::open(hasty).await.expect("opens");
+    assert_eq!(later.history().incarnation, now.incarnation);
 }
 
 /// Once a process that had only asked for the ends of all logs knew the greatest position of all of them alone: another
