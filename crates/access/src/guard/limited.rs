@@ -18,7 +18,8 @@ use gesta_core::{
 
 use super::{Guarded, READS_MAX};
 
-/// The most pages of names that are read for one page of names that the caller may see.
+/// The number of pages of names that are read for one page of names that the caller may see, unless that page would
+/// be empty.
 const NAME_PAGES_MAX: usize = 200;
 /// The largest page that is read to look for one more event, beside what was asked for.
 const MORE_MAX: usize = 1_000;
@@ -207,7 +208,8 @@ impl Guarded {
     }
 
     /// Lists the names that the caller may see. The page ends where one more follows that may be seen, and the next
-    /// page continues after the last name that is shown.
+    /// page continues after the last name that is shown. So a page that shows no name is the last one: any name after
+    /// which another page could begin would be hidden, and the search goes on until it has found one to show.
     pub(super) async fn list_some(&self, mut request: ListStreams) -> Result<StreamsPage> {
         request.validate()?;
         let limit = request.limit;
@@ -219,7 +221,7 @@ impl Guarded {
         }
         let mut found: Vec<StreamInfo> = Vec::new();
         let mut asking = Asking(0);
-        for _ in 0..NAME_PAGES_MAX {
+        for pages in 1_usize.. {
             request.limit = match asking.next(limit.saturating_sub(found.len())) {
                 MORE_MAX.. => PAGE_EVENTS_MAX,
                 few => few,
@@ -238,12 +240,9 @@ impl Guarded {
                 None => return Ok(names(found, Follows::Nothing)),
                 next => request.after = next,
             }
-        }
-        if found.is_empty() {
-            let why = format!(
-                "more than {NAME_PAGES_MAX} pages of names that the caller may not see follow one another: name a longer prefix"
-            );
-            return Err(Error::new(ErrorKind::Unsupported(why)));
+            if pages >= NAME_PAGES_MAX && !found.is_empty() {
+                break;
+            }
         }
         Ok(names(found, Follows::More))
     }

@@ -267,7 +267,7 @@ async fn streams_have_rights_of_their_own() {
 }
 
 /// The names of all streams, by pages, which begin after none but visible ones.
-async fn listed(who: &Guarded, limit: usize, visible: &[&str]) -> Vec<String> {
+pub(super) async fn listed(who: &Guarded, limit: usize, visible: &[&str]) -> Vec<String> {
     let mut names = Vec::new();
     let mut request = ListStreams {
         prefix: String::new(),

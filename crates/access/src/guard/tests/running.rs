@@ -10,6 +10,7 @@ use gesta_core::{
 use gesta_memory::MemoryStore;
 
 use super::super::*;
+use super::listed;
 use super::world::*;
 use crate::{AddUser, Config, FirstUser, Mode, Scope};
 
@@ -227,10 +228,22 @@ fn moved_uptime() -> Duration {
     Duration::from_secs(LATER.load(Ordering::SeqCst))
 }
 
-/// A store whose subscriptions can be broken.
+/// A store whose subscriptions can be broken, and whose pages of names may be short.
 struct Breakable {
     inner: MemoryStore,
     is_broken: AtomicBool,
+    /// The most names on a page.
+    names_max: usize,
+}
+
+impl Breakable {
+    fn new() -> Self {
+        Self {
+            inner: MemoryStore::new(),
+            is_broken: AtomicBool::new(false),
+            names_max: usize::MAX,
+        }
+    }
 }
 
 #[async_trait]
@@ -255,7 +268,10 @@ impl EventStore for Breakable {
         self.inner.read_all(request).await
     }
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
-        self.inner.list_streams(request).await
+        let limit = request.limit.min(self.names_max);
+        self.inner
+            .list_streams(ListStreams { limit, ..request })
+            .await
     }
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         self.inner.delete_stream(request).await
@@ -284,10 +300,7 @@ impl EventStore for Breakable {
 /// Goal: rights that may have been taken away do not hold while nobody can learn of it; they do again afterwards.
 #[tokio::test]
 async fn without_news_nothing_is_allowed() {
-    let store = Arc::new(Breakable {
-        inner: MemoryStore::new(),
-        is_broken: AtomicBool::new(false),
-    });
+    let store = Arc::new(Breakable::new());
     let config = Config {
         uptime: moved_uptime,
         ..Config::default()
@@ -326,8 +339,8 @@ async fn without_news_nothing_is_allowed() {
 #[tokio::test]
 async fn nothing_is_allowed_until_the_accounts_are_known() {
     let store = Arc::new(Breakable {
-        inner: MemoryStore::new(),
         is_broken: AtomicBool::new(true),
+        ..Breakable::new()
     });
     let access = Access::start(Arc::clone(&store) as Arc<dyn EventStore>, Config::default());
     let anybody = access.guard(
@@ -428,4 +441,30 @@ async fn users_have_limits() {
         assert!(other.read_all(ReadAll::forwards()).await.is_err());
     }
     assert!(append(&root).await.is_ok(), "another user");
+}
+
+/// Goal: a list leads to the names that may be seen, however many pages of hidden ones come before them.
+///
+/// What happened: after 200 pages of hidden names it ended with an error, and nothing led past them.
+#[tokio::test]
+async fn a_list_leads_past_many_hidden_names() {
+    let store = Breakable {
+        names_max: 1,
+        ..Breakable::new()
+    };
+    let world = World::over(Arc::new(store), config())
+        .await
+        .with_users()
+        .await;
+    world.append("a").await;
+    for number in 0..250 {
+        let name = format!("b-{number}");
+        world.append(&name).await;
+        world.set_acl(&name, r#"{"$acl":{"$r":"team"}}"#).await;
+    }
+    world.append("c").await;
+    let user = world.login("u").await;
+    for limit in [1, 2, 10] {
+        assert_eq!(listed(&user, limit, &["a", "c"]).await, ["a", "c"]);
+    }
 }

@@ -63,14 +63,18 @@ impl World {
 
     /// With the users root, an administrator, u, and t of the group team; each one's password is long enough.
     pub(super) async fn closed() -> Self {
-        let world = Self::open().await;
+        Self::open().await.with_users().await
+    }
+
+    /// Adds the users of [`World::closed`].
+    pub(super) async fn with_users(self) -> Self {
         for (name, groups) in [("root", &["$admins"][..]), ("u", &[]), ("t", &["team"])] {
-            world.add(name, groups).await.expect("added");
+            self.add(name, groups).await.expect("added");
         }
         for name in ["root", "u", "t"] {
-            world.login(name).await;
+            self.login(name).await;
         }
-        world
+        self
     }
 
     pub(super) async fn add(&self, name: &str, groups: &[&str]) -> Result<()> {
