@@ -129,7 +129,12 @@ async fn look_at(
                 None => {
                     let older = find(backend, log, vec![key], *rest).await?;
                     match older.get(&key) {
-                        None if hits.is_empty() => return Ok(Found::Removed(*position)),
+                        None if hits.is_empty() => {
+                            return Ok(Found::Removed {
+                                position: *position,
+                                begun: begun_at(backend, log, question).await?,
+                            });
+                        }
                         older => older.cloned(),
                     }
                 }
@@ -147,6 +152,24 @@ async fn look_at(
         }),
         found => Ok(found),
     }
+}
+
+/// Looks where the first event since the last delete of a stream is stored.
+async fn begun_at(
+    backend: &dyn Backend,
+    log: LogId,
+    question: &Question,
+) -> Result<Option<Position>> {
+    if question.deleted_before == Revision(0) {
+        return Ok(None);
+    }
+    let lookup = EventLookup::Revisions {
+        stream: question.row,
+        first: question.deleted_before,
+        count: 1,
+    };
+    let found = backend.lookup(log, lookup, Purpose::Append).await?;
+    Ok(found.first().map(|event| event.position))
 }
 
 /// Compares the stored events from revision `first` on with the ids of the question.

@@ -249,9 +249,9 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
             (_, Found::Otherwise { .. }) => Some(no_retry(part, &judged.state)),
             (
                 Fit::RefusedUnlessStoredAt(_, refusal) | Fit::RefusedUnlessStored(refusal),
-                Found::Nothing | Found::Removed(_),
+                Found::Nothing | Found::Removed { .. },
             ) => Some(refusal.clone()),
-            (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing | Found::Removed(_)) => None,
+            (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing | Found::Removed { .. }) => None,
         };
         if let Some(refusal) = refusal {
             return Decision::Refuse(refusal);
@@ -269,7 +269,8 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
 ///
 /// What was removed is known by a hash of its id only, which another id may share once in 10¹² times. So it counts only
 /// for a stream that was deleted, and only at a position that the stream can have had before its last change of
-/// lifecycle.
+/// lifecycle. What comes after the first event since the delete was not deleted: the metadata of the stream have hidden
+/// it. If that first event is gone as well, nobody can tell, and what may have been deleted is not stored again.
 fn stored_and_deleted(part: &StreamPart, state: &StreamState, found: &Found) -> Option<Position> {
     if !matches!(part.change, Change::Events { .. }) {
         return None;
@@ -278,12 +279,13 @@ fn stored_and_deleted(part: &StreamPart, state: &StreamState, found: &Found) -> 
         Found::Nothing => return None,
         Found::Stored(stored) => (stored.first_revision, stored.position),
         Found::Otherwise { first, position } => (*first, *position),
-        Found::Removed(position) => {
+        Found::Removed { position, begun } => {
             let (main, meta) = (state.main?, state.meta?);
             let is_between =
                 main.row.0 <= position.0 && *position <= main.position && *position < meta.position;
             let was_deleted = state.deleted_before > Revision(0);
-            return (was_deleted && is_between).then_some(*position);
+            let is_before = begun.is_none_or(|begun| *position < begun);
+            return (was_deleted && is_between && is_before).then_some(*position);
         }
     };
     (first < state.deleted_before).then_some(position)
@@ -467,14 +469,22 @@ mod tests {
             deleted_before: Revision(deleted_before),
             tombstoned: false,
         };
-        let refuses = |state, position| {
+        let refuses_in = |state, position, begun| {
             let part = part(ExpectedRevision::NoStream, IdSource::Client);
-            let found = Found::Removed(Position(position));
+            let found = Found::Removed {
+                position: Position(position),
+                begun,
+            };
             stored_and_deleted(&part, &state, &found).is_some()
         };
+        let refuses = |state, position| refuses_in(state, position, None);
         assert!(refuses(deleted(5), 10) && refuses(deleted(5), 17));
         assert!(!refuses(deleted(0), 12), "never deleted");
         assert!(!refuses(deleted(5), 9) && !refuses(deleted(5), 19));
+        // Once it was refused as deleted although it was stored after the delete, before a change of the metadata.
+        let begun = Some(Position(14));
+        assert!(refuses_in(deleted(5), 13, begun));
+        assert!(!refuses_in(deleted(5), 14, begun) && !refuses_in(deleted(5), 15, begun));
     }
 
     #[test]

@@ -186,6 +186,10 @@ impl Knowledge {
             stream: part.target(),
             row: head.row,
             ids: part.ids(),
+            deleted_before: match &part.change {
+                Change::Events { .. } => judged.state.deleted_before,
+                _ => Revision(0),
+            },
             places,
         })
     }

@@ -12,6 +12,8 @@ pub(crate) struct Question {
     pub(crate) stream: StreamId,
     pub(crate) row: RowId,
     pub(crate) ids: Vec<EventId>,
+    /// The first revision since the last delete of the stream, if events are asked about; 0 if there was none.
+    pub(crate) deleted_before: Revision,
     /// Where the events may be stored. The places are looked at in this order, until something is found.
     pub(crate) places: Vec<Suspected>,
 }
@@ -60,7 +62,12 @@ pub(crate) enum Found {
     /// The first event is stored here, but other events follow it.
     Otherwise { first: Revision, position: Position },
     /// The first event was probably stored at this position, and was removed since.
-    Removed(Position),
+    Removed {
+        position: Position,
+        /// Where the first event since the last delete of the stream is; `None` if there is no such event, or if it was
+        /// removed as well.
+        begun: Option<Position>,
+    },
 }
 
 /// What is asked about one command: a question for each of its parts. A part without a question is not a retry.
@@ -118,6 +125,7 @@ mod tests {
             stream: StreamId::new("s").expect("valid"),
             row: RowId(row),
             ids: vec![EventId::random()],
+            deleted_before: Revision(0),
             places: vec![place],
         }
     }

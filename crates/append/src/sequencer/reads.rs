@@ -453,6 +453,7 @@ mod tests {
             stream: StreamId::new("s").expect("valid"),
             row: RowId(1),
             ids: vec![EventId::random()],
+            deleted_before: gesta_core::Revision(0),
             places: vec![place],
         })]
     }
