@@ -453,6 +453,57 @@ mod tests {
         }
     }
 
+    /// Goal: a condition decides only if nothing is stored: a retry is answered as the first time, whatever has become
+    /// of the stream that the condition is about. A condition on metadata is about the metadata.
+    #[test]
+    fn a_condition_counts_only_if_nothing_is_stored() {
+        let condition = |about, revision| StreamPart {
+            stream: StreamId::new("c").expect("valid"),
+            expected: ExpectedRevision::Exact(Revision(revision)),
+            change: Change::Condition(about),
+            packed: Vec::new(),
+        };
+        let tombstoned = StreamState {
+            tombstoned: true,
+            ..state(Some(5), 0)
+        };
+        let described = StreamState {
+            meta: state(Some(2), 0).main,
+            ..state(Some(5), 0)
+        };
+        let first = AppendedStream {
+            stream: StreamId::new("s").expect("valid"),
+            first_revision: Revision(4),
+            last_revision: Revision(4),
+            position: Position(14),
+        };
+        for (about, revision, of_condition, holds) in [
+            (About::Events, 5, state(Some(5), 0), true),
+            (About::Events, 4, state(Some(5), 0), false),
+            (About::Events, 5, tombstoned, false),
+            (About::Metadata, 2, described, true),
+            (About::Metadata, 5, described, false),
+        ] {
+            let decide = |found| {
+                let parts = [
+                    part(ExpectedRevision::Any, IdSource::Client),
+                    condition(about, revision),
+                ];
+                let judged = parts.iter().zip([state(Some(5), 0), of_condition]);
+                let judged = judged.map(|(part, state)| Judged {
+                    state,
+                    fit: check(part, &state),
+                });
+                let judged: Vec<_> = judged.collect();
+                decision(&parts, &judged, vec![found, Found::Nothing])
+            };
+            let retry = decide(Found::Stored(first.clone()));
+            assert_eq!(retry, Decision::Retry(vec![first.clone()]));
+            let stores = decide(Found::Nothing) == Decision::Store;
+            assert_eq!(stores, holds, "{revision}");
+        }
+    }
+
     /// Goal: an event that scavenging has removed, and whose id is remembered, counts if its stream was deleted after
     /// it and can have had it.
     #[test]
