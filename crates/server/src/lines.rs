@@ -51,7 +51,7 @@ impl PageEvents {
         }
     }
 
-    fn lines(&self) -> Bytes {
+    fn into_lines(self) -> Bytes {
         match self {
             PageEvents::AsTheyAre(events) => event::write_lines(events),
             PageEvents::Followed(events) => event::write_resolved_lines(events),
@@ -69,8 +69,7 @@ impl Page {
     /// Encodes the page, which is gone afterwards.
     fn into_lines(self) -> Result<(Bytes, Reservation)> {
         let Page { found, mut held } = self;
-        let lines = found.lines();
-        drop(found);
+        let lines = found.into_lines();
         held.set(lines.len())?;
         Ok((lines, held))
     }

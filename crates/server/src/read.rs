@@ -61,9 +61,9 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let page = {
         let _turn = call.turn_to_read().await;
         match links {
-            Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
+            Links::AsTheyAre => event::write_stream_page(store.read_stream(request).await?),
             Links::Followed => {
-                event::write_resolved_page(&store.read_stream_resolved(request).await?)
+                event::write_resolved_page(store.read_stream_resolved(request).await?)
             }
         }
     };
@@ -99,7 +99,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.reservation();
     let page = {
         let _turn = call.turn_to_read().await;
-        event::write_all_page(&call.store().read_all(request).await?)
+        event::write_all_page(call.store().read_all(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))

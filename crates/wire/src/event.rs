@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{
     AllPage, ContentType, EventId, EventType, LogId, Position, RecordedEvent, Resolved,
-    ResolvedPage, Result, Revision, StreamPage, Tag, Tags, Timestamp,
+    ResolvedPage, Result, Revision, SharedEvent, StreamPage, Tag, Tags, Timestamp,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -34,6 +34,8 @@ pub enum Framing {
 
 /// How many bytes are reserved for the fields of an event beside its payload.
 const EVENT_FIELDS_BYTES: usize = 384;
+/// How many bytes are reserved for the fields of a page beside its events.
+const PAGE_FIELDS_BYTES: usize = 256;
 
 /// Estimates the largest size of an event as JSON, in bytes: its payload is counted as if all of it were written in
 /// base64.
@@ -138,29 +140,30 @@ fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
     plain(out, Base64Display::new(bytes, &STANDARD));
 }
 
-fn events(out: &mut Vec<u8>, events: &[RecordedEvent]) {
+/// Appends the list of a page. Each event is dropped as soon as it is written: a page is as large as its text, and both
+/// would be held at once.
+fn events(out: &mut Vec<u8>, events: Vec<RecordedEvent>) {
     out.extend_from_slice(b"{\"events\":[");
-    for (i, recorded) in events.iter().enumerate() {
+    for (i, recorded) in events.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        write_event(out, recorded, Framing::Document);
+        write_event(out, &recorded, Framing::Document);
     }
     out.push(b']');
 }
 
+/// What the text of a page takes at most, so that it is never moved: then it would be held twice. What is not written
+/// to takes no memory.
 fn page_capacity(events: &[RecordedEvent]) -> usize {
-    events
-        .iter()
-        .map(|e| e.payload_bytes() + EVENT_FIELDS_BYTES)
-        .sum()
+    PAGE_FIELDS_BYTES + events.iter().map(bytes_max).sum::<usize>()
 }
 
 /// Writes a page of a stream as a JSON document.
 #[must_use]
-pub fn write_stream_page(page: &StreamPage) -> Bytes {
+pub fn write_stream_page(page: StreamPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
-    events(&mut out, &page.events);
+    events(&mut out, page.events);
     page_fields(&mut out, page.end, page.next, page.last_revision);
     out.into()
 }
@@ -178,14 +181,14 @@ fn page_fields(out: &mut Vec<u8>, end: bool, next: Option<Revision>, last_revisi
 
 /// Writes a page of a stream whose links were followed, as a JSON document.
 #[must_use]
-pub fn write_resolved_page(page: &ResolvedPage) -> Bytes {
+pub fn write_resolved_page(page: ResolvedPage) -> Bytes {
     let mut out = Vec::with_capacity(resolved_capacity(&page.events));
     out.extend_from_slice(b"{\"events\":[");
-    for (i, found) in page.events.iter().enumerate() {
+    for (i, found) in page.events.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        write_resolved(&mut out, found, Framing::Document);
+        write_resolved(&mut out, &found, Framing::Document);
     }
     out.push(b']');
     page_fields(&mut out, page.end, page.next, page.last_revision);
@@ -193,15 +196,16 @@ pub fn write_resolved_page(page: &ResolvedPage) -> Bytes {
 }
 
 fn resolved_capacity(events: &[Resolved]) -> usize {
-    let bytes = |found: &Resolved| found.event.payload_bytes() + 2 * EVENT_FIELDS_BYTES;
-    events.iter().map(bytes).sum()
+    let of_link = |link: &SharedEvent| EVENT_FIELDS_BYTES + 2 * link.stream.as_str().len();
+    let bytes = |found: &Resolved| bytes_max(&found.event) + found.link.as_ref().map_or(0, of_link);
+    PAGE_FIELDS_BYTES + events.iter().map(bytes).sum::<usize>()
 }
 
 /// Writes a page of all events as a JSON document.
 #[must_use]
-pub fn write_all_page(page: &AllPage) -> Bytes {
+pub fn write_all_page(page: AllPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
-    events(&mut out, &page.events);
+    events(&mut out, page.events);
     key(&mut out, "end");
     value(&mut out, &page.end);
     key(&mut out, "next");
@@ -212,10 +216,10 @@ pub fn write_all_page(page: &AllPage) -> Bytes {
 
 /// Writes events as JSON, one event in each line.
 #[must_use]
-pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
-    let mut out = Vec::with_capacity(page_capacity(events));
+pub fn write_lines(events: Vec<RecordedEvent>) -> Bytes {
+    let mut out = Vec::with_capacity(page_capacity(&events));
     for recorded in events {
-        write_event(&mut out, recorded, Framing::Line);
+        write_event(&mut out, &recorded, Framing::Line);
         out.push(b'\n');
     }
     out.into()
@@ -223,10 +227,10 @@ pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
 
 /// Writes events to which links may have led as JSON, one event in each line.
 #[must_use]
-pub fn write_resolved_lines(events: &[Resolved]) -> Bytes {
-    let mut out = Vec::with_capacity(resolved_capacity(events));
+pub fn write_resolved_lines(events: Vec<Resolved>) -> Bytes {
+    let mut out = Vec::with_capacity(resolved_capacity(&events));
     for found in events {
-        write_resolved(&mut out, found, Framing::Line);
+        write_resolved(&mut out, &found, Framing::Line);
         out.push(b'\n');
     }
     out.into()

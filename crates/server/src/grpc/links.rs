@@ -22,6 +22,9 @@ pub(crate) struct View {
     pub(crate) positions: Positions,
 }
 
+/// How many bytes are reserved for the fields of an event beside its payload and its names.
+const FIELDS_BYTES: usize = 256;
+
 impl View {
     /// Appends events from the front as messages, and removes them from `events`: all of them, or as many as the store
     /// follows links of at once.
@@ -33,6 +36,9 @@ impl View {
     ) -> Result<()> {
         let is_link = |event: &SharedEvent| LinkTarget::of(event).is_some();
         if !self.resolve_links || !events.iter().any(is_link) {
+            // Else what is written is moved again and again, and held twice meanwhile.
+            let bytes = |event: &SharedEvent| event.cost_bytes() + FIELDS_BYTES;
+            out.reserve(events.iter().map(bytes).sum());
             for event in events.drain(..) {
                 self.write_one(out, &Resolved::itself(event));
             }
@@ -44,8 +50,10 @@ impl View {
             return Err(Error::corrupt("the store gave no answer about links").into());
         }
         events.drain(..resolved.len().min(events.len()));
-        for resolved in &resolved {
-            self.write_one(out, resolved);
+        let bytes = |found: &Resolved| found.cost_bytes() + 2 * FIELDS_BYTES;
+        out.reserve(resolved.iter().map(bytes).sum());
+        for resolved in resolved {
+            self.write_one(out, &resolved);
         }
         Ok(())
     }

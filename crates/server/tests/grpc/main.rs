@@ -23,10 +23,6 @@ mod groups;
 mod hostile;
 #[path = "../api/logged.rs"]
 mod logged;
-#[allow(dead_code, reason = "tests of HTTP need more of it")]
-#[path = "../api/raw.rs"]
-mod raw;
 mod requests;
-mod small;
 mod told;
 mod users;
