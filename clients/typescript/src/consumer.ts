@@ -12,7 +12,7 @@ import {
 } from "./errors.js";
 import { recordedEvent, type EventDocument, type RecordedEvent } from "./events.js";
 import { NoAnswerOfGesta } from "./reasons.js";
-import { mayBeRepeated, pauseAfter } from "./retry.js";
+import { pauseAfter } from "./retry.js";
 import type { Server } from "./servers.js";
 import { serverEvents, type ServerEvent } from "./sse.js";
 import type { Call, OpenAnswer, Transport } from "./transport.js";
@@ -171,7 +171,7 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
     if (problem instanceof GroupElsewhere) return this.#transport.servers.given.length > 1;
     const joinsAgain =
       problem instanceof GroupDropped || problem instanceof ConsumerSilent || problem instanceof ConsumerNotFound;
-    return joinsAgain || mayBeRepeated(problem, "reads");
+    return joinsAgain || this.#transport.mayRepeat(problem, "reads");
   }
 }
 

@@ -94,6 +94,9 @@ export class Overloaded extends Problem {}
 /** The store or its server does not answer. Nothing was written. */
 export class Unavailable extends Problem {}
 
+/** The certificate of the server is not trusted, and no trying again changes that. Nothing was sent. */
+export class NotTrusted extends Unavailable {}
+
 /** No answer came, so the change was stored or not. An append with the same events tells. */
 export class OutcomeUnknown extends Problem {}
 
@@ -163,6 +166,12 @@ export function problemOf(document: ProblemDocument, retryAfter?: number): Probl
 export function unavailable(detail: string): Problem {
   const title = "No server answers; nothing was written";
   return new Unavailable({ type: `${TYPE_PREFIX}unavailable`, title, detail });
+}
+
+/** The error for a call that no server may get, since none shows who it is. */
+export function notTrusted(detail: string): Problem {
+  const title = "The server is not trusted; nothing was sent";
+  return new NotTrusted({ type: `${TYPE_PREFIX}unavailable`, title, detail });
 }
 
 /** The error for a change that was sent and not answered. */

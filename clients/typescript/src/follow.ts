@@ -2,7 +2,7 @@
 
 import { FellBehind, Problem } from "./errors.js";
 import { recordedEvent, type EventDocument, type RecordedEvent } from "./events.js";
-import { mayBeRepeated, pauseAfter } from "./retry.js";
+import { pauseAfter } from "./retry.js";
 import { serverEvents, type ServerEvent } from "./sse.js";
 import type { Call, Transport } from "./transport.js";
 
@@ -53,7 +53,7 @@ export async function* follow<Data>(
     } catch (error) {
       if (signal?.aborted) return;
       const problem = transport.broken(server, call, error);
-      if (!(problem instanceof Problem) || !mayBeRepeated(problem, "reads")) throw problem;
+      if (!(problem instanceof Problem) || !transport.mayRepeat(problem, "reads")) throw problem;
       transport.told(server, problem);
       pause = problem.retryAfter;
     }

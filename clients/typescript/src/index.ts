@@ -30,6 +30,7 @@ export {
   GroupNotFound,
   HistoryChanged,
   InvalidArgument,
+  NotTrusted,
   OutcomeUnknown,
   Overloaded,
   Problem,

@@ -49,6 +49,11 @@ export function isOfConnection(error: unknown): boolean {
   return typeof causeOf(error).code === "string" || error.cause !== undefined || error.name === "AbortError";
 }
 
+/** Whether the server has not shown who it is. */
+export function isNotTrusted(error: unknown): boolean {
+  return isOfCertificate(String(causeOf(error).code ?? ""));
+}
+
 /** Whether nothing of a call has reached the server. */
 export function isNotSent(error: unknown): boolean {
   const code = String(causeOf(error).code ?? "");

@@ -56,13 +56,13 @@ export class Servers {
     this.#troubles.delete(server);
   }
 
-  /** Notes that a server does not answer, says so, and turns to the next one. */
-  failed(server: Server, reason: string): void {
+  /** Notes that a server does not answer, says so, and turns to the next one, unless that is hopeless. */
+  failed(server: Server, reason: string, isHopeless = false): void {
     if (this.present() === server) this.#present = (this.#present + 1) % this.given.length;
     const said = this.#troubles.get(server) ?? new Set();
     this.#troubles.set(server, said);
     if (said.has(reason)) return;
     said.add(reason);
-    this.warn(`no answer from ${server}: ${reason}; trying again`);
+    this.warn(`no answer from ${server}: ${reason}${isHopeless ? "" : "; trying again"}`);
   }
 }

@@ -3,8 +3,17 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 import type { Fetch } from "./authority.js";
-import { GroupElsewhere, Problem, Unavailable, outcomeUnknown, problemOf, unavailable } from "./errors.js";
-import { NoAnswerOfGesta, Silence, isNotSent, isOfConnection, reasonOf } from "./reasons.js";
+import {
+  GroupElsewhere,
+  NotTrusted,
+  Problem,
+  Unavailable,
+  notTrusted,
+  outcomeUnknown,
+  problemOf,
+  unavailable,
+} from "./errors.js";
+import { NoAnswerOfGesta, Silence, isNotSent, isNotTrusted, isOfConnection, reasonOf } from "./reasons.js";
 import { isOfThisServer, mayBeRepeated, pauseAfter, type Effect, type Policy } from "./retry.js";
 import type { Server, Servers } from "./servers.js";
 
@@ -93,6 +102,11 @@ export class Transport {
     if (call.signal?.aborted) return call.signal.reason;
     if (error instanceof Problem || !isOfConnection(error)) return error;
     const reason = reasonOf(error);
+    if (isNotTrusted(error)) {
+      const problem = notTrusted(`cannot connect to ${server}: ${reason}`);
+      this.servers.failed(server, reason, this.#isHopeless(problem));
+      return problem;
+    }
     this.servers.failed(server, reason);
     if (isNotSent(error)) return unavailable(`cannot connect to ${server}: ${reason}`);
     return call.effect === "reads" ? unavailable(`${server}: ${reason}`) : outcomeUnknown(`${server}: ${reason}`);
@@ -103,14 +117,23 @@ export class Transport {
     if (problem instanceof Unavailable && problem.status !== undefined) this.servers.failed(server, problem.detail);
   }
 
+  /** Whether the same call may succeed later, with the servers that there are, and can do no harm. */
+  mayRepeat(problem: Problem, effect: Effect): boolean {
+    return mayBeRepeated(problem, effect) && !this.#isHopeless(problem);
+  }
+
   /** Waits. */
   async sleep(pause: number, signal: AbortSignal | undefined): Promise<void> {
     await sleep(pause, undefined, signal === undefined ? {} : { signal });
   }
 
+  #isHopeless(problem: Problem): boolean {
+    return problem instanceof NotTrusted && this.servers.given.length === 1;
+  }
+
   #goesOn(problem: Problem, effect: Effect, only: Server | undefined): boolean {
     if (problem instanceof GroupElsewhere) return only === undefined && this.servers.given.length > 1;
-    return !(problem instanceof Unavailable && only !== undefined) && mayBeRepeated(problem, effect);
+    return !(problem instanceof Unavailable && only !== undefined) && this.mayRepeat(problem, effect);
   }
 
   /** One attempt. */

@@ -42,7 +42,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         mut global,
         command,
     } = cli;
-    read_store_file(&mut global)?;
+    // Beside a server the environment names its database, which is not what a probe asks.
+    let is_probe = matches!(command, Command::Health { .. }) && global.store_file.is_none();
+    if !is_probe {
+        read_store_file(&mut global)?;
+    }
     if let Command::Serve(serve) = command {
         return serve::run(global, serve).await;
     }

@@ -10,7 +10,9 @@
 mod support;
 
 use nix::sys::signal::Signal;
-use support::{Server, code, run, run_with_input, stderr, stdout, succeed, url_of};
+use support::{
+    Server, code, gesta, output_of, run, run_with_input, stderr, stdout, succeed, url_of,
+};
 
 /// What happened: each help page ended with 30 lines about options that every command has.
 #[test]
@@ -54,6 +56,9 @@ fn the_health_of_a_server_is_asked() {
     let away = run(&["health", "--store", &url]);
     assert_eq!(code(&away), 5, "{away:?}");
     assert!(stderr(&away).contains("no server answers"), "{away:?}");
+    // A probe in the container of a server, whose environment names the database.
+    let beside = output_of(gesta(&["health"]).env("GESTA_STORE", "sqlite:x.db"));
+    assert_ne!(code(&beside), 2, "{beside:?}");
     let wrong = run(&["health", "--store", "sqlite:x.db"]);
     assert_eq!(code(&wrong), 2, "{wrong:?}");
 }

@@ -1,7 +1,7 @@
 //! What was ever stored: every copy of every event, with its place, its histories and the time at which it was stored.
 //!
-//! The model judges answers by it. What is judged as soon as it is stored, since it cannot be told afterwards, is judged
-//! here: whether an event that is stored a second time was still there, and in the deduplication window.
+//! The model judges answers by it. What is judged as soon as it is stored, since it cannot be told afterwards, is
+//! judged here: whether an event that is stored a second time was still there, and in the deduplication window.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The clocks of one process: one that nobody sets, by which deadlines are, and the one that shows the time of day.
 //!
 //! Both run a little faster or slower than those of other processes. The second one is set now and then, forward or
-//! back. A process that sleeps (it was stopped, or its machine was paused) does nothing meanwhile; when it wakes up, its
-//! clock has gone on, or has stood still as well.
+//! back. A process that sleeps (it was stopped, or its machine was paused) does nothing meanwhile; when it wakes up,
+//! its clock has gone on, or has stood still as well.
 
 use std::time::Duration;
 

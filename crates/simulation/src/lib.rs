@@ -17,9 +17,10 @@
 //! the log moves while calls are in flight. For safety this is stronger than the real membership, since a lease is
 //! never evidence.
 //!
-//! Each process has clocks of its own, which drift, are set, and stand still while the process sleeps. In some schedules
-//! the deduplication window is so narrow that events leave it. All processes may die together with what they alone knew
-//! of the newest events. Subscribers live longer than processes: they resume elsewhere, by their checkpoints.
+//! Each process has clocks of its own, which drift, are set, and stand still while the process sleeps. In some
+//! schedules the deduplication window is so narrow that events leave it. All processes may die together with what they
+//! alone knew of the newest events. Subscribers live longer than processes: they resume elsewhere, by their
+//! checkpoints.
 //!
 //! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
 //!

@@ -322,8 +322,9 @@ impl Model {
         Ok(())
     }
 
-    /// Returns true if the first event of a part, by which a retry is recognised, may be stored again: its caller has repeated the command, and no process had to know of
-    /// the first time. What nodes send again by themselves is stored again only if it was scavenged at once.
+    /// Returns true if the first event of a part, by which a retry is recognised, may be stored again: its caller has
+    /// repeated the command, and no process had to know of the first time. What nodes send again by themselves is
+    /// stored again only if it was scavenged at once.
     fn may_be_stored_again(
         &self,
         original: usize,

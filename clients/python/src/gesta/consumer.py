@@ -20,7 +20,7 @@ from .errors import (
     Unavailable,
 )
 from .events import RecordedEvent
-from .retry import Effect, may_be_repeated
+from .retry import Effect
 from .servers import Server, logger
 from .sse import ServerEvent, server_events
 from .transport import BROKEN, Call, Transport, json_of
@@ -191,4 +191,4 @@ def _passes(problem: Problem, transport: Transport) -> bool:
     if isinstance(problem, GroupElsewhere):
         return len(transport.servers.given) > 1
     joins_again = (GroupDropped, ConsumerSilent, ConsumerNotFound)
-    return isinstance(problem, joins_again) or may_be_repeated(problem, Effect.READS)
+    return isinstance(problem, joins_again) or transport.may_repeat(problem, Effect.READS)

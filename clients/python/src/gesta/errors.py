@@ -90,6 +90,10 @@ class Unavailable(Problem):
     """The store or its server does not answer. Nothing was written."""
 
 
+class NotTrusted(Unavailable):
+    """The certificate of the server is not trusted, and no trying again changes that. Nothing was sent."""
+
+
 class OutcomeUnknown(Problem):
     """No answer came, so the change was stored or not. An append with the same events tells."""
 
@@ -172,6 +176,12 @@ def unavailable(detail: str) -> Problem:
     """The exception for a call that has reached no server."""
     title = "No server answers; nothing was written"
     return Unavailable({"type": TYPE_PREFIX + "unavailable", "title": title, "detail": detail})
+
+
+def not_trusted(detail: str) -> Problem:
+    """The exception for a call that no server may get, since none shows who it is."""
+    title = "The server is not trusted; nothing was sent"
+    return NotTrusted({"type": TYPE_PREFIX + "unavailable", "title": title, "detail": detail})
 
 
 def outcome_unknown(detail: str) -> Problem:

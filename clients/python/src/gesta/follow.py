@@ -8,7 +8,7 @@ from typing import Iterator, Optional
 
 from .errors import FellBehind, Problem
 from .events import RecordedEvent
-from .retry import Effect, may_be_repeated
+from .retry import Effect
 from .sse import server_events
 from .transport import BROKEN, Call, Transport
 
@@ -54,7 +54,7 @@ def _messages(transport: Transport, call: Call, after: str, raises_behind: bool)
         except BROKEN as error:
             transport.lost(server, Effect.READS, error)
         except Problem as problem:
-            if not may_be_repeated(problem, Effect.READS):
+            if not transport.may_repeat(problem, Effect.READS):
                 raise
             pause = problem.retry_after
             transport.told(server, problem)

@@ -89,8 +89,8 @@ class Servers:
             if was_away:
                 logger.info("%s answers again", server)
 
-    def failed(self, server: Server, reason: str) -> None:
-        """Notes that a server does not answer, says so, and turns to the next one."""
+    def failed(self, server: Server, reason: str, is_hopeless: bool = False) -> None:
+        """Notes that a server does not answer, says so, and turns to the next one, unless that is hopeless."""
         with self._lock:
             said = self._troubles.setdefault(server, set())
             is_news = reason not in said
@@ -98,4 +98,4 @@ class Servers:
             if self.given[self._present] == server:
                 self._present = (self._present + 1) % len(self.given)
         if is_news:
-            logger.warning("no answer from %s: %s; trying again", server, reason)
+            logger.warning("no answer from %s: %s%s", server, reason, "" if is_hopeless else "; trying again")

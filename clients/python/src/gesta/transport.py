@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional, Tuple
 
 from .connections import Connection, NoAnswerOfGesta, Pool, reason_of
-from .errors import GroupElsewhere, Problem, Unavailable, outcome_unknown, problem_of, unavailable
+from .errors import (
+    GroupElsewhere,
+    NotTrusted,
+    Problem,
+    Unavailable,
+    not_trusted,
+    outcome_unknown,
+    problem_of,
+    unavailable,
+)
 from .retry import Effect, Policy, is_of_this_server, may_be_repeated
 from .servers import Server, Servers
 
@@ -123,16 +132,23 @@ class Transport:
         if isinstance(problem, Unavailable) and problem.status is not None:
             self.servers.failed(server, problem.detail)
 
+    def may_repeat(self, problem: Problem, effect: Effect) -> bool:
+        """Whether the same call may succeed later, with the servers that there are, and can do no harm."""
+        return may_be_repeated(problem, effect) and not self._is_hopeless(problem)
+
     def close(self) -> None:
         """Closes the connections that nobody uses."""
         self._pool.close()
+
+    def _is_hopeless(self, problem: Problem) -> bool:
+        return isinstance(problem, NotTrusted) and len(self.servers.given) == 1
 
     def _goes_on(self, problem: Problem, effect: Effect, only: Optional[Server]) -> bool:
         if isinstance(problem, GroupElsewhere):
             return only is None and len(self.servers.given) > 1
         if isinstance(problem, Unavailable) and only is not None:
             return False
-        return may_be_repeated(problem, effect)
+        return self.may_repeat(problem, effect)
 
     def _exchange(self, server: Server, call: Call) -> Answer:
         """One attempt."""
@@ -156,8 +172,11 @@ class Transport:
             connection.connect()
         except OSError as error:
             reason = reason_of(error)
-            self.servers.failed(server, reason)
-            raise unavailable(f"cannot connect to {server}: {reason}") from error
+            detail = f"cannot connect to {server}: {reason}"
+            is_untrusted = isinstance(error, ssl.SSLCertVerificationError)
+            problem = not_trusted(detail) if is_untrusted else unavailable(detail)
+            self.servers.failed(server, reason, is_hopeless=self._is_hopeless(problem))
+            raise problem from error
         return connection
 
     def _ask(self, connection: Connection, server: Server, call: Call) -> Answer:

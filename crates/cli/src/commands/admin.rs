@@ -178,12 +178,18 @@ pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
 
 /// Asks a server whether it is alive, or whether it can take appends.
 pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) -> Outcome {
-    let url = super::given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
-    if !super::is_server(&url) {
-        return Err(Failure::usage(
-            "health is asked of a server: --store must be http://HOST:PORT or https://HOST:PORT",
-        ));
-    }
+    let url = match global.store_urls() {
+        Some(url) if !super::is_server(&url) => {
+            return Err(Failure::usage(
+                "health is asked of a server: --store must be http://HOST:PORT or https://HOST:PORT",
+            ));
+        }
+        Some(url) => url,
+        None => std::env::var("GESTA_STORE")
+            .ok()
+            .filter(|url| super::is_server(url))
+            .unwrap_or_else(|| DEFAULT_SERVER.into()),
+    };
     let server = HttpStore::with_config(&url, client::config(global)?)?;
     let status = match ready {
         true => server.ready().await.map(|()| "ready")?,

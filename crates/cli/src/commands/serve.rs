@@ -9,7 +9,10 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_access::Access;
-use gesta_core::{ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, Told, warn_once};
+use gesta_core::{
+    Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, SystemClock, Told,
+    warn_once,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::address::resolve;
@@ -24,6 +27,8 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::private_file;
 use crate::units::Span;
 
+/// A node that has beaten in the last minute is taken for alive when a server warns that it is no node.
+const ALIVE_MICROS: i64 = 60_000_000;
 /// The pause between two attempts to open a store that is waited for.
 const WAIT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -191,11 +196,16 @@ async fn warn_of_nodes(database: &gesta::Database) {
     let Ok(registries) = database.registries() else {
         return;
     };
+    let alive_since = SystemClock.now().0.saturating_sub(ALIVE_MICROS);
     let mut nodes = BTreeSet::new();
     for registry in registries {
         // A database that does not answer is told when the store opens.
         if let Ok(look) = registry.look().await {
-            nodes.extend(look.nodes.iter().map(|node| node.info.address.to_string()));
+            let alive = look
+                .nodes
+                .iter()
+                .filter(|node| node.beat_at.0 > alive_since);
+            nodes.extend(alive.map(|node| node.info.address.to_string()));
         }
     }
     if !nodes.is_empty() {
