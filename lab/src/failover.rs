@@ -4,12 +4,14 @@
 //! a synchronous standby nothing acknowledged may be lost, and subscriptions must go on without a skip or a double
 //! (`kept`); with asynchronous standbys that lag, what was acknowledged *is* lost, and everybody must be told
 //! (`lossy`). Two servers work on the database, each for itself or as nodes: one gets all appends, the other is idle
-//! but for its subscribers.
-//! Not here: fail-overs without Patroni (tests of `gesta-cli` and `gesta-postgres`), faults of a single database
-//! (`torture`).
+//! but for its subscribers. `losing` does without Patroni: it promotes the standby itself, so that every few seconds
+//! commits are lost, on one or several databases, and looks at everybody who consumes, round after round.
+//! Not here: faults of a single database (`torture`).
 
+mod commands;
 mod fault;
 mod kept;
+mod losing;
 mod lossy;
 mod probe;
 mod times;
@@ -40,9 +42,12 @@ pub(crate) enum Mode {
     Sync,
     /// None is, and all of them lag when the primary is hurt.
     Async,
+    /// None is, all of them lag, and the lab promotes one itself: without Patroni, on one database or several, with
+    /// consumer groups, entities, subscribers over HTTP and gRPC that come back in every round.
+    Losing,
 }
 
-/// Fail-overs of PostgreSQL by Patroni, which is installed here.
+/// Fail-overs of PostgreSQL, which is installed here, by Patroni or by hand.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct FailoverArgs {
     /// How the standbys follow.
@@ -54,9 +59,12 @@ pub(crate) struct FailoverArgs {
     /// PostgreSQL servers.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=5))]
     members: u16,
-    /// The two servers are nodes of a cluster.
+    /// The two servers are nodes of a cluster. With `losing` there is one server without this.
     #[arg(long)]
     nodes: bool,
+    /// With `losing`: databases of the store, each with so many members.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
+    databases: u16,
     /// Writers.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     writers: u16,
@@ -67,7 +75,7 @@ pub(crate) struct FailoverArgs {
     /// Seed of faults, times and appends.
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// Only these faults.
+    /// Only these faults. Not with `losing`, which has its own.
     #[arg(long, value_enum, value_delimiter = ',')]
     #[serde(skip)]
     faults: Vec<FailoverFault>,
@@ -81,16 +89,19 @@ pub(crate) struct FailoverArgs {
 
 /// The command. True if no promise was broken.
 pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result<bool> {
+    if args.mode == Mode::Losing {
+        return losing::run(args, stop).await;
+    }
     let mut report = Report::begin("failover", "Fail-overs of PostgreSQL by Patroni", args.seed);
     let fitting = match args.mode {
         Mode::Sync => FailoverFault::ALL,
-        Mode::Async => FailoverFault::LOSSY,
+        Mode::Async | Mode::Losing => FailoverFault::LOSSY,
     };
     let faults = wanted(&args.faults, fitting.to_vec())?;
     let program = args.program.find()?;
     let replication = match args.mode {
         Mode::Sync => Replication::Synchronous,
-        Mode::Async => Replication::Asynchronous,
+        Mode::Async | Mode::Losing => Replication::Asynchronous,
     };
     let mut world =
         World::start(&program, usize::from(args.members), replication, args.nodes).await?;
@@ -109,7 +120,7 @@ pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result
         rounds += 1;
         let round = match args.mode {
             Mode::Sync => kept.round(&mut world, rounds, fault).await,
-            Mode::Async => lossy.round(&mut world, rounds, fault).await,
+            Mode::Async | Mode::Losing => lossy.round(&mut world, rounds, fault).await,
         };
         let name = format!("round {rounds} ({})", fault.name());
         let (found, wrong) = match round {
@@ -126,7 +137,7 @@ pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result
     }
     let found = match args.mode {
         Mode::Sync => kept.tell(&mut report),
-        Mode::Async => lossy.tell(&mut report),
+        Mode::Async | Mode::Losing => lossy.tell(&mut report),
     };
     if let Err(complaint) = world.verify(&program).await {
         report.problem(complaint.to_string());

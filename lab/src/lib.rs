@@ -25,6 +25,7 @@ mod entities;
 mod failover;
 pub mod failure;
 mod faults;
+mod grpc;
 pub mod histogram;
 pub mod host;
 mod http;

@@ -4,7 +4,7 @@
 //! lost history is refused; entities, which live in this process, load again; and nothing is stored or given to anybody
 //! under another name. Every event names its stream.
 
-mod check;
+pub(super) mod check;
 mod work;
 
 use std::time::{Duration, Instant};

@@ -31,6 +31,13 @@ pub(crate) enum Claims {
     Mixed,
     /// Nothing: a stream may lose events.
     Nothing,
+    /// Nothing, of so many streams alone, which outlast the run: see [`work_stream`].
+    Work(usize),
+}
+
+/// A stream whose events are work for consumers, run after run.
+pub(crate) fn work_stream(number: usize) -> String {
+    format!("work-{number}")
 }
 
 /// One writer.
@@ -71,6 +78,10 @@ impl Writer {
                 (Claims::Mixed, 40..50) => self.own(2).await,
                 (Claims::Mixed, 50..65) => self.contested().await,
                 (Claims::Mixed, 65..75) => self.free(new, ExpectedRevision::NoStream).await,
+                (Claims::Work(streams), _) => {
+                    let stream = work_stream(self.random.below(streams));
+                    self.free(stream, ExpectedRevision::Any).await;
+                }
                 (Claims::Nothing, 0..50) => self.free(new, ExpectedRevision::Any).await,
                 _ => self.free(shared, ExpectedRevision::Any).await,
             }

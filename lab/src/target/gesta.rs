@@ -14,7 +14,7 @@ use gesta_core::{
 use hyper::Method;
 use tokio::sync::Mutex;
 
-use super::grpc::Connections;
+use super::grpc::{self, Connections};
 use super::load::OUTCOME_UNKNOWN;
 use super::{Append, AppendError, Session, Stored, StoredAt, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
@@ -354,8 +354,8 @@ impl Target for GestaTarget {
         }
         let calls = self.connections.take(address).await?;
         Ok(match self.protocol {
-            Protocol::GrpcBatch => Box::new(calls.batch_session(form).await?),
-            _ => Box::new(calls.session(form)),
+            Protocol::GrpcBatch => Box::new(grpc::batch_session(calls, form).await?),
+            _ => Box::new(grpc::session(calls, form)),
         })
     }
 

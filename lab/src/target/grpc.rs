@@ -10,26 +10,22 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use gesta_grpc::frame::{self, Frames};
-use gesta_grpc::messages::shared::{Empty, StreamIdentifier, Uuid, uuid};
+use gesta_grpc::frame;
+use gesta_grpc::messages::shared::{Empty, Uuid, uuid};
 use gesta_grpc::messages::streams::{
     AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, ReadReq, ReadResp, append_req,
     append_resp, batch_append_req, batch_append_resp, read_req, read_resp,
 };
-use gesta_grpc::request::Bounds;
 use http_body_util::channel::{Channel, Sender};
-use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
+use hyper::Response;
 use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::gesta::{Expected, Form};
 use super::{Append, AppendError, Event, Session};
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Result, fail};
+use crate::grpc::{self, Calls, Messages, STREAMS, identifier, read};
 
 /// Calls that share a connection.
 const CALLS_PER_CONNECTION: usize = 32;
@@ -39,155 +35,59 @@ const RESOURCE_EXHAUSTED: &str = "8";
 const UNAVAILABLE: &str = "14";
 /// What events have in their metadata: a type, and that the data is JSON.
 const METADATA: [(&str, &str); 2] = [("type", "lab-event"), ("content-type", "application/json")];
-/// Flow control of what arrives; the libraries of the field have megabytes too.
-const WINDOW_BYTES: u32 = 4 << 20;
-
-type Body = BoxBody<Bytes, Infallible>;
-
 /// Connections to a server, shared by calls.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// The newest, and how many use it.
-    newest: Mutex<Option<(SendRequest<Body>, usize)>>,
+    newest: Mutex<Option<(Calls, usize)>>,
 }
 
 impl Connections {
     /// A place on a connection.
     pub(super) async fn take(&self, address: SocketAddr) -> Result<Calls> {
         let mut newest = self.newest.lock().await;
-        let sender = match &mut *newest {
-            Some((sender, used)) if *used < CALLS_PER_CONNECTION && !sender.is_closed() => {
+        match &mut *newest {
+            Some((calls, used)) if *used < CALLS_PER_CONNECTION && !calls.is_closed() => {
                 *used += 1;
-                sender.clone()
+                Ok(calls.clone())
             }
             _ => {
-                let sender = open(address).await?;
-                *newest = Some((sender.clone(), 1));
-                sender
-            }
-        };
-        Ok(Calls { sender, address })
-    }
-}
-
-async fn open(address: SocketAddr) -> Result<SendRequest<Body>> {
-    let socket = TcpStream::connect(address).await.context(address)?;
-    socket.set_nodelay(true)?;
-    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .handshake(TokioIo::new(socket))
-        .await?;
-    // Ends with the connection; what breaks it shows in the calls under way.
-    tokio::spawn(async move {
-        let _ = driver.await;
-    });
-    Ok(sender)
-}
-
-/// Begins calls on a connection.
-#[derive(Debug, Clone)]
-pub(super) struct Calls {
-    sender: SendRequest<Body>,
-    address: SocketAddr,
-}
-
-impl Calls {
-    async fn call(&mut self, method: &str, body: Body) -> Result<Response<Incoming>> {
-        let path = format!("/event_store.client.streams.Streams/{method}");
-        let request = Request::post(format!("http://{}{path}", self.address))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(body)?;
-        self.sender.ready().await?;
-        Ok(self.sender.send_request(request).await?)
-    }
-
-    /// A session that makes a call for each append.
-    pub(super) fn session(self, form: Form) -> GrpcSession {
-        GrpcSession { calls: self, form }
-    }
-
-    /// A session whose appends travel in one call.
-    pub(super) async fn batch_session(mut self, form: Form) -> Result<BatchSession> {
-        let (sender, body) = Channel::new(4);
-        let mut calls = self.clone();
-        // The answer begins with the first batch, which cannot be sent before the call is made.
-        let answering = tokio::spawn(async move { calls.call("BatchAppend", body.boxed()).await });
-        self.sender.ready().await?;
-        Ok(BatchSession {
-            sender,
-            answering: Some(answering),
-            answer: None,
-            form,
-        })
-    }
-}
-
-/// Messages that arrive.
-struct Messages {
-    body: Incoming,
-    frames: Frames,
-    data: Bytes,
-    /// What the status stands in.
-    trailers: HeaderMap,
-}
-
-impl Messages {
-    fn of(answer: Response<Incoming>) -> Self {
-        let (head, body) = answer.into_parts();
-        Self {
-            body,
-            frames: Frames::new(Bounds {
-                bytes_max: usize::MAX,
-                ..Bounds::OTHERS
-            }),
-            data: Bytes::new(),
-            trailers: head.headers,
-        }
-    }
-
-    /// The next one; `None` once the call has ended.
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            match self.frames.next(&mut self.data) {
-                Ok(None) => {}
-                Ok(message) => return Ok(message),
-                Err(refusal) => return fail(format!("{refusal:?}")),
-            }
-            match self.body.frame().await.transpose()? {
-                None => return Ok(None),
-                Some(frame) => match frame.into_data() {
-                    Ok(data) => self.data = data,
-                    Err(frame) => self.trailers = frame.into_trailers().unwrap_or_default(),
-                },
+                let calls = grpc::open(address).await?;
+                *newest = Some((calls.clone(), 1));
+                Ok(calls)
             }
         }
     }
+}
 
-    /// Why the call ended, for an append that has no answer.
-    fn refusal(&self) -> AppendError {
-        let text = |name: &str| {
-            let value = self.trailers.get(name);
-            value.map_or("", |value| value.to_str().unwrap_or_default())
-        };
-        match text("grpc-status") {
-            RESOURCE_EXHAUSTED => AppendError::Retry("overloaded".into()),
-            UNAVAILABLE => AppendError::Retry("unavailable".into()),
-            DEADLINE_EXCEEDED => AppendError::Retry(super::load::OUTCOME_UNKNOWN.into()),
-            status => AppendError::Failed(format!("status {status}: {}", text("grpc-message"))),
-        }
+/// A session that makes a call for each append.
+pub(super) fn session(calls: Calls, form: Form) -> GrpcSession {
+    GrpcSession { calls, form }
+}
+
+/// A session whose appends travel in one call.
+pub(super) async fn batch_session(mut calls: Calls, form: Form) -> Result<BatchSession> {
+    let (sender, body) = Channel::new(4);
+    calls.ready().await?;
+    // The answer begins with the first batch, which cannot be sent before the call is made.
+    let answering =
+        tokio::spawn(async move { calls.call(STREAMS, "BatchAppend", body.boxed()).await });
+    Ok(BatchSession {
+        sender,
+        answering: Some(answering),
+        answer: None,
+        form,
+    })
+}
+
+/// Why a call ended, for an append that has no answer.
+fn why(ended: &Messages) -> AppendError {
+    match ended.status() {
+        RESOURCE_EXHAUSTED => AppendError::Retry("overloaded".into()),
+        UNAVAILABLE => AppendError::Retry("unavailable".into()),
+        DEADLINE_EXCEEDED => AppendError::Retry(super::load::OUTCOME_UNKNOWN.into()),
+        status => AppendError::Failed(format!("status {status}: {}", ended.text("grpc-message"))),
     }
-}
-
-/// What a message says.
-fn read<M: prost::Message + Default>(message: Bytes) -> Result<M> {
-    M::decode(message).or_else(|error| fail(error.to_string()))
-}
-
-fn identifier(stream: &str) -> Option<StreamIdentifier> {
-    let stream_name = Bytes::copy_from_slice(stream.as_bytes());
-    Some(StreamIdentifier { stream_name })
 }
 
 fn id_of(event: &Event) -> Option<Uuid> {
@@ -249,14 +149,18 @@ impl GrpcSession {
 impl Session for GrpcSession {
     async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError> {
         let body = Full::new(self.messages(append)).boxed();
-        let answer = self.calls.call("Append", body).await.map_err(unknown)?;
+        let answer = self
+            .calls
+            .call(STREAMS, "Append", body)
+            .await
+            .map_err(unknown)?;
         let mut messages = Messages::of(answer);
         let mut first = None;
         while let Some(message) = messages.next().await.map_err(unknown)? {
             first.get_or_insert(message);
         }
         let Some(first) = first else {
-            return Err(messages.refusal());
+            return Err(why(&messages));
         };
         let answer: AppendResp = read(first).map_err(unknown)?;
         match answer.result {
@@ -318,7 +222,7 @@ impl Session for BatchSession {
         self.sender.send_data(message).await.map_err(unknown)?;
         let answers = self.answers().await?;
         let Some(answer) = answers.next().await.map_err(unknown)? else {
-            return Err(answers.refusal());
+            return Err(why(answers));
         };
         let answer: BatchAppendResp = read(answer).map_err(unknown)?;
         match answer.result {
@@ -352,7 +256,7 @@ pub(crate) async fn read_all(address: SocketAddr) -> Result<(u64, Duration)> {
     let mut calls = Connections::default().take(address).await?;
     let (begun, mut events) = (Instant::now(), 0);
     let body = Full::new(frame::framed(&request)).boxed();
-    let mut messages = Messages::of(calls.call("Read", body).await?);
+    let mut messages = Messages::of(calls.call(STREAMS, "Read", body).await?);
     while let Some(message) = messages.next().await? {
         let message: ReadResp = read(message)?;
         if let Some(read_resp::Content::Event(event)) = message.content {
@@ -360,9 +264,9 @@ pub(crate) async fn read_all(address: SocketAddr) -> Result<(u64, Duration)> {
             events += 1;
         }
     }
-    let status = messages.trailers.get("grpc-status");
-    if status.is_none_or(|status| status != "0") {
-        return fail(format!("the read ended with {:?}", messages.trailers));
+    if messages.status() != grpc::OK {
+        let why = messages.text("grpc-message");
+        return fail(format!("the read ended with {}: {why}", messages.status()));
     }
     Ok((events, begun.elapsed()))
 }

@@ -117,12 +117,15 @@ pub(super) fn whole(stored: &[RecordedEvent]) -> Vec<String> {
 
 /// True if the event stands in the stream that its data name; those of entities name the entity.
 fn is_under_its_name(event: &RecordedEvent) -> bool {
-    let stream = event.stream.as_str();
+    is_named(event.stream.as_str(), &event.data)
+}
+
+/// See [`is_under_its_name`].
+pub(in crate::failover) fn is_named(stream: &str, data: &[u8]) -> bool {
     if let Some(entity) = stream.strip_prefix("tally-") {
-        return decoded(&event.data)
-            .is_ok_and(|Event::Counted { by, .. }| entity == by.to_string());
+        return decoded(data).is_ok_and(|Event::Counted { by, .. }| entity == by.to_string());
     }
-    let named = serde_json::from_slice::<serde_json::Value>(&event.data);
+    let named = serde_json::from_slice::<serde_json::Value>(data);
     named.is_ok_and(|data| data["stream"] == stream)
 }
 

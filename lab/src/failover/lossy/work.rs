@@ -1,22 +1,14 @@
 //! What runs in a round that loses commits: writers, consumers, and commands of entities; and how it ends.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta::entity::Entities;
-use gesta_core::{
-    AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
-    Subscribe, SubscribeFrom, SubscribeTo,
-};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-
 use super::check::{self, Histories, Seen};
 use crate::cluster::load::{Way, client, connect};
-use crate::entities::tally::{AnswersGiven, Command, Tally};
+use crate::entities::tally::Tally;
 use crate::failover::FailoverArgs;
+use crate::failover::commands::{CALLERS, Commands};
 use crate::failover::world::World;
 use crate::failure::{Result, fail};
 use crate::faults::ask::until;
@@ -24,13 +16,15 @@ use crate::faults::load::{Load, read_on};
 use crate::faults::tails::{Manner, Sink};
 use crate::faults::writers::Claims;
 use crate::store::Opened;
+use gesta::entity::Entities;
+use gesta_core::{
+    AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
+    Subscribe, SubscribeFrom, SubscribeTo,
+};
 
 /// Appends and commands that are answered between two steps of a round.
 const APPENDS: u64 = 200;
 const COMMANDS: u64 = 50;
-/// Entities, and their callers.
-const ENTITIES: usize = 20;
-const CALLERS: u32 = 4;
 /// Pause between two appends of a writer, or two commands of a caller.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Whatever is waited for comes within this time.
@@ -68,47 +62,12 @@ impl Sink for Consumer {
     }
 }
 
-/// Commands to entities, from callers that go on until the end.
-struct Commands {
-    given: Arc<AnswersGiven>,
-    answered: AtomicU64,
-    /// All processes know of the new history.
-    settled: AtomicBool,
-    over: CancellationToken,
-}
-
-impl Commands {
-    /// Sends one command after the other, each to the next entity. What is sent when all know of the new history goes
-    /// into the answers given: they must rest on what is stored.
-    async fn send(self: Arc<Self>, entities: Entities<Tally>, round: u32, caller: u32) {
-        for (n, entity) in (0_u64..).zip((0..ENTITIES).cycle()) {
-            if self.over.is_cancelled() {
-                return;
-            }
-            let settled = self.settled.load(Ordering::SeqCst);
-            let before = self.given.before(entity);
-            let command = Command::Count {
-                by: u32::try_from(entity).unwrap_or(u32::MAX),
-                n: (u64::from(round) << 40) | (u64::from(caller) << 32) | n,
-            };
-            if let Ok(reply) = entities.execute(&entity.to_string(), command).await {
-                if settled {
-                    self.given.after(entity, before, command, reply);
-                }
-                self.answered.fetch_add(1, Ordering::SeqCst);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-}
-
 /// Everything that runs in a round.
 pub(super) struct Work {
     ways: [Way; 2],
     load: Load,
     consumers: BTreeMap<String, Arc<Mutex<Seen>>>,
-    commands: Arc<Commands>,
-    callers: JoinSet<()>,
+    commands: Commands,
     /// Appends that are answered between two steps, some of which were begun in between.
     appends: u64,
     /// Since when all processes know of the new history.
@@ -138,22 +97,12 @@ impl Work {
         for _ in 0..args.writers {
             load.write(&ways[0].name, client(&ways[0])?, Claims::Nothing, PAUSE);
         }
-        let commands = Arc::new(Commands {
-            given: AnswersGiven::new(ENTITIES),
-            answered: AtomicU64::new(0),
-            settled: AtomicBool::new(false),
-            over: CancellationToken::new(),
-        });
-        let mut callers = JoinSet::new();
-        for caller in 0..CALLERS {
-            callers.spawn(Arc::clone(&commands).send(entities.clone(), round, caller));
-        }
+        let commands = Commands::start(entities, round);
         Ok(Self {
             ways,
             load,
             consumers,
             commands,
-            callers,
             appends: APPENDS + u64::from(args.writers),
             settled: None,
         })
@@ -163,7 +112,7 @@ impl Work {
     pub(super) async fn goes_on(&self) -> Result<()> {
         let answered = || {
             let appends = self.load.record.counted(&self.ways[0].name, "acknowledged");
-            (appends, self.commands.answered.load(Ordering::SeqCst))
+            (appends, self.commands.answered())
         };
         let before = answered();
         let enough = async || {
@@ -206,7 +155,7 @@ impl Work {
         };
         until("all know that the history is another one", PATIENCE, is_new).await?;
         self.settled = Some(Instant::now());
-        self.commands.settled.store(true, Ordering::SeqCst);
+        self.commands.settled();
         let new = own.store.info().await?.incarnation;
         Ok(Histories { old, new })
     }
@@ -242,11 +191,8 @@ impl Work {
         if let Err(failure) = until("consumers are told", PATIENCE, ended).await {
             record.violation(failure.to_string());
         }
-        self.commands.over.cancel();
+        self.commands.end().await?;
         self.load.end_writers().await?;
-        while let Some(ended) = self.callers.join_next().await {
-            ended?;
-        }
         let stored = read_on(&*client(&self.ways[0])?, &mut None).await?;
         if stored != read_on(&*client(&self.ways[1])?, &mut None).await? {
             record.violation("the servers read different events".into());
@@ -264,13 +210,13 @@ impl Work {
             let found = check::consumer(&seen, &stored);
             wrong.extend(found.into_iter().map(|text| format!("{name} {text}")));
         }
-        wrong.extend(self.commands.given.check(own.store.as_ref()).await?.1);
+        wrong.extend(self.commands.check(own.store.as_ref()).await?);
         Ok(Found {
             acknowledged: all.len() as u64,
             lost,
             consumers: self.consumers.len() as u64,
             told,
-            commands: self.commands.answered.load(Ordering::SeqCst),
+            commands: self.commands.answered(),
             wrong,
         })
     }
