@@ -183,6 +183,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes a member for the primary again that was one before and has never become anything else: it goes on with the
+    /// commits that it had, and without those of the members that were promoted in its place.
+    ///
+    /// # Errors
+    /// If the member does not answer, or is a standby.
+    pub fn return_to(&mut self, member: usize) -> Result<()> {
+        let recovers = self.members[member].query("SELECT pg_is_in_recovery()")?;
+        if recovers.as_deref() != Some("f") {
+            return Err("the member is no primary".into());
+        }
+        self.primary = member;
+        Ok(())
+    }
+
     /// Makes a member that is not the primary a standby of it, whatever the member was before. The data of the member
     /// is replaced by a fresh copy of the primary's (`pg_basebackup`), so the member may have been a primary or have
     /// commits of its own.

@@ -47,8 +47,8 @@ use crate::units::grouped;
 const WORK_STREAMS: usize = 4;
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(20);
-/// Whatever is waited for comes within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Whatever is waited for comes within this time, on a busy machine too: nothing here is about seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The command in the mode `losing`. True if no promise was broken.
 pub(super) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result<bool> {
@@ -154,6 +154,9 @@ impl<'a> Rounds<'a> {
         for database in &plan.databases {
             self.world.databases[*database].hold()?;
         }
+        if plan.moves {
+            self.move_a_log().await?;
+        }
         // All get to know what will be lost.
         work.goes_on().await?;
         self.followed(&self.stored().await?).await?;
@@ -163,16 +166,29 @@ impl<'a> Rounds<'a> {
             self.world.servers[server].kill();
         }
 
-        let mut promoted = self.fail_over(&plan, plan.loss != Loss::CutOff)?;
+        let mut promoted =
+            self.fail_over(&plan, matches!(plan.loss, Loss::Killed | Loss::Twice))?;
         let (mut lost, furthest) = (vec![old], self.subscribers.furthest());
-        if plan.loss == Loss::Twice {
+        self.recovered().await?;
+        if plan.loses_twice() {
             let known = self.settled(|known| known != old).await?;
             lost.push(known);
-            work.goes_on_without(plan.restarted.is_some()).await?;
-            promoted = self.fail_over(&plan, true)?;
+            if plan.loss == Loss::Back {
+                self.start_again(&plan).await?;
+            }
+            let is_alone = self.world.alive().len() < self.world.servers.len();
+            work.goes_on_without(is_alone).await?;
+            promoted = match plan.loss {
+                Loss::Back => self.fail_back(&plan)?,
+                _ => self.fail_over(&plan, true)?,
+            };
+            self.recovered().await?;
             work.commands.settled();
             self.start_again(&plan).await?;
-            self.settled(|now| now != old && now != known).await?;
+            // What the old primary had is there again, under its name or a new one.
+            let is_old_right = plan.loss == Loss::Back;
+            self.settled(|now| now != known && (is_old_right || now != old))
+                .await?;
         } else {
             work.commands.settled();
             // The other node goes on alone for a while.
@@ -219,6 +235,44 @@ impl<'a> Rounds<'a> {
     fn fail_over(&mut self, plan: &Plan, is_killed: bool) -> Result<Instant> {
         for database in &plan.databases {
             self.world.databases[*database].fail_over(is_killed, &mut self.random)?;
+        }
+        Ok(Instant::now())
+    }
+
+    /// Moves a log to another database.
+    async fn move_a_log(&mut self) -> Result<()> {
+        let log = u16::try_from(self.random.below(usize::from(self.world.logs)))?;
+        self.world.moved.insert(log);
+        match self.operator.move_log(log, &self.world.urls()).await {
+            true => Ok(()),
+            false => fail(format!("log {log} cannot be moved")),
+        }
+    }
+
+    /// Recovers logs that the store says are lost, which it may say of those that have moved.
+    async fn recovered(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.world.moved.is_empty() {
+            // A new process asks the databases; this one may not have heard of it yet.
+            let opened = gesta::open_database(&self.world.url()).await;
+            let error = match opened {
+                Ok(store) => return Ok(store.shutdown().await?),
+                Err(error) => Failure::from(error).0,
+            };
+            if let Some(log) = lost_log(&error) {
+                self.operator.recover(log, &self.world.urls()).await?;
+            } else if Instant::now() > deadline {
+                return fail(format!("the store cannot be opened: {error}"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// The old primaries come back in the place of the new ones. Gives when they took writes.
+    fn fail_back(&mut self, plan: &Plan) -> Result<Instant> {
+        for database in &plan.databases {
+            self.world.databases[*database].fail_back()?;
         }
         Ok(Instant::now())
     }
@@ -323,7 +377,7 @@ impl<'a> Rounds<'a> {
         wrong.extend(verdict.wrong);
         let history = work.load.judge(&stored.events).await?;
         let all = record.acknowledged();
-        let concerns = |log: LogId| plan.databases.contains(&self.world.database_of(log.0));
+        let concerns = |log: LogId| self.world.may_lie_in(&plan.databases, log.0);
         let failed_over = FailedOver {
             old,
             at,
@@ -377,4 +431,11 @@ impl<'a> Rounds<'a> {
         self.own.shutdown().await?;
         self.world.verify(&self.program).await
     }
+}
+
+/// The log that is lost, as the store says it.
+fn lost_log(error: &str) -> Option<u16> {
+    let (before, _) = error.split_once(" is lost")?;
+    let (_, log) = before.rsplit_once("log ")?;
+    log.parse().ok()
 }

@@ -13,6 +13,9 @@ pub(super) enum Loss {
     Killed,
     /// It goes on, and nobody reaches it.
     CutOff,
+    /// It goes on, and nobody reaches it; later the member in its place is killed, after it has been worked with, and
+    /// the old primary is reached again, with all that it had.
+    Back,
     /// It is killed, and so is the standby in its place, after it has been worked with; the next one has nothing of what
     /// was stored there, nor of the history that began there.
     Twice,
@@ -26,11 +29,18 @@ pub(super) struct Plan {
     pub(super) databases: Vec<usize>,
     /// The server that is killed before, and started afterwards.
     pub(super) restarted: Option<usize>,
+    /// A log moves to another database before, so that its arrival may be lost, or its leaving.
+    pub(super) moves: bool,
     /// Who was away comes back when the new history is longer than the lost one, and not at once.
     pub(super) late: bool,
 }
 
 impl Plan {
+    /// True if what is stored after the promotion is lost, too.
+    pub(super) fn loses_twice(&self) -> bool {
+        matches!(self.loss, Loss::Back | Loss::Twice)
+    }
+
     /// Draws the plan of a round.
     pub(super) fn draw(
         random: &mut Random,
@@ -40,17 +50,19 @@ impl Plan {
     ) -> Self {
         let databases = usize::from(args.databases);
         let first = random.below(databases);
+        let all = [Loss::Killed, Loss::CutOff, Loss::Back, Loss::Twice];
         let losses = match args.members {
-            2 => 2,
-            _ => 3,
+            2 => &all[..3],
+            _ => &all[..],
         };
         Self {
-            loss: [Loss::Killed, Loss::CutOff, Loss::Twice][random.below(losses)],
+            loss: losses[random.below(losses.len())],
             databases: match random.below(3) {
                 0 => (0..databases).collect(),
                 _ => vec![first],
             },
             restarted: (random.below(2) == 0).then(|| random.below(servers)),
+            moves: databases > 1 && random.below(3) == 0,
             late: number.is_multiple_of(2),
         }
     }

@@ -13,7 +13,7 @@ use crate::faults::load::Load;
 use crate::faults::writers::{Claims, work_stream};
 
 /// Appends and commands that are answered between two steps of a round.
-const APPENDS: usize = 60;
+const APPENDS: usize = 40;
 const COMMANDS: u64 = 20;
 /// Pause between two appends of a writer.
 const PAUSE: Duration = Duration::from_millis(10);

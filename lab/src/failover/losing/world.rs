@@ -1,7 +1,7 @@
 //! Everything that takes part: databases, each a primary with standbys that nobody promotes but we, the servers, and the
 //! operator, who answers where a person must.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -76,6 +76,23 @@ impl Database {
         })
     }
 
+    /// The primary is gone, and the one before it, which was out of reach, is the primary again.
+    pub(super) fn fail_back(&mut self) -> Result<()> {
+        let new = self.cluster.primary();
+        let Some(old) = self.gone.pop() else {
+            return fail("there was no other primary");
+        };
+        self.gone.push(new);
+        self.proxies[new].refuse_connections(true);
+        self.proxies[new].cut_all();
+        blocking(|| {
+            self.cluster.server_mut(new).kill_9()?;
+            self.cluster.return_to(old)
+        })?;
+        self.proxies[old].refuse_connections(false);
+        Ok(())
+    }
+
     /// The members that are no standbys of the primary become so again, as copies of it.
     pub(super) fn heal(&mut self) -> Result<()> {
         for member in self.standbys().collect::<Vec<_>>() {
@@ -130,6 +147,42 @@ impl Operator {
         }
     }
 
+    /// Moves a log to another database than that in which it lies; false if the product refuses to.
+    pub(super) async fn move_log(&self, log: u16, databases: &[String]) -> bool {
+        for to in databases {
+            let mut arguments = vec!["cluster", "move-log"];
+            let log = log.to_string();
+            arguments.extend([log.as_str(), "--to", to]);
+            arguments.extend(databases.iter().flat_map(|url| ["--store", url]));
+            // It is refused if the log lies there.
+            if self.run(&arguments).await.is_ok() {
+                self.answered("cluster move-log".into());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A log is lost: a copy becomes the log. If several have events of their own, one of them does.
+    pub(super) async fn recover(&self, log: u16, databases: &[String]) -> Result<()> {
+        let log = log.to_string();
+        let mut arguments = vec!["cluster", "recover-log", log.as_str()];
+        arguments.extend(databases.iter().flat_map(|url| ["--store", url]));
+        let Err(refused) = self.run(&arguments).await else {
+            self.answered("cluster recover-log".into());
+            return Ok(());
+        };
+        for from in databases {
+            let mut arguments = arguments.clone();
+            arguments.extend(["--from", from, "--accept-loss"]);
+            if self.run(&arguments).await.is_ok() {
+                self.answered("cluster recover-log --accept-loss".into());
+                return Ok(());
+            }
+        }
+        fail(format!("log {log} cannot be recovered: {refused}"))
+    }
+
     fn answered(&self, what: String) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         *given.entry(what).or_default() += 1;
@@ -147,6 +200,8 @@ pub(super) struct World {
     pub(super) servers: Vec<Server>,
     pub(super) databases: Vec<Database>,
     pub(super) logs: u16,
+    /// Logs that have moved.
+    pub(super) moved: BTreeSet<u16>,
     files: TempDir,
 }
 
@@ -168,6 +223,7 @@ impl World {
             servers: Vec::new(),
             databases: started.collect::<Result<_>>()?,
             logs,
+            moved: BTreeSet::new(),
             files: TempDir::new()?,
         };
         gesta::schema::create(&world.url(), logs).await?;
@@ -197,14 +253,18 @@ impl World {
     }
 
     /// The URLs of all databases.
-    pub(super) fn url(&self) -> String {
-        let urls: Vec<String> = self.databases.iter().map(Database::url).collect();
-        urls.join(" ")
+    pub(super) fn urls(&self) -> Vec<String> {
+        self.databases.iter().map(Database::url).collect()
     }
 
-    /// The databases that hold these logs: they lie there in turn.
-    pub(super) fn database_of(&self, log: u16) -> usize {
-        usize::from(log) % self.databases.len()
+    /// The URL of the store.
+    pub(super) fn url(&self) -> String {
+        self.urls().join(" ")
+    }
+
+    /// True if a log may lie in one of these databases. Logs lie there in turn, unless they have moved.
+    pub(super) fn may_lie_in(&self, databases: &[usize], log: u16) -> bool {
+        self.moved.contains(&log) || databases.contains(&(usize::from(log) % self.databases.len()))
     }
 
     /// How clients reach the servers.
