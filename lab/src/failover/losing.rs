@@ -4,7 +4,8 @@
 //! Every event that is left must be delivered to each consumer, or the consumer was told aloud that the history is
 //! another one: nothing is passed over in silence, nothing is lost that was begun after the promotion, and no entity
 //! answers from what was lost. Subscribers and consumers go on through all rounds and remember what their protocols let
-//! them remember; some are away until the new history is longer than the lost one, so that their old places exist again.
+//! them remember; some are away until the new history is longer than the lost one, so that their old places exist
+//! again.
 //! Read `judge` for what is checked, `world` for what takes part.
 
 mod groups;

@@ -16,8 +16,8 @@ pub(super) enum Loss {
     /// It goes on, and nobody reaches it; later the member in its place is killed, after it has been worked with, and
     /// the old primary is reached again, with all that it had.
     Back,
-    /// It is killed, and so is the standby in its place, after it has been worked with; the next one has nothing of what
-    /// was stored there, nor of the history that began there.
+    /// It is killed, and so is the standby in its place, after it has been worked with; the next one has nothing of
+    /// what was stored there, nor of the history that began there.
     Twice,
 }
 

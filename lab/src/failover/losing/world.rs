@@ -1,5 +1,5 @@
-//! Everything that takes part: databases, each a primary with standbys that nobody promotes but we, the servers, and the
-//! operator, who answers where a person must.
+//! Everything that takes part: databases, each a primary with standbys that nobody promotes but we, the servers, and
+//! the operator, who answers where a person must.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
