@@ -1,6 +1,6 @@
 //! Errors of groups: answers that a caller can act on.
 
-use gesta_core::LogId;
+use gesta_core::{ErrorKind, LogId};
 
 use crate::machine::{ConsumerId, Refused};
 use crate::mark::Halt;
@@ -108,4 +108,18 @@ pub enum Error {
     /// The store refuses, or does not answer.
     #[error(transparent)]
     Store(#[from] gesta_core::Error),
+}
+
+impl Error {
+    /// Tells a store that began another history in the middle of what was asked from a store that refuses: it is asked
+    /// anew.
+    #[must_use]
+    pub(crate) fn or_history_changed(self, group: &GroupId) -> Self {
+        match &self {
+            Self::Store(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {
+                Self::HistoryChanged(group.clone())
+            }
+            _ => self,
+        }
+    }
 }

@@ -431,7 +431,7 @@ async fn run(
 ) {
     let group = storage.group.clone();
     let begun = tokio::select! {
-        begun = begin::begin(storage) => begun,
+        begun = begin::begin(storage) => begun.map_err(|error| error.or_history_changed(&group)),
         () = shared.stopping.cancelled() => Err(Error::Stopping),
     };
     match &begun {
@@ -470,6 +470,18 @@ pub(crate) fn changed_too_often(group: &GroupId) -> Error {
 }
 
 async fn stored_info(storage: &Storage) -> Result<GroupInfo> {
+    for _ in 0..TRIES {
+        let found = info_of_present(storage).await;
+        match found.map_err(|error| error.or_history_changed(&storage.group)) {
+            Err(Error::HistoryChanged(_)) => {}
+            found => return found,
+        }
+    }
+    Err(changed_too_often(&storage.group))
+}
+
+/// Fails with `InvalidCheckpoint` if the store begins another history meanwhile.
+async fn info_of_present(storage: &Storage) -> Result<GroupInfo> {
     let Some(stored) = storage.configuration().await? else {
         return Err(Error::NotFound(storage.group.clone()));
     };

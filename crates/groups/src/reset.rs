@@ -11,6 +11,7 @@ use crate::groups::{Groups, TRIES, changed_too_often};
 use crate::history::Standing;
 use crate::names::GroupId;
 use crate::record::Progressed;
+use crate::storage::Storage;
 
 /// Where a group is to go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,58 +41,68 @@ impl Groups {
         let storage = self.storage(group)?;
         for _ in 0..TRIES {
             self.stop_running(group, Stop::Dropped).await;
-            let Some(stored) = storage.configuration().await? else {
-                return Err(crate::Error::NotFound(group.clone()));
-            };
-            let life = stored.configuration.life;
-            let incarnation = storage.incarnation().await?;
-            let last = storage.last_checkpoint(life).await?;
-            let next = match to {
-                ResetTo::Start => 0,
-                ResetTo::End => storage.end_of_source().await?,
-                ResetTo::At(at) => {
-                    let end = storage.end_of_source().await?;
-                    if at > end {
-                        let rule = format!("must be at most {end}, the next place, found {at}");
-                        return Err(Error::invalid("to.at", rule).into());
-                    }
-                    at
+            let moved = try_move(&storage, to).await;
+            match moved.map_err(|error| error.or_history_changed(group)) {
+                Ok(Some(next)) => {
+                    // A consumer may have joined in between.
+                    self.stop_running(group, Stop::Dropped).await;
+                    self.set_halted(group, false);
+                    tracing::warn!(%group, next, ?to, "a consumer group was moved to another place");
+                    return Ok(next);
                 }
-                ResetTo::Surviving => {
-                    let place = last.place.unwrap_or_else(|| stored.place());
-                    match place.judge(&storage, incarnation).await? {
-                        Standing::Stands { next, .. } => next,
-                        Standing::Lost(halt) => halt.surviving.ok_or_else(|| {
-                            let rule = "must be start, end or a place: the group knows of none that survives";
-                            Error::invalid("to", rule)
-                        })?,
-                    }
-                }
-            };
-            let mark = match next.checked_sub(1) {
-                Some(before) => storage.mark_at(before, incarnation).await?,
-                None => None,
-            };
-            let moved = Progressed {
-                life,
-                run: Uuid::new_v4(),
-                moved: Some(Uuid::new_v4()),
-                next: Some(next),
-                incarnation: Some(incarnation.0),
-                marks: mark.into_iter().collect(),
-            };
-            if storage
-                .write_checkpoint(moved, last.expected)
-                .await?
-                .is_some()
-            {
-                // A consumer may have joined in between.
-                self.stop_running(group, Stop::Dropped).await;
-                self.set_halted(group, false);
-                tracing::warn!(%group, next, ?to, "a consumer group was moved to another place");
-                return Ok(next);
+                // Another process has written a checkpoint, or the store began another history meanwhile.
+                Ok(None) | Err(crate::Error::HistoryChanged(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(changed_too_often(group))
     }
+}
+
+/// Moves a group to another place in the present history. Returns the place; `None` if another process has written a
+/// checkpoint meanwhile. Fails with `InvalidCheckpoint` if the store begins another history meanwhile.
+async fn try_move(storage: &Storage, to: ResetTo) -> Result<Option<u64>> {
+    let Some(stored) = storage.configuration().await? else {
+        return Err(crate::Error::NotFound(storage.group.clone()));
+    };
+    let life = stored.configuration.life;
+    let incarnation = storage.incarnation().await?;
+    let last = storage.last_checkpoint(life).await?;
+    let next = match to {
+        ResetTo::Start => 0,
+        ResetTo::End => storage.end_of_source().await?,
+        ResetTo::At(at) => {
+            let end = storage.end_of_source().await?;
+            if at > end {
+                let rule = format!("must be at most {end}, the next place, found {at}");
+                return Err(Error::invalid("to.at", rule).into());
+            }
+            at
+        }
+        ResetTo::Surviving => {
+            let place = last.place.unwrap_or_else(|| stored.place());
+            match place.judge(storage, incarnation).await? {
+                Standing::Stands { next, .. } => next,
+                Standing::Lost(halt) => halt.surviving.ok_or_else(|| {
+                    let rule =
+                        "must be start, end or a place: the group knows of none that survives";
+                    Error::invalid("to", rule)
+                })?,
+            }
+        }
+    };
+    let mark = match next.checked_sub(1) {
+        Some(before) => storage.mark_at(before, incarnation).await?,
+        None => None,
+    };
+    let moved = Progressed {
+        life,
+        run: Uuid::new_v4(),
+        moved: Some(Uuid::new_v4()),
+        next: Some(next),
+        incarnation: Some(incarnation.0),
+        marks: mark.into_iter().collect(),
+    };
+    let written = storage.write_checkpoint(moved, last.expected).await?;
+    Ok(written.map(|_| next))
 }

@@ -298,14 +298,13 @@ impl Task {
     /// Makes the reason with which the task ends of an error of the store.
     fn ended(&self, error: gesta_core::Error) -> Error {
         match error.kind() {
-            ErrorKind::InvalidCheckpoint(_) => Error::HistoryChanged(self.storage.group.clone()),
             // The group goes on with the next parked stream when it begins again.
             ErrorKind::StreamTombstoned(stream)
                 if *stream == self.storage.known_parked_stream() =>
             {
                 Error::Dropped(self.storage.group.clone())
             }
-            _ => error.into(),
+            _ => Error::from(error).or_history_changed(&self.storage.group),
         }
     }
 

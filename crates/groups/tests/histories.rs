@@ -12,11 +12,14 @@
 )]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use gesta_core::{
     Append, DeleteKind, DeleteStream, EventData, EventId, EventStore, EventStoreExt, EventType,
-    ExpectedRevision, Filter, LogId, SetStreamMetadata, StreamId, StreamMetadata, log_of,
+    ExpectedRevision, Filter, LogId, ReadStream, SetStreamMetadata, StreamId, StreamMetadata,
+    StreamPage, log_of,
 };
 use gesta_groups::{
     Action, Config, Consumer, Create, Error, GroupId, Groups, Identity, JoinGroup, ResetTo,
@@ -24,6 +27,7 @@ use gesta_groups::{
 };
 use gesta_testkit::faulty::{FaultyStore, World};
 use gesta_testkit::support::events;
+use gesta_testkit::{Around, Outer};
 
 const STREAM: &str = "cart-1";
 const LOG: LogId = LogId(0);
@@ -787,4 +791,76 @@ async fn checkpoints_of_a_group_on_all_events_cause_no_further_ones() {
         assert_eq!(work_off(&mut consumer, STREAM).await, [0; 0]);
     }
     assert_eq!(world.end(LOG).position, before);
+}
+
+/// A store that begins another history while a call looks for the last checkpoint of a group, so many times.
+struct ChangesMeanwhile {
+    store: FaultyStore,
+    shared: Arc<dyn EventStore>,
+    checkpoints: StreamId,
+    left: AtomicUsize,
+}
+
+#[async_trait]
+impl Around for ChangesMeanwhile {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.shared
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> gesta_core::Result<StreamPage> {
+        let is_the_one = request.stream == self.checkpoints;
+        let page = self.shared.read_stream(request).await;
+        let one_less = |left: usize| left.checked_sub(1);
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        if is_the_one && self.left.fetch_update(set, get, one_less).is_ok() {
+            self.store.begin_history();
+        }
+        page
+    }
+}
+
+/// Goal: whoever asks for a group while the store begins another history is answered from the new one. That is no
+/// refusal of the store, which a consumer would take for the end of its work.
+async fn a_change_of_history_meanwhile(group: GroupId) {
+    let process = World::new(1).store();
+    let store = Arc::new(Outer(ChangesMeanwhile {
+        shared: process.share(),
+        store: process,
+        checkpoints: group.checkpoint_stream(),
+        left: AtomicUsize::new(0),
+    }));
+    let shared: Arc<dyn EventStore> = Arc::clone(&store) as _;
+    let groups = Groups::start(shared, Config::default());
+    create(&groups, &group, Start::Start).await;
+    append(&store.store, STREAM, events(20)).await;
+    let changes = |times| store.left.store(times, Ordering::SeqCst);
+
+    changes(1);
+    let mut consumer = try_join(&groups, &group).await.expect("joined");
+    assert_eq!(work_off(&mut consumer, STREAM).await.len(), 20);
+    drop(consumer);
+    groups.restart_all().await.expect("it ends");
+    changes(1);
+    let info = groups.stored(&group).await.expect("told");
+    assert_eq!(info.halted, None);
+    changes(1);
+    let next = groups.reset(&group, ResetTo::Surviving).await;
+    assert!(Some(next.expect("moved")) <= info.checkpoint);
+
+    changes(usize::MAX);
+    let joined = try_join(&groups, &group).await.map(drop);
+    let reset = groups.reset(&group, ResetTo::Start).await.map(drop);
+    for error in [joined, reset].map(|done| done.expect_err("all the time")) {
+        assert!(matches!(error, Error::Overloaded(_)), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_for_a_group_on_a_stream_is_made_anew_in_the_new_history() {
+    a_change_of_history_meanwhile(on_stream(STREAM)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_for_a_group_on_all_events_is_made_anew_in_the_new_history() {
+    a_change_of_history_meanwhile(on_all()).await;
 }
