@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use gesta_core::shares::{self, Holder};
 use gesta_core::{Error, ErrorKind, EventStore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -42,7 +43,9 @@ impl Access {
     pub fn start(store: Arc<dyn EventStore>, config: Config) -> Self {
         let ending = CancellationToken::new();
         let shared = Arc::new(Shared::new(store, config));
-        let (following, ended) = (follow::run(Arc::clone(&shared)), ending.clone());
+        // Whoever reads everything again and again must not keep the accounts from being followed.
+        let following = shares::act_as(Holder::Server, follow::run(Arc::clone(&shared)));
+        let ended = ending.clone();
         let tasks = TaskTracker::new();
         tasks.spawn(async move { ended.run_until_cancelled(following).await });
         tasks.close();

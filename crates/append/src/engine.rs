@@ -14,6 +14,7 @@ use futures::stream::{BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt};
 use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal};
 use gesta_core::capacity::Permit;
+use gesta_core::shares::{self, Holder};
 use gesta_core::{Clock, Error, LogId, Result, uptime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -294,8 +295,10 @@ impl Engine {
                 }),
                 Output::Read(id, job) => {
                     let (backend, log) = (Arc::clone(&self.backend), self.log);
+                    // All appends to the log may wait for it, whoever's it is; and callers ask for it by appends.
+                    let read = async move { (id, jobs::run(job, &*backend, log).await) };
                     self.reads
-                        .spawn(async move { (id, jobs::run(job, &*backend, log).await) });
+                        .spawn(shares::act_as(Holder::Part("appends"), read));
                 }
                 Output::Committed(batch) => self.observer.committed(&batch),
                 Output::ReadLogEnd => self.observer.read_log_end(self.log),

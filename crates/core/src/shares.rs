@@ -42,9 +42,15 @@ pub enum Holder {
     User(Arc<str>),
     /// An address, of callers of whom nothing else is known.
     Address(IpAddr),
-    /// All callers of a store where nobody has to prove who they are, and the process itself. Only the bound on the sum
-    /// holds for them.
+    /// All callers of a store where nobody has to prove who they are, and what is done for nobody in particular. Only the
+    /// bound on the sum holds for them.
     Everybody,
+    /// A part of the server that works for many callers at once, by its name. It takes turns as a caller does.
+    Part(&'static str),
+    /// What the server has to read so that it goes on, such as its accounts and the ends of its logs. One place more
+    /// than there is for callers is [kept](Shares::of_few) for it, so it never waits behind them. Nothing that callers
+    /// can ask for as often as they like may be done as the server: it would wait behind that.
+    Server,
 }
 
 impl Holder {
@@ -91,12 +97,22 @@ pub async fn act<T>(holder: &Holder, work: impl Future<Output = T>) -> T {
     poll_fn(|context| acting(holder, || work.as_mut().poll(context))).await
 }
 
+/// Does the same as [`act`], for a task that is spawned.
+///
+/// # Cancel safety
+/// That of the work.
+pub async fn act_as<T>(holder: Holder, work: impl Future<Output = T>) -> T {
+    act(&holder, work).await
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(name) => write!(f, "user {name:?}"),
             Self::Address(address) => write!(f, "address {address}"),
             Self::Everybody => f.write_str("everybody"),
+            Self::Part(name) => f.write_str(name),
+            Self::Server => f.write_str("the server"),
         }
     }
 }
@@ -304,7 +320,8 @@ impl Shares {
     }
 
     /// Makes shares of a few places that are held for a moment only, as connections to a database: callers take turns,
-    /// and a caller who already has a place leaves one free, so that whoever comes next need not wait for theirs.
+    /// and a caller who already has a place leaves one free, so that whoever comes next need not wait for theirs. There
+    /// is one place beyond the maximum for [`Holder::Server`], as long as it has no other.
     #[must_use]
     pub fn of_few(max: usize) -> Arc<Self> {
         Self::leaving(max, Leaves::One)
@@ -405,7 +422,8 @@ impl Shares {
         let mut state = self.lock();
         let may = state.may_add(self, holder, amount, self.max);
         // Whoever waits of the same caller came earlier.
-        if may.is_ok() && !state.starves && !state.waiting.has(holder) {
+        let is_first = !state.starves || is_kept_for(self, &state.held, holder);
+        if may.is_ok() && is_first && !state.waiting.has(holder) {
             state.add_turn(holder, amount);
             drop(state);
             return Ok(self.given(holder.clone(), amount));
@@ -463,6 +481,18 @@ impl Shares {
         let mut given = Vec::new();
         let mut state = self.lock();
         state.starves = false;
+        if state.waiting.has(&Holder::Server) {
+            let State { held, waiting, .. } = &mut *state;
+            // Its place is free whoever else waits.
+            let next = waiting.next(|holder, _| match is_kept_for(self, held, holder) {
+                true => Look::Take,
+                false => Look::Pass,
+            });
+            if let Some((holder, waiter)) = next {
+                state.add_turn(&holder, waiter.amount);
+                given.push((waiter.sender, self.given(holder, waiter.amount)));
+            }
+        }
         loop {
             let State {
                 taken,
@@ -500,6 +530,11 @@ impl Shares {
     }
 }
 
+/// Tells whether the place that is kept for the server is free, and is for this holder.
+fn is_kept_for(of: &Shares, held: &HashMap<Holder, Held>, holder: &Holder) -> bool {
+    *holder == Holder::Server && of.leaves == Leaves::One && !held.contains_key(holder)
+}
+
 /// Tells whether there is room for so much more of a caller, without that anybody gives way.
 fn may_add(
     of: &Shares,
@@ -509,13 +544,16 @@ fn may_add(
     amount: usize,
     max: usize,
 ) -> Result<(), TooMuch> {
+    if is_kept_for(of, held, holder) {
+        return Ok(());
+    }
     let taken = taken.saturating_add(amount);
     let left = max.checked_sub(taken).ok_or(TooMuch::InSum)?;
     let own = held
         .get(holder)
         .map_or(amount, |held| held.amount() + amount);
     let leaves_enough = match (holder, of.leaves) {
-        (Holder::Everybody, _) => true,
+        (Holder::Everybody | Holder::Server, _) => true,
         (_, Leaves::AsMuch) => own <= left,
         (_, Leaves::One) => left >= 1,
     };

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use gesta_core::shares::{self, Holder};
 use gesta_core::{
     ErrorKind, LoadFrom, LoadStream, LoadedPage, OwnerStore, RecordedEvent, Revision, StreamId,
 };
@@ -52,10 +53,11 @@ pub(crate) async fn load_all<D: Decider>(
             return;
         }
         let store = Arc::clone(&store);
-        tokio::spawn(async move {
+        let loading = async move {
             load_batch(&*store, batch).await;
             drop(permit);
-        });
+        };
+        tokio::spawn(shares::act_as(Holder::Part("entities"), loading));
     }
 }
 

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gesta_core::shares::{self, Holder};
 use gesta_core::{Clock, EventStore, ListStreams, SystemClock};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -399,7 +400,9 @@ impl Groups {
         };
         let shared = Arc::clone(&self.inner.shared);
         let task = run(storage, shared, requests, leave);
-        self.inner.tasks.spawn(task);
+        self.inner
+            .tasks
+            .spawn(shares::act_as(Holder::Part("consumer groups"), task));
         Ok(commands)
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new
 //! connection. A read that finds its pooled connection dead is tried once more on a new one, since reads change
-//! nothing. Appends wait for some reads; one connection is kept for those, however many others are slow. Invariants:
-//! there are never more than `readers_max` connections and that one; after a failure to connect, the next attempt
-//! waits, up to a second or until another connection was made, so that a dead database is not overloaded with attempts.
+//! nothing. Appends wait for some reads; one connection is kept for those, however many others are slow. Another one is
+//! kept for what the server itself has to read, however much callers read. Invariants: there are never more than
+//! `readers_max` connections and those two; after a failure to connect, the next attempt waits, up to a second or until
+//! another connection was made, so that a dead database is not overloaded with attempts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -137,7 +138,7 @@ pub(crate) struct Pool {
     ledger: Arc<Ledger>,
     /// The permits for all reads: one more than for ordinary reads.
     all: Semaphore,
-    /// The permits for ordinary reads, for which no append waits.
+    /// The permits for ordinary reads, for which no append waits: one more than for callers.
     ordinary: Semaphore,
     /// Turns of the callers for whom ordinary reads run.
     turns: Arc<Shares>,
@@ -150,8 +151,8 @@ impl Pool {
         Self {
             connector,
             ledger,
-            all: Semaphore::new(readers_max + 1),
-            ordinary: Semaphore::new(readers_max),
+            all: Semaphore::new(readers_max + 2),
+            ordinary: Semaphore::new(readers_max + 1),
             turns: Shares::of_few(readers_max),
             state: Mutex::new(PoolState {
                 idle: Vec::new(),

@@ -39,9 +39,9 @@ use crate::{map, scavenge, schema};
 /// database.
 const BATCHES_IN_FLIGHT_MAX: usize = 64;
 
-/// The sessions of a process beside those for reads: for appends, for reads that appends wait for, for messages, and
-/// one for administration now and then.
-const SESSIONS_BESIDE_READERS: usize = 4;
+/// The sessions of a process beside those for reads of callers: for appends, for reads that appends wait for, for reads
+/// of the server itself, for messages, and one for administration now and then.
+const SESSIONS_BESIDE_READERS: usize = 5;
 
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]

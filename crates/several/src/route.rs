@@ -12,6 +12,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::backend::Backend;
+use gesta_core::shares::{self, Holder};
 use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
 
 use crate::check::{arrange, lost, with_logs};
@@ -305,7 +306,8 @@ impl Routes {
                 Some(reading) if reading.peek().is_none() => reading.clone(),
                 _ => {
                     let routes = Arc::clone(self);
-                    let task = tokio::spawn(async move { routes.read_maps().await });
+                    let read = async move { routes.read_maps().await };
+                    let task = tokio::spawn(shares::act_as(Holder::Server, read));
                     let new = task.map(drop).boxed().shared();
                     reading.insert(new).clone()
                 }
@@ -342,11 +344,12 @@ impl Routes {
                 Some(reading) if reading.peek().is_none() => reading.clone(),
                 _ => {
                     let routes = Arc::clone(self);
-                    let task = tokio::spawn(async move {
+                    let read = async move {
                         let read = join_all(routes.databases.iter().map(Database::read)).await;
                         let copies: Vec<Arc<MapCopy>> = read.into_iter().flatten().collect();
                         routes.take_newest(&copies);
-                    });
+                    };
+                    let task = tokio::spawn(shares::act_as(Holder::Server, read));
                     let new = task.map(drop).boxed().shared();
                     reading.insert(new).clone()
                 }

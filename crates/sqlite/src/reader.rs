@@ -28,8 +28,8 @@ pub(crate) enum Readers {
     Shared {
         /// The writing thread.
         thread: WriteThread,
-        /// Permits that bound the jobs which wait for the thread.
-        permits: Arc<Semaphore>,
+        /// Turns of the callers for whom jobs wait for the thread.
+        turns: Arc<Shares>,
     },
 }
 
@@ -45,12 +45,14 @@ pub(crate) struct Pool {
 }
 
 impl Readers {
-    /// Opens the connections.
+    /// Opens the connections: so many for callers, and one for the server itself, which waits behind no caller.
     ///
     /// # Errors
     /// Those of [`connection::open_reading`].
     pub(crate) fn pool(place: &Arc<Place>, readers: usize) -> Outcome<Self> {
         let readers = readers.clamp(1, 1_000);
+        let turns = Shares::of_few(readers);
+        let readers = readers + 1;
         let idle: Outcome<Vec<_>> = (0..readers)
             .map(|_| Ok(ReadConnection::new(connection::open_reading(place)?)))
             .collect();
@@ -58,7 +60,7 @@ impl Readers {
             place: Arc::clone(place),
             permits: Arc::new(Semaphore::new(readers)),
             permits_count: u32::try_from(readers).unwrap_or(1),
-            turns: Shares::of_few(readers),
+            turns,
             idle: Mutex::new(idle?),
         })))
     }
@@ -66,7 +68,7 @@ impl Readers {
     pub(crate) fn shared(thread: WriteThread) -> Self {
         Readers::Shared {
             thread,
-            permits: Arc::new(Semaphore::new(SHARED_JOBS_MAX)),
+            turns: Shares::of_few(SHARED_JOBS_MAX),
         }
     }
 
@@ -84,8 +86,8 @@ impl Readers {
     ) -> Result<T> {
         match self {
             Readers::Pool(pool) => pool.run(job).await,
-            Readers::Shared { thread, permits } => {
-                let _permit = permits.acquire().await.map_err(|_| closed())?;
+            Readers::Shared { thread, turns } => {
+                let _turn = turns.turn(&shares::current()).await;
                 let (answer, answered) = oneshot::channel();
                 thread.run(move |state| {
                     let _ = answer.send(job(&mut state.reader));

@@ -687,3 +687,49 @@ impl Backend for SqliteBackend {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gesta_core::shares::{Holder, act, act_as};
+
+    use super::*;
+
+    /// What happened: what the server reads to go on waited for a connection behind its callers. Goal: one connection is
+    /// kept for it, also while each other one is with a caller.
+    #[tokio::test]
+    async fn the_server_has_a_connection_to_read_that_callers_cannot_take() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = SqliteConfig::file(folder.path().join("store.db"));
+        config.readers = 2;
+        let backend = SqliteBackend::open(config).expect("opens");
+        let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+        let mut ends = Vec::new();
+        for name in ["a", "b", "c", "a", "b", "c"] {
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let (begins, readers) = (begins.clone(), backend.readers.clone());
+            let reading = async move {
+                let job = move |_: &mut ReadConnection| {
+                    let _ = begins.send(());
+                    let _ = ended.recv();
+                    Ok(())
+                };
+                readers.run(job).await
+            };
+            tokio::spawn(act_as(Holder::User(name.into()), reading));
+            ends.push(end);
+        }
+        for _ in 0..2 {
+            begun.recv().await.expect("callers read");
+        }
+        let own = act(&Holder::Server, backend.readers.run(|_| Ok(7)));
+        let own = tokio::time::timeout(Duration::from_secs(60), own).await;
+        assert_eq!(own.expect("it waits for nobody").expect("reads"), 7);
+        assert!(
+            begun.try_recv().is_err(),
+            "callers have two of three connections"
+        );
+        drop(ends);
+    }
+}

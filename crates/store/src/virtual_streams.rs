@@ -17,6 +17,7 @@ use gesta_core::backend::{
     Backend, Batch, CommitObserver, Entries, Entry, EntrySlice, EventLookup, EventRef, IndexState,
     Purpose,
 };
+use gesta_core::shares::{self, Holder};
 use gesta_core::{
     Direction, Error, ErrorKind, LogId, Position, ReadStream, RecordedEvent, Result, Revision,
     StreamFrom, StreamId, StreamPage, virtual_link,
@@ -181,7 +182,8 @@ impl Indexing {
     /// Starts the task. The caller must be in a tokio runtime.
     pub(crate) fn start(streams: &Arc<VirtualStreams>) -> Arc<Self> {
         let closes = streams.indexer.closed().clone();
-        let task = tokio::spawn(Arc::clone(&streams.indexer).run());
+        let indexing = Arc::clone(&streams.indexer).run();
+        let task = tokio::spawn(shares::act_as(Holder::Server, indexing));
         Arc::new(Self {
             _guard: closes.clone().drop_guard(),
             closes,

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gesta_core::backend::{Backend, Batch, CommitObserver, History};
+use gesta_core::shares::{self, Holder};
 use gesta_core::{
     Clock, Error, ErrorKind, LogId, Position, Result, Subscribe, SubscribeTo, Subscription,
     SubscriptionMessage, log_of,
@@ -237,6 +238,11 @@ impl CommitObserver for Hub {
     }
 }
 
+/// Starts a task that reads for the server itself.
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(shares::act_as(Holder::Server, task))
+}
+
 impl Shared {
     /// Starts a reader for each lane. If other processes append to the store too, it also starts the tasks that send
     /// them messages and receive theirs.
@@ -249,9 +255,9 @@ impl Shared {
                 backend: Arc::clone(&self.backend),
                 closed: self.closed.clone(),
             };
-            tasks.push(tokio::spawn(reader.run()));
+            tasks.push(spawn(reader.run()));
             if is_shared {
-                tasks.push(tokio::spawn(reader::announce(
+                tasks.push(spawn(reader::announce(
                     Arc::clone(lane),
                     Arc::clone(&self.backend),
                     config.announce_interval,
@@ -260,13 +266,13 @@ impl Shared {
             }
         }
         if is_shared {
-            tasks.push(tokio::spawn(reader::poll_ends(
+            tasks.push(spawn(reader::poll_ends(
                 self.lanes.clone(),
                 Arc::clone(&self.backend),
                 config.poll_interval,
                 self.closed.clone(),
             )));
-            tasks.push(tokio::spawn(reader::listen(
+            tasks.push(spawn(reader::listen(
                 self.lanes.clone(),
                 Arc::clone(&self.pages),
                 Arc::clone(&self.backend),

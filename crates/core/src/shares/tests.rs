@@ -198,6 +198,49 @@ fn of_few_places_one_is_left() {
     assert_eq!(fill(&Shares::of_few(1), &user("a")).len(), 1);
 }
 
+/// What happened: what the server reads to go on, as changes of its accounts, stood in the line of its callers, who can
+/// hold all places for long. Goal: a place is kept for it, which it gets whoever waits, and of which callers get nothing.
+#[test]
+fn the_server_waits_behind_no_caller() {
+    let shares = Shares::of_few(2);
+    let mut held: Vec<_> = ["a", "b"]
+        .map(|name| turn(&shares, name).now_or_never().expect("free"))
+        .into();
+    let mut others: Vec<_> = ["a", "b", "c", "d"].map(|name| turn(&shares, name)).into();
+    for other in &mut others {
+        assert!(other.as_mut().now_or_never().is_none());
+    }
+    let server = || Box::pin(shares.turn(&Holder::Server));
+    let own = server().now_or_never().expect("its place");
+    let mut next = server();
+    assert!(
+        next.as_mut().now_or_never().is_none(),
+        "the server waits behind itself only"
+    );
+    drop(own);
+    let own = next.as_mut().now_or_never().expect("before all others");
+    assert!(
+        others
+            .iter_mut()
+            .all(|other| other.as_mut().now_or_never().is_none())
+    );
+    drop(next);
+    drop(own);
+    assert!(
+        others
+            .iter_mut()
+            .all(|other| other.as_mut().now_or_never().is_none())
+    );
+    assert_eq!((shares.taken(), shares.load().waiting), (2, 4));
+    drop(held.pop());
+    let got = others
+        .iter_mut()
+        .filter_map(|other| other.as_mut().now_or_never());
+    let got: Vec<_> = got.collect();
+    assert_eq!((got.len(), shares.taken()), (1, 2));
+    assert!(server().now_or_never().is_some());
+}
+
 #[test]
 fn a_thread_works_for_whom_it_is_told() {
     assert_eq!(current(), Holder::Everybody);

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use gesta_core::shares::{self, Holder, Shares};
 use gesta_core::{
     DeleteKind, EventStoreExt, ExpectedRevision, Filter, Incarnation, Resolved, SharedEvent,
     SubscribeFrom, SubscriptionMessage, resolve_one_by_one,
@@ -228,20 +230,22 @@ fn moved_uptime() -> Duration {
     Duration::from_secs(LATER.load(Ordering::SeqCst))
 }
 
-/// A store whose subscriptions can be broken, and whose pages of names may be short.
+/// A store whose subscriptions can be broken, whose pages of names may be short, and where reads take turns.
 struct Breakable {
-    inner: MemoryStore,
+    inner: Arc<MemoryStore>,
     is_broken: AtomicBool,
     /// The most names on a page.
     names_max: usize,
+    turns: Arc<Shares>,
 }
 
 impl Breakable {
     fn new() -> Self {
         Self {
-            inner: MemoryStore::new(),
+            inner: Arc::new(MemoryStore::new()),
             is_broken: AtomicBool::new(false),
             names_max: usize::MAX,
+            turns: Shares::of_few(2),
         }
     }
 }
@@ -262,12 +266,14 @@ impl EventStore for Breakable {
         self.inner.append(request).await
     }
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        let _turn = self.turns.turn(&shares::current()).await;
         self.inner.read_stream(request).await
     }
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         self.inner.read_all(request).await
     }
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        let _turn = self.turns.turn(&shares::current()).await;
         let limit = request.limit.min(self.names_max);
         self.inner
             .list_streams(ListStreams { limit, ..request })
@@ -286,6 +292,7 @@ impl EventStore for Breakable {
         if self.is_broken.load(Ordering::SeqCst) {
             return Err(Error::unavailable("away"));
         }
+        let _turn = self.turns.turn(&shares::current()).await;
         self.inner.subscribe(request).await
     }
     async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
@@ -333,6 +340,39 @@ async fn without_news_nothing_is_allowed() {
     })
     .await;
     assert!(world.access.ready().is_ok());
+}
+
+/// What happened: the accounts were read in the line of those who read, so users who caught up again and again could
+/// keep them from being followed, and everybody was refused after five seconds. Goal: the accounts are read and followed
+/// although users have all turns to read, and ask for more.
+#[tokio::test]
+async fn the_accounts_are_followed_while_users_have_all_turns_to_read() {
+    let store = Arc::new(Breakable::new());
+    let [one, other] = ["one", "other"].map(|name| Holder::User(name.into()));
+    let turn = |holder: &Holder| store.turns.turn(holder).now_or_never();
+    let held = [&one, &other].map(|holder| turn(holder).expect("free"));
+    let mut asked: Vec<_> = (0..16).map(|_| Box::pin(store.turns.turn(&one))).collect();
+    for turn in &mut asked {
+        assert!(turn.as_mut().now_or_never().is_none());
+    }
+    let config_on = Config {
+        mode: Mode::On,
+        ..config()
+    };
+    let access = Access::start(Arc::clone(&store) as Arc<dyn EventStore>, config_on);
+    soon(access.loaded()).await;
+    assert!(access.ready().is_ok() && !access.has_users());
+    // Another server, which has turns of its own.
+    let beside = World::over(Arc::clone(&store.inner) as Arc<dyn EventStore>, config()).await;
+    beside.add("root", &["$admins"]).await.expect("added");
+    soon(async {
+        while !access.has_users() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(store.turns.load().waiting, asked.len());
+    drop((asked, held));
 }
 
 /// Goal: until the accounts are known nothing is allowed, also on a store that turns out to be open.
