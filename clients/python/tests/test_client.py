@@ -6,6 +6,7 @@ import json
 import logging
 import pkgutil
 import socket
+import traceback
 import unittest
 from typing import Iterator
 
@@ -83,6 +84,30 @@ class Appends(unittest.TestCase):
             connect(server.url).append("s", [event])
         first, second = server.ended()
         self.assertEqual(first, second)
+
+    def test_after_a_lost_answer_a_refusal_does_not_say_that_nothing_was_stored(self) -> None:
+        refused, brief = "Connection refused", Policy(give_up_after=0.1, first_pause=0.001, longest_pause=0.002)
+        forbidden = problem("forbidden", 403)
+        for answers, policy, reason in (((LOST,), brief, refused), ((LOST, forbidden), QUICK, "a detail")):
+            server = Scripted(*answers)
+            with self.assertLogs("gesta"), self.assertRaises(gesta.OutcomeUnknown) as raised:
+                connect(server.url, policy=policy).append("s", [EventData("t", 1)])
+            self.assertIn(reason, raised.exception.detail)
+        for kind, error in (
+            ("wrong_expected_revision", gesta.WrongExpectedRevision),
+            ("stored_and_deleted", gesta.StoredAndDeleted),
+        ):
+            with self.assertLogs("gesta"), self.assertRaises(error):
+                connect(Scripted(LOST, problem(kind, 409)).url).append("s", [EventData("t", 1)])
+
+    def test_an_append_by_a_connection_that_broke_was_perhaps_stored(self) -> None:
+        kept = b"HTTP/1.1 200 X\r\nContent-Length: 2\r\n\r\n{}"
+        server = Scripted(kept, problem("forbidden", 403))
+        store = connect(server.url)
+        store.info()
+        with self.assertRaises(gesta.OutcomeUnknown):
+            store.append("s", [EventData("t", 1)])
+        self.assertEqual(len(server.ended()), 2)
 
     def test_it_gives_up(self) -> None:
         store = connect(refused_address(), policy=Policy(give_up_after=0))
@@ -197,7 +222,8 @@ class Following(unittest.TestCase):
 class Consuming(unittest.TestCase):
     """Goal: a consumer goes on whatever becomes of its server, and says which of its answers came too late."""
 
-    def test_an_answer_to_a_server_that_is_gone_is_unknown(self) -> None:
+    def delivered(self) -> bytes:
+        """An answer that gives the consumer an event."""
         event = {
             **{"stream": "s", "revision": 0, "log": 0, "position": 1, "id": "0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00"},
             **{"type": "t", "created": "2026-11-21T02:49:08.246789Z", "content_type": "application/json"},
@@ -205,7 +231,19 @@ class Consuming(unittest.TestCase):
         }
         delivery = json.dumps({"delivery": 0, "retries": 0, "event": event})
         joined = 'event: joined\ndata: {"consumer": "c"}\n\n'
-        server = Scripted(messages(f"{joined}event: event\ndata: {delivery}\n\n"))
+        return messages(f"{joined}event: event\ndata: {delivery}\n\n")
+
+    def test_a_lost_ack_is_sent_again_and_a_lost_nack_is_not(self) -> None:
+        for answers, expected in (("ack", (1, 0)), ("nack", (0, 1))):
+            server = Scripted(self.delivered(), LOST, answer(200, {"answered": 1, "unknown": 0}))
+            with connect(server.url).group("s", "g").join() as consumer:
+                delivery = next(consumer)
+                with self.assertLogs("gesta"):
+                    self.assertEqual(getattr(consumer, answers)(delivery), gesta.Answered(*expected))
+            self.assertEqual(len(server.asked), 2 + expected[0], answers)
+
+    def test_an_answer_to_a_server_that_is_gone_is_unknown(self) -> None:
+        server = Scripted(self.delivered())
         with connect(server.url).group("s", "g").join() as consumer:
             delivered = next(consumer)
             self.assertEqual(delivered.event.data, 1)
@@ -223,6 +261,14 @@ class Arguments(unittest.TestCase):
         gesta.connect("http://a", token="t", plain_http="anywhere")
         for local in ("http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
             gesta.connect(local, user="u", password="p")
+
+    def test_passwords_are_not_shown(self) -> None:
+        for start in ("http://admin:se#cret@", "http://admin:1/secret@", "admin:secret@", "https://admin:se?cret@"):
+            for host in ("host:2113", "host:99999"):
+                with self.assertRaisesRegex(ValueError, f"address of {host} must not contain a user") as raised:
+                    gesta.connect(start + host)
+                self.assertNotIn("cret", "".join(traceback.format_exception_only(ValueError, raised.exception)))
+                self.assertIsNone(raised.exception.__cause__)
 
     def test_what_contradicts_itself_is_refused(self) -> None:
         for arguments in ({"user": "u"}, {"token": "t", "user": "u", "password": "p"}, {"token": "a\nb"}):

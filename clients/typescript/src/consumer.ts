@@ -12,7 +12,7 @@ import {
 } from "./errors.js";
 import { recordedEvent, type EventDocument, type RecordedEvent } from "./events.js";
 import { NoAnswerOfGesta } from "./reasons.js";
-import { pauseAfter } from "./retry.js";
+import { pauseAfter, type Effect } from "./retry.js";
 import type { Server } from "./servers.js";
 import { serverEvents, type ServerEvent } from "./sse.js";
 import type { Call, OpenAnswer, Transport } from "./transport.js";
@@ -100,7 +100,7 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
 
   /** These events are finished. After a crash of the server they may come again all the same. */
   async ack(...deliveries: readonly Delivery[]): Promise<Answered> {
-    return this.#answer("/ack", deliveries, {});
+    return this.#answer("/ack", "appends", deliveries, {});
   }
 
   /** Refuses these events. */
@@ -109,7 +109,7 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
     { action = "retry", reason = "" }: NackOptions = {},
   ): Promise<Answered> {
     const all = Array.isArray(deliveries) ? (deliveries as readonly Delivery[]) : [deliveries as Delivery];
-    return this.#answer("/nack", all, { action, reason });
+    return this.#answer("/nack", "changes", all, { action, reason });
   }
 
   /** Leaves the group; others get at once what this consumer holds. Iterating ends. */
@@ -118,15 +118,20 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
     this.#session?.close();
   }
 
-  async #answer(path: string, deliveries: readonly Delivery[], more: object): Promise<Answered> {
+  async #answer(
+    path: string,
+    effect: Effect,
+    deliveries: readonly Delivery[],
+    more: object,
+  ): Promise<Answered> {
     const session = this.#session;
     const held = deliveries.filter((delivery) => delivery.consumer === session?.consumer);
     const others = deliveries.length - held.length;
     if (session === undefined || held.length === 0) return { answered: 0, unknown: others };
     const body = { consumer: session.consumer, deliveries: held.map(({ number }) => number), ...more };
-    // An answer that comes twice is unknown the second time. Only the server of the consumer can take it: if that is
-    // gone, so is the consumer.
-    const call: Call = { method: "POST", path: this.#path + path, effect: "appends", body };
+    // An ack that comes twice does no harm. A nack would: an event that is delivered again keeps its number, and is
+    // refused twice then. Only the server of the consumer can take either: if that is gone, so is the consumer.
+    const call: Call = { method: "POST", path: this.#path + path, effect, body };
     try {
       const { document } = await this.#transport.send(call, session.server);
       const { answered, unknown } = document as Answered;

@@ -5,7 +5,16 @@
  * events.
  */
 
-import { GroupElsewhere, OutcomeUnknown, Overloaded, Problem, Unavailable } from "./errors.js";
+import {
+  GroupElsewhere,
+  OutcomeUnknown,
+  Overloaded,
+  Problem,
+  StoredAndDeleted,
+  Unavailable,
+  WrongExpectedRevision,
+  outcomeUnknown,
+} from "./errors.js";
 
 /**
  * What a call may have done when no answer comes: nothing (`reads`), stored events that the server recognises when they
@@ -49,6 +58,12 @@ export function mayBeRepeated(problem: Problem, effect: Effect): boolean {
   if (problem instanceof OutcomeUnknown) return effect !== "changes";
   // A body that came too slowly was not looked at.
   return problem instanceof Overloaded || problem instanceof Unavailable || problem.kind === "request_timeout";
+}
+
+/** What a change ends with that an earlier attempt may have made. Only a few answers tell what became of that one. */
+export function afterDoubt(problem: Problem): Problem {
+  const tells = [WrongExpectedRevision, StoredAndDeleted, OutcomeUnknown].some((kind) => problem instanceof kind);
+  return tells ? problem : outcomeUnknown(`an earlier attempt got no answer, and the last one: ${problem.message}`);
 }
 
 /** Whether another server may do what this one cannot. */

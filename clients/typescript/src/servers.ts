@@ -5,6 +5,11 @@ export type Server = string;
 
 /** Reads the address of a server. */
 export function parseServer(address: string): Server {
+  if (address.includes("@")) {
+    // Wherever it stands: a password with a `#` or a `/` is not read as one. Never shown, for messages end up in logs.
+    const host = address.slice(address.lastIndexOf("@") + 1);
+    throw new TypeError(`the address of ${host} must not contain a user or a password: give user and password`);
+  }
   const rule = `${JSON.stringify(address)} is not the address of a server: it must be as http://127.0.0.1:2113`;
   let url: URL;
   try {
@@ -13,10 +18,6 @@ export function parseServer(address: string): Server {
     throw new TypeError(rule);
   }
   if (!["http:", "https:"].includes(url.protocol) || url.search || url.hash) throw new TypeError(rule);
-  if (url.username || url.password) {
-    // Never shown, for messages end up in logs.
-    throw new TypeError(`the address of ${url.hostname} must not contain a password: give user and password`);
-  }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
 

@@ -39,7 +39,6 @@ async function* lines(answer: OpenAnswer): AsyncGenerator<string, void> {
   // The beginning of a line whose end has not come yet, in pieces: a long one is put together once.
   let begun: string[] = [];
   for await (const bytes of answer.body) {
-    answer.received();
     const [first = "", ...others] = decoder.decode(bytes, { stream: true }).split("\n");
     begun.push(first);
     for (const next of others) {

@@ -6,6 +6,7 @@ import type { Fetch } from "./authority.js";
 import {
   GroupElsewhere,
   NotTrusted,
+  OutcomeUnknown,
   Problem,
   Unavailable,
   notTrusted,
@@ -14,7 +15,7 @@ import {
   unavailable,
 } from "./errors.js";
 import { NoAnswerOfGesta, Silence, isNotSent, isNotTrusted, isOfConnection, reasonOf } from "./reasons.js";
-import { isOfThisServer, mayBeRepeated, pauseAfter, type Effect, type Policy } from "./retry.js";
+import { afterDoubt, isOfThisServer, mayBeRepeated, pauseAfter, type Effect, type Policy } from "./retry.js";
 import type { Server, Servers } from "./servers.js";
 
 /** A call before it is sent. Parameters that are not defined are left out. */
@@ -33,10 +34,9 @@ export interface Answer {
   readonly document: unknown;
 }
 
-/** An answer that does not end. `received` must be called whenever something came. */
+/** An answer that does not end. */
 export interface OpenAnswer {
   readonly body: AsyncIterable<Uint8Array>;
-  received(): void;
   close(): void;
 }
 
@@ -61,20 +61,25 @@ export class Transport {
     const deadline = Date.now() + (only === undefined ? this.policy.giveUpAfter : this.policy.answerMax);
     let server = only ?? this.servers.present();
     let askedSincePause = 0;
+    let isInDoubt = false;
     for (let attempt = 0; ; ) {
+      let last: Problem;
       let failure: Problem;
       try {
         return await this.#exchange(server, call);
       } catch (error) {
-        if (!(error instanceof Problem) || !this.#goesOn(error, call.effect, only)) throw error;
-        failure = error;
+        if (!(error instanceof Problem)) throw error;
+        isInDoubt ||= error instanceof OutcomeUnknown;
+        failure = isInDoubt ? afterDoubt(error) : error;
+        if (!this.#goesOn(error, call.effect, only)) throw failure;
+        last = error;
       }
       askedSincePause += 1;
-      if (only === undefined && isOfThisServer(failure)) {
+      if (only === undefined && isOfThisServer(last)) {
         server = this.servers.after(server);
         if (askedSincePause < this.servers.given.length) continue;
       }
-      const pause = failure.retryAfter ?? pauseAfter(attempt, this.policy);
+      const pause = last.retryAfter ?? pauseAfter(attempt, this.policy);
       if (Date.now() + pause > deadline) throw failure;
       await this.sleep(pause, call.signal);
       attempt += 1;
@@ -90,7 +95,8 @@ export class Transport {
       this.servers.answered(server);
       const body = answer.body as AsyncIterable<Uint8Array> | null;
       if (body === null) throw new NoAnswerOfGesta("an answer without a body");
-      return { body, received: () => watch.begin(), close: () => watch.close() };
+      watch.rest();
+      return { body: watch.over(body), close: () => watch.close() };
     } catch (error) {
       watch.close();
       throw this.broken(server, call, error);
@@ -197,7 +203,7 @@ function problemIn(answer: Response, text: string, server: Server): Problem {
   return new Problem({ title, detail: server, status: answer.status });
 }
 
-/** Ends a request when nothing comes for too long, or when its caller wants that. */
+/** Ends a request when nothing comes for too long while somebody waits for it, or when its caller wants that. */
 class Watch {
   readonly #controller = new AbortController();
   readonly #caller: AbortSignal | undefined;
@@ -223,6 +229,21 @@ class Watch {
     const silent = (): void => this.#controller.abort(new Silence("nothing came in time"));
     // A program that has forgotten an answer may end: the connection alone keeps it running.
     this.#timer = setTimeout(silent, this.silenceMax).unref();
+  }
+
+  /** The time stands still: nobody waits for the server. */
+  rest(): void {
+    clearTimeout(this.#timer);
+  }
+
+  /** A body whose reader may take its time: the server's time runs only while the reader waits for more. */
+  async *over(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void> {
+    this.begin();
+    for await (const bytes of body) {
+      this.rest();
+      yield bytes;
+      this.begin();
+    }
   }
 
   /** Ends the request, if it has not ended by itself. */

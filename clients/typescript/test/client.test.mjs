@@ -1,7 +1,10 @@
 // What the client does with each answer, against a server that is scripted.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
 import { test } from "node:test";
+import { setTimeout } from "node:timers/promises";
 import * as gesta from "gesta-client";
 import { EventData } from "gesta-client";
 import { LOST, answer, messages, problem, refusedAddress, scripted } from "./scripted.mjs";
@@ -67,6 +70,27 @@ test("the same object is the same event", async () => {
   const events = one();
   for (let attempt = 0; attempt < 2; attempt += 1) await connect(server.url).store.append("s", events);
   assert.deepEqual(server.asked[0], server.asked[1]);
+});
+
+test("after a lost answer a refusal does not say that nothing was stored", async () => {
+  const brief = { ...QUICK, giveUpAfter: 100 };
+  const cases = [
+    [[LOST], brief, "connection refused"],
+    [[LOST, problem("forbidden", 403)], QUICK, "a detail"],
+  ];
+  for (const [answers, policy, reason] of cases) {
+    const { store } = connect((await scripted(...answers)).url, policy);
+    const failure = await store.append("s", one()).catch((error) => error);
+    assert(failure instanceof gesta.OutcomeUnknown, failure);
+    assert(failure.detail.includes(reason), failure.detail);
+  }
+  for (const [kind, error] of [
+    ["wrong_expected_revision", gesta.WrongExpectedRevision],
+    ["stored_and_deleted", gesta.StoredAndDeleted],
+  ]) {
+    const { store } = connect((await scripted(LOST, problem(kind, 409))).url);
+    await assert.rejects(store.append("s", one()), error);
+  }
 });
 
 test("it gives up", async () => {
@@ -182,14 +206,53 @@ test("a reader that fell behind is told, or gets an error", async () => {
   await assert.rejects(thrown, { name: "FellBehind", checkpoint: "b" });
 });
 
-test("an answer to a server that is gone is unknown", async () => {
+test("a reader that takes its time keeps its connection", async () => {
+  const answers = [];
+  const server = createServer((_, answer) => {
+    answers.push(answer);
+    answer.writeHead(200, { "Content-Type": "text/event-stream" });
+    answer.write("id: a\nevent: checkpoint\ndata: {}\n\n");
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const { store } = connect(`http://127.0.0.1:${server.address().port}`, { ...QUICK, silenceMax: 1_000 });
+  const followed = store.followAll();
+  assert.equal((await followed.next()).value.checkpoint, "a");
+  await setTimeout(1_500);
+  for (const answer of answers) answer.write("id: b\nevent: checkpoint\ndata: {}\n\n");
+  assert.equal((await followed.next()).value.checkpoint, "b");
+  assert.equal(answers.length, 1);
+  await followed.return();
+  server.close();
+});
+
+/** An answer that gives the consumer an event. */
+function delivered() {
   const event = {
     ...{ stream: "s", revision: 0, log: 0, position: 1, id: "0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00", type: "t" },
     ...{ created: "2026-11-21T02:49:08.246789Z", content_type: "application/json", data: 1, metadata: null, tags: [] },
   };
   const delivery = JSON.stringify({ delivery: 0, retries: 0, event });
   const joined = 'event: joined\ndata: {"consumer": "c"}\n\n';
-  const server = await scripted(messages(`${joined}event: event\ndata: ${delivery}\n\n`));
+  return messages(`${joined}event: event\ndata: ${delivery}\n\n`);
+}
+
+test("a lost ack is sent again, and a lost nack is not", async () => {
+  for (const [name, expected] of [
+    ["ack", { answered: 1, unknown: 0 }],
+    ["nack", { answered: 0, unknown: 1 }],
+  ]) {
+    const server = await scripted(delivered(), LOST, answer(200, { answered: 1, unknown: 0 }));
+    const consumer = await connect(server.url).store.group("s", "g").join();
+    const { value } = await consumer.next();
+    assert.deepEqual(await consumer[name](value), expected);
+    assert.equal(server.asked.length, 2 + expected.answered);
+    consumer.leave();
+    server.close();
+  }
+});
+
+test("an answer to a server that is gone is unknown", async () => {
+  const server = await scripted(delivered());
   const consumer = await connect(server.url).store.group("s", "g").join();
   const { value } = await consumer.next();
   assert.equal(value.event.data, 1);
@@ -202,6 +265,16 @@ test("secrets do not travel as plain text", () => {
   gesta.connect("http://a", { token: "t", plainHttp: "anywhere" });
   for (const local of ["http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"]) {
     gesta.connect(local, { user: "u", password: "p" });
+  }
+});
+
+test("passwords are not shown", () => {
+  for (const start of ["http://admin:se#cret@", "http://admin:1/secret@", "admin:secret@", "https://admin:se?cret@"]) {
+    for (const host of ["host:2113", "host:99999"]) {
+      assert.throws(() => gesta.connect(start + host), ({ message }) => {
+        return message.startsWith(`the address of ${host} must not contain a user`) && !message.includes("cret");
+      });
+    }
   }
 });
 

@@ -46,7 +46,7 @@ export async function scripted(...answers) {
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
-  return { url: `http://127.0.0.1:${server.address().port}`, asked };
+  return { url: `http://127.0.0.1:${server.address().port}`, asked, close: () => server.close() };
 }
 
 /** An address at which nobody listens. */

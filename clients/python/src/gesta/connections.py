@@ -21,6 +21,10 @@ class NoAnswerOfGesta(http.client.HTTPException):
     """What came is no answer of this API, as where a proxy in between answers."""
 
 
+class ClosedWhileIdle(Exception):
+    """A connection was used again and broke, mostly because the server had closed it meanwhile."""
+
+
 class Connection:
     """A connection to a server, and since when it has been idle."""
 

@@ -86,12 +86,12 @@ class Consumer:
 
     def ack(self, *deliveries: Delivery) -> Answered:
         """These events are finished. After a crash of the server they may come again all the same."""
-        return self._answer("/ack", deliveries, {})
+        return self._answer("/ack", Effect.APPENDS, deliveries, {})
 
     def nack(self, *deliveries: Delivery, action: str = "retry", reason: str = "") -> Answered:
         """Refuses these events: "retry" (deliver them again), "park" (put them aside) or "skip" (take them as
         finished). The reason is stored with parked events."""
-        return self._answer("/nack", deliveries, {"action": action, "reason": reason})
+        return self._answer("/nack", Effect.CHANGES, deliveries, {"action": action, "reason": reason})
 
     def leave(self) -> None:
         """Leaves the group; others get at once what this consumer holds. Iterating ends."""
@@ -108,16 +108,18 @@ class Consumer:
         if self._session is not None:
             self._session.close()
 
-    def _answer(self, path: str, deliveries: Tuple[Delivery, ...], more: Dict[str, Any]) -> Answered:
+    def _answer(
+        self, path: str, effect: Effect, deliveries: Tuple[Delivery, ...], more: Dict[str, Any]
+    ) -> Answered:
         session = self._session
         held = [delivery for delivery in deliveries if session is not None and delivery.consumer == session.consumer]
         others = len(deliveries) - len(held)
         if session is None or not held:
             return Answered(0, others)
         body = json_of({"consumer": session.consumer, "deliveries": [delivery.number for delivery in held], **more})
-        # An answer that comes twice is unknown the second time. Only the server of the consumer can take it: if that is
-        # gone, so is the consumer.
-        call = Call("POST", self._path + path, Effect.APPENDS, body=body)
+        # An ack that comes twice does no harm. A nack would: an event that is delivered again keeps its number, and is
+        # refused twice then. Only the server of the consumer can take either: if that is gone, so is the consumer.
+        call = Call("POST", self._path + path, effect, body=body)
         try:
             document = self._transport.send(call, only=session.server).document
         except (ConsumerNotFound, GroupDropped, GroupElsewhere, OutcomeUnknown, Unavailable) as error:

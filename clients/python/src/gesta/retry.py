@@ -10,7 +10,16 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from .errors import GroupElsewhere, OutcomeUnknown, Overloaded, Problem, Unavailable
+from .errors import (
+    GroupElsewhere,
+    OutcomeUnknown,
+    Overloaded,
+    Problem,
+    StoredAndDeleted,
+    Unavailable,
+    WrongExpectedRevision,
+    outcome_unknown,
+)
 
 
 class Effect(Enum):
@@ -64,6 +73,18 @@ def may_be_repeated(problem: Problem, effect: Effect) -> bool:
         return effect is not Effect.CHANGES
     # A body that came too slowly was not looked at.
     return isinstance(problem, (Overloaded, Unavailable)) or problem.kind == "request_timeout"
+
+
+def after_doubt(problem: Problem) -> Problem:
+    """What a change ends with that an earlier attempt may have made. Only a few answers tell what became of that one.
+
+    >>> from gesta.errors import unavailable
+    >>> after_doubt(unavailable("refused")).kind
+    'outcome_unknown'
+    """
+    if isinstance(problem, (WrongExpectedRevision, StoredAndDeleted, OutcomeUnknown)):
+        return problem
+    return outcome_unknown(f"an earlier attempt got no answer, and the last one: {problem}")
 
 
 def is_of_this_server(problem: Problem) -> bool:

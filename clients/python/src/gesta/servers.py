@@ -32,6 +32,11 @@ class Server:
     @classmethod
     def parse(cls, url: str) -> Server:
         """Reads the address of a server."""
+        if "@" in url:
+            # Wherever it stands: a password with a `#` or a `/` is not read as one. Never shown, for messages end up in
+            # logs.
+            host = url.rpartition("@")[2]
+            raise ValueError(f"the address of {host} must not contain a user or a password: give user= and password=")
         rule = f"{url!r} is not the address of a server: it must be as http://127.0.0.1:2113"
         try:
             parts = urllib.parse.urlsplit(url)
@@ -40,9 +45,6 @@ class Server:
             raise ValueError(rule) from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(rule)
-        if parts.username is not None or parts.password is not None:
-            # Never shown, for messages end up in logs.
-            raise ValueError(f"the address of {parts.hostname} must not contain a password: give user= and password=")
         is_encrypted = parts.scheme == "https"
         return cls(is_encrypted, parts.hostname, port or (443 if is_encrypted else 80), parts.path.rstrip("/"))
 

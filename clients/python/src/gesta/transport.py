@@ -11,10 +11,11 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional, Tuple
 
-from .connections import Connection, NoAnswerOfGesta, Pool, reason_of
+from .connections import ClosedWhileIdle, Connection, NoAnswerOfGesta, Pool, reason_of
 from .errors import (
     GroupElsewhere,
     NotTrusted,
+    OutcomeUnknown,
     Problem,
     Unavailable,
     not_trusted,
@@ -22,7 +23,7 @@ from .errors import (
     problem_of,
     unavailable,
 )
-from .retry import Effect, Policy, is_of_this_server, may_be_repeated
+from .retry import Effect, Policy, after_doubt, is_of_this_server, may_be_repeated
 from .servers import Server, Servers
 
 # What goes wrong with a connection.
@@ -86,19 +87,28 @@ class Transport:
         deadline = time.monotonic() + patience
         server = only or self.servers.present()
         attempt = asked_since_pause = 0
+        # A change that would be made twice is not sent by a connection that the server may just be closing.
+        takes_idle = call.effect is not Effect.CHANGES
+        is_in_doubt = False
         while True:
             try:
-                return self._exchange(server, call)
+                return self._exchange(server, call, takes_idle)
+            except ClosedWhileIdle:
+                # Which is no news: the call goes by a new one at once.
+                takes_idle, is_in_doubt = False, call.effect is not Effect.READS
+                continue
             except Problem as problem:
+                is_in_doubt = is_in_doubt or isinstance(problem, OutcomeUnknown)
+                failure = after_doubt(problem) if is_in_doubt else problem
                 if not self._goes_on(problem, call.effect, only):
-                    raise
-                failure = problem
+                    raise failure from problem.__cause__
+                last = problem
             asked_since_pause += 1
-            if only is None and is_of_this_server(failure):
+            if only is None and is_of_this_server(last):
                 server = self.servers.after(server)
                 if asked_since_pause < len(self.servers.given):
                     continue
-            pause = failure.retry_after or self.policy.pause(attempt)
+            pause = last.retry_after or self.policy.pause(attempt)
             if time.monotonic() + pause > deadline:
                 raise failure
             time.sleep(pause)
@@ -150,16 +160,14 @@ class Transport:
             return False
         return self.may_repeat(problem, effect)
 
-    def _exchange(self, server: Server, call: Call) -> Answer:
+    def _exchange(self, server: Server, call: Call, takes_idle: bool) -> Answer:
         """One attempt."""
-        # A change that would be made twice is not sent by a connection that the server may just be closing.
-        connection = None if call.effect is Effect.CHANGES else self._pool.take(server)
+        connection = self._pool.take(server) if takes_idle else None
         if connection is not None:
             try:
                 return self._ask(connection, server, call)
-            except BROKEN:
-                # The server closed it while it was idle, which is no news: the call goes by a new one at once.
-                pass
+            except BROKEN as error:
+                raise ClosedWhileIdle from error
         connection = self._connect(server)
         try:
             return self._ask(connection, server, call)
