@@ -79,14 +79,6 @@ impl HttpStore {
         self.get(Path::of("/health/live")).await.map(drop)
     }
 
-    /// Asks whether the server can take appends. It needs no credentials. Cancel safe.
-    ///
-    /// # Errors
-    /// `Unavailable` if it cannot, or no server answers; `Unsupported` if TLS refuses the connection.
-    pub async fn ready(&self) -> Result<()> {
-        self.get(Path::of("/health/ready")).await.map(drop)
-    }
-
     fn check_open(&self) -> Result<()> {
         if self.closed.is_cancelled() {
             return Err(Error::unavailable("the store is closed"));
