@@ -27,7 +27,8 @@ def problem(kind: str, status: int, *headers: str, **members: Any) -> bytes:
 
 def messages(text: str) -> bytes:
     """Server-sent events, after which the connection is closed."""
-    return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text.encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    return head + text.encode()
 
 
 class Scripted:
@@ -45,6 +46,7 @@ class Scripted:
             client, _ = self._listener.accept()
             with client, io.BufferedReader(client.makefile("rb", buffering=0)) as reader:
                 if reader.peek(1)[:1] == TLS:
+                    client.sendall(given)
                     continue
                 line, length = reader.readline().decode("latin-1"), 0
                 for header in iter(reader.readline, b"\r\n"):

@@ -8,6 +8,7 @@ import pkgutil
 import socket
 import traceback
 import unittest
+from pathlib import Path
 from typing import Iterator
 
 import gesta
@@ -152,6 +153,20 @@ class SeveralServers(unittest.TestCase):
             store.info()
         self.assertIn(server.url[5:], said.output[0])
 
+    def test_a_server_without_tls_is_not_waited_for(self) -> None:
+        server = Scripted(answer(400, {}))
+        with self.assertLogs("gesta", "WARNING") as said, self.assertRaises(gesta.NoTls):
+            connect(server.url.replace("http:", "https:")).info()
+        self.assertIn("no TLS", said.output[0])
+        self.assertNotIn("trying again", said.output[0])
+
+    def test_a_server_cannot_ask_for_any_pause(self) -> None:
+        server = Scripted(problem("overloaded", 503, "Retry-After: 86400"))
+        with self.assertLogs("gesta") as said, self.assertRaises(gesta.Overloaded) as raised:
+            connect(server.url).info()
+        self.assertEqual(raised.exception.retry_after, 60)
+        self.assertIn("lets this client wait", said.output[0])
+
     def test_a_server_that_stops_is_left(self) -> None:
         first, second = Scripted(problem("unavailable", 503)), Scripted(answer(200, {}), answer(200, {}))
         store = connect(first.url, second.url)
@@ -201,6 +216,21 @@ class Following(unittest.TestCase):
             next(store.follow_all())
         self.assertEqual(len(said.records), 1, said.output)
 
+    def test_what_is_no_event_stream_is_raised(self) -> None:
+        for headers, came in (((), "no Content-Type"), (("Content-Type: text/html",), "text/html")):
+            server = Scripted(*[answer(200, b"<p>app</p>", *headers)] * 2)
+            store, expected = connect(server.url), f"no event stream: {server.url} gave {came}"
+            with self.assertRaisesRegex(gesta.Problem, expected):
+                next(store.follow_all())
+            with self.assertRaisesRegex(gesta.Problem, expected):
+                store.group("s", "g").join()
+
+    def test_an_end_without_a_reason_is_said(self) -> None:
+        _, followed = self.follow(messages(""), messages("id: d\nevent: caught_up\ndata: {}\n\n"))
+        with self.assertLogs("gesta", "WARNING") as said:
+            next(followed)
+        self.assertIn("the subscription ended without a reason", said.output[0])
+
     def test_another_history_is_raised(self) -> None:
         _, followed = self.follow(problem("invalid_checkpoint", 409))
         with self.assertRaises(gesta.HistoryChanged):
@@ -241,6 +271,19 @@ class Consuming(unittest.TestCase):
                 with self.assertLogs("gesta"):
                     self.assertEqual(getattr(consumer, answers)(delivery), gesta.Answered(*expected))
             self.assertEqual(len(server.asked), 2 + expected[0], answers)
+
+    def test_waiting_for_a_place_in_the_group_is_said_once(self) -> None:
+        full = problem("group_full", 409)
+        server = Scripted(self.delivered(), full, full, self.delivered())
+        with connect(server.url).group("s", "g").join() as consumer:
+            next(consumer)
+            with self.assertLogs("gesta", "WARNING") as said:
+                next(consumer)
+        self.assertEqual(sum("lets this client wait" in text for text in said.output), 1, said.output)
+
+    def test_a_page_of_groups_may_be_empty(self) -> None:
+        server = Scripted(answer(200, {"groups": [], "end": False}))
+        self.assertEqual(list(connect(server.url).list_groups()), [])
 
     def test_an_answer_to_a_server_that_is_gone_is_unknown(self) -> None:
         server = Scripted(self.delivered())
@@ -283,6 +326,16 @@ class Arguments(unittest.TestCase):
             connect(refused_address()).append("s", [EventData("t", float("nan"))])
         with self.assertRaises(TypeError):
             connect(refused_address()).append("s", [EventData("t", 1, tags="ab")])
+
+
+class Packages(unittest.TestCase):
+    """Goal: whoever has a package has the license of the repository."""
+
+    def test_the_license_is_that_of_the_repository(self) -> None:
+        clients = Path(__file__).resolve().parents[2]
+        license = (clients.parent / "LICENSE").read_bytes()
+        for package in ("python", "typescript"):
+            self.assertEqual((clients / package / "LICENSE").read_bytes(), license, package)
 
 
 def load_tests(_loader: object, tests: unittest.TestSuite, _pattern: object) -> unittest.TestSuite:

@@ -5,6 +5,8 @@ import { Agent, request } from "node:https";
 import { Readable } from "node:stream";
 import type { ReadableStream } from "node:stream/web";
 
+import { NoAnswerOfGesta } from "./reasons.js";
+
 /** The part of `fetch` that this client uses. */
 export type Fetch = (address: string, init: FetchInit) => Promise<Response>;
 
@@ -25,9 +27,16 @@ export function fetchBelieving(caFile: string): Fetch {
       const sent = request(address, { method, headers: { ...headers, ...length }, agent, signal }, (answer) => {
         const received = new Headers();
         for (const [name, value] of Object.entries(answer.headers)) received.set(name, String(value));
-        const hasBody = answer.statusCode !== 204 && answer.statusCode !== 304;
+        const status = answer.statusCode ?? 0;
+        if (status < 200 || status > 599) {
+          answer.destroy();
+          reject(new NoAnswerOfGesta(`HTTP status ${status}`));
+          return;
+        }
+        const hasBody = ![204, 205, 304].includes(status);
         const stream = hasBody ? (Readable.toWeb(answer) as ReadableStream<Uint8Array>) : null;
-        resolve(new Response(stream, { status: answer.statusCode ?? 500, headers: received }));
+        if (!hasBody) answer.resume();
+        resolve(new Response(stream, { status, headers: received }));
       });
       sent.on("error", reject);
       sent.end(body);

@@ -49,6 +49,8 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
   readonly #parameters: Call["parameters"];
   readonly #left = new AbortController();
   #session: Session | undefined;
+  /** Times of joining in a row that held for a moment only. */
+  #attempt = 0;
 
   private constructor(transport: Transport, path: string, parameters: Call["parameters"]) {
     this.#transport = transport;
@@ -83,6 +85,7 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
       } catch (error) {
         session.close();
         this.#session = undefined;
+        if (Date.now() - session.began > this.#transport.policy.longestPause) this.#attempt = 0;
         if (this.#left.signal.aborted) break;
         const problem = this.#transport.broken(session.server, session.call, error);
         if (!(problem instanceof Problem) || !this.#passes(problem)) throw problem;
@@ -148,9 +151,13 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
     const { policy, servers } = this.#transport;
     const signal = this.#left.signal;
     const deadline = Date.now() + policy.giveUpAfter;
-    if (!isFirst) await this.#transport.sleep(pauseAfter(0, policy), signal).catch(() => undefined);
+    const rest = async (pause: number | undefined): Promise<void> => {
+      await this.#transport.sleep(pause ?? pauseAfter(this.#attempt, policy), signal).catch(() => undefined);
+      this.#attempt += 1;
+    };
+    if (!isFirst) await rest(undefined);
     let server = servers.present();
-    for (let attempt = 0; !signal.aborted; attempt += 1) {
+    for (let refusals = 1; !signal.aborted; refusals += 1) {
       const path = `${this.#path}/consume`;
       const call: Call = { method: "GET", path, effect: "reads", parameters: this.#parameters ?? {}, signal };
       let pause: number | undefined;
@@ -163,10 +170,13 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
         const isFull = problem instanceof GroupFull && !isFirst;
         if (!(problem instanceof Problem) || !(isFull || this.#passes(problem))) throw problem;
         if (isFirst && Date.now() > deadline) throw problem;
+        // Whoever was sent on by every server waits, too.
+        const isSentOn = problem instanceof GroupElsewhere && refusals >= servers.given.length;
+        if (isFull || isSentOn) servers.waits(server, problem);
         if (problem instanceof GroupElsewhere || problem instanceof Unavailable) server = servers.after(server);
         pause = problem.retryAfter;
       }
-      await this.#transport.sleep(pause ?? pauseAfter(attempt, policy), signal).catch(() => undefined);
+      await rest(pause);
     }
     return undefined;
   }
@@ -182,6 +192,8 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
 
 /** One connection of a consumer: from joining to its end. */
 class Session {
+  readonly began = Date.now();
+
   private constructor(
     readonly server: Server,
     readonly call: Call,

@@ -97,6 +97,9 @@ export class Unavailable extends Problem {}
 /** The certificate of the server is not trusted, and no trying again changes that. Nothing was sent. */
 export class NotTrusted extends Unavailable {}
 
+/** The server does not speak TLS, or none that both know, and no trying again changes that. Nothing was sent. */
+export class NoTls extends Unavailable {}
+
 /** No answer came, so the change was stored or not. An append with the same events tells. */
 export class OutcomeUnknown extends Problem {}
 
@@ -172,6 +175,12 @@ export function unavailable(detail: string): Problem {
 export function notTrusted(detail: string): Problem {
   const title = "The server is not trusted; nothing was sent";
   return new NotTrusted({ type: `${TYPE_PREFIX}unavailable`, title, detail });
+}
+
+/** The error for a call to `https` where TLS is not spoken. */
+export function noTls(detail: string): Problem {
+  const title = "The server does not speak TLS; nothing was sent";
+  return new NoTls({ type: `${TYPE_PREFIX}unavailable`, title, detail });
 }
 
 /** The error for a change that was sent and not answered. */

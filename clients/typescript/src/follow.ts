@@ -2,6 +2,7 @@
 
 import { FellBehind, Problem } from "./errors.js";
 import { recordedEvent, type EventDocument, type RecordedEvent } from "./events.js";
+import { NoAnswerOfGesta } from "./reasons.js";
 import { pauseAfter } from "./retry.js";
 import { serverEvents, type ServerEvent } from "./sse.js";
 import type { Call, Transport } from "./transport.js";
@@ -37,16 +38,17 @@ export async function* follow<Data>(
     const server = transport.servers.present();
     const call: Call = { ...of, parameters: { ...of.parameters, after: place }, signal };
     let pause: number | undefined;
+    const began = Date.now();
     try {
       const answer = await transport.open(server, call);
       try {
         for await (const received of serverEvents(answer)) {
           if (signal?.aborted) return;
-          attempt = 0;
           place = received.id;
           if (received.kind === "fell_behind" && behind === "throw") throw new FellBehind(place);
           yield messageOf<Data>(received);
         }
+        throw new NoAnswerOfGesta("the subscription ended without a reason");
       } finally {
         answer.close();
       }
@@ -57,6 +59,8 @@ export async function* follow<Data>(
       transport.told(server, problem);
       pause = problem.retryAfter;
     }
+    // If the connection held, this is not the same trouble again.
+    if (Date.now() - began > transport.policy.longestPause) attempt = 0;
     await transport.sleep(pause ?? pauseAfter(attempt, transport.policy), signal).catch(() => undefined);
   }
 }

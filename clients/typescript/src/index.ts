@@ -30,6 +30,7 @@ export {
   GroupNotFound,
   HistoryChanged,
   InvalidArgument,
+  NoTls,
   NotTrusted,
   OutcomeUnknown,
   Overloaded,

@@ -37,6 +37,10 @@ const NOT_CONNECTED = [
   "UND_ERR_CONNECT_TIMEOUT",
 ];
 
+/** What TLS says of a beginning that cannot be agreed upon; older versions say it only in the message. */
+const NO_TLS =
+  /wrong.version.number|packet.length.too.long|http.request|unsupported.protocol|protocol.version|handshake.failure/i;
+
 /** A certificate that is not believed: the connection is given up before anything of a call is sent. */
 function isOfCertificate(code: string): boolean {
   return !code.startsWith("ERR_SSL") && /CERT|SELF_SIGNED|UNABLE_TO_|HOSTNAME_MISMATCH|INVALID_CA|ISSUER/.test(code);
@@ -54,10 +58,15 @@ export function isNotTrusted(error: unknown): boolean {
   return isOfCertificate(String(causeOf(error).code ?? ""));
 }
 
-/** Whether nothing of a call has reached the server. */
+/** Whether the server has begun no TLS that this client knows. */
+export function isNoTls(error: unknown): boolean {
+  const { code, message } = causeOf(error);
+  return /^(ERR_SSL|EPROTO)/.test(String(code ?? "")) && NO_TLS.test(`${code} ${message}`);
+}
+
+/** Whether there was no connection, so that nothing of a call has reached the server. */
 export function isNotSent(error: unknown): boolean {
-  const code = String(causeOf(error).code ?? "");
-  return NOT_CONNECTED.includes(code) || isOfCertificate(code);
+  return NOT_CONNECTED.includes(String(causeOf(error).code ?? ""));
 }
 
 /** What went wrong, for people. */
@@ -65,6 +74,6 @@ export function reasonOf(error: unknown): string {
   const cause = causeOf(error);
   const [code, message] = [String(cause.code ?? ""), String(cause.message ?? cause)];
   if (isOfCertificate(code)) return `its certificate is not trusted: ${message} (caFile names the authority to trust)`;
-  if (code.startsWith("ERR_SSL")) return `no TLS: ${message}`;
+  if (code.startsWith("ERR_SSL") || isNoTls(error)) return `no TLS: ${message}`;
   return REASONS[code] ?? message;
 }

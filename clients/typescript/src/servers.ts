@@ -1,5 +1,10 @@
 /** The servers that a client was given, and which of them is asked. */
 
+import type { Problem } from "./errors.js";
+
+/** Why a call waits is said again after so many milliseconds. */
+const SAID_AGAIN_AFTER = 60_000;
+
 /** The base address of a server, without a slash at its end. */
 export type Server = string;
 
@@ -37,6 +42,8 @@ export class Servers {
   #present = 0;
   readonly #troubles = new Map<Server, Set<string>>();
 
+  readonly #waits = new Map<string, number>();
+
   constructor(
     readonly given: readonly Server[],
     readonly warn: (text: string) => void,
@@ -65,5 +72,13 @@ export class Servers {
     if (said.has(reason)) return;
     said.add(reason);
     this.warn(`no answer from ${server}: ${reason}${isHopeless ? "" : "; trying again"}`);
+  }
+
+  /** Says why a server that answers is asked again and again, but not each time. */
+  waits(server: Server, problem: Problem): void {
+    const key = `${server} ${problem.kind}`;
+    if (Date.now() - (this.#waits.get(key) ?? -Infinity) <= SAID_AGAIN_AFTER) return;
+    this.#waits.set(key, Date.now());
+    this.warn(`${server} lets this client wait: ${problem.message}`);
   }
 }

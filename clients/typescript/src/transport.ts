@@ -5,18 +5,26 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Fetch } from "./authority.js";
 import {
   GroupElsewhere,
+  NoTls,
   NotTrusted,
   OutcomeUnknown,
+  Overloaded,
   Problem,
   Unavailable,
+  noTls,
   notTrusted,
   outcomeUnknown,
   problemOf,
   unavailable,
 } from "./errors.js";
-import { NoAnswerOfGesta, Silence, isNotSent, isNotTrusted, isOfConnection, reasonOf } from "./reasons.js";
+import { NoAnswerOfGesta, Silence, isNoTls, isNotSent, isNotTrusted, isOfConnection, reasonOf } from "./reasons.js";
 import { afterDoubt, isOfThisServer, mayBeRepeated, pauseAfter, type Effect, type Policy } from "./retry.js";
 import type { Server, Servers } from "./servers.js";
+
+const EVENT_STREAM = "text/event-stream";
+
+/** The longest pause, in milliseconds, that a server can ask for. */
+const RETRY_AFTER_MAX = 60_000;
 
 /** A call before it is sent. Parameters that are not defined are left out. */
 export interface Call {
@@ -79,6 +87,7 @@ export class Transport {
         server = this.servers.after(server);
         if (askedSincePause < this.servers.given.length) continue;
       }
+      if (last instanceof GroupElsewhere) this.servers.waits(server, last);
       const pause = last.retryAfter ?? pauseAfter(attempt, this.policy);
       if (Date.now() + pause > deadline) throw failure;
       await this.sleep(pause, call.signal);
@@ -92,6 +101,12 @@ export class Transport {
     const watch = new Watch(this.policy.silenceMax, call.signal);
     try {
       const answer = await this.#begin(server, call, watch.signal);
+      const kind = answer.headers.get("Content-Type");
+      if (kind?.split(";")[0]?.trim().toLowerCase() !== EVENT_STREAM) {
+        const title = "The answer is no event stream";
+        const came = `${server} gave ${kind ?? "no Content-Type"} in place of ${EVENT_STREAM}`;
+        throw new Problem({ title, detail: `${came}: is it a server of Gesta?`, status: answer.status });
+      }
       this.servers.answered(server);
       const body = answer.body as AsyncIterable<Uint8Array> | null;
       if (body === null) throw new NoAnswerOfGesta("an answer without a body");
@@ -108,18 +123,14 @@ export class Transport {
     if (call.signal?.aborted) return call.signal.reason;
     if (error instanceof Problem || !isOfConnection(error)) return error;
     const reason = reasonOf(error);
-    if (isNotTrusted(error)) {
-      const problem = notTrusted(`cannot connect to ${server}: ${reason}`);
-      this.servers.failed(server, reason, this.#isHopeless(problem));
-      return problem;
-    }
-    this.servers.failed(server, reason);
-    if (isNotSent(error)) return unavailable(`cannot connect to ${server}: ${reason}`);
-    return call.effect === "reads" ? unavailable(`${server}: ${reason}`) : outcomeUnknown(`${server}: ${reason}`);
+    const problem = problemOfConnection(server, call, error, reason);
+    this.servers.failed(server, reason, this.#isHopeless(problem));
+    return problem;
   }
 
-  /** Notes what a server says of itself: one that is not available is left. */
+  /** Notes what a server says of itself: one that is not available is left, one that is overloaded waited for. */
   told(server: Server, problem: Problem): void {
+    if (problem instanceof Overloaded) this.servers.waits(server, problem);
     if (problem instanceof Unavailable && problem.status !== undefined) this.servers.failed(server, problem.detail);
   }
 
@@ -134,7 +145,7 @@ export class Transport {
   }
 
   #isHopeless(problem: Problem): boolean {
-    return problem instanceof NotTrusted && this.servers.given.length === 1;
+    return (problem instanceof NotTrusted || problem instanceof NoTls) && this.servers.given.length === 1;
   }
 
   #goesOn(problem: Problem, effect: Effect, only: Server | undefined): boolean {
@@ -173,13 +184,21 @@ export class Transport {
       headers,
       signal,
       redirect: "manual",
-      ...(call.body === undefined ? {} : { body: JSON.stringify(call.body) }),
+      ...(call.body === undefined ? {} : { body: jsonOf(call.body) }),
     });
     if (answer.ok) return answer;
     const problem = problemIn(answer, await answer.text(), server);
     this.told(server, problem);
     throw problem;
   }
+}
+
+function problemOfConnection(server: Server, call: Call, error: unknown, reason: string): Problem {
+  const detail = `cannot connect to ${server}: ${reason}`;
+  if (isNotTrusted(error)) return notTrusted(detail);
+  if (isNoTls(error)) return noTls(detail);
+  if (isNotSent(error)) return unavailable(detail);
+  return call.effect === "reads" ? unavailable(`${server}: ${reason}`) : outcomeUnknown(`${server}: ${reason}`);
 }
 
 function parse(text: string): unknown {
@@ -190,8 +209,17 @@ function parse(text: string): unknown {
   }
 }
 
+/** A document as the body of a call. Numbers that JSON does not have are refused: they would be stored as `null`. */
+function jsonOf(document: unknown): string {
+  return JSON.stringify(document, (name, value: unknown) => {
+    if (typeof value !== "number" || Number.isFinite(value)) return value;
+    throw new TypeError(`${JSON.stringify(name)} is ${value}, which JSON cannot say`);
+  });
+}
+
 function problemIn(answer: Response, text: string, server: Server): Problem {
-  const retryAfter = Number(answer.headers.get("Retry-After") ?? NaN) * 1_000;
+  const asked = answer.headers.get("Retry-After") ?? "";
+  const retryAfter = /^\d+$/.test(asked) ? Math.min(Number(asked) * 1_000, RETRY_AFTER_MAX) : 0;
   try {
     const document: unknown = JSON.parse(text);
     if (typeof document === "object" && document !== null) return problemOf(document, retryAfter || undefined);

@@ -139,6 +139,21 @@ test("a failure of TLS is said", async () => {
   assert(said[0].includes(server.url.slice(5)), said[0]);
 });
 
+test("a server without TLS is not waited for", async () => {
+  const server = await scripted(answer(400, {}));
+  const { store, said } = connect(server.url.replace("http:", "https:"));
+  await assert.rejects(store.info(), gesta.NoTls);
+  assert.match(said[0], /no TLS/);
+  assert.doesNotMatch(said[0], /trying again/);
+});
+
+test("a server cannot ask for any pause", async () => {
+  const server = await scripted(problem("overloaded", 503, {}, "Retry-After: 86400"));
+  const { store, said } = connect(server.url);
+  await assert.rejects(store.info(), ({ kind, retryAfter }) => kind === "overloaded" && retryAfter === 60_000);
+  assert.match(said[0], /lets this client wait/);
+});
+
 test("a server that stops is left", async () => {
   const first = await scripted(problem("unavailable", 503));
   const second = await scripted(answer(200, {}), answer(200, {}));
@@ -188,6 +203,27 @@ test("a server that is away is told once", async () => {
   end.abort();
   assert.deepEqual(await following, { done: true, value: undefined });
   assert.deepEqual(said, [`no answer from ${url}: connection refused; trying again`]);
+});
+
+test("what is no event stream is thrown", async () => {
+  for (const [headers, came] of [
+    [[], "no Content-Type"],
+    [["Content-Type: text/html"], "text/html"],
+  ]) {
+    for (const open of [(store) => store.followAll().next(), (store) => store.group("s", "g").join()]) {
+      const server = await scripted(answer(200, "<p>app</p>", ...headers));
+      await assert.rejects(open(connect(server.url).store), ({ message }) => {
+        return message.startsWith(`The answer is no event stream: ${server.url} gave ${came}`);
+      });
+    }
+  }
+});
+
+test("an end without a reason is said", async () => {
+  const server = await scripted(messages(""), messages("id: d\nevent: caught_up\ndata: {}\n\n"));
+  const { store, said } = connect(server.url);
+  await store.followAll().next();
+  assert.match(said[0], /the subscription ended without a reason/);
 });
 
 test("another history is thrown", async () => {
@@ -251,6 +287,17 @@ test("a lost ack is sent again, and a lost nack is not", async () => {
   }
 });
 
+test("waiting for a place in the group is said once", async () => {
+  const full = problem("group_full", 409);
+  const server = await scripted(delivered(), full, full, delivered());
+  const { store, said } = connect(server.url);
+  const consumer = await store.group("s", "g").join();
+  await consumer.next();
+  await consumer.next();
+  assert.equal(said.filter((text) => text.includes("lets this client wait")).length, 1, said.join());
+  consumer.leave();
+});
+
 test("an answer to a server that is gone is unknown", async () => {
   const server = await scripted(delivered());
   const consumer = await connect(server.url).store.group("s", "g").join();
@@ -287,6 +334,7 @@ test("what cannot be meant is refused", async () => {
   }
   const { store } = connect(await refusedAddress());
   await assert.rejects(store.append("s", [{ type: "t", data: 1 }]), /events\[0\] is no EventData/);
+  await assert.rejects(store.append("s", [new EventData("t", { a: NaN })]), /"a" is NaN, which JSON cannot say/);
   await assert.rejects(store.append("..", one()), /".." cannot be sent/);
   assert.throws(() => store.followAll({ filter: { category: "cart" } }), /category is no part of a query/);
 });

@@ -21,7 +21,7 @@ export function problem(kind, status, members = {}, ...headers) {
 
 /** Server-sent events, after which the connection is closed. */
 export function messages(text) {
-  return `HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n${text}`;
+  return `HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n${text}`;
 }
 
 /** Starts a server. Each answer is given to one request; whoever comes then is refused. */

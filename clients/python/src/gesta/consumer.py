@@ -57,6 +57,8 @@ class Consumer:
         self._parameters = parameters
         self._session: Optional[_Session] = None
         self._has_left = False
+        # Times of joining in a row that held for a moment only.
+        self._attempt = 0
         self._session = self._join(is_first=True)
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -70,13 +72,11 @@ class Consumer:
             try:
                 return session.next()
             except BROKEN as error:
-                session.close()
-                self._session = None
+                self._end(session)
                 if not self._has_left:
                     self._transport.lost(session.server, Effect.READS, error)
             except Problem as problem:
-                session.close()
-                self._session = None
+                self._end(session)
                 if not _passes(problem, self._transport):
                     raise
                 if isinstance(problem, ConsumerSilent):
@@ -132,9 +132,10 @@ class Consumer:
         policy = self._transport.policy
         deadline = time.monotonic() + policy.give_up_after
         servers = self._transport.servers
-        server, attempt = servers.present(), 0
+        server, refusals = servers.present(), 0
         if not is_first:
-            time.sleep(policy.pause(attempt))
+            time.sleep(policy.pause(self._attempt))
+            self._attempt += 1
         while not self._has_left:
             call = Call("GET", f"{self._path}/consume", parameters=self._parameters)
             try:
@@ -149,11 +150,21 @@ class Consumer:
                 raise problem
             if is_first and time.monotonic() > deadline:
                 raise problem
+            refusals += 1
+            # Whoever was sent on by every server waits, too.
+            if is_full or (isinstance(problem, GroupElsewhere) and refusals >= len(servers.given)):
+                servers.waits(server, problem)
             goes_elsewhere = isinstance(problem, (GroupElsewhere, Unavailable))
             server = servers.after(server) if goes_elsewhere else server
-            time.sleep(problem.retry_after or policy.pause(attempt))
-            attempt += 1
+            time.sleep(problem.retry_after or policy.pause(self._attempt))
+            self._attempt += 1
         return None
+
+    def _end(self, session: _Session) -> None:
+        session.close()
+        self._session = None
+        if time.monotonic() - session.began > self._transport.policy.longest_pause:
+            self._attempt = 0
 
 
 class _Session:
@@ -161,6 +172,7 @@ class _Session:
 
     def __init__(self, transport: Transport, call: Call, server: Server) -> None:
         self.server = server
+        self.began = time.monotonic()
         self._open = ExitStack()
         try:
             self.connection, response = self._open.enter_context(transport.open(call, server))

@@ -94,6 +94,10 @@ class NotTrusted(Unavailable):
     """The certificate of the server is not trusted, and no trying again changes that. Nothing was sent."""
 
 
+class NoTls(Unavailable):
+    """The server does not speak TLS, or none that both know, and no trying again changes that. Nothing was sent."""
+
+
 class OutcomeUnknown(Problem):
     """No answer came, so the change was stored or not. An append with the same events tells."""
 
@@ -182,6 +186,12 @@ def not_trusted(detail: str) -> Problem:
     """The exception for a call that no server may get, since none shows who it is."""
     title = "The server is not trusted; nothing was sent"
     return NotTrusted({"type": TYPE_PREFIX + "unavailable", "title": title, "detail": detail})
+
+
+def no_tls(detail: str) -> Problem:
+    """The exception for a call to `https` where TLS is not spoken."""
+    title = "The server does not speak TLS; nothing was sent"
+    return NoTls({"type": TYPE_PREFIX + "unavailable", "title": title, "detail": detail})
 
 
 def outcome_unknown(detail: str) -> Problem:

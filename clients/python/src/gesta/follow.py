@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Iterator, Optional
 
+from .connections import NoAnswerOfGesta
 from .errors import FellBehind, Problem
 from .events import RecordedEvent
 from .retry import Effect
@@ -40,10 +41,10 @@ def _messages(transport: Transport, call: Call, after: str, raises_behind: bool)
         server = transport.servers.present()
         resumed = replace(call, parameters={**call.parameters, "after": after})
         pause = None
+        began = time.monotonic()
         try:
             with transport.open(resumed, server) as (_, response):
                 for received in server_events(response):
-                    attempt = 0
                     after = received.id
                     if received.kind == "event":
                         yield Message("event", after, RecordedEvent.of(received.document))
@@ -51,6 +52,7 @@ def _messages(transport: Transport, call: Call, after: str, raises_behind: bool)
                         raise FellBehind(after)
                     else:
                         yield Message(received.kind, after)
+            raise NoAnswerOfGesta("the subscription ended without a reason")
         except BROKEN as error:
             transport.lost(server, Effect.READS, error)
         except Problem as problem:
@@ -58,5 +60,8 @@ def _messages(transport: Transport, call: Call, after: str, raises_behind: bool)
                 raise
             pause = problem.retry_after
             transport.told(server, problem)
+        if time.monotonic() - began > transport.policy.longest_pause:
+            # The connection held: this is not the same trouble again.
+            attempt = 0
         time.sleep(pause or transport.policy.pause(attempt))
         attempt += 1

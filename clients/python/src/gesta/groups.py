@@ -108,7 +108,7 @@ def list_groups(transport: Transport, path: str) -> Iterator[GroupName]:
         for item in found["groups"]:
             source = item["source"]
             yield GroupName(None if source == "$all" else source, item["group"])
-        if found["end"]:
+        if found["end"] or not found["groups"]:
             return
         last = found["groups"][-1]
         after = f"{last['source']}::{last['group']}" if path == "/groups" else last["group"]

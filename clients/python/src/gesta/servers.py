@@ -5,11 +5,17 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
+import time
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import Dict, Sequence, Set
+from typing import Dict, Sequence, Set, Tuple
+
+from .errors import Problem
 
 logger = logging.getLogger("gesta")
+
+# Why a call waits is said again after so many seconds.
+SAID_AGAIN_AFTER = 60.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class Servers:
     given: Sequence[Server]
     _present: int = 0
     _troubles: Dict[Server, Set[str]] = field(default_factory=dict)
+    _waits: Dict[Tuple[Server, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def present(self) -> Server:
@@ -101,3 +108,13 @@ class Servers:
                 self._present = (self._present + 1) % len(self.given)
         if is_news:
             logger.warning("no answer from %s: %s%s", server, reason, "" if is_hopeless else "; trying again")
+
+    def waits(self, server: Server, problem: Problem) -> None:
+        """Says why a server that answers is asked again and again, but not each time."""
+        now, key = time.monotonic(), (server, problem.kind)
+        with self._lock:
+            is_news = key not in self._waits or now - self._waits[key] > SAID_AGAIN_AFTER
+            if is_news:
+                self._waits[key] = now
+        if is_news:
+            logger.warning("%s lets this client wait: %s", server, problem)

@@ -14,10 +14,13 @@ from typing import Any, Iterator, Mapping, Optional, Tuple
 from .connections import ClosedWhileIdle, Connection, NoAnswerOfGesta, Pool, reason_of
 from .errors import (
     GroupElsewhere,
+    NoTls,
     NotTrusted,
     OutcomeUnknown,
+    Overloaded,
     Problem,
     Unavailable,
+    no_tls,
     not_trusted,
     outcome_unknown,
     problem_of,
@@ -28,6 +31,11 @@ from .servers import Server, Servers
 
 # What goes wrong with a connection.
 BROKEN = (OSError, http.client.HTTPException)
+# With these a connection ended while TLS began, as where a server stops.
+CUT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+EVENT_STREAM = "text/event-stream"
+# The longest pause, in seconds, that a server can ask for.
+RETRY_AFTER_MAX = 60.0
 
 
 def segment(name: str) -> str:
@@ -108,6 +116,8 @@ class Transport:
                 server = self.servers.after(server)
                 if asked_since_pause < len(self.servers.given):
                     continue
+            if isinstance(last, GroupElsewhere):
+                self.servers.waits(server, last)
             pause = last.retry_after or self.policy.pause(attempt)
             if time.monotonic() + pause > deadline:
                 raise failure
@@ -124,6 +134,11 @@ class Transport:
                 response = self._begin(connection, server, call)
             except BROKEN as error:
                 raise self.lost(server, call.effect, error) from error
+            kind = response.headers.get("Content-Type")
+            if (kind or "").partition(";")[0].strip().lower() != EVENT_STREAM:
+                came = f"{server} gave {kind or 'no Content-Type'} in place of {EVENT_STREAM}"
+                detail = f"{came}: is it a server of Gesta?"
+                raise Problem({"title": "The answer is no event stream", "detail": detail, "status": response.status})
             self.servers.answered(server)
             with response:
                 yield connection, response
@@ -138,7 +153,9 @@ class Transport:
         return unavailable(detail) if effect is Effect.READS else outcome_unknown(detail)
 
     def told(self, server: Server, problem: Problem) -> None:
-        """Notes what a server says of itself: one that is not available is left."""
+        """Notes what a server says of itself: one that is not available is left, one that is overloaded waited for."""
+        if isinstance(problem, Overloaded):
+            self.servers.waits(server, problem)
         if isinstance(problem, Unavailable) and problem.status is not None:
             self.servers.failed(server, problem.detail)
 
@@ -151,7 +168,7 @@ class Transport:
         self._pool.close()
 
     def _is_hopeless(self, problem: Problem) -> bool:
-        return isinstance(problem, NotTrusted) and len(self.servers.given) == 1
+        return isinstance(problem, (NotTrusted, NoTls)) and len(self.servers.given) == 1
 
     def _goes_on(self, problem: Problem, effect: Effect, only: Optional[Server]) -> bool:
         if isinstance(problem, GroupElsewhere):
@@ -181,8 +198,11 @@ class Transport:
         except OSError as error:
             reason = reason_of(error)
             detail = f"cannot connect to {server}: {reason}"
-            is_untrusted = isinstance(error, ssl.SSLCertVerificationError)
-            problem = not_trusted(detail) if is_untrusted else unavailable(detail)
+            problem = unavailable(detail)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                problem = not_trusted(detail)
+            elif isinstance(error, ssl.SSLError) and not isinstance(error, CUT_TLS):
+                problem = no_tls(detail)
             self.servers.failed(server, reason, is_hopeless=self._is_hopeless(problem))
             raise problem from error
         return connection
@@ -214,10 +234,10 @@ class Transport:
         response = connection.http.getresponse()
         if response.status < 300:
             return response
-        retry_after = response.headers.get("Retry-After", "")
+        asked = response.headers.get("Retry-After", "")
+        retry_after = min(float(asked), RETRY_AFTER_MAX) if asked.isascii() and asked.isdigit() else None
         try:
-            document = json.loads(response.read())
-            problem = problem_of(document, float(retry_after) if retry_after.isdigit() else None)
+            problem = problem_of(json.loads(response.read()), retry_after)
         except (ValueError, AttributeError):
             # Not of this API: a proxy in between answers.
             text = f"HTTP status {response.status} without a problem document"
