@@ -69,9 +69,6 @@ const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 const REGISTRY_TIMEOUT_MIN: Duration = Duration::from_millis(2);
 /// How old the settings of the server in `/info` may be.
 const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
-/// How long a process that opens the store waits for one that has lived through a fail-over. Running processes connect
-/// to a new primary within a second or two; one whose old primary goes on looks at the other hosts every ten seconds.
-const FAILOVER_PATIENCE: Duration = Duration::from_secs(15);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -113,10 +110,6 @@ pub struct Config {
     /// the URL; tests set it.
     #[doc(hidden)]
     pub settings_pause: Duration,
-    /// How long a process that opens the store after a fail-over waits for another process that has lived through it,
-    /// before it begins a new incarnation. It is no option of the URL; tests set it.
-    #[doc(hidden)]
-    pub failover_patience: Duration,
     /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
     /// Whether opening a store that does not exist is refused, instead of making it.
@@ -187,7 +180,6 @@ impl Config {
             answer_timeout: Duration::from_secs(10),
             registry_timeout: REGISTRY_TIMEOUT,
             settings_pause: SETTINGS_PAUSE,
-            failover_patience: FAILOVER_PATIENCE,
             logs_if_new: 1,
             must_exist: false,
             is_part: false,

@@ -26,7 +26,7 @@ use crate::lineage::{self, Noted};
 use crate::names::Names;
 use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
-use crate::witness::{Beginner, Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
+use crate::witness::{Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
@@ -146,15 +146,17 @@ impl Ledger {
                 // What old connections have handed over until now must be compared too.
                 continue;
             }
-            let comparison = self.known().judge(&view, &found);
+            let comparison = self.compare(&view, &found, place);
             let generation = match &comparison {
                 Comparison::Same => self.known().settle(&view, &found),
                 Comparison::Begun => {
                     let why = "another one was begun";
-                    self.change(&view, (found.incarnation, Beginner::Another), why)
+                    self.change(&view, found.incarnation, why)
                 }
                 Comparison::Lost(why) => {
-                    let begun = self.replace(client, found.incarnation, why).await?;
+                    let begun = self
+                        .replace(client, (found.incarnation, place), why)
+                        .await?;
                     self.change(&view, begun, why)
                 }
             };
@@ -168,22 +170,25 @@ impl Ledger {
         ))
     }
 
+    fn compare(&self, view: &View, found: &Found, place: Option<Noted>) -> Comparison {
+        let known = self.known();
+        match (known.judge(view, found), place) {
+            (Comparison::Same, Some(place)) => known.judge_place(view, found, place),
+            (comparison, _) => comparison,
+        }
+    }
+
     /// Notes in the database where the store is, if that is not noted there. What cannot be noted is tried again by
     /// the next connection, and by the next look at the settings.
     pub(crate) async fn note(&self, client: &Client, place: Option<Noted>) {
         let Some(place) = place else { return };
+        self.known().see_place(place);
         let incarnation = self.current.get().incarnation;
         let wanted = Some((incarnation, place));
         if *self.noted() == wanted {
             return;
         }
-        let lived = |before: Noted| {
-            self.known().has_lived(
-                (before.cluster, before.timeline),
-                (place.cluster, place.timeline),
-            )
-        };
-        if lineage::note(client, place, incarnation, lived).await {
+        if lineage::note(client, place, incarnation).await {
             *self.noted() = wanted;
         }
     }
@@ -229,15 +234,10 @@ impl Ledger {
         self.generation.send_replace(known.generation());
     }
 
-    fn change(
-        &self,
-        view: &View,
-        (incarnation, beginner): (Incarnation, Beginner),
-        why: &str,
-    ) -> Option<u64> {
+    fn change(&self, view: &View, incarnation: Incarnation, why: &str) -> Option<u64> {
         let mut known = self.known();
         let old = known.incarnation();
-        let generation = known.change(view, incarnation, beginner)?;
+        let generation = known.change(view, incarnation)?;
         self.begin_generation(&known);
         let history = self.current.change(incarnation);
         drop(known);
@@ -250,25 +250,24 @@ impl Ledger {
         Some(generation)
     }
 
-    /// Begins a new incarnation in place of `old`, unless another process has. Returns the incarnation that the store
-    /// has then, and who has begun it.
+    /// Begins a new incarnation in place of `old`, unless another process has, and notes where the store is. Returns
+    /// the incarnation that the store has then.
     async fn replace(
         &self,
         client: &Client,
-        old: Incarnation,
+        (old, place): (Incarnation, Option<Noted>),
         why: &str,
-    ) -> Result<(Incarnation, Beginner)> {
-        tracing::error!(%old, why, "the database has lost commits");
+    ) -> Result<Incarnation> {
+        tracing::error!(%old, why, "the database has lost commits, or may have");
         let new = self.following(old);
-        match self.swap(client, old, new).await {
-            Ok(found) if found == new => Ok((found, Beginner::This)),
-            Ok(found) if found != old => Ok((found, Beginner::Another)),
+        match self.swap(client, (old, new), place).await {
+            Ok(found) if found != old => Ok(found),
             Ok(_) => Err(Error::unavailable("the incarnation could not be replaced")),
             Err(error) => {
                 // The connection is dropped, and the transaction with it.
                 let cause = error::text(&error);
                 Err(Error::unavailable(format!(
-                    "the database has lost commits ({why}), and a new incarnation could not be begun ({cause}): allow \
+                    "commits are lost, or may be ({why}), and a new incarnation could not be begun ({cause}): allow \
                      UPDATE (incarnation) ON store to this user, or run `gesta schema new-incarnation`"
                 )))
             }
@@ -289,8 +288,8 @@ impl Ledger {
     async fn swap(
         &self,
         client: &Client,
-        old: Incarnation,
-        new: Incarnation,
+        (old, new): (Incarnation, Incarnation),
+        place: Option<Noted>,
     ) -> Driver<Incarnation> {
         let payload = incarnation_payload(self.process, new);
         // This must not hang because a standby is away. A process that loses this change, too, finds out the loss
@@ -304,7 +303,10 @@ impl Ledger {
             (&self.channel, Type::TEXT),
             (&payload, Type::TEXT),
         ];
-        client.query_typed(REPLACE_INCARNATION, &params).await?;
+        let replaced = client.query_typed(REPLACE_INCARNATION, &params).await?;
+        if let Some(place) = place.filter(|_| !replaced.is_empty()) {
+            lineage::note_begun(client, place).await?;
+        }
         client.batch_execute("COMMIT").await?;
         self.incarnation_in(client).await
     }
@@ -335,6 +337,7 @@ async fn read_found(client: &Client, view: &View) -> Result<Found> {
     let incarnation = Incarnation(first.try_get("incarnation").map_err(general)?);
     let identity = identity_in(first).map_err(general)?;
     let map_version: i64 = first.try_get("map_version").map_err(general)?;
+    let noted = lineage::noted_in(first).map_err(general)?;
     let mut logs = Vec::with_capacity(rows.len());
     for row in &rows {
         logs.extend(found_log(row)?);
@@ -343,6 +346,7 @@ async fn read_found(client: &Client, view: &View) -> Result<Found> {
         identity,
         incarnation,
         map_version: map_version.unsigned_abs(),
+        noted,
         logs,
     })
 }

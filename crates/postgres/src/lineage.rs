@@ -1,21 +1,18 @@
-//! The timeline on which the store was seen last. It is noted beside the incarnation, so that the first process after a
-//! fail-over notices it although nobody is left who knows what the old primary had.
+//! The timeline on which the store was seen last. It is noted beside the incarnation, so that every process notices a
+//! fail-over that may have lost commits which it did not know of.
 //!
-//! Why: which rows a process has seen, it keeps in memory (`witness`). If all processes die with the primary, nobody
-//! can tell whether the new one lacks commits. So a process that opens the store compares the timeline with the one
-//! that was noted. After a promotion it waits a moment for another process that has lived through it, compared what it
-//! knew, and noted the new timeline. If none does, and no synchronous standby was configured, it begins a new
-//! incarnation: checkpoints of what may be lost are refused rather than taken for others. Invariants: nothing is
-//! concluded from a server that does not tell its timeline, or before a first note; a note and the incarnation that
-//! follows from it are written in one transaction; a note that hides a promotion is written only by a process that has
-//! lived through it; a note replaces only the one that it was concluded from. Not here: what a running process compares
-//! (`history`).
-
-use std::time::Duration;
+//! Why: which rows a process has seen, it keeps in memory (`witness`). What another process has acknowledged, and
+//! nobody else has seen, nobody can miss if that process died with the primary. A new primary knows where its timeline
+//! begins, and only the dead know how far the old one had come. So a promotion counts as harmless only if synchronous
+//! standbys were configured on the timeline that was noted. After any other one the first process that finds the new
+//! timeline, one that runs or one that opens the store, begins a new incarnation: checkpoints of what may be lost are
+//! refused rather than taken for others. Invariants: nothing is concluded from a server that does not tell its
+//! timeline, or before a first note; a note and the incarnation that follows from it are written in one transaction; a
+//! new timeline is noted only by who has concluded that nothing was lost, or begins an incarnation; a note replaces
+//! only the one that it was concluded from. Not here: what a running process compares (`history`).
 
 use gesta_core::{Clock, Error, Incarnation, Position, Result, SystemClock};
 use gesta_sql::position_from_sql;
-use tokio::time::{Instant, sleep};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
@@ -30,9 +27,6 @@ const READ_NOTED: &str = include_str!("../sql/read_noted.sql");
 const NOTE_TIMELINE: &str = include_str!("../sql/note_timeline.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
 const READ_LOG_ENDS: &str = include_str!("../sql/read_log_ends.sql");
-
-/// How often a process that opens the store looks whether another one has noted the new timeline.
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -54,6 +48,15 @@ impl Noted {
             synchronous: !standby_names.is_empty(),
         })
     }
+
+    pub(crate) fn is_on(self, server: Timeline) -> bool {
+        (self.cluster, self.timeline) == (server.cluster, server.number)
+    }
+
+    /// Tells whether both are on one timeline of one cluster.
+    pub(crate) fn is_beside(self, other: Self) -> bool {
+        (self.cluster, self.timeline) == (other.cluster, other.timeline)
+    }
 }
 
 /// What follows from a note and from where the store is now.
@@ -63,10 +66,8 @@ pub(crate) enum Conclusion {
     Same,
     /// The place is to be noted. Nothing was lost.
     Note,
-    /// A standby was promoted. Unless another process has lived through that, commits may be lost.
-    Promoted(String),
-    /// The store is in another cluster: commits may be lost.
-    Moved(String),
+    /// A standby was promoted that need not have had everything, or the store is in another cluster.
+    MayBeLost(String),
 }
 
 /// Compares where the store was seen last with where it is.
@@ -77,7 +78,7 @@ pub(crate) fn conclude(noted: Option<Noted>, found: Option<Noted>) -> Conclusion
         (Some(noted), Some(found)) => (noted, found),
     };
     if noted.cluster != found.cluster {
-        return Conclusion::Moved(format!(
+        return Conclusion::MayBeLost(format!(
             "the store was seen last in the database cluster {}, and is in {}",
             noted.cluster, found.cluster
         ));
@@ -89,7 +90,7 @@ pub(crate) fn conclude(noted: Option<Noted>, found: Option<Noted>) -> Conclusion
         (true, true) => Conclusion::Same,
         (true, false) => Conclusion::Note,
         (false, _) if noted.synchronous => Conclusion::Note,
-        (false, _) => Conclusion::Promoted(format!(
+        (false, _) => Conclusion::MayBeLost(format!(
             "the store was seen last on timeline {} without synchronous standbys, and is on timeline {}",
             noted.timeline, found.timeline
         )),
@@ -105,9 +106,8 @@ struct Read {
     may_note: bool,
 }
 
-/// Compares the place of the store, `found`, with the note, and begins a new incarnation if commits may be lost and no
-/// process that knows better has noted the new place for as long as [`Config::failover_patience`]. Returns the
-/// incarnation that the store has then, and the place that is noted if it is that of the store.
+/// Compares the place of the store, `found`, with the note, and begins a new incarnation if commits may be lost.
+/// Returns the incarnation that the store has then, and the place that is noted if it is that of the store.
 ///
 /// # Errors
 /// `Unavailable` if the database does not answer, or a new incarnation is needed and this user may not begin one.
@@ -116,11 +116,10 @@ pub(crate) async fn settle(
     found: Option<Noted>,
     config: &Config,
 ) -> Result<(Incarnation, Option<Noted>)> {
-    let until = Instant::now() + config.failover_patience;
     loop {
         let known = read(client).await.map_err(|error| error::general(&error))?;
         let incarnation = known.incarnation;
-        let (why, may_be_verified) = match conclude(known.noted, found) {
+        let why = match conclude(known.noted, found) {
             Conclusion::Same => return Ok((incarnation, found)),
             Conclusion::Note => {
                 let Some(place) = found else {
@@ -129,13 +128,8 @@ pub(crate) async fn settle(
                 let is_noted = write(client, &known, place).await;
                 return Ok((incarnation, found.filter(|_| is_noted)));
             }
-            Conclusion::Promoted(why) => (why, true),
-            Conclusion::Moved(why) => (why, false),
+            Conclusion::MayBeLost(why) => why,
         };
-        if may_be_verified && Instant::now() < until {
-            sleep(LOOK_PAUSE).await;
-            continue;
-        }
         let Some(found) = found else {
             return Ok((incarnation, None));
         };
@@ -151,8 +145,7 @@ pub(crate) async fn settle(
         if begun {
             tracing::warn!(
                 old = %incarnation, %new, why,
-                "commits may be lost, and no process is left that knows: a new incarnation was begun, older checkpoints \
-                 are refused"
+                "commits may be lost: a new incarnation was begun, older checkpoints are refused"
             );
             return Ok((new, Some(found)));
         }
@@ -177,14 +170,9 @@ pub(crate) async fn greatest_end(client: &Client) -> Result<Position> {
     Ok(end)
 }
 
-/// Notes where the store is, unless that would hide a promotion from the next process: `lived` tells whether this
-/// process has lived through everything since the place that was noted. Returns whether the place is noted now.
-pub(crate) async fn note(
-    client: &Client,
-    place: Noted,
-    incarnation: Incarnation,
-    lived: impl FnOnce(Noted) -> bool,
-) -> bool {
+/// Notes where the store is, unless that would hide a promotion from the next process. Returns whether the place is
+/// noted now.
+pub(crate) async fn note(client: &Client, place: Noted, incarnation: Incarnation) -> bool {
     let known = match read(client).await {
         Ok(known) => known,
         Err(error) => {
@@ -193,16 +181,23 @@ pub(crate) async fn note(
         }
     };
     if known.incarnation != incarnation {
-        // What this process has lived through was another life of the store.
+        // What this process has compared was another life of the store.
         return false;
     }
     match conclude(known.noted, Some(place)) {
         Conclusion::Same => true,
         Conclusion::Note => write(client, &known, place).await,
-        Conclusion::Promoted(_) | Conclusion::Moved(_) => {
-            known.noted.is_some_and(lived) && write(client, &known, place).await
-        }
+        Conclusion::MayBeLost(_) => false,
     }
+}
+
+/// Notes where the store is within the transaction that has begun an incarnation, if this user may do so.
+pub(crate) async fn note_begun(client: &Client, place: Noted) -> Driver<()> {
+    let known = read(client).await?;
+    if known.may_note {
+        write_note(client, &known, place).await?;
+    }
+    Ok(())
 }
 
 /// Notes the place instead of what was read. A user who may not do this, or a database that is read-only, has nothing
@@ -238,7 +233,7 @@ async fn begin(
     let begin = "BEGIN; SET LOCAL synchronous_commit = local";
     client.batch_execute(begin).await?;
     let outcome = async {
-        // First, because it tells whether another process was faster, which may have lived through the promotion.
+        // First, because it tells whether another process was faster.
         if !write_note(client, known, place).await? {
             return Ok(false);
         }
@@ -286,7 +281,7 @@ async fn read(client: &Client) -> Driver<Read> {
     })
 }
 
-fn noted_in(row: &Row) -> Driver<Option<Noted>> {
+pub(crate) fn noted_in(row: &Row) -> Driver<Option<Noted>> {
     let place: (Option<i64>, Option<i64>) = (row.try_get("cluster")?, row.try_get("timeline")?);
     let synchronous: Option<bool> = row.try_get("synchronous")?;
     Ok(match place {
@@ -323,8 +318,7 @@ mod tests {
             cluster: 8,
             ..BEFORE
         };
-        let is_promoted = |conclusion| matches!(conclusion, Conclusion::Promoted(_));
-        let is_moved = |conclusion| matches!(conclusion, Conclusion::Moved(_));
+        let may_be_lost = |conclusion| matches!(conclusion, Conclusion::MayBeLost(_));
         assert_eq!(conclude(Some(BEFORE), Some(BEFORE)), Conclusion::Same);
         assert_eq!(conclude(None, Some(BEFORE)), Conclusion::Note);
         assert_eq!(conclude(Some(BEFORE), Some(synchronous)), Conclusion::Note);
@@ -338,10 +332,10 @@ mod tests {
             "it is not told"
         );
         assert_eq!(conclude(None, None), Conclusion::Same);
-        assert!(is_promoted(conclude(Some(BEFORE), Some(promoted))));
-        assert!(is_promoted(conclude(Some(promoted), Some(BEFORE))));
+        assert!(may_be_lost(conclude(Some(BEFORE), Some(promoted))));
+        assert!(may_be_lost(conclude(Some(promoted), Some(BEFORE))));
         // A restore may be of any moment, whatever its standbys were.
-        assert!(is_moved(conclude(Some(BEFORE), Some(moved))));
-        assert!(is_moved(conclude(Some(synchronous), Some(moved))));
+        assert!(may_be_lost(conclude(Some(BEFORE), Some(moved))));
+        assert!(may_be_lost(conclude(Some(synchronous), Some(moved))));
     }
 }

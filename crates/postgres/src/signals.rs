@@ -287,9 +287,10 @@ async fn look_at_settings(
             // A session may keep what it began with, so the next look is that of a new one.
             return error::READ_ONLY.to_owned();
         }
-        connector.observe(Role::Signals, &found.settings);
+        // Noted first: when synchronous standbys are shown, a fail-over to one of them keeps the incarnation.
         let place = Noted::on(timeline, &found.settings.standby_names);
         ledger.note(client, place).await;
+        connector.observe(Role::Signals, &found.settings);
     }
 }
 

@@ -5,16 +5,19 @@
 //! kept that this process has committed, read as the end or handed out, and it is compared with every database to which
 //! a new connection leads. Invariants: nothing is handed out that the witness does not cover; every row before a row
 //! that is still there is still there as well, since a database loses commits only from its end; connections carry the
-//! *generation* in which they were compared, and what comes from a connection of an older one is dropped. Not here:
-//! asking the database, and telling others (`history`).
+//! *generation* in which they were compared, and what comes from a connection of an older one is dropped. That
+//! everything which this process knows is there does not prove that nothing was lost: others may have acknowledged
+//! what it never saw. So on another timeline it counts only if a synchronous standby was promoted (`lineage`). Not
+//! here: asking the database, and telling others (`history`).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{Incarnation, LogId, Position};
 
 use crate::hosts::Timeline;
 use crate::identity::Identity;
+use crate::lineage::{Conclusion, Noted, conclude};
 
 /// Identifies a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +56,8 @@ pub(crate) struct Found {
     pub(crate) identity: Identity,
     pub(crate) incarnation: Incarnation,
     pub(crate) map_version: u64,
+    /// Where the store was noted to be.
+    pub(crate) noted: Option<Noted>,
     pub(crate) logs: Vec<FoundLog>,
 }
 
@@ -63,22 +68,10 @@ pub(crate) enum Comparison {
     Same,
     /// The store has another incarnation, which another process has begun.
     Begun,
-    /// Commits were lost, so a new incarnation must be begun in place of the one that was found. The text is the
-    /// reason.
+    /// Commits were lost, or nobody can tell whether some were, so a new incarnation must be begun in place of the one
+    /// that was found. The text is the reason.
     Lost(String),
 }
-
-/// Who has begun an incarnation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Beginner {
-    /// This process, because it has found a loss.
-    This,
-    /// Another process, or somebody with `gesta schema new-incarnation`.
-    Another,
-}
-
-/// A cluster and a timeline of it.
-pub(crate) type Line = (i64, i64);
 
 /// The server was replaced by one on this timeline without knowing it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,11 +86,10 @@ pub(crate) struct KnownHistory {
     ended: HashSet<Incarnation>,
     /// The server of this generation; `None` as long as no server has told its timeline.
     server: Option<Timeline>,
-    /// The cluster and the timeline on which the witness was found last.
-    verified: Option<Line>,
-    /// The timelines that this process has lived through: it knew rows when one of them ended, and found them on the
-    /// next one. Whoever knew nothing has not lived through a promotion, whatever it reads afterwards.
-    lived: BTreeSet<Line>,
+    /// Where the witness was found last, and whether synchronous standbys were seen there at the last look.
+    verified: Option<Noted>,
+    /// Whether this process has looked for synchronous standbys there.
+    looked: bool,
     /// The newest version of the copy of the map that this database was seen to have. It only grows, so a database with
     /// an older copy has lost commits: logs may have come to it with them, and others may have left.
     map_version: u64,
@@ -107,14 +99,13 @@ pub(crate) struct KnownHistory {
 impl KnownHistory {
     /// `server` is the one on which the store was opened.
     pub(crate) fn new(incarnation: Incarnation, server: Option<Timeline>) -> Self {
-        let line = server.map(line_of);
         Self {
             generation: 0,
             incarnation,
             ended: HashSet::new(),
             server: None,
-            verified: line,
-            lived: line.into_iter().collect(),
+            verified: server.map(unsynchronous),
+            looked: false,
             map_version: 0,
             marks: BTreeMap::new(),
         }
@@ -156,10 +147,10 @@ impl KnownHistory {
 
     /// Returns what is known, to be compared with this server, before anything is noted about the server.
     pub(crate) fn view(&self, server: Option<Timeline>) -> View {
-        let same = server.is_none_or(|found| {
-            self.verified
-                .is_none_or(|verified| verified == line_of(found))
-        });
+        let same = match (server, self.verified) {
+            (Some(found), Some(verified)) => verified.is_on(found),
+            (None, _) | (_, None) => true,
+        };
         View {
             generation: self.generation,
             incarnation: self.incarnation,
@@ -170,9 +161,14 @@ impl KnownHistory {
         }
     }
 
-    /// Tells whether this process has lived through everything between two timelines.
-    pub(crate) fn has_lived(&self, from: Line, to: Line) -> bool {
-        self.lived.contains(&from) && self.lived.contains(&to)
+    /// Notes what a server says of its place. It counts only on the timeline where the witness was found last.
+    pub(crate) fn see_place(&mut self, place: Noted) {
+        if let Some(verified) = &mut self.verified
+            && verified.is_beside(place)
+        {
+            *verified = place;
+            self.looked = true;
+        }
     }
 
     /// Notes that this server holds another store. If it is the server of this generation, or nobody can tell, a new
@@ -246,17 +242,38 @@ impl KnownHistory {
             .map_or(Comparison::Same, Comparison::Lost)
     }
 
+    /// Tells whether the way to this place can have lost anything that anybody has acknowledged, after everything that
+    /// this process knows was found there. It rests on what was noted in the database, and on what this process has
+    /// seen itself.
+    pub(crate) fn judge_place(&self, view: &View, found: &Found, place: Noted) -> Comparison {
+        if view.same_timeline {
+            return Comparison::Same;
+        }
+        let before = match (found.noted, self.verified) {
+            // That synchronous standbys were given up was noted too, but the note may be lost with all that followed.
+            (Some(noted), Some(seen))
+                if self.looked && !seen.synchronous && seen.is_beside(noted) =>
+            {
+                Some(seen)
+            }
+            (noted, seen) => noted.or(seen),
+        };
+        match conclude(before, Some(place)) {
+            Conclusion::Same | Conclusion::Note => Comparison::Same,
+            Conclusion::MayBeLost(why) => Comparison::Lost(why),
+        }
+    }
+
     /// Notes that everything was found. Returns the generation of the connection; `None` if the view is outdated.
     pub(crate) fn settle(&mut self, view: &View, found: &Found) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
         }
-        if let Some(line) = view.server.map(line_of) {
-            if !view.same_timeline && view.marks.is_empty() {
-                self.lived.clear();
-            }
-            self.lived.insert(line);
-            self.verified = Some(line);
+        if let Some(server) = view.server
+            && self.verified.is_none_or(|verified| !verified.is_on(server))
+        {
+            self.verified = Some(unsynchronous(server));
+            self.looked = false;
         }
         self.map_version = self.map_version.max(found.map_version);
         // A row that scavenging has removed proves nothing at the next fail-over, so the end takes its place.
@@ -278,15 +295,7 @@ impl KnownHistory {
 
     /// Begins another history: all that was known is forgotten. Returns the generation of the connection; `None` if the
     /// view is outdated.
-    ///
-    /// What another process has begun it answers for: this one has not seen that nothing was lost since. The
-    /// checkpoints of everything that came before are refused, so whoever begins an incarnation answers for all of it.
-    pub(crate) fn change(
-        &mut self,
-        view: &View,
-        incarnation: Incarnation,
-        beginner: Beginner,
-    ) -> Option<u64> {
+    pub(crate) fn change(&mut self, view: &View, incarnation: Incarnation) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
         }
@@ -295,17 +304,19 @@ impl KnownHistory {
         self.generation += 1;
         self.map_version = 0;
         self.marks.clear();
-        if beginner == Beginner::Another {
-            self.lived.clear();
-        }
-        self.verified = view.server.map(line_of);
-        self.lived.extend(self.verified);
+        self.verified = view.server.map(unsynchronous);
+        self.looked = false;
         Some(self.generation)
     }
 }
 
-fn line_of(server: Timeline) -> Line {
-    (server.cluster, server.number)
+/// The place of a server whose settings are not known yet.
+fn unsynchronous(server: Timeline) -> Noted {
+    Noted {
+        cluster: server.cluster,
+        timeline: server.number,
+        synchronous: false,
+    }
 }
 
 /// Returns why the row of a mark was lost; `None` if it was not.
@@ -365,6 +376,7 @@ mod tests {
             },
             incarnation,
             map_version: 1,
+            noted: None,
             logs: vec![FoundLog {
                 log: LOG,
                 end: (end > 0).then_some((Position(end), WriterEpoch(end_writer))),
@@ -426,7 +438,7 @@ mod tests {
         assert!(matches!(comparison, Comparison::Lost(_)), "{comparison:?}");
         all_there.map_version = 3;
         assert_eq!(known.judge(&view, &all_there), Comparison::Same);
-        known.change(&view, Incarnation::random(), Beginner::This);
+        known.change(&view, Incarnation::random());
         let view = known.admit(server(2)).expect("the same");
         assert_eq!(view.map_version, 0, "forgotten with the rest");
     }
@@ -470,43 +482,43 @@ mod tests {
         assert_eq!(known.view(server(1)).marks.len(), 1, "nothing is forgotten");
     }
 
-    /// Goal: only who knew rows before a promotion, and found them after it, answers for it. What is read afterwards
-    /// does not count, also not at the next promotion.
+    /// Goal: that a process finds all it knows proves nothing about what others have acknowledged. Only a synchronous
+    /// standby does, by the note or, without one, by what the process has seen itself.
     #[test]
-    fn who_knew_nothing_has_not_lived_through_a_promotion() {
-        const LINES: [Line; 3] = [(7, 1), (7, 2), (7, 3)];
-        let (mut known, incarnation) = known();
-        for timeline in [2, 3] {
-            let view = known.admit(server(timeline)).expect("newer");
-            known.settle(&view, &found(incarnation, 12, 2, Some(1)));
-            assert!(known.has_lived(LINES[0], (7, timeline)));
-        }
-        assert!(!known.has_lived(LINES[0], (7, 4)), "it was not there");
-
-        let mut idle = KnownHistory::new(incarnation, server(1));
-        let view = idle.admit(server(2)).expect("newer");
-        let generation = idle.settle(&view, &found(incarnation, 12, 2, None));
-        assert!(!idle.has_lived(LINES[0], LINES[1]));
-        // The end was found on the new timeline, so there is a mark from now on.
-        assert!(idle.observe(generation.expect("settled"), mark(12, 2)));
-        let view = idle.admit(server(2)).expect("the same");
-        idle.settle(&view, &found(incarnation, 12, 2, Some(2)));
-        assert!(!idle.has_lived(LINES[0], LINES[1]));
-        let view = idle.admit(server(3)).expect("newer");
-        idle.settle(&view, &found(incarnation, 12, 2, Some(2)));
-        assert!(!idle.has_lived(LINES[0], LINES[2]));
-        assert!(idle.has_lived(LINES[1], LINES[2]));
-    }
-
-    /// Goal: whoever begins an incarnation answers for it; whoever hears of it does not.
-    #[test]
-    fn who_begins_an_incarnation_answers_for_it() {
-        for (beginner, answers) in [(Beginner::This, true), (Beginner::Another, false)] {
-            let (mut known, _) = known();
+    fn only_synchronous_standbys_prove_that_a_promotion_lost_nothing() {
+        let place = |timeline, synchronous| Noted {
+            cluster: 7,
+            timeline,
+            synchronous,
+        };
+        for (seen, noted, is_proven) in [
+            (None, Some(place(1, false)), false),
+            (Some(true), Some(place(1, false)), false),
+            (None, Some(place(1, true)), true),
+            (Some(true), Some(place(1, true)), true),
+            // The note that they were given up was lost.
+            (Some(false), Some(place(1, true)), false),
+            // Whoever has noted the new timeline in this incarnation has judged the promotion.
+            (Some(false), Some(place(2, false)), true),
+            (None, None, false),
+            (Some(true), None, true),
+        ] {
+            let (mut known, incarnation) = known();
+            if let Some(seen) = seen {
+                known.see_place(place(1, seen));
+            }
+            known.see_place(place(2, true));
+            let mut all_there = found(incarnation, 12, 2, Some(1));
+            all_there.noted = noted;
             let view = known.admit(server(2)).expect("newer");
-            known.change(&view, Incarnation::random(), beginner);
-            assert_eq!(known.has_lived((7, 1), (7, 2)), answers, "{beginner:?}");
-            assert!(known.has_lived((7, 2), (7, 2)));
+            assert_eq!(known.judge(&view, &all_there), Comparison::Same);
+            let judged = known.judge_place(&view, &all_there, place(2, false));
+            let shown = format!("{seen:?} {noted:?} {judged:?}");
+            assert_eq!(judged == Comparison::Same, is_proven, "{shown}");
+            assert!(known.settle(&view, &all_there).is_some());
+            let view = known.admit(server(2)).expect("the same");
+            let judged = known.judge_place(&view, &all_there, place(2, false));
+            assert_eq!(judged, Comparison::Same, "judged once: {shown}");
         }
     }
 
@@ -516,12 +528,8 @@ mod tests {
         let (one, other) = (known.admit(server(2)), known.admit(server(2)));
         let (one, other) = (one.expect("newer"), other.expect("the same"));
         let new = Incarnation::random();
-        let generation = known.change(&one, new, Beginner::This).expect("the first");
-        assert_eq!(
-            known.change(&other, new, Beginner::This),
-            None,
-            "seen by two, changed once"
-        );
+        let generation = known.change(&one, new).expect("the first");
+        assert_eq!(known.change(&other, new), None, "seen by two, changed once");
         assert!(!known.observe(generation - 1, mark(3, 3)));
         assert!(known.observe(generation, mark(3, 3)));
         // The new incarnation is lost as well.

@@ -65,6 +65,7 @@ impl<'a> Kept<'a> {
         fault: FailoverFault,
     ) -> Result<Found> {
         let primary = world.whole()?;
+        world.standby_is_known().await?;
         let ways = world.ways();
         let mut load = self.load(number, &ways)?;
         let probe = Probe::start(world.member_urls());

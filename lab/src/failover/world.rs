@@ -16,6 +16,8 @@ use crate::store::{self, StoreFacts};
 
 /// Another member is the primary this soon: `ttl` is 20 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(90);
+/// Servers know of a standby this soon: they look every ten seconds.
+const KNOWN_WITHIN: Duration = Duration::from_secs(60);
 /// What an asynchronous standby may lack and be promoted all the same: any amount.
 const LAG_BYTES_MAX: u64 = 1 << 40;
 
@@ -91,6 +93,23 @@ impl World {
     /// The incarnation that a server knows.
     pub(super) async fn incarnation(way: &Way) -> Result<Incarnation> {
         Ok(connect(way)?.info().await?.incarnation)
+    }
+
+    /// Waits until all servers know of a synchronous standby. A promotion before that is one of an asynchronous standby
+    /// for them, and begins a new incarnation.
+    pub(super) async fn standby_is_known(&self) -> Result<()> {
+        for way in self.ways() {
+            let is_known = async || {
+                let Ok(client) = connect(&way) else {
+                    return false;
+                };
+                let info = client.info().await;
+                info.is_ok_and(|info| info.durability.detail().contains("synchronous standbys"))
+            };
+            let what = format!("{} knows of a synchronous standby", way.name);
+            until(&what, KNOWN_WITHIN, is_known).await?;
+        }
+        Ok(())
     }
 
     /// Waits until all members follow the primary; gives it.

@@ -37,7 +37,6 @@ pub(crate) fn config(url: &str) -> Config {
     }
     let mut config = Config::parse(&url).expect("valid URL");
     config.registry_timeout = PATIENCE;
-    config.failover_patience = PATIENCE;
     config
 }
 
