@@ -31,6 +31,7 @@ mod row;
 mod scavenge;
 mod schema;
 mod store;
+mod tries;
 mod virtual_index;
 mod write_thread;
 

@@ -14,18 +14,16 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, Result, uptime};
 
 use crate::files::{self, FileId, with_suffix};
+use crate::tries::{Disk, Tries};
 
 /// Where in the header of a SQLite file its `user_version` stands; see `end_note` for what it says here.
 const MARK_AT: u64 = 60;
-
-/// The shortest time between two tries to write.
-const TRY_EVERY: Duration = Duration::from_secs(2);
 
 /// How often a file is opened whose name leads to another one each time.
 const ATTEMPTS: usize = 3;
@@ -44,8 +42,7 @@ pub(crate) struct Place {
     wal_id: OnceLock<FileId>,
     /// The handle with the lock; `None` once the store is closed.
     file: Mutex<Option<File>>,
-    /// What the last try to write has shown, and the uptime at which it was made.
-    tried: Mutex<Option<(Duration, Found)>>,
+    tries: Arc<Tries>,
 }
 
 /// What a look at the names of a store has found.
@@ -84,7 +81,7 @@ impl Place {
             id,
             wal_id: OnceLock::new(),
             file: Mutex::new(Some(file)),
-            tried: Mutex::new(None),
+            tries: Arc::default(),
         })
     }
 
@@ -143,39 +140,28 @@ impl Place {
     /// is ready, since a store to which nobody appends should not write.
     ///
     /// Why: a file system that has found an error in itself takes no more writes, and does not always say so.
-    pub(crate) fn look_and_try(&self) -> Found {
-        let found = self.look();
-        if found != Found::InPlace {
-            return found;
-        }
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = uptime();
-        match &*tried {
-            Some((at, found)) if now.saturating_sub(*at) < TRY_EVERY => found.clone(),
-            _ => {
-                let found = self.try_to_write();
-                *tried = Some((now, found.clone()));
-                found
-            }
-        }
+    ///
+    /// # Errors
+    /// `Unavailable` if the disk hangs.
+    pub(crate) fn look_and_try(&self) -> Result<Found> {
+        self.look_and_try_at(uptime())
     }
 
-    /// Gives the lock file the time that it has: the least that must reach the disk.
-    fn try_to_write(&self) -> Found {
-        let path = with_suffix(&self.path, ".lock");
-        let written = || {
-            let file = fs::OpenOptions::new().write(true).open(&path)?;
-            file.set_modified(file.metadata()?.modified()?)
-        };
-        match written() {
-            Err(error) if takes_no_writes(&error) => Found::ReadOnly(format!(
-                "the disk of {} takes no writes ({error}): its file system has failed, or was made read-only. Stop this \
-                 process, check and mount the disk again (`fsck`), and start it again; reads go on, and `gesta backup` \
-                 through this server saves the store",
-                self.path.display()
-            )),
-            // Other errors do not say that.
-            _ => Found::InPlace,
+    fn look_and_try_at(&self, now: Duration) -> Result<Found> {
+        let found = self.look();
+        if found != Found::InPlace {
+            return Ok(found);
+        }
+        let path = self.path.clone();
+        match self.tries.ask(now, move || try_to_write(&path)) {
+            Disk::Writable => Ok(Found::InPlace),
+            Disk::Refuses(text) => Ok(Found::ReadOnly(text)),
+            Disk::Hangs(time) => Err(Error::unavailable(format!(
+                "the disk of {} hangs: it has not answered a write for {} s. If it does not come back, stop this \
+                 process, check and mount the disk again, and start it again",
+                self.path.display(),
+                time.as_secs()
+            ))),
         }
     }
 
@@ -382,6 +368,23 @@ fn holder_of(id: FileId) -> Option<u32> {
     })
 }
 
+/// Gives the lock file the time that it has: the least that must reach the disk. Returns why the disk takes no writes.
+fn try_to_write(path: &Path) -> Option<String> {
+    let lock = with_suffix(path, ".lock");
+    let written = || {
+        let file = fs::OpenOptions::new().write(true).open(&lock)?;
+        file.set_modified(file.metadata()?.modified()?)
+    };
+    // Other errors do not say that.
+    let error = written().err().filter(takes_no_writes)?;
+    Some(format!(
+        "the disk of {} takes no writes ({error}): its file system has failed, or was made read-only. Stop this \
+         process, check and mount the disk again (`fsck`), and start it again; reads go on, and `gesta backup` \
+         through this server saves the store",
+        path.display()
+    ))
+}
+
 /// Tells whether an error says that a file system takes no writes at all.
 fn takes_no_writes(error: &std::io::Error) -> bool {
     /// The error of a file system that has given up.
@@ -535,5 +538,34 @@ mod tests {
         assert_eq!(place.look(), Found::InPlace);
         fs::remove_file(home.path().join("gesta.db-wal")).expect("removes");
         assert_eq!(place.look(), Found::WithoutLog);
+    }
+
+    /// Goal: who asks whether a store is ready is answered, and told so, while its disk hangs.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_disk_that_hangs_is_told() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let home = tempfile::tempdir().expect("dir");
+        let place = Arc::new(held(home.path()));
+        let lock = home.path().join("gesta.db.lock");
+        // It is opened for writing only once somebody reads.
+        mknodat(CWD, &lock, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("makes a pipe");
+        let look = |now: u64| {
+            let (told, found) = std::sync::mpsc::channel();
+            let place = Arc::clone(&place);
+            std::thread::spawn(move || told.send(place.look_and_try_at(Duration::from_secs(now))));
+            found.recv_timeout(PATIENCE).expect("is answered")
+        };
+        assert_eq!(look(100).expect("not known yet"), Found::InPlace);
+        let error = look(160).expect_err("hangs");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
+        assert!(
+            error
+                .to_string()
+                .contains("has not answered a write for 60 s"),
+            "{error}"
+        );
+        drop(File::open(&lock).expect("the try ends"));
     }
 }

@@ -542,7 +542,8 @@ impl Backend for SqliteBackend {
 
     fn ready(&self) -> Result<()> {
         self.fault.check()?;
-        match self.place.as_ref().map(|place| place.look_and_try()) {
+        let found = self.place.as_ref().map(|place| place.look_and_try());
+        match found.transpose()? {
             None | Some(Found::InPlace) => Ok(()),
             Some(Found::ReadOnly(text) | Found::Moved(text)) => {
                 Err(gesta_core::ErrorKind::Unsupported(text).into())
