@@ -13,6 +13,7 @@ mod part;
 mod world;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gesta_core::backend::{Backend, LogSlice};
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, Purpose, RowId};
@@ -21,10 +22,11 @@ use gesta_core::{
 };
 use gesta_testkit::depth;
 
-use self::part::open;
+use self::part::{open, parts};
 use self::world::{DATABASES, Goals, LOG, SharedWorld, World, lock};
 use super::*;
 use crate::Several;
+use crate::route::Routes;
 
 /// A process of the store.
 struct Process {
@@ -339,4 +341,66 @@ async fn a_log_that_a_fail_over_has_opened_again_is_closed() {
     );
     world.finish(Goals::Undo).expect("free");
     assert!(world.is_closed(home));
+}
+
+/// Goal: a database that has all events which any database knows of, but has not noted that the log came to it, is not
+/// believed: it was set back, and what was appended to it may be gone.
+#[tokio::test]
+async fn a_home_that_has_not_noted_the_log_is_refused_though_nothing_is_missing() {
+    let world = World::shared(6);
+    let mut process = process(&world).await.expect("a new store");
+    for _ in 0..3 {
+        assert!(process.appends(&world).await);
+    }
+    let mut world = lock(&world);
+    let to = (world.home() + 1) % DATABASES;
+    world.finish(Goals::Move(to)).expect("free");
+    let (mut facts, none) = (world.facts(), BTreeSet::new());
+    let away = (to + 1) % DATABASES;
+    let next = |facts: &[Fact], goal| next_step(LOG, goal, facts, &none);
+    let done = next(&facts, Goal::Move(to)).expect("the log is whole");
+    assert_eq!(done, Step::Done);
+    let noted = facts[to].arrived;
+    let another = noted.wrapping_add(1);
+    for (arrived, closed) in [(0, true), (0, false), (another, true), (another, false)] {
+        (facts[to].arrived, facts[to].closed) = (arrived, closed);
+        for goal in [Goal::Move(to), Goal::Move(away), Goal::Undo] {
+            let error = next(&facts, goal).expect_err("it may have lost events");
+            assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error:?}");
+            assert!(error.to_string().contains("log 1 is lost"), "{error}");
+        }
+    }
+}
+
+/// Goal: what a database answers while its history ends does not count, since it may show what is gone; it is asked
+/// again, but not for ever.
+#[tokio::test]
+async fn an_answer_counts_only_in_the_history_in_which_it_was_asked_for() {
+    let world = World::shared(7);
+    let routes = Arc::new(Routes::new(&parts(&world)).expect("a new store"));
+    let home = lock(&world).home();
+    // Gives the number of the call, of which the first ones meet the end of a history.
+    let asked = async |ends: u64| {
+        let calls = AtomicU64::new(0);
+        let call = |_: &Arc<dyn Backend>| {
+            let call = calls.fetch_add(1, Ordering::Relaxed);
+            if call < ends {
+                lock(&world).histories[home] += 1;
+            }
+            std::future::ready(Ok(call))
+        };
+        (routes.at(LOG, call).await, calls.load(Ordering::Relaxed))
+    };
+    for ends in [0, 1, 2] {
+        let (answer, calls) = asked(ends).await;
+        assert_eq!((answer.expect("proven again"), calls), (ends, ends + 1));
+    }
+    let (answer, calls) = asked(u64::MAX).await;
+    let error = answer.expect_err("no answer counts");
+    assert!(
+        matches!(error.kind(), ErrorKind::Unavailable(_)),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("again and again"), "{error}");
+    assert_eq!(calls, 3);
 }

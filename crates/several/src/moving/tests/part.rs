@@ -24,6 +24,11 @@ use crate::{DatabasePart, Several};
 
 /// Opens the store as a process does.
 pub(super) async fn open(world: &SharedWorld) -> Result<Several> {
+    Several::open(&parts(world)).await
+}
+
+/// Opens the databases.
+pub(super) fn parts(world: &SharedWorld) -> Vec<DatabasePart> {
     let part = |place: usize| {
         let world = SharedWorld::clone(world);
         let copy = lock(&world).databases[place].copy.clone();
@@ -34,8 +39,7 @@ pub(super) async fn open(world: &SharedWorld) -> Result<Several> {
             keeper: part,
         }
     };
-    let parts: Vec<DatabasePart> = (0..DATABASES).map(part).collect();
-    Several::open(&parts).await
+    (0..DATABASES).map(part).collect()
 }
 
 struct Part {
