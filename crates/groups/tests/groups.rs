@@ -30,6 +30,7 @@ on_every_backend!(
     of_two_processes_the_one_that_came_last_runs_the_group,
     a_changed_group_keeps_its_checkpoint_and_a_new_one_has_none,
     a_group_on_all_events_does_not_see_its_own_checkpoints,
+    catching_up_is_no_progress,
     a_group_begins_where_it_is_told,
     a_group_delivers_every_event_of_a_long_stream,
     of_many_that_create_a_group_one_does,
@@ -366,6 +367,57 @@ async fn a_group_on_all_events_does_not_see_its_own_checkpoints(home: Home) {
     groups.shutdown().await;
     let end = groups_checkpoint(&home, &all).await;
     assert!(end.is_some_and(|end| end > 9), "{end:?}");
+}
+
+/// Goal: a group that has caught up, past events that are not for it, has made no progress that is worth a checkpoint:
+/// otherwise the checkpoints of groups on all events would cause further ones.
+async fn catching_up_is_no_progress(home: Home) {
+    let group = GroupId::new(Source::All, "carts").expect("valid");
+    let groups = groups(&home);
+    let settings = Settings {
+        checkpoint_after_ms: 600_000,
+        min_checkpoint_count: 2,
+        max_checkpoint_count: 2,
+        ..patient()
+    };
+    let create = Create {
+        group: group.clone(),
+        settings,
+        filter: Filter::query(categories(&["cart"])),
+    };
+    groups.create(create).await.expect("created");
+    write(&home, "other-1", 3).await;
+    let mut consumer = join(&groups, &group, 1).await;
+    let caught_up = async {
+        let is_live = async || {
+            let info = groups.info(&group).await.expect("known");
+            info.running.is_some_and(|running| running.is_live)
+        };
+        while !is_live().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the group has caught up", caught_up).await;
+    let mut last = 0;
+    // One after the other: what the first one is worth is known when the second one comes.
+    for _ in 0..2 {
+        write(&home, "cart-1", 1).await;
+        let delivery = next(&mut consumer).await;
+        assert_eq!(ack(&consumer, &delivery).await, 1);
+        last = delivery.event.position.0;
+    }
+    let stored = async {
+        loop {
+            let info = groups.info(&group).await.expect("known");
+            if let Some(stored) = info.checkpoint {
+                return stored;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let stored = within("a checkpoint is stored", stored).await;
+    assert!(stored > last, "{stored} for one event, and not for two");
+    groups.shutdown().await;
 }
 
 async fn groups_checkpoint(home: &Home, group: &GroupId) -> Option<u64> {
