@@ -3,7 +3,7 @@
 //!
 //! A server with small maxima is started on a new SQLite store. The nine append and read one after the other, each on a
 //! connection; first alone, then beside the takers of each thing in turn, which hold it or ask for it again and again.
-//! Not here: filters over gRPC and consumer groups, whose shares unit tests hold (`gesta_core::shares`).
+//! Not here: consumer groups, whose shares tests of the server hold.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
+use gesta_grpc::frame;
+use gesta_grpc::messages::shared;
+use gesta_grpc::messages::streams::read_req::options::{
+    AllOptions, CountOption, FilterOption, FilterOptions, StreamOption, UuidOption, all_options,
+    filter_options, uuid_option,
+};
+use gesta_grpc::messages::streams::{ReadReq, read_req};
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::client::conn::http2;
 use hyper::{Method, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -42,6 +49,8 @@ const ASKING: usize = 16;
 /// Streams of callers without an account: so many connections with so many streams each.
 const STRANGERS: usize = 100;
 const STREAMS: usize = 100;
+/// A pattern that fits nothing, which takes long to find out.
+const PATTERN: &str = "^(?:[a-z0-9-]?){60}!$";
 const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 
 /// What nine users keep beside one who takes all there is of one thing, and users beside callers without an account.
@@ -69,12 +78,13 @@ enum Taken {
     Reads,
     Appends,
     CatchingUp,
+    Patterns,
     Hashing,
     Strangers,
 }
 
 impl Taken {
-    const ALL: [Taken; 9] = [
+    const ALL: [Taken; 10] = [
         Taken::Requests,
         Taken::Subscriptions,
         Taken::Bytes,
@@ -82,6 +92,7 @@ impl Taken {
         Taken::Reads,
         Taken::Appends,
         Taken::CatchingUp,
+        Taken::Patterns,
         Taken::Hashing,
         Taken::Strangers,
     ];
@@ -95,6 +106,7 @@ impl Taken {
             Taken::Reads => "turns to read, by reading everything again and again",
             Taken::Appends => "turns to append, by appends of 500 events",
             Taken::CatchingUp => "pages of catching up, by subscriptions from the start",
+            Taken::Patterns => "turns to compare patterns, by reads over gRPC",
             Taken::Hashing => "comparisons of passwords, by wrong ones",
             Taken::Strangers => "10,000 streams without an account that read nothing",
         }
@@ -177,6 +189,9 @@ fn basic(text: &str) -> String {
 struct Worked {
     rate: f64,
     p99: f64,
+    /// Calls that had another answer than they were to have, and one of these answers.
+    refused: u64,
+    answer: String,
 }
 
 /// A taker, and how the nine worked before and beside it.
@@ -197,7 +212,7 @@ impl Row {
     }
 
     fn is_good(&self) -> bool {
-        self.kept() >= self.taken.floor() && self.times() <= 10.0
+        self.kept() >= self.taken.floor() && self.times() <= 10.0 && self.beside.refused == 0
     }
 }
 
@@ -248,10 +263,12 @@ fn tell(report: &mut Report, rows: &[Row]) {
     );
     for row in rows.iter().filter(|row| !row.is_good()) {
         report.problem(format!(
-            "{}: {:.0} % of the rate was kept, and the p99 was {:.1} times that alone",
+            "{}: {:.0} % of the rate was kept, the p99 was {:.1} times that alone, and {} calls were refused {}",
             row.taken.title(),
             row.kept() * 100.0,
-            row.times()
+            row.times(),
+            row.beside.refused,
+            row.beside.answer
         ));
     }
     let table = Table::of("What the nine kept", rows)
@@ -261,7 +278,8 @@ fn tell(report: &mut Report, rows: &[Row]) {
         .column("kept", Unit::Share, Row::kept)
         .column("p99 alone", Unit::Millis, |row| row.alone.p99)
         .column("p99 beside", Unit::Millis, |row| row.beside.p99)
-        .column("times", Unit::Times, Row::times);
+        .column("times", Unit::Times, Row::times)
+        .column("refused", Unit::Count, |row| row.beside.refused);
     report.table(table.table());
 }
 
@@ -314,6 +332,7 @@ async fn work(address: SocketAddr, nine: &[String], duration: Duration) -> Resul
         users.spawn(async move {
             let mut connection = Connection::open_as(address, &who).await?;
             let (begun, mut latencies) = (Instant::now(), Latencies::default());
+            let (mut refused, mut refusal) = (0, String::new());
             let (append, read) = (
                 format!("/streams/user-{n}"),
                 format!("/streams/user-{n}?direction=backwards&limit=1"),
@@ -325,24 +344,32 @@ async fn work(address: SocketAddr, nine: &[String], duration: Duration) -> Resul
                 ] {
                     let asked = Instant::now();
                     let (status, answer) = connection.ask(method, path, Bytes::from(body)).await?;
-                    if status != expected {
-                        let answer = String::from_utf8_lossy(&answer);
-                        return fail(format!("{path}: status {status}: {answer}"));
+                    if status == expected {
+                        latencies.record(asked.elapsed());
+                    } else {
+                        refused += 1;
+                        refusal = String::from_utf8_lossy(&answer).into_owned();
                     }
-                    latencies.record(asked.elapsed());
                 }
             }
-            Ok(latencies)
+            Result::Ok((latencies, refused, refusal))
         });
     }
-    let mut all = Latencies::default();
+    let (mut all, mut refused, mut answer) = (Latencies::default(), 0, String::new());
     while let Some(of_one) = users.join_next().await {
-        all.merge(&of_one??);
+        let (latencies, refused_of_one, refusal) = of_one??;
+        all.merge(&latencies);
+        refused += refused_of_one;
+        if !refusal.is_empty() {
+            answer = refusal;
+        }
     }
     let all = all.percentiles();
     Ok(Worked {
         rate: all.count as f64 / duration.as_secs_f64(),
         p99: all.p99,
+        refused,
+        answer,
     })
 }
 
@@ -353,6 +380,10 @@ async fn take(taken: Taken, address: SocketAddr, who: &str) -> Result<JoinSet<()
         for _ in 0..STRANGERS {
             ask_and_read_nothing(address, &mut takers).await?;
         }
+        return Ok(takers);
+    }
+    if taken == Taken::Patterns {
+        read_by_pattern(address, who, &mut takers).await?;
         return Ok(takers);
     }
     if let Some((count, request)) = taken.held(who) {
@@ -422,6 +453,59 @@ async fn ask_and_read_nothing(address: SocketAddr, takers: &mut JoinSet<()>) -> 
         takers.spawn(async move {
             if let Ok(answer) = answer.await {
                 let _ = answer.into_body().collect().await;
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Reads all events over gRPC by a pattern, in several calls at once, again and again.
+async fn read_by_pattern(address: SocketAddr, who: &str, takers: &mut JoinSet<()>) -> Result<()> {
+    let expression = filter_options::Expression {
+        regex: PATTERN.into(),
+        prefix: Vec::new(),
+    };
+    let filter = FilterOptions {
+        filter: Some(filter_options::Filter::StreamIdentifier(expression)),
+        window: Some(filter_options::Window::Count(shared::Empty {})),
+        checkpoint_interval_multiplier: 1,
+    };
+    let start = all_options::AllOption::Start(shared::Empty {});
+    let options = read_req::Options {
+        stream_option: Some(StreamOption::All(AllOptions {
+            all_option: Some(start),
+        })),
+        count_option: Some(CountOption::Count(u64::MAX)),
+        filter_option: Some(FilterOption::Filter(filter)),
+        uuid_option: Some(UuidOption {
+            content: Some(uuid_option::Content::String(shared::Empty {})),
+        }),
+        ..read_req::Options::default()
+    };
+    let message = frame::framed(&ReadReq {
+        options: Some(options),
+    });
+    let socket = from_elsewhere(address).await?;
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+        .handshake::<_, Full<Bytes>>(TokioIo::new(socket))
+        .await?;
+    takers.spawn(async move {
+        let _ = driver.await;
+    });
+    for _ in 0..ASKING {
+        let (mut sender, who, message) = (sender.clone(), who.to_owned(), message.clone());
+        takers.spawn(async move {
+            while sender.ready().await.is_ok() {
+                let path = "/event_store.client.streams.Streams/Read";
+                let request = Request::post(format!("http://{address}{path}"))
+                    .header("content-type", "application/grpc")
+                    .header("te", "trailers")
+                    .header("authorization", &who)
+                    .body(Full::new(message.clone()));
+                let Ok(request) = request else { return };
+                if let Ok(answer) = sender.send_request(request).await {
+                    let _ = answer.into_body().collect().await;
+                }
             }
         });
     }
