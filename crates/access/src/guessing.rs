@@ -11,7 +11,8 @@ use std::time::Duration;
 /// before.
 pub(crate) const WRONG_MAX: u32 = 8;
 /// So many wrong passwords, for names of all classes together, make an address a guessing one for all names. Behind one
-/// address many users may mistype at the same time.
+/// address many users may mistype at the same time. Of each class the first [`WRONG_MAX`] count: who guesses at one
+/// name for hours keeps nobody but names of its class from their first login.
 pub(crate) const WRONG_OF_ALL_MAX: u32 = 8 * WRONG_MAX;
 /// How long after its last wrong password an address is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -19,8 +20,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// Who asks: an address, and the class of the name whose password it shows.
 ///
 /// Why the name too: behind a proxy or a NAT all have one address. Whoever guesses the passwords of a few users there
-/// keeps only names of the same classes from their first login, and not all others of the address. Who guesses those of
-/// very many is a guesser for all names: else each class would give an address guesses of its own.
+/// keeps only names of the same classes from their first login, and not all others of the address, however long it goes
+/// on. Who guesses those of very many is a guesser for all names: else each class would give an address guesses of its
+/// own.
 /// Why classes, and not whether there is a user of that name: the time of an answer must not tell that. Nor can a
 /// guesser invent names without end and be a newcomer with each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,8 +56,11 @@ pub(crate) struct GuessingAddresses {
 impl GuessingAddresses {
     /// Notes that a wrong password came from this address for a name of this class.
     pub(crate) fn wrong(&mut self, from: Asker, now: Duration) {
-        count(&mut self.wrong, from, now);
-        count(&mut self.of_all, from.from, now);
+        let of_class = count(&mut self.wrong, from, now);
+        // A class that is guessed at is put off already, and tells nothing about others.
+        if of_class <= WRONG_MAX {
+            count(&mut self.of_all, from.from, now);
+        }
     }
 
     /// Tells whether the address is a guessing one for names of this class.
@@ -67,8 +72,8 @@ impl GuessingAddresses {
     }
 }
 
-/// Counts a wrong password, and forgets those of long ago.
-fn count<K: Eq + Hash>(of: &mut HashMap<K, Wrong>, from: K, now: Duration) {
+/// Counts a wrong password, and forgets those of long ago. Returns the new count.
+fn count<K: Eq + Hash>(of: &mut HashMap<K, Wrong>, from: K, now: Duration) -> u32 {
     of.retain(|_, wrong| wrong.is_remembered(now));
     let wrong = of.entry(from).or_insert(Wrong {
         count: 0,
@@ -76,6 +81,7 @@ fn count<K: Eq + Hash>(of: &mut HashMap<K, Wrong>, from: K, now: Duration) {
     });
     wrong.count = wrong.count.saturating_add(1);
     wrong.last = now;
+    wrong.count
 }
 
 #[cfg(test)]
@@ -124,5 +130,21 @@ mod tests {
         };
         assert!(!guessing.has(elsewhere, now));
         assert!(!guessing.has(fresh, now + FORGOTTEN_AFTER));
+    }
+
+    /// What happened: one who guessed at one name put off all first logins behind the same address, once 64 wrong
+    /// passwords had come. Goal: only names of the same class wait behind them.
+    #[test]
+    fn who_guesses_at_one_name_puts_off_no_other_class() {
+        let from = [192, 0, 2, 1].into();
+        let (guessed, other) = (Asker { from, names: 1 }, Asker { from, names: 2 });
+        let mut guessing = GuessingAddresses::default();
+        let mut now = Duration::from_secs(100);
+        for _ in 0..1_000 {
+            guessing.wrong(guessed, now);
+            now += Duration::from_secs(1);
+            assert!(!guessing.has(other, now));
+        }
+        assert!(guessing.has(guessed, now));
     }
 }
