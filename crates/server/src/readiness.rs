@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use gesta_core::{Error, ErrorKind, EventStore};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::lasting::Lasting;
@@ -21,8 +22,13 @@ use crate::problem::{self, Problem, Result};
 /// How long a store may take to tell whether it is ready.
 pub(crate) const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// A probe that runs in a task of its own, and its outcome.
-type Probing = Shared<BoxFuture<'static, Result<()>>>;
+/// A probe that runs in a task of its own.
+#[derive(Debug)]
+struct Probing {
+    /// Tells whether it has ended, also if nobody waited for it.
+    task: AbortHandle,
+    outcome: Shared<BoxFuture<'static, Result<()>>>,
+}
 
 /// What the last probe found.
 #[derive(Debug, Default)]
@@ -49,16 +55,22 @@ impl Readiness {
         let probing = {
             let mut last = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
             match &*last {
-                Some(running) if running.peek().is_none() => running.clone(),
+                Some(running) if !running.task.is_finished() => running.outcome.clone(),
                 _ => {
                     let task = tokio::spawn(probe());
+                    let handle = task.abort_handle();
                     let outcome = async move {
                         task.await.unwrap_or_else(|error| {
                             let detail = format!("the probe ended early: {error}");
                             Err(Problem::new(problem::UNAVAILABLE, detail))
                         })
                     };
-                    last.insert(outcome.boxed().shared()).clone()
+                    let outcome = outcome.boxed().shared();
+                    *last = Some(Probing {
+                        task: handle,
+                        outcome: outcome.clone(),
+                    });
+                    outcome
                 }
             }
         };
@@ -146,5 +158,41 @@ fn unavailable(error: &Error) -> Problem {
     match error.kind() {
         ErrorKind::Unavailable(detail) => Problem::new(problem::UNAVAILABLE, detail),
         other => Problem::new(problem::UNAVAILABLE, other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future;
+
+    use super::*;
+
+    /// What happened: if the only one who asked went away before the probe ended, its outcome was given to whoever
+    /// asked next, hours later. Goal: who asks after the end of a probe gets another.
+    #[tokio::test]
+    async fn who_asks_later_is_not_told_what_was_true_before() {
+        let readiness = Readiness::default();
+        let (sender, end) = futures::channel::oneshot::channel::<()>();
+        let mut first = Box::pin(readiness.probed(|| end.map(|_| Ok(())).boxed()));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        let mut joins = Box::pin(readiness.probed(|| unreachable!("one probe runs")));
+        assert!(futures::poll!(joins.as_mut()).is_pending());
+        drop((first, joins));
+        sender
+            .send(())
+            .expect("the probe runs, though nobody waits");
+        let has_ended = || {
+            let last = readiness
+                .probing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            last.as_ref().is_some_and(|last| last.task.is_finished())
+        };
+        while !has_ended() {
+            tokio::task::yield_now().await;
+        }
+        let unready = || Err(Problem::new(problem::UNAVAILABLE, "the store is away"));
+        let later = readiness.probed(|| future::ready(unready()).boxed()).await;
+        assert_eq!(later.expect_err("not ready").detail, "the store is away");
     }
 }
