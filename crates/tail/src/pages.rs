@@ -3,9 +3,10 @@
 //! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor a thousand
 //! pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks as more subscribers catch up,
 //! and unfiltered pages, which begin at aligned places, are shared. A page that several want is read with the first
-//! turn that one of them gets, not in the line of the one who asked first. Invariants: a read runs in a task of its
-//! own, so a subscriber that stops asking for messages half way holds no connection and no permit. A database that is
-//! away for a while ends no subscription: subscribers that catch up wait for it, as live ones do.
+//! turn that one of them gets, not in the line of the one who asked first; so is each further try after one that
+//! failed. Invariants: a read runs in a task of its own, so a subscriber that stops asking for messages half way holds
+//! no connection and no permit. A database that is away for a while ends no subscription: subscribers that catch up
+//! wait for it, as live ones do.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -19,6 +20,7 @@ use futures::future::{BoxFuture, Shared};
 use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Purpose, Rows, StreamSlice};
 use gesta_core::shares::{self, Share, Shares};
 use gesta_core::{BackOff, Direction, Error, Filter, LogId, Position, Result, SharedEvent};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -76,28 +78,73 @@ pub(crate) enum Patience {
 #[derive(Clone)]
 struct Reading {
     page: Shared<BoxFuture<'static, Result<Arc<Page>>>>,
-    /// Takes the turn with which the read begins, of anybody who wants the page; `None` once it was given one.
-    turn: Arc<Mutex<Option<oneshot::Sender<Share>>>>,
+    wanted: Arc<Wanted>,
+}
+
+/// The turn that a read needs, of anybody who wants its page.
+#[derive(Default)]
+struct Wanted {
+    /// Takes the turn with which the read begins, or is tried again; `None` while it needs none.
+    turn: Mutex<Option<oneshot::Sender<Share>>>,
+    /// Is notified when it needs one.
+    again: Notify,
+}
+
+impl Wanted {
+    /// Asks all who want the page for a turn.
+    fn ask(&self) -> oneshot::Receiver<Share> {
+        let (turn, given) = oneshot::channel();
+        *self.lock() = Some(turn);
+        self.again.notify_waiters();
+        given
+    }
+
+    /// Gives a turn, unless none is needed any more: then it is given back.
+    fn give(&self, turn: Share) {
+        let wanted = self.lock().take();
+        if let Some(wanted) = wanted {
+            let _ = wanted.send(turn);
+        }
+    }
+
+    /// Notes that the read has its turn.
+    fn has_turn(&self) {
+        *self.lock() = None;
+    }
+
+    fn is_open(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<oneshot::Sender<Share>>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Reading {
-    /// Waits for the page, in the line of the caller too. The read begins with the first turn that anybody gets.
+    /// Waits for the page, in the line of the caller too. The read begins, and is tried again, with the first turn that
+    /// anybody gets.
     async fn wait(self, reads: Arc<Shares>) -> Result<Arc<Page>> {
-        let mut page = self.page.clone();
+        let mut page = self.page;
         let holder = shares::current();
-        let turn = reads.turn(&holder);
-        tokio::select! {
-            biased;
-            page = &mut page => return page,
-            turn = turn => {
-                let wanted = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(wanted) = wanted {
-                    // If it has begun meanwhile, the turn is given back.
-                    let _ = wanted.send(turn);
+        loop {
+            let mut again = pin!(self.wanted.again.notified());
+            // Whoever asks from now on is heard.
+            again.as_mut().enable();
+            if self.wanted.is_open() {
+                tokio::select! {
+                    biased;
+                    page = &mut page => return page,
+                    turn = reads.turn(&holder) => self.wanted.give(turn),
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    page = &mut page => return page,
+                    () = again => {}
                 }
             }
         }
-        page.await
     }
 }
 
@@ -170,10 +217,11 @@ impl Pages {
             };
             let reading = self.cached_or(key, || {
                 let slice = slice(log, after, to, Filter::ALL, events);
-                let (turn, given) = oneshot::channel();
+                let wanted = Arc::new(Wanted::default());
+                let read = self.read_page(slice, bytes, Some(Arc::clone(&wanted)));
                 Reading {
-                    page: self.read_page(slice, bytes, Some(given)).boxed().shared(),
-                    turn: Arc::new(Mutex::new(Some(turn))),
+                    page: read.boxed().shared(),
+                    wanted,
                 }
             });
             (key, reading)
@@ -276,12 +324,12 @@ impl Pages {
         &self,
         slice: LogSlice,
         bytes_max: usize,
-        given: Option<oneshot::Receiver<Share>>,
+        wanted: Option<Arc<Wanted>>,
     ) -> impl Future<Output = Result<Arc<Page>>> + Send + 'static {
         let backend = Arc::clone(&self.backend);
         let event_bytes = Arc::clone(&self.event_bytes);
         let (after, to) = (slice.after, slice.to);
-        let rows = self.run(Patience::Yes, given, move || {
+        let rows = self.run(Patience::Yes, wanted, move || {
             let (backend, slice) = (Arc::clone(&backend), slice.clone());
             async move { backend.read_log(slice).await }
         });
@@ -291,12 +339,12 @@ impl Pages {
         }
     }
 
-    /// Runs a read in a task of its own, when its turn comes, or when it is `given` one. Dropping the future ends the
-    /// task.
+    /// Runs a read in a task of its own, when its turn comes, or when somebody who wants it too gives it one. Dropping
+    /// the future ends the task.
     fn run<T: Send + 'static, R: Future<Output = Result<T>> + Send>(
         &self,
         patience: Patience,
-        mut given: Option<oneshot::Receiver<Share>>,
+        wanted: Option<Arc<Wanted>>,
         read: impl Fn() -> R + Send + 'static,
     ) -> impl Future<Output = Result<T>> + Send + 'static {
         let (reads, closed) = (Arc::clone(&self.reads), self.closed.clone());
@@ -305,7 +353,7 @@ impl Pages {
             let mut retry = RETRY;
             loop {
                 let found = {
-                    let turn = own_or_given(reads.turn(&holder), given.take()).await;
+                    let turn = own_or_given(reads.turn(&holder), wanted.as_deref()).await;
                     shares::act(turn.holder(), read()).await
                 };
                 match found {
@@ -331,19 +379,19 @@ impl Pages {
 }
 
 /// Waits for the turn of one's own line, or for one that is given by somebody else.
-async fn own_or_given(
-    own: impl Future<Output = Share>,
-    given: Option<oneshot::Receiver<Share>>,
-) -> Share {
-    let mut own = pin!(own);
-    let Some(given) = given else {
+async fn own_or_given(own: impl Future<Output = Share>, wanted: Option<&Wanted>) -> Share {
+    let Some(wanted) = wanted else {
         return own.await;
     };
-    tokio::select! {
+    let given = wanted.ask();
+    let mut own = pin!(own);
+    let turn = tokio::select! {
         biased;
         turn = &mut own => turn,
         Ok(turn) = given => turn,
-    }
+    };
+    wanted.has_turn();
+    turn
 }
 
 fn slice(log: LogId, after: Position, to: Position, filter: Filter, events: u64) -> LogSlice {
@@ -408,29 +456,36 @@ mod tests {
     use crate::testing::tagged;
 
     /// What happened: a page that several wanted waited in the line of the caller who had asked first, who may wait
-    /// long. Goal: it is read with the first turn that any of them gets.
-    #[test]
-    fn a_shared_page_is_read_in_the_line_of_whoever_comes_first() {
+    /// long, or did so after the first try had failed. Goal: each try begins with the first turn that any of them gets.
+    #[tokio::test]
+    async fn a_shared_page_is_read_in_the_line_of_whoever_comes_first() {
         let reads = Shares::of_few(2);
         let [busy, other] = ["busy", "other"].map(|name| Holder::User(name.into()));
         let turn = || reads.turn(&busy).now_or_never();
         let _held = turn().expect("free");
         assert!(turn().is_none(), "one is left for others");
-        let (sender, given) = oneshot::channel();
-        let (lines, first) = (Arc::clone(&reads), busy.clone());
+        let wanted = Arc::new(Wanted::default());
+        let (lines, first, asks) = (Arc::clone(&reads), busy.clone(), Arc::clone(&wanted));
         let page = async move {
-            let turn = own_or_given(lines.turn(&first), Some(given)).await;
-            assert_eq!(*turn.holder(), Holder::User("other".into()));
+            // The second time the read is tried again: then too, the other one gives a turn.
+            for _ in 0..2 {
+                let turn = own_or_given(lines.turn(&first), Some(&*asks)).await;
+                assert_eq!(*turn.holder(), Holder::User("other".into()));
+                drop(turn);
+                assert!(!asks.is_open(), "the read has its turn");
+                tokio::task::yield_now().await;
+            }
             let (events, covered) = (Vec::new(), Position(7));
             Ok(Arc::new(Page { events, covered }))
         };
         let reading = Reading {
             page: page.boxed().shared(),
-            turn: Arc::new(Mutex::new(Some(sender))),
+            wanted,
         };
         assert!(reading.page.clone().now_or_never().is_none());
         let later = shares::act(&other, reading.wait(Arc::clone(&reads)));
-        let page = later.now_or_never().expect("its turn").expect("read");
+        let page = tokio::time::timeout(Duration::from_secs(60), later).await;
+        let page = page.expect("its turn").expect("read");
         assert_eq!(page.covered, Position(7));
         assert_eq!((reads.taken(), reads.load().waiting), (1, 0));
     }
