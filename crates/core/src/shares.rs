@@ -8,15 +8,20 @@
 //! and Gallager, *Data Networks*, 1992, section 6.5.2). So callers who keep what they take, however many they are, take
 //! nothing from one who wants no more than each of them has.
 //! What is given up is not free at once: its holder is [told](Share::gave_way), and gives it back soon. Meanwhile it
-//! counts for its holder, who gets nothing anew instead, so that the sum cannot grow without bound.
+//! counts for its holder, who gets nothing anew instead. It counts as room for others, so that nobody else gives way
+//! for the same need; and at most a quarter of the maximum is above the maximum in this way, then who would come is
+//! refused until some was given back: colluders who give nothing back make the sum a quarter larger, and no more.
 //! Callers of whom only an address is known may have many addresses. What a caller holds who has
 //! [proved](Share::prove) who they are gives way to them only as long as they hold less than an eighth together.
 //! Where a caller waits instead of being refused, those who wait take turns by caller, so that a caller who asks a
 //! thousand times waits behind one request of each other caller, and nobody waits behind the thousand. A caller who
 //! holds nothing, and for whom too little is left, is waited for: nobody gets anything before them, so that large
-//! requests do not starve beside small ones.
+//! requests do not starve beside small ones. They say how long. If that was in vain, because what is held is not given
+//! back, others pass, and nobody is waited for again until all that was held then was given back: work that hangs keeps
+//! nobody from what is left.
 //! Invariants: the sum of what is held, without what was given up and is not given back yet, is never above the
-//! maximum; who is refused takes nothing, and nobody gives way for them.
+//! maximum, and with it never above five quarters of it; who is refused takes nothing, and nobody gives way for them;
+//! nobody gives way while there is room without that.
 //! Not here: who a caller is, and what is held.
 
 use std::cell::RefCell;
@@ -31,6 +36,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::channel::oneshot;
+use futures::future::{self, Either};
 
 use crate::newcomers::whom;
 use crate::turns::{Look, Turns};
@@ -209,6 +215,10 @@ pub struct Load {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    /// What of it was given up, and is not given back yet.
+    given_up: usize,
+    /// What limited shares gave up beyond what was needed: the next that grow use it before others give way.
+    spare: usize,
     held: HashMap<Holder, Held>,
     /// What is held by callers who have not proved who they are.
     unproved: usize,
@@ -216,9 +226,19 @@ struct State {
     waiting: Turns<Holder, Waiter>,
     /// True if one who waits holds nothing, and gets the next that there is.
     starves: bool,
+    /// What is not given back yet of what was held when somebody was waited for in vain.
+    in_vain: Option<InVain>,
     refused_in_sum: u64,
     refused_of_one: u64,
     gave_way: u64,
+}
+
+/// What was held when somebody was waited for in vain.
+#[derive(Debug)]
+struct InVain {
+    /// The shares with lesser numbers were held then.
+    before: u64,
+    left: usize,
 }
 
 /// What one caller holds.
@@ -343,6 +363,11 @@ impl Shares {
         (self.max / 1_024).max(1)
     }
 
+    /// Returns how much may be held above the maximum, by those who have given it up and not given it back yet.
+    fn pending_max(&self) -> usize {
+        (self.max / 4).max(1)
+    }
+
     /// Returns the maximum of the sum.
     #[must_use]
     pub fn max(&self) -> usize {
@@ -390,27 +415,57 @@ impl Shares {
     /// # Cancel safety
     /// Dropping the future gives up the turn.
     pub async fn turn(self: &Arc<Self>, holder: &Holder) -> Share {
-        self.turn_for(holder, 1).await
+        // Who finds no room for 1 holds up nobody: there is none for others either.
+        self.turn_for(holder, 1, future::pending()).await
     }
 
     /// Takes so much for a caller, and waits for it if there is too little left for this caller. Callers take turns,
     /// and what one of them asks for comes in the order in which they asked. Of more than half of all, half is taken.
+    /// A caller who holds nothing is waited for by all others until `stops` ends.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the turn.
-    pub async fn turn_for(self: &Arc<Self>, holder: &Holder, amount: usize) -> Share {
+    pub async fn turn_for(
+        self: &Arc<Self>,
+        holder: &Holder,
+        amount: usize,
+        stops: impl Future<Output = ()>,
+    ) -> Share {
         let amount = amount.clamp(1, (self.max / 2).max(1));
+        let mut stops = pin!(stops.fuse());
         loop {
             match self.turn_or_line(holder, amount) {
                 Ok(share) => return share,
                 // The sender is dropped only after it has sent, or when nobody waits any more.
                 Err(mut line) => {
-                    if let Ok(share) = (&mut line.receiver).await {
+                    let got = match future::select(&mut line.receiver, stops.as_mut()).await {
+                        Either::Left((got, _)) => got,
+                        Either::Right(((), waiting)) => {
+                            self.waited_in_vain(holder);
+                            waiting.await
+                        }
+                    };
+                    if let Ok(share) = got {
                         return share;
                     }
                 }
             }
         }
+    }
+
+    /// Notes that a caller has stopped others long enough.
+    fn waited_in_vain(self: &Arc<Self>, holder: &Holder) {
+        let mut state = self.lock();
+        // Who holds something stops nobody.
+        if !state.starves || state.held.contains_key(holder) {
+            return;
+        }
+        state.in_vain = Some(InVain {
+            before: self.number(),
+            left: state.taken,
+        });
+        drop(state);
+        self.give_turns();
     }
 
     /// Takes so much for a caller, or lets the caller wait for it.
@@ -425,11 +480,11 @@ impl Shares {
         let is_first = !state.starves || is_kept_for(self, &state.held, holder);
         if may.is_ok() && is_first && !state.waiting.has(holder) {
             state.add_turn(holder, amount);
-            drop(state);
+            // With the lock: the number tells whether it was held when somebody was waited for in vain.
             return Ok(self.given(holder.clone(), amount));
         }
         state.refused_of_one += u64::from(may == Err(TooMuch::OfOne));
-        state.starves |= !state.held.contains_key(holder);
+        state.starves |= state.in_vain.is_none() && !state.held.contains_key(holder);
         let (number, (sender, receiver)) = (self.number(), oneshot::channel());
         state.waiting.push(
             holder.clone(),
@@ -499,13 +554,14 @@ impl Shares {
                 held,
                 waiting,
                 starves,
+                in_vain,
                 ..
             } = &mut *state;
             let next = waiting.next(|holder, waiter| {
                 if may_add(self, *taken, held, holder, waiter.amount, self.max).is_ok() {
                     Look::Take
-                } else if held.contains_key(holder) {
-                    // What is missing is what the caller gives back.
+                } else if held.contains_key(holder) || in_vain.is_some() {
+                    // What is missing is what the caller gives back, or what nobody seems to give back.
                     Look::Pass
                 } else {
                     *starves = true;
@@ -557,7 +613,12 @@ fn may_add(
         (_, Leaves::AsMuch) => own <= left,
         (_, Leaves::One) => left >= 1,
     };
-    match leaves_enough || own <= of.least() {
+    let is_little = || {
+        let largest = || held.values().map(Held::amount).max().unwrap_or(0);
+        // The room that larger holders have to leave free is for those who come.
+        own <= of.least() || (own == amount && amount < largest())
+    };
+    match leaves_enough || is_little() {
         true => Ok(()),
         false => Err(TooMuch::OfOne),
     }
@@ -600,11 +661,24 @@ impl State {
 
     fn remove(&mut self, share: &Share, amount: usize) {
         self.taken -= amount;
+        if let Some(in_vain) = &mut self.in_vain
+            && share.number < in_vain.before
+        {
+            in_vain.left = in_vain.left.saturating_sub(amount);
+            if in_vain.left == 0 {
+                self.in_vain = None;
+            }
+        }
         let Some(held) = self.held.get_mut(&share.holder) else {
             return;
         };
         match held.shares.get_mut(&share.number) {
-            None => held.other -= amount,
+            None => {
+                held.other -= amount;
+                if share.kind != Kind::Turn {
+                    self.given_up -= amount;
+                }
+            }
             Some(kept) => {
                 kept.amount -= amount;
                 let (kind, is_empty) = (kept.kind, kept.amount == 0);
@@ -654,22 +728,48 @@ impl State {
         if own.saturating_add(amount) >= most {
             return None;
         }
-        // The room that larger holders have to leave free is for those who hold less.
-        let mut missing = (self.taken + amount).saturating_sub(share.max).min(amount);
+        let of = &share.of;
+        // Colluders who give nothing back cannot make the sum as large as they like.
+        if self.taken.saturating_add(amount) > of.max.saturating_add(of.pending_max()) {
+            return None;
+        }
+        // What was given up is room already, though it is not given back yet. The room that larger holders have to
+        // leave free is for those who hold less.
+        let above = |max: usize| (self.taken - self.given_up + amount).saturating_sub(max);
+        let (above_all, above_own) = (above(of.max), above(share.max).min(amount));
+        let spare = match share.kind {
+            Kind::Limited => self.spare,
+            _ => 0,
+        };
+        let missing = above_own.saturating_sub(spare).max(above_all);
         let largest = largest.clone();
         let held = self.held.get_mut(&largest)?;
+        let (mut newest, mut found) = (Vec::new(), 0);
+        let mut giving = held.shares.iter().rev();
+        while found < missing {
+            let (number, kept) = giving.find(|(_, kept)| kinds.contains(&kept.kind))?;
+            found += kept.amount;
+            newest.push(*number);
+        }
+        // One share that is larger than that may give way all the same.
+        if self.given_up > 0 && found > 0 && self.given_up + found > of.pending_max() {
+            return None;
+        }
+        if share.kind == Kind::Limited {
+            self.spare = match above_own {
+                0 => 0,
+                _ => (spare + found).saturating_sub(above_own),
+            };
+        }
         let mut given_up = Vec::new();
-        while missing > 0 {
-            let mut newest = held.shares.iter().rev();
-            let (number, _) = newest.find(|(_, kept)| kinds.contains(&kept.kind))?;
-            let number = *number;
+        for number in newest {
             let kept = held.shares.remove(&number)?;
             *held.of(kept.kind) -= kept.amount;
             held.other += kept.amount;
             if kept.kind == Kind::Unproved {
                 self.unproved -= kept.amount;
             }
-            missing = missing.saturating_sub(kept.amount);
+            self.given_up += kept.amount;
             self.gave_way += 1;
             given_up.push(kept);
         }

@@ -72,9 +72,14 @@ impl Gate {
         self.ticket(self.shares.turn(holder).await)
     }
 
-    /// Waits for so many places. Callers take turns.
-    pub(crate) async fn turn_for(&self, holder: &Holder, places: usize) -> Ticket {
-        self.ticket(self.shares.turn_for(holder, places).await)
+    /// Waits for so many places. Callers take turns, and a caller who has none stops others until `stops` ends.
+    pub(crate) async fn turn_for(
+        &self,
+        holder: &Holder,
+        places: usize,
+        stops: impl Future<Output = ()>,
+    ) -> Ticket {
+        self.ticket(self.shares.turn_for(holder, places, stops).await)
     }
 
     fn ticket(&self, share: Share) -> Ticket {

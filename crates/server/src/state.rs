@@ -33,7 +33,9 @@ use crate::tls::Tls;
 const APPENDS_MAX: usize = 4_096;
 const LARGE_APPEND: usize = 512;
 /// How long an append waits for the turn of its caller.
-const APPEND_TURN_MAX: Duration = Duration::from_secs(10);
+pub(crate) const APPEND_TURN_MAX: Duration = Duration::from_secs(10);
+/// How long a large append that finds too little room stops smaller ones of others.
+const APPEND_STOPS_MAX: Duration = Duration::from_secs(2);
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;
 /// Most connections beyond the maximum at once.
@@ -181,8 +183,8 @@ impl State {
         self.reads.turn(holder).await
     }
 
-    /// Waits for a caller's turn to append. What is large takes the places of many. Where nobody is told from anybody,
-    /// the bounds of the store alone hold.
+    /// Waits for a caller's turn to append. What is large takes the places of many, and stops others for
+    /// [`APPEND_STOPS_MAX`] at most. Where nobody is told from anybody, the bounds of the store alone hold.
     ///
     /// # Errors
     /// Overloaded if the turn does not come within [`APPEND_TURN_MAX`]; nothing was appended then.
@@ -196,7 +198,9 @@ impl State {
         }
         let places = 1 + append.events() / 8 + append.payload_bytes() / 8_192;
         let places = places.min(LARGE_APPEND);
-        let turn = self.appends.turn_for(holder, places);
+        let turn = self
+            .appends
+            .turn_for(holder, places, tokio::time::sleep(APPEND_STOPS_MAX));
         match tokio::time::timeout(APPEND_TURN_MAX, turn).await {
             Ok(turn) => Ok(Some(turn)),
             Err(_) => Err(ErrorKind::Overloaded(format!(

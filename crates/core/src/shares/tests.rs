@@ -58,6 +58,18 @@ fn who_takes_everything_leaves_as_much_as_they_take() {
     );
 }
 
+/// Takes 1 for a caller, again and again, until that is refused. Whoever gives way gives it back at once.
+fn fill_among(shares: &Arc<Shares>, held: &mut Vec<Vec<Share>>, holder: &Holder) {
+    let mut own = Vec::new();
+    while let Ok(share) = shares.take(holder, 1) {
+        own.push(share);
+        for of_one in held.iter_mut() {
+            of_one.retain(|share| share.gave_way().now_or_never().is_none());
+        }
+    }
+    held.push(own);
+}
+
 /// What happened: each caller could take half of the rest and keep it, so that a dozen of them filled everything for
 /// ever, and nobody else got anything. Goal: nobody is kept out by others who hold more than they would; the one who
 /// holds most gives up what they took last.
@@ -65,23 +77,111 @@ fn who_takes_everything_leaves_as_much_as_they_take() {
 fn whoever_holds_most_gives_way() {
     let shares = Shares::new(60);
     let names: Vec<_> = (0..12).map(|n| user(&format!("taker-{n}"))).collect();
-    let mut held: Vec<_> = names.iter().map(|name| fill(&shares, name)).collect();
-    let all: usize = held.iter().map(|of_one| kept(of_one)).sum();
-    assert_eq!(all, 60);
-    let told = held[0][29].gave_way().now_or_never();
-    assert!(told.is_some(), "the newest of the first gave way");
-    assert!(held[0][0].gave_way().now_or_never().is_none());
-    let late = fill(&shares, &user("late"));
-    assert_eq!(late.len(), 4, "as much as each other has, or one less");
-    let most = held.iter().map(|of_one| kept(of_one)).max();
-    assert_eq!((most, kept(&late)), (Some(5), 4));
-    // Who gave way and keeps it gets nothing anew, so that the sum cannot grow and grow.
-    assert!(shares.take(&names[0], 1).is_err());
-    let mut first = held.swap_remove(0);
-    first.retain(|share| share.gave_way().now_or_never().is_none());
+    let mut held = Vec::new();
+    fill_among(&shares, &mut held, &names[0]);
+    let first: Vec<_> = held[0].iter().map(Share::gave_way).collect();
+    for name in &names[1..] {
+        fill_among(&shares, &mut held, name);
+    }
+    assert_eq!(held.iter().map(Vec::len).sum::<usize>(), 60);
+    let told = first.into_iter().map(|told| told.now_or_never().is_some());
+    let told: Vec<_> = told.collect();
+    assert!(
+        told.is_sorted(),
+        "the newest of the first gave way: {told:?}"
+    );
+    fill_among(&shares, &mut held, &user("late"));
+    let late = held.last().map(Vec::len);
+    assert_eq!(late, Some(4), "as much as each other has, or one less");
+    assert_eq!(held.iter().map(Vec::len).max(), Some(5));
     drop(held);
-    assert!(shares.take(&names[0], 1).is_ok());
-    drop((first, late));
+    assert_eq!((shares.taken(), shares.load().holders), (0, 0));
+}
+
+/// What happened: each small step of one who came made another whole share give way, though what had given way before
+/// left more room than was needed. Goal: nobody gives way while there is room.
+#[test]
+fn small_steps_make_one_share_give_way() {
+    let shares = Shares::new(100);
+    let mut a: Vec<_> = (0..10)
+        .map(|_| shares.take(&user("a"), 5).expect("half"))
+        .collect();
+    let b = shares.take(&user("b"), 49).expect("less than the other");
+    let mut c = shares.empty(user("c"), 100);
+    for _ in 0..6 {
+        c.grow(1).expect("less than both");
+    }
+    assert_eq!((kept(&a), shares.load().gave_way), (9, 1));
+    assert!(b.gave_way().now_or_never().is_none());
+    let refused = c.grow(1).expect_err("too much would be pending");
+    assert_eq!(refused, TooMuch::InSum);
+    a.retain(|share| share.gave_way().now_or_never().is_none());
+    c.grow(1).expect("one share may be large");
+    assert!(b.gave_way().now_or_never().is_some());
+    assert_eq!((kept(&a), shares.load().gave_way), (9, 2));
+    drop((a, b, c));
+    assert_eq!((shares.taken(), shares.load().holders), (0, 0));
+}
+
+/// The same of shares that are bounded below the maximum, beside others that fill what lies below their bound.
+#[test]
+fn small_steps_of_bounded_shares_make_one_give_way() {
+    let shares = Shares::new(100);
+    let bounded = |name: &str, amount| {
+        let mut share = shares.empty(user(name), 50);
+        share.grow(amount).expect("room");
+        share
+    };
+    let a = [bounded("a", 10), bounded("a", 10)];
+    let other = shares.take(&user("other"), 40).expect("half of the rest");
+    let mut b = shares.empty(user("b"), 50);
+    for _ in 0..9 {
+        b.grow(1).expect("less than the other bounded ones");
+    }
+    assert_eq!((kept(&a), shares.load().gave_way), (1, 1));
+    drop((a, b, other));
+    assert_eq!(shares.taken(), 0);
+}
+
+/// What happened: one stranger who connected and closed again and again made one connection of a user after another
+/// give way. Goal: at most as many give way as strangers hold at once.
+#[test]
+fn a_stranger_who_comes_and_goes_displaces_one() {
+    let shares = Shares::new(16);
+    let mut known = fill(&shares, &at(1));
+    known.append(&mut fill(&shares, &at(2)));
+    for share in &mut known {
+        share.prove();
+    }
+    known.extend(shares.take(&user("last"), 1));
+    assert_eq!(shares.taken(), 16);
+    for _ in 0..100 {
+        drop(shares.take(&at(3), 1).expect("an eighth is two"));
+    }
+    assert_eq!((kept(&known), shares.load().gave_way), (15, 1));
+    // It is so too when what gave way was given back.
+    known.retain(|share| share.gave_way().now_or_never().is_none());
+    for _ in 0..100 {
+        drop(shares.take(&at(3), 1).expect("there is room"));
+    }
+    assert_eq!(kept(&known), 15);
+}
+
+/// What happened: callers who gave nothing back of what they had given up made the sum larger and larger, one after the
+/// other. Goal: it is at most a quarter above the maximum.
+#[test]
+fn what_is_not_given_back_is_bounded() {
+    let shares = Shares::new(80);
+    let held: Vec<_> = (0..50)
+        .flat_map(|n| fill(&shares, &user(&format!("colluder-{n}"))))
+        .collect();
+    assert_eq!((shares.taken(), held.len()), (100, 100));
+    assert_eq!(kept(&held), 80);
+    let refused = shares
+        .take(&user("late"), 1)
+        .expect_err("too much is pending");
+    assert_eq!(refused, TooMuch::InSum);
+    drop(held);
     assert_eq!((shares.taken(), shares.load().holders), (0, 0));
 }
 
@@ -99,6 +199,10 @@ fn what_has_given_way_does_not_grow() {
     assert_eq!(
         (shares.taken(), large.held(), shares.load().gave_way),
         (109, 50, 1)
+    );
+    assert!(
+        shares.take(&user("a"), 1).is_err(),
+        "it keeps what it gave up"
     );
     assert_eq!(other.grow(50), Err(TooMuch::InSum));
     drop(small);
@@ -304,7 +408,7 @@ fn larger_turns_keep_their_order() {
     let shares = Shares::new(8);
     let ask = |amount| {
         let (shares, holder) = (Arc::clone(&shares), user("a"));
-        async move { shares.turn_for(&holder, amount).await }.boxed()
+        async move { shares.turn_for(&holder, amount, future::pending()).await }.boxed()
     };
     let first = ask(3).now_or_never().expect("free");
     let (mut large, mut small) = (ask(100), ask(1));
@@ -341,7 +445,7 @@ fn large_turns_do_not_starve_beside_small_ones() {
     let shares = Shares::new(16);
     let ask = |name: &str, amount| {
         let (shares, holder) = (Arc::clone(&shares), user(name));
-        async move { shares.turn_for(&holder, amount).await }.boxed()
+        async move { shares.turn_for(&holder, amount, future::pending()).await }.boxed()
     };
     let names = ["a", "b", "c", "d"];
     let mut held: std::collections::VecDeque<_> = names
@@ -391,7 +495,7 @@ fn who_gives_up_a_turn_holds_up_nobody() {
     let shares = Shares::new(8);
     let ask = |name: &str, amount| {
         let (shares, holder) = (Arc::clone(&shares), user(name));
-        async move { shares.turn_for(&holder, amount).await }.boxed()
+        async move { shares.turn_for(&holder, amount, future::pending()).await }.boxed()
     };
     let _held = ask("a", 3).now_or_never().expect("free");
     let (mut large, mut small, mut other) = (ask("b", 4), ask("b", 1), ask("c", 1));
@@ -402,6 +506,66 @@ fn who_gives_up_a_turn_holds_up_nobody() {
     let both = [&mut small, &mut other].map(|turn| turn.as_mut().now_or_never());
     assert!(both.iter().all(Option::is_some));
     assert_eq!((shares.taken(), shares.load().waiting), (5, 0));
+}
+
+/// What happened: a caller who held nothing waited as if they held most, and all others behind them, though there was
+/// room. Goal: who comes, and wants less than the largest holds, needs no more than room.
+#[test]
+fn who_comes_for_little_gets_what_is_left() {
+    let shares = Shares::new(8);
+    let ask = |name: &str, amount| {
+        let (shares, holder) = (Arc::clone(&shares), user(name));
+        async move { shares.turn_for(&holder, amount, future::pending()).await }.boxed()
+    };
+    let _a = ask("a", 4).now_or_never().expect("free");
+    let _b = ask("b", 2).now_or_never().expect("free");
+    let c = ask("c", 2).now_or_never().expect("it fits, and a has more");
+    let mut d = ask("d", 1);
+    assert!(d.as_mut().now_or_never().is_none(), "all is taken");
+    drop(c);
+    assert!(d.as_mut().now_or_never().is_some());
+    let _d = ask("d", 1).now_or_never().expect("it fits");
+    let _e = ask("e", 1).now_or_never().expect("it fits");
+    assert_eq!(shares.taken(), 8);
+}
+
+/// What happened: while work hung, one large request after the other that waited behind it kept all small ones from the
+/// room that there was. Goal: they are stopped once, for as long as the large one says, until the work that hung ends.
+#[test]
+fn work_that_hangs_stops_others_once() {
+    let shares = Shares::new(16);
+    let ask = |name: &str, amount, stops: future::BoxFuture<'static, ()>| {
+        let (shares, holder) = (Arc::clone(&shares), user(name));
+        async move { shares.turn_for(&holder, amount, stops).await }.boxed()
+    };
+    let small = |name| turn(&shares, name).now_or_never();
+    let never = || future::pending().boxed();
+    let a = ask("a", 8, never()).now_or_never().expect("free");
+    let b = ask("b", 4, never())
+        .now_or_never()
+        .expect("less than a has");
+    let (long_enough, stops) = oneshot::channel();
+    let mut large = ask("large", 8, stops.map(|_| ()).boxed());
+    assert!(large.as_mut().now_or_never().is_none());
+    let mut waits = turn(&shares, "c");
+    assert!(waits.as_mut().now_or_never().is_none(), "large comes first");
+    long_enough.send(()).expect("it waits");
+    assert!(large.as_mut().now_or_never().is_none());
+    let waited = waits.as_mut().now_or_never().expect("it passes");
+    let mut next = ask("next", 8, never());
+    assert!(next.as_mut().now_or_never().is_none());
+    drop(small("d").expect("nobody is waited for again"));
+    // What held it up was given back, but for what came later.
+    drop(waited);
+    let waited = small("e").expect("room");
+    drop(b);
+    drop(small("f").expect("a still hangs"));
+    drop((waited, a));
+    let first = large.as_mut().now_or_never().expect("its turn");
+    assert!(next.as_mut().now_or_never().is_none());
+    assert!(small("g").is_none(), "it comes after next");
+    drop(first);
+    assert!(next.as_mut().now_or_never().is_some());
 }
 
 proptest! {
@@ -428,15 +592,26 @@ proptest! {
                 };
                 let most = (0..4_u8).map(|n| live(&held, &user(&n.to_string()))).max();
                 let before = own(&held, &holder);
+                let live: usize = held.iter().filter(lives).map(Share::held).sum();
+                let (taken, gave_way) = (shares.taken(), shares.load().gave_way);
                 match shares.take(&holder, amount) {
                     Ok(share) => held.push(share),
-                    Err(_) => prop_assert!(Some(before + amount) >= most),
+                    // What is pending is bounded.
+                    Err(_) => prop_assert!(
+                        Some(before + amount) >= most
+                            || taken + amount > 125
+                            || taken > live && live + amount > 100
+                    ),
+                }
+                if live + amount <= 100 {
+                    prop_assert_eq!(shares.load().gave_way, gave_way, "there was room");
                 }
             }
             let sum: usize = held.iter().map(Share::held).sum();
             prop_assert_eq!(sum, shares.taken());
             let live: usize = held.iter().filter(lives).map(Share::held).sum();
             prop_assert!(live <= 100, "{} live", live);
+            prop_assert!(sum <= 125, "{} in sum", sum);
         }
         drop(held);
         prop_assert_eq!((shares.taken(), shares.load().holders), (0, 0));
