@@ -4,10 +4,14 @@
 //! connection reads it.
 //! Not here: what follows from it (`edge`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
+
+use crate::gate::{GaveWay, Ticket};
+use crate::problem::Problem;
 
 /// What happens on a connection. One task reads it from time to time.
 #[derive(Debug, Default)]
@@ -36,15 +40,20 @@ pub(crate) struct Activity {
     abandoned: CancellationToken,
     /// Is cancelled when the connection gives up its place: what has no end on it ends.
     giving_way: CancellationToken,
+    /// The place of the connection.
+    place: Mutex<Option<Ticket>>,
+    /// True once somebody on the connection has proved who they are.
+    proved: AtomicBool,
 }
 
 impl Activity {
-    /// Makes the activity of a connection that may have this number of requests in flight. It counts in `full` while it
-    /// has as many.
-    pub(crate) fn bounded(in_flight_max: usize, full: Arc<AtomicUsize>) -> Self {
+    /// Makes the activity of a connection that has this place, and may have this number of requests in flight. It
+    /// counts in `full` while it has as many.
+    pub(crate) fn bounded(in_flight_max: usize, full: Arc<AtomicUsize>, place: Ticket) -> Self {
         Self {
             in_flight_max,
             full,
+            place: Mutex::new(Some(place)),
             ..Self::default()
         }
     }
@@ -105,6 +114,22 @@ impl Activity {
         &self.giving_way
     }
 
+    /// Waits until the connection gives up its place: then what has no end on it is to end, with this problem.
+    pub(crate) fn gave_way(&self) -> GaveWay {
+        let giving_way = self.giving_way.clone().cancelled_owned();
+        giving_way.map(|()| of_connection()).boxed()
+    }
+
+    /// Notes that somebody on the connection has proved who they are. From then on it gives way to few strangers.
+    pub(crate) fn prove(&self) {
+        if !self.proved.swap(true, Relaxed) {
+            let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(place) = &mut *place {
+                place.prove();
+            }
+        }
+    }
+
     /// Waits until the connection was given up.
     pub(crate) async fn abandoned(&self) {
         self.abandoned.cancelled().await;
@@ -124,6 +149,13 @@ impl Activity {
     pub(crate) fn data_waits(&self) -> bool {
         self.blocked.load(Relaxed) || self.waiting.load(Relaxed) > 0
     }
+}
+
+/// Makes the problem with which a subscription ends because its connection gives up its place.
+fn of_connection() -> Problem {
+    Problem::overloaded(
+        "all connections were taken when another address with fewer of them asked for one, and the address of this one, which had most, gave up the newest of its connections: have fewer at once, or subscribe again later",
+    )
 }
 
 /// A request that is in flight. Dropping it ends the count.

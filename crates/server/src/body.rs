@@ -324,6 +324,13 @@ impl AnswerBody {
         self.guards.request = Some(ticket);
     }
 
+    /// Lets messages end with a refusal when a place that they need is given up.
+    pub(crate) fn end_with(&mut self, gave_way: GaveWay) {
+        if let Content::Messages(messages) = &mut self.content {
+            messages.end_with(gave_way);
+        }
+    }
+
     pub(crate) fn guards(&mut self) -> &mut Guards {
         &mut self.guards
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{self, BoxFuture};
 use gesta_core::shares::{Holder, Load, Share, Shares, TooMuch};
 
 use crate::problem::{Problem, Result};
@@ -25,6 +25,12 @@ pub(crate) struct Ticket {
 
 /// Waits until a place was given up for a caller who has fewer: then whoever has it is to end, with this problem.
 pub(crate) type GaveWay = BoxFuture<'static, Problem>;
+
+/// Waits until one of two places was given up.
+pub(crate) fn either(one: GaveWay, other: GaveWay) -> GaveWay {
+    let first = future::select(one, other);
+    first.map(|first| first.factor_first().0).boxed()
+}
 
 impl Ticket {
     pub(crate) fn gave_way(&self) -> GaveWay {

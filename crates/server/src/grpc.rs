@@ -35,6 +35,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
+use crate::activity::Activity;
 use crate::api::{self, Admitted, Answer, RequestPlace};
 use crate::body::MessageSource;
 use crate::gate::Ticket;
@@ -57,19 +58,24 @@ pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
 }
 
 /// Answers a call. It never fails: an error is a status.
-pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Incoming>) -> Answer {
+pub(crate) async fn answer(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    from: IpAddr,
+    request: Request<Incoming>,
+) -> Answer {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let noted = state.clone();
     let path = parts.uri.path();
-    let answer = match admit(&state, &parts, from).await {
+    let answer = match admit(&state, activity, &parts, from).await {
         Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
             let mut place = RequestPlace {
                 ticket: Some(ticket),
                 holder: Some(admitted.holder().clone()),
             };
-            let call = GrpcCall::new(state, admitted, from, &parts, body);
+            let call = GrpcCall::new(state, activity, admitted, from, &parts, body);
             let deadline = call.deadline();
             let holder = call.admitted.holder().clone();
             let answering = reply::in_time(deadline, dispatch(path, call));
@@ -86,8 +92,14 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
             note(&noted, path, &outcome);
             let mut answer = match outcome {
                 Ok(Reply::Endless(messages, of_subscriptions)) => {
+                    // Messages that hold their place themselves end by themselves.
+                    let ends = of_subscriptions.is_some();
                     place.ticket = of_subscriptions;
-                    reply::answer(messages, deadline)
+                    let mut answer = reply::answer(messages, deadline);
+                    if ends {
+                        answer.body_mut().end_with(activity.gave_way());
+                    }
+                    answer
                 }
                 Ok(Reply::Finite(messages)) => reply::answer(messages, deadline),
                 Err(refusal) => refuse(path, refusal),
@@ -147,7 +159,12 @@ const PUBLIC: [&str; 3] = [
 ];
 
 /// Admits a call if its frame is that of a call, the server is not full, and the caller has proved who they are.
-async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Admitted)> {
+async fn admit(
+    state: &State,
+    activity: &Activity,
+    parts: &Parts,
+    from: IpAddr,
+) -> Result<(Ticket, Admitted)> {
     if parts.version != Version::HTTP_2 {
         return Err(Refusal::invalid("gRPC needs HTTP/2"));
     }
@@ -161,6 +178,8 @@ async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Ad
             return Ok((state.strangers.enter(admitted.holder())?, admitted));
         }
         let admitted = Admitted::of(state, &parts.headers, from).await?;
+        // Before it is answered, which may last. What anybody may call proves nothing.
+        activity.prove();
         Ok((state.requests.enter(admitted.holder())?, admitted))
     };
     let entered: crate::problem::Result<_> = enter.await;

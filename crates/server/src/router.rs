@@ -30,7 +30,7 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Answer {
     if grpc::is_call(&request) {
-        return grpc::answer(state, from, request).await;
+        return grpc::answer(state, activity, from, request).await;
     }
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
@@ -118,6 +118,8 @@ async fn answer_call(
     // What anybody may ask takes no place of users: its answers are whole at once, see `serve`.
     if !call.route().is_public() {
         call.admit().await?;
+        // Before it is answered, which may last.
+        call.activity.prove();
         place.holder = Some(call.holder().clone());
         // Metrics can be asked even when the server is full.
         if !call.route().is_probe() {

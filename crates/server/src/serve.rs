@@ -4,8 +4,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use gesta_access::Access;
@@ -34,7 +33,7 @@ use crate::gate::{GaveWay, Ticket};
 use crate::lasting::Lasting;
 use crate::placement::Cluster;
 use crate::problem::Problem;
-use crate::state::{BackupSource, Beside, State};
+use crate::state::{APPEND_TURN_MAX, BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
 use crate::{groups, router};
 
@@ -69,8 +68,9 @@ const LAST_CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection beyond the maximum may say nothing. [`RESERVE_MAX`] is how long such a connection may last.
 const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESERVE_MAX: Duration = Duration::from_secs(10);
-/// How long what is in flight on a connection that gives up its place may last.
-const GIVING_WAY_MAX: Duration = Duration::from_secs(10);
+/// How long what is in flight on a connection that gives up its place may last: an append that waits for its turn is
+/// answered before.
+const GIVING_WAY_MAX: Duration = Duration::from_secs(APPEND_TURN_MAX.as_secs() + 5);
 
 /// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -555,29 +555,6 @@ async fn answer(
     answer
 }
 
-/// The place of a connection.
-struct ConnectionPlace {
-    ticket: Mutex<Ticket>,
-    proved: AtomicBool,
-}
-
-impl ConnectionPlace {
-    fn new(ticket: Ticket) -> Self {
-        Self {
-            ticket: Mutex::new(ticket),
-            proved: AtomicBool::new(false),
-        }
-    }
-
-    /// Notes that somebody on the connection has proved who they are.
-    fn prove(&self) {
-        if !self.proved.swap(true, Ordering::Relaxed) {
-            let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-            ticket.prove();
-        }
-    }
-}
-
 /// Answers the requests of a connection until it ends.
 async fn converse<S>(
     socket: S,
@@ -590,16 +567,16 @@ async fn converse<S>(
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let state = &handle.state;
+    let gave_way = ticket.gave_way();
     let activity = Arc::new(Activity::bounded(
         http2_streams_max(&state.config),
         Arc::clone(&state.full_connections),
+        ticket,
     ));
-    let gave_way = ticket.gave_way();
-    let place = Arc::new(ConnectionPlace::new(ticket));
     let told = Once::new();
     let service = service_fn(|request| {
         let (state, activity) = (state.clone(), activity.clone());
-        let (running, full, place) = (activity.request(), full.clone(), place.clone());
+        let (running, full) = (activity.request(), full.clone());
         if activity.is_full() {
             told.call_once(|| {
                 let calls = http2_streams_max(&state.config);
@@ -609,11 +586,7 @@ async fn converse<S>(
         async move {
             let from = config::client(&state.config.trusted_proxies, from, request.headers());
             let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
-            let guards = answer.body_mut().guards();
-            guards.running = Some(running);
-            if guards.holder.is_some() {
-                place.prove();
-            }
+            answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)
         }
     });

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::future::{self, FutureExt};
 use futures::stream::{BoxStream, Stream};
 use gesta_core::shares::Holder;
 use gesta_core::{
@@ -32,7 +31,7 @@ use crate::api::Admitted;
 use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
 use crate::deliveries::Shown;
 use crate::fanout::EncodedEvents;
-use crate::gate::GaveWay;
+use crate::gate::{GaveWay, either};
 use crate::problem::{self, Problem};
 use crate::state::State;
 
@@ -116,11 +115,7 @@ impl Events {
         activity: Arc<Activity>,
         gave_way: GaveWay,
     ) -> Self {
-        let connection_gave_way = activity.giving_way().clone().cancelled_owned();
-        let gave_way = future::select(
-            gave_way,
-            connection_gave_way.map(|()| of_connection()).boxed(),
-        );
+        let connection_gave_way = activity.gave_way();
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         let mut out = BEGINNING.to_vec();
         if let Feed::Consumer { id, .. } = &feed {
@@ -136,7 +131,7 @@ impl Events {
             heartbeat: Box::pin(heartbeat),
             last_sent: Instant::now(),
             stopping: Box::pin(state.stopping.clone().cancelled_owned()),
-            gave_way: gave_way.map(|either| either.factor_first().0).boxed(),
+            gave_way: either(gave_way, connection_gave_way),
             ended: false,
             state,
         }
@@ -352,13 +347,6 @@ impl Buffered {
 /// Makes the reason with which a subscription ends though nothing is wrong with it. It is not written to the log.
 fn ended(detail: &str) -> Problem {
     Problem::new(problem::UNAVAILABLE, detail)
-}
-
-/// Makes the reason with which a subscription ends when its connection gives way.
-fn of_connection() -> Problem {
-    Problem::overloaded(
-        "all connections were taken when another address with fewer of them asked for one, and the address of this one, which had most, gave up the newest of its connections: have fewer at once, or subscribe again later",
-    )
 }
 
 fn begin(out: &mut Vec<u8>, checkpoint: &Checkpoint, name: &str) {

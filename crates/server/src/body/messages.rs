@@ -11,7 +11,7 @@ use hyper::header::HeaderMap;
 use tokio::time::Sleep;
 
 use super::PART_BYTES_MAX;
-use crate::gate::GaveWay;
+use crate::gate::{GaveWay, either};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -45,10 +45,13 @@ impl Messages {
         }
     }
 
-    /// Lets messages that are made on the way end with a refusal when their place is given up.
+    /// Lets messages that are made on the way end with a refusal when a place that they need is given up.
     pub(crate) fn end_with(&mut self, gave_way: GaveWay) {
         if let Some(MessageSource::Made(_)) = self.source {
-            self.gave_way = Some(gave_way);
+            self.gave_way = Some(match self.gave_way.take() {
+                Some(other) => either(other, gave_way),
+                None => gave_way,
+            });
         }
     }
 

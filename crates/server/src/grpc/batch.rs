@@ -23,7 +23,7 @@ use super::claim::{self, Backing};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::body::Reservation;
-use crate::gate::{GaveWay, Ticket};
+use crate::gate::{GaveWay, Ticket, either};
 
 /// Most batches of one call that are being stored at once. No more are read meanwhile.
 const IN_FLIGHT_MAX: usize = 256;
@@ -52,7 +52,7 @@ pub(crate) fn batch_append(call: GrpcCall) -> Result<Reply> {
     let ticket = call.enter_subscriptions()?;
     let session = Session {
         ending: None,
-        gave_way: ticket.gave_way(),
+        gave_way: either(ticket.gave_way(), call.connection_gave_way()),
         _ticket: ticket,
         stopping: call.state.stopping.clone(),
         on: call.backing(),

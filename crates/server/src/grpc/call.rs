@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use super::claim::Backing;
 use super::{Result, refusal_of};
+use crate::activity::Activity;
 use crate::api::Admitted;
 use crate::body::Reservation;
-use crate::gate::Ticket;
+use crate::gate::{GaveWay, Ticket};
 use crate::state::State;
 
 /// One call of gRPC.
@@ -27,6 +28,8 @@ pub(crate) struct GrpcCall {
     /// The caller, and the store as the caller may use it.
     pub(crate) admitted: Admitted,
     pub(crate) requests: Requests,
+    /// What happens on the connection of the call.
+    activity: Arc<Activity>,
     /// Address from which the call came.
     from: IpAddr,
     /// The server's address as the client wrote it.
@@ -39,6 +42,7 @@ pub(crate) struct GrpcCall {
 impl GrpcCall {
     pub(crate) fn new(
         state: Arc<State>,
+        activity: &Arc<Activity>,
         admitted: Admitted,
         from: IpAddr,
         parts: &Parts,
@@ -53,6 +57,7 @@ impl GrpcCall {
             connection_name: connection_name.unwrap_or_default().to_owned(),
             requests: Requests::new(body, admitted.reservation(&state), &state),
             state,
+            activity: Arc::clone(activity),
             admitted,
             from,
             authority: authority.unwrap_or_default(),
@@ -96,6 +101,11 @@ impl GrpcCall {
             state: Arc::clone(&self.state),
             admitted: self.admitted.clone(),
         }
+    }
+
+    /// Waits until the connection of the call gives up its place.
+    pub(crate) fn connection_gave_way(&self) -> GaveWay {
+        self.activity.gave_way()
     }
 
     /// Takes a place among the calls that may last for ever.

@@ -12,7 +12,7 @@ use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use gesta_testkit::depth::{self, Depth};
 use gesta_testkit::{Around, Outer};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
@@ -296,12 +296,10 @@ async fn rest_of(mut socket: TcpStream) -> String {
     String::from_utf8_lossy(&found).into_owned()
 }
 
-/// What happened: addresses that held their connections took all of them for ever, one after the other. Goal: an
-/// address with few gets another, of the address with most; users who have come already are not displaced by strangers.
-#[tokio::test]
-async fn who_keeps_most_connections_gives_way() {
+/// A server that takes few connections, and the token of a user.
+async fn few_connections(connections_max: usize) -> (World, String) {
     let bounds = Config {
-        connections_max: 16,
+        connections_max,
         ..config()
     };
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
@@ -309,21 +307,63 @@ async fn who_keeps_most_connections_gives_way() {
     add(&accounts, "root", &["$admins"]).await;
     add(&accounts, "user", &[]).await;
     let world = World::over(store, accounts, bounds, access_config()).await;
-    let user = world.token("user", &[Scope::Read], &[]).await;
-    let mut known = Vec::new();
-    for _ in 0..6 {
-        let mut socket = connect_from(2, &world).await;
-        let head = format!(
-            "GET /streams/none HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\n\r\n"
-        );
-        socket.write_all(head.as_bytes()).await.expect("sent");
-        let mut first = [0; 12];
-        soon(socket.read_exact(&mut first))
-            .await
-            .expect("an answer");
-        assert_eq!(&first, b"HTTP/1.1 404");
-        known.push(socket);
+    let user = world.token("user", &[Scope::Read, Scope::Append], &[]);
+    let user = user.await;
+    (world, user)
+}
+
+/// A connection from an address on which a user was answered.
+async fn known_from(host: u8, world: &World, user: &str) -> TcpStream {
+    let mut socket = connect_from(host, world).await;
+    let head =
+        format!("GET /streams/none HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\n\r\n");
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    let mut first = [0; 12];
+    soon(socket.read_exact(&mut first))
+        .await
+        .expect("an answer");
+    assert_eq!(&first, b"HTTP/1.1 404");
+    socket
+}
+
+/// Reads from a connection until this was read.
+async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
+    let mut found = String::new();
+    while !found.contains(wanted) {
+        let mut part = [0; 1024];
+        let n = soon(socket.read(&mut part)).await.expect("it lives");
+        assert!(n > 0, "it lives: {found}");
+        found.push_str(&String::from_utf8_lossy(&part[..n]));
     }
+    found
+}
+
+/// What happened: addresses that held their connections took all of them for ever, one after the other. Goal: an
+/// address with few gets another, of the address with most; users who have come already are not displaced by strangers,
+/// also if their first call is not answered yet.
+#[tokio::test]
+async fn who_keeps_most_connections_gives_way() {
+    let (world, user) = few_connections(16).await;
+    let root = world.token("root", &[Scope::Admin], &[]).await;
+    let mut known = Vec::new();
+    for _ in 0..3 {
+        known.push(known_from(2, &world, &user).await);
+    }
+    // The last byte of their bodies is missing.
+    let body = r#"{"events":[{"type":"T","data":1}]}"#;
+    let (sent, last) = body.split_at(body.len() - 1);
+    let mut unanswered = Vec::new();
+    for _ in 0..3 {
+        let mut socket = connect_from(2, &world).await;
+        let request = format!(
+            "POST /streams/new HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{sent}",
+            body.len()
+        );
+        socket.write_all(request.as_bytes()).await.expect("sent");
+        unanswered.push(socket);
+    }
+    let admitted = "gesta_share_taken{resource=\"requests\"}";
+    metrics_have(&world, &root, (admitted, 3)).await;
     // Four strangers hold all others.
     let mut held = Vec::new();
     for host in 3..7 {
@@ -331,25 +371,79 @@ async fn who_keeps_most_connections_gives_way() {
             held.push((host, connect_from(host, &world).await));
         }
     }
-    let mut late = connect_from(9, &world).await;
-    late.write_all(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .await
-        .expect("sent");
-    let answer = rest_of(late).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.80}");
+    // Those that gave way before may not have ended yet.
+    let answered = async {
+        loop {
+            let mut late = connect_from(9, &world).await;
+            let request =
+                b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            late.write_all(request).await.expect("sent");
+            if rest_of(late).await.starts_with("HTTP/1.1 200") {
+                break;
+            }
+        }
+    };
+    soon(answered).await;
+    for socket in &mut unanswered {
+        socket.write_all(last.as_bytes()).await.expect("sent");
+        let answer = read_until(socket, "\r\n\r\n").await.to_lowercase();
+        assert!(answer.starts_with("http/1.1 201"), "{answer}");
+        assert!(
+            !answer.contains("connection: close"),
+            "it gave way: {answer}"
+        );
+    }
     for socket in &mut known {
         let head = format!(
             "GET /streams/other HTTP/1.1\r\nHost: localhost\r\nAuthorization: {user}\r\n\r\n"
         );
         socket.write_all(head.as_bytes()).await.expect("sent");
-        let mut found = String::new();
-        while !found.contains("other") {
-            let mut part = [0; 1024];
-            let n = soon(socket.read(&mut part)).await.expect("it lives");
-            assert!(n > 0, "it lives: {found}");
-            found.push_str(&String::from_utf8_lossy(&part[..n]));
-        }
+        let answer = read_until(socket, "other").await.to_lowercase();
+        assert!(
+            !answer.contains("connection: close"),
+            "it gave way: {answer}"
+        );
     }
+}
+
+/// What happened: a call over gRPC without an end was cut when its connection gave up its place. Goal: it is told why.
+#[tokio::test]
+async fn a_call_without_an_end_is_told_that_its_connection_gave_way() {
+    let (world, user) = few_connections(4).await;
+    let mut held = vec![known_from(2, &world, &user).await];
+    let socket = TokioIo::new(connect_from(2, &world).await);
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .handshake(socket)
+        .await
+        .expect("HTTP/2");
+    tokio::spawn(connection);
+    let address = world.server.handle.local_addr();
+    let watch = Request::post(format!("http://{address}/grpc.health.v1.Health/Watch"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("authorization", &user)
+        .body(Full::new(Bytes::from_static(&[0; 5])))
+        .expect("a request");
+    let answer = soon(sender.send_request(watch)).await.expect("an answer");
+    let mut body = answer.into_body();
+    let first = soon(body.frame()).await.expect("a message");
+    assert!(first.expect("a message").is_data());
+    for host in [3, 4] {
+        held.push(known_from(host, &world, &user).await);
+    }
+    let _late = connect_from(9, &world).await;
+    let ended = async {
+        loop {
+            let frame = body.frame().await.expect("it is told why");
+            if let Ok(trailers) = frame.expect("it is told why").into_trailers() {
+                return trailers;
+            }
+        }
+    };
+    let trailers = soon(ended).await;
+    assert_eq!(trailers["grpc-status"], "14");
+    let why = trailers["grpc-message"].to_str().expect("text");
+    assert!(why.contains("the newest of its connections"), "{why}");
 }
 
 /// A store that does not answer whether it is ready.
