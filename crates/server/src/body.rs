@@ -255,6 +255,10 @@ fn too_large(bytes_max: usize) -> Problem {
 /// keeps its size.
 pub(crate) const PART_BYTES_MAX: usize = 64 * 1024;
 
+/// After so many bytes of an answer that come without waiting others get a turn on the thread. A client that reads fast
+/// would keep it for as long as there is more to read.
+const STRETCH_BYTES_MAX: usize = 256 * 1024;
+
 /// The error with which an answer breaks off: the client sees its connection close in the middle.
 pub(crate) type BrokenOff = gesta_core::Error;
 
@@ -265,6 +269,8 @@ pub(crate) struct AnswerBody {
     gave_way: Option<GaveWay>,
     /// Guards that count the request as in flight until its answer is written or given up.
     guards: Guards,
+    /// Bytes that were handed out since others last had a turn on this thread.
+    at_a_stretch: usize,
 }
 
 /// What is counted while an answer is being sent.
@@ -292,6 +298,7 @@ impl AnswerBody {
             content: Content::Whole((!bytes.is_empty()).then_some(bytes)),
             gave_way: None,
             guards: Guards::default(),
+            at_a_stretch: 0,
         }
     }
 
@@ -302,6 +309,7 @@ impl AnswerBody {
             content: Content::Parts(Box::pin(parts)),
             gave_way: None,
             guards: Guards::default(),
+            at_a_stretch: 0,
         }
     }
 
@@ -310,6 +318,7 @@ impl AnswerBody {
             content: Content::Messages(messages),
             gave_way: None,
             guards: Guards::default(),
+            at_a_stretch: 0,
         }
     }
 
@@ -350,6 +359,11 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
         let this = &mut *self;
+        if this.at_a_stretch >= STRETCH_BYTES_MAX {
+            this.at_a_stretch = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let Some(gave_way) = &mut this.gave_way
             && let Poll::Ready(problem) = gave_way.as_mut().poll(cx)
         {
@@ -379,6 +393,10 @@ impl Body for AnswerBody {
                 }
                 part.map(|part| part.map(Ok))
             }
+        };
+        this.at_a_stretch += match &part {
+            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+            _ => 0,
         };
         // Unless it is asked for more at once, the connection cannot take it.
         let waits = matches!(part, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream();
@@ -414,6 +432,19 @@ mod tests {
 
     use super::*;
     use crate::gate::Gate;
+
+    /// Goal: a client that reads fast does not keep a thread to itself.
+    #[test]
+    fn an_answer_without_end_lets_others_have_the_thread() {
+        let parts = stream::repeat_with(|| Ok(Bytes::from_static(&[0; PART_BYTES_MAX])));
+        let mut body = AnswerBody::parts(parts);
+        let waker = noop_waker();
+        let mut poll = || Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker));
+        for _ in 0..3 {
+            let stretch = (0..100).take_while(|_| poll().is_ready()).count();
+            assert_eq!(stretch, STRETCH_BYTES_MAX / PART_BYTES_MAX);
+        }
+    }
 
     /// Goal: an answer that may last for ever, and whose place is given up for a caller who has fewer, ends and says
     /// why; one that is whole is sent.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use gesta_core::shares::{Holder, act_as};
 use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -57,7 +58,7 @@ impl Readiness {
             match &*last {
                 Some(running) if !running.task.is_finished() => running.outcome.clone(),
                 _ => {
-                    let task = tokio::spawn(probe());
+                    let task = tokio::spawn(act_as(Holder::Server, probe()));
                     let handle = task.abort_handle();
                     let outcome = async move {
                         task.await.unwrap_or_else(|error| {
