@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{EventId, ExpectedRevision, Filter, Query};
-use gesta_groups::{Action, Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Which};
+use gesta_groups::{
+    Action, Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Start, Which,
+};
 use gesta_testkit::support::{append, event, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -327,6 +329,20 @@ async fn make_groups(url: &str) {
     store.shutdown().await.unwrap();
 }
 
+/// Makes a group on a stream, as an import does before it appends what the group had parked.
+async fn make_group(url: &str, name: &str, settings: Settings) {
+    let store = gesta::Options::creating().open(url).await.unwrap();
+    let groups = Groups::start(Arc::clone(&store), Config::default());
+    let create = Create {
+        group: name.parse().unwrap(),
+        settings,
+        filter: Filter::ALL,
+    };
+    groups.create(create).await.unwrap();
+    groups.shutdown().await;
+    store.shutdown().await.unwrap();
+}
+
 /// Returns the number of parked events of a group, what a replay delivers and what comes then.
 async fn what_is_left(url: &str, name: &str) -> (u64, Vec<u64>) {
     let store = gesta::Options::creating().open(url).await.unwrap();
@@ -423,6 +439,63 @@ fn consumer_groups_go_on_in_a_copy() {
         let made = format!("group {name} is not made; it had come to");
         assert!(text.contains(&made), "{text}");
     }
+}
+
+/// What happened: an import that was stopped after it had made a group, and before it had appended what the group had
+/// parked, was repeated without a word about these events, and they were lost to the copy. And with `--skip` the groups
+/// in lines of standard input that were passed over were forgotten.
+#[test]
+fn a_group_that_an_import_has_begun_to_make_is_finished() {
+    let home = tempfile::tempdir().unwrap();
+    let url = |name: &str| url_of(&home.path().join(name));
+    let one = url("1.db");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(make_groups(&one));
+    let exported = succeed(&["--store", &one, "--output", "json", "all", "read"]);
+    let is_of_group = |line: &&str| line.contains("persistentsubscription");
+    let events = exported.lines().filter(|line| !is_of_group(line));
+    let events: String = events.map(|line| format!("{line}\n")).collect();
+    let made_so_far = |copy: &str, max_retry_count: u32| {
+        run_with_input(&["--store", copy, "all", "import"], &events);
+        let settings = Settings {
+            max_retry_count,
+            start: Start::At(7),
+            ..Settings::default()
+        };
+        runtime.block_on(make_group(copy, "orders::kept", settings));
+    };
+    let import = |copy: &str, more: &[&str]| {
+        let args = [&["--store", copy, "all", "import"], more].concat();
+        let done = run_with_input(&args, &exported);
+        assert!(done.status.success(), "{done:?}");
+        stdout(&done)
+    };
+
+    let copy = url("2.db");
+    made_so_far(&copy, 7);
+    let finished =
+        "group orders::kept is made: it goes on at 7 and has 1 parked events; an earlier import";
+    let lines = exported.lines().count().to_string();
+    let text = import(&copy, &["--skip", &lines]);
+    assert!(text.contains(finished), "{text}");
+    let text = import(&copy, &[]);
+    let there = "group orders::kept is there already, and stays as it is";
+    assert!(text.lines().any(|line| line == there), "{text}");
+    let left = || runtime.block_on(what_is_left(&copy, "orders::kept"));
+    assert_eq!(left(), (1, vec![6, 7, 8, 9]));
+    // What was replayed does not come again.
+    let text = import(&copy, &[]);
+    assert!(text.contains(there) && !text.contains("is made"), "{text}");
+
+    // A group that somebody else has made stays as it is, and the report tells what it lacks.
+    let other = url("3.db");
+    made_so_far(&other, 8);
+    let text = import(&other, &[]);
+    let lacks = format!("{there}; 1 parked events of the input are not added to it: its settings");
+    assert!(text.contains(&lacks), "{text}");
 }
 
 fn contents_of(lines: &str, index: usize) -> Value {

@@ -26,10 +26,11 @@ pub struct GroupsOfCopy {
 /// What is known of a group.
 #[derive(Debug, Default)]
 struct Traces {
-    configuration: Option<Configuration>,
+    /// The last configuration, or why it cannot be read.
+    configuration: Option<Result<Configuration, String>>,
     was_deleted: bool,
-    unreadable: Option<String>,
-    checkpoint: Option<Progressed>,
+    /// The last checkpoint, or why it cannot be read.
+    checkpoint: Option<Result<Progressed, String>>,
     parked: Vec<ParkedLine>,
 }
 
@@ -112,15 +113,16 @@ impl GroupsOfCopy {
         let traces = self.groups.entry(group).or_default();
         match keeps {
             Keeps::Configuration => {
-                let read = traces.read(event);
-                traces.configuration = read.or(traces.configuration.take());
+                // An older one does not count if the last one cannot be read: the group was another by then.
+                traces.configuration = Some(read(event));
                 traces.was_deleted = false;
             }
             Keeps::Checkpoint => {
-                let read: Option<Progressed> = traces.read(event);
-                // A claim of a group without a checkpoint.
-                let read = read.filter(|read| read.next.is_some());
-                traces.checkpoint = read.or(traces.checkpoint.take());
+                let read: Result<Progressed, String> = read(event);
+                // Without a place it is the claim of a group without a checkpoint.
+                if read.as_ref().map_or(true, |read| read.next.is_some()) {
+                    traces.checkpoint = Some(read);
+                }
             }
             Keeps::Parked(stream) => traces.parked.push(ParkedLine {
                 stream,
@@ -142,17 +144,11 @@ impl GroupsOfCopy {
     }
 }
 
-impl Traces {
-    fn read<T: DeserializeOwned>(&mut self, event: &EventData) -> Option<T> {
-        match serde_json::from_slice(&event.data) {
-            Ok(read) => Some(read),
-            Err(error) => {
-                self.unreadable = Some(error.to_string());
-                None
-            }
-        }
-    }
+fn read<T: DeserializeOwned>(event: &EventData) -> Result<T, String> {
+    serde_json::from_slice(&event.data).map_err(|error| error.to_string())
+}
 
+impl Traces {
     /// Notes that the metadata of a stream of the group have changed.
     fn change(&mut self, keeps: Keeps, event: &EventData) {
         let deletes = match event.event_type.as_str() {
@@ -182,15 +178,19 @@ impl Traces {
     }
 
     fn finish(self, group: &GroupId) -> FoundGroup {
-        let Some(configuration) = self.configuration else {
-            return match self.unreadable {
-                Some(why) => FoundGroup::Unreadable(why),
-                None if self.was_deleted => FoundGroup::Deleted,
-                None => FoundGroup::WithoutConfiguration,
-            };
+        let configuration = match self.configuration {
+            Some(Ok(configuration)) => configuration,
+            Some(Err(why)) => {
+                return FoundGroup::Unreadable(format!("the last configuration: {why}"));
+            }
+            None if self.was_deleted => return FoundGroup::Deleted,
+            None => return FoundGroup::WithoutConfiguration,
         };
         let life = configuration.life;
-        let checkpoint = self.checkpoint.filter(|found| found.life == life);
+        let checkpoint = match self.checkpoint.transpose() {
+            Ok(checkpoint) => checkpoint.filter(|found| found.life == life),
+            Err(why) => return FoundGroup::Unreadable(format!("the last checkpoint: {why}")),
+        };
         let (next, mark) = match &checkpoint {
             Some(checkpoint) => {
                 let next = checkpoint.next.unwrap_or(configuration.begin);
@@ -302,6 +302,28 @@ mod tests {
         };
         assert_eq!((found.next, found.parked.len()), (7, 2));
         assert_eq!(found.last_read, Some((6, EventId(Uuid::from_u128(1)))));
+    }
+
+    /// What happened: an older configuration or checkpoint was taken in silence for the last one.
+    #[test]
+    fn an_older_state_is_not_taken_for_one_that_cannot_be_read() {
+        for (of, what) in [(CONFIGURATION, "configuration"), (CHECKPOINT, "checkpoint")] {
+            let mut copy = GroupsOfCopy::default();
+            copy.take(&stream(CONFIGURATION), None, &configured(1));
+            copy.take(&stream(CHECKPOINT), None, &checkpoint(1, 5));
+            copy.take(&stream(of), None, &event("X", "1"));
+            let FoundGroup::Unreadable(why) = only(copy) else {
+                panic!("the last {what} cannot be read");
+            };
+            assert!(why.contains(what), "{why}");
+        }
+        // What is stored after it can be read again.
+        let mut copy = GroupsOfCopy::default();
+        copy.take(&stream(CONFIGURATION), None, &event("X", "1"));
+        copy.take(&stream(CHECKPOINT), None, &event("X", "1"));
+        copy.take(&stream(CONFIGURATION), None, &configured(1));
+        copy.take(&stream(CHECKPOINT), None, &checkpoint(1, 5));
+        assert!(matches!(only(copy), FoundGroup::Present(found) if found.next == 5));
     }
 
     #[test]

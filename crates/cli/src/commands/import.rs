@@ -40,9 +40,9 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 const TRIES: u32 = 5;
 
 /// What is known about a stream of the target store.
-struct Target {
+pub(super) struct Target {
     last: Option<Revision>,
-    ids: HashSet<EventId>,
+    pub(super) ids: HashSet<EventId>,
 }
 
 /// An import under way.
@@ -84,7 +84,7 @@ pub(super) async fn run(
     {
         refuse_what_hides(open(path)?, args.skip).await?;
     }
-    let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, args.skip)?;
+    let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, 0)?;
     let mut import = Import {
         store,
         one_stream: store.info().await?.logs > 1,
@@ -100,13 +100,6 @@ pub(super) async fn run(
         renumbered: HashSet::new(),
         groups: GroupsOfCopy::default(),
     };
-    if let Some(path) = file
-        && args.skip > 0
-    {
-        import
-            .take_groups_of_skipped(open(path)?, args.skip)
-            .await?;
-    }
     progress.set(import.came());
     let done = import.all(&mut feed, args, progress).await;
     if let Err(failure) = done {
@@ -156,6 +149,13 @@ impl Import<'_> {
             ..
         }) = feed.next().await?
         {
+            if line <= args.skip {
+                // The consumer groups in the lines that are passed over are made all the same.
+                if let Some(stream) = &stream {
+                    self.groups.take(stream, revision, &event);
+                }
+                continue;
+            }
             let stream = stream
                 .or_else(|| args.stream.clone())
                 .ok_or_else(|| refuse_line(line, "names no stream: give one with --stream"))?;
@@ -185,17 +185,6 @@ impl Import<'_> {
         }
         self.flush().await?;
         self.line = feed.lines();
-        Ok(())
-    }
-
-    /// Learns of the consumer groups in the lines that are passed over.
-    async fn take_groups_of_skipped(&mut self, file: File, skip: u64) -> Outcome {
-        let mut feed = Feed::start(Some(file), Ids::OfText, 0)?;
-        while let Some(line) = feed.next().await?.filter(|line| line.line <= skip) {
-            if let Some(stream) = &line.stream {
-                self.groups.take(stream, line.revision, &line.event);
-            }
-        }
         Ok(())
     }
 
@@ -374,7 +363,7 @@ async fn refuse_what_hides(file: File, skip: u64) -> Outcome {
 }
 
 /// Reads what a stream of the target store has, also what its metadata hide.
-async fn read_target(store: &dyn EventStore, stream: &StreamId) -> Outcome<Target> {
+pub(super) async fn read_target(store: &dyn EventStore, stream: &StreamId) -> Outcome<Target> {
     let mut target = Target {
         last: None,
         ids: HashSet::new(),

@@ -3,23 +3,33 @@
 //! Why: see `GroupsOfCopy`. A place counts only if the event before it is the same in the copy, which its id tells:
 //! that of a group on a stream is looked up at the same revision. That of a group on all events has another position in
 //! the copy, so the line of the event is looked for in the file first.
+//! A group is made before what it has parked is appended, for only what comes later in its parked stream is its own. So
+//! an import that was stopped in between leaves a group without them, and the next import appends what is missing.
 //! Invariant: every group of which the input has a line is named in the report with what became of it.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_client::HttpGroups;
 use gesta_core::{
     Append, ErrorKind, EventData, EventId, EventStore, ExpectedRevision, Position, Revision,
     StreamId,
 };
-use gesta_groups::{Config, Error, FoundGroup, GroupId, GroupToMake, Groups, GroupsOfCopy, Source};
+use gesta_groups::{
+    Config, Error, FoundGroup, GroupId, GroupToMake, Groups, GroupsOfCopy, Source, document,
+};
+use gesta_wire::request::QueryBody;
 use serde::Serialize;
 
 use super::appending::append_surely;
+use super::import::read_target;
 use crate::exit::Outcome;
 use crate::input::{Feed, Ids, LineEvent};
+
+/// How often the making of a group is tried at most when its answer is lost.
+const TRIES: u32 = 5;
 
 /// What has become of a group.
 #[derive(Serialize)]
@@ -96,9 +106,22 @@ impl Home {
             }
         }
     }
+
+    async fn info(&self, id: &GroupId) -> Result<document::Group, Error> {
+        match self {
+            Self::Server(groups) => groups.info(id).await,
+            Self::Store(store) => {
+                let groups = Groups::start(Arc::clone(store), Config::default());
+                let info = groups.info(id).await;
+                groups.shutdown().await;
+                info.map(|info| document::Group::from(&info))
+            }
+        }
+    }
 }
 
 /// An event of the input that is in the copy.
+#[derive(Clone)]
 struct Line {
     /// Revision or position in the original.
     at: u64,
@@ -234,44 +257,123 @@ async fn create(
     store: &dyn EventStore,
     home: &Home,
 ) -> Outcome<GroupReport> {
-    match home.create(&group, next).await {
+    let mut tries = 1;
+    let outcome = loop {
+        match home.create(&group, next).await {
+            // Whether it was made shows when it is tried again.
+            Err(Error::Store(error)) if error.is_retryable() && tries < TRIES => {
+                tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
+                tries += 1;
+            }
+            outcome => break outcome,
+        }
+    };
+    match outcome {
         Ok(()) => {}
-        Err(Error::Exists(_)) => return Ok(GroupReport::new(id, "there", None)),
+        Err(Error::Exists(_)) => {
+            return complete(id, &group, next, tries > 1, store, home).await;
+        }
         Err(error) => {
             let note = format!("{error}; {}", how_to_make(&group));
             return Ok(GroupReport::new(id, "left_out", Some(note)));
         }
     }
-    let all = group.parked.len();
-    let parked = park(id, group.parked, store).await?;
+    let links = links_here(&group, store).await?;
+    let parked = park(id, links, store).await?;
     let mut report = GroupReport::new(id, "made", None);
     report.next = Some(next);
     report.parked = Some(parked);
-    if parked < all {
+    if parked < group.parked.len() {
         report.note = Some(format!(
-            "{} parked events are left out, for what their links lead to is not there or has another revision here",
-            all - parked
+            "{} parked events are left out, for what their links lead to is not there or has another revision here, or \
+             the links were deleted here",
+            group.parked.len() - parked
         ));
     }
     Ok(report)
 }
 
-/// Appends the links that lead to the same events here. Returns how many they are.
+/// Finishes a group that an import has begun to make: appends what it had parked and does not have yet. `has_tried`
+/// tells that this import may have made the group itself. Any other group stays as it is.
+async fn complete(
+    id: &GroupId,
+    group: &GroupToMake,
+    next: u64,
+    has_tried: bool,
+    store: &dyn EventStore,
+    home: &Home,
+) -> Outcome<GroupReport> {
+    let mut links = links_here(group, store).await?;
+    let usable = links.len();
+    if !links.is_empty() {
+        let there = read_target(store, &id.parked_stream()).await?.ids;
+        links.retain(|link| link.id.is_none_or(|id| !there.contains(&id)));
+    }
+    if links.is_empty() && !has_tried {
+        return Ok(GroupReport::new(id, "there", None));
+    }
+    let missing = links.len();
+    let refused = match home.info(id).await {
+        Ok(found) if !is_as_made(&found, group, next) => {
+            Some("its settings, filter or start are others".to_owned())
+        }
+        // Metadata hide parked events that were replayed or removed: these must not come again.
+        Ok(_) => {
+            let metadata = store.stream_metadata(id.parked_stream()).await?;
+            (missing > 0 && metadata.revision.is_some())
+                .then(|| "parked events of it were replayed or removed here".to_owned())
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = refused {
+        let note = (missing > 0)
+            .then(|| format!("{missing} parked events of the input are not added to it: {why}"));
+        return Ok(GroupReport::new(id, "there", note));
+    }
+    let parked = park(id, links, store).await?;
+    let note = "an earlier import had begun to make it".to_owned();
+    let mut report = GroupReport::new(id, "made", (!has_tried).then_some(note));
+    report.next = Some(next);
+    report.parked = Some(usable - missing + parked);
+    Ok(report)
+}
+
+/// Tells whether a group is as an import makes it.
+fn is_as_made(found: &document::Group, group: &GroupToMake, next: u64) -> bool {
+    let create = group.beginning_at(next);
+    let filter: Vec<_> = create.filter.any_of.iter().map(QueryBody::from).collect();
+    let json = |filter: &[QueryBody]| serde_json::to_value(filter).ok();
+    found.settings == create.settings
+        && found.pattern == group.pattern
+        && json(&found.filter) == json(&filter)
+}
+
+/// Returns the links of a group to parked events that are the same here.
+async fn links_here(group: &GroupToMake, store: &dyn EventStore) -> Outcome<Vec<EventData>> {
+    let mut links = Vec::new();
+    for link in &group.parked {
+        let Some((stream, revision, event)) = gesta_groups::parked_event(link) else {
+            continue;
+        };
+        let position = position_of(store, &stream, revision, Some(event)).await?;
+        if position.is_some() {
+            links.push(link.clone());
+        }
+    }
+    Ok(links)
+}
+
+/// Appends links to parked events. Returns how many there are now.
 async fn park(id: &GroupId, links: Vec<EventData>, store: &dyn EventStore) -> Outcome<usize> {
     let mut parked = 0;
     for link in links {
-        let Some((stream, revision, event)) = gesta_groups::parked_event(&link) else {
-            continue;
-        };
-        if position_of(store, &stream, revision, Some(event))
-            .await?
-            .is_none()
-        {
-            continue;
-        }
         let append = Append::to(id.parked_stream(), ExpectedRevision::Any, vec![link]);
-        append_surely(store, &append).await?;
-        parked += 1;
+        match append_surely(store, &append).await {
+            Ok(_) => parked += 1,
+            // An earlier group of the name had it.
+            Err(error) if matches!(error.kind(), ErrorKind::StoredAndDeleted { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(parked)
 }
@@ -294,16 +396,26 @@ async fn lines_before(file: File, places: &[u64]) -> Outcome<HashMap<u64, Option
         if stream.as_str().starts_with("$$") || GroupsOfCopy::is_of_group(&stream) {
             continue;
         }
-        for next in &places[places.partition_point(|next| *next <= at)..] {
-            let line = found.entry(*next).or_default();
-            if line.as_ref().is_none_or(|line| line.at < at) {
-                *line = Some(Line {
-                    at,
-                    stream: stream.clone(),
-                    revision,
-                    id: event.id,
-                });
-            }
+        // Only the nearest place is noted, so that a line costs no more if there are many groups.
+        let Some(place) = places.get(places.partition_point(|next| *next <= at)) else {
+            continue;
+        };
+        let line = found.entry(*place).or_default();
+        if line.as_ref().is_none_or(|line| line.at < at) {
+            *line = Some(Line {
+                at,
+                stream,
+                revision,
+                id: event.id,
+            });
+        }
+    }
+    let mut last: Option<Line> = None;
+    for place in places {
+        let line = found.entry(*place).or_default();
+        match line {
+            Some(line) => last = Some(line.clone()),
+            None => line.clone_from(&last),
         }
     }
     Ok(found)
