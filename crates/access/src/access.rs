@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::accounts::Accounts;
-use crate::audit::{By, DONE, Entry, Rank};
+use crate::audit::{By, DONE, Entry, Lines, Rank};
 use crate::config::Config;
 use crate::credentials::{self, Shown};
 use crate::follow;
@@ -229,7 +229,11 @@ impl Access {
             true => Rank::FullAdministrator,
             false => Rank::Other,
         };
-        self.shared.audit.administrative(by, rank, entry);
+        let lines = match told {
+            None => Lines::Done,
+            Some(_) => Lines::Any,
+        };
+        self.shared.audit.administrative(by, rank, lines, entry);
         outcome
     }
 

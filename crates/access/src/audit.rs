@@ -6,10 +6,11 @@
 //! came from an address. *Uses* are all other calls; they are told only if the log takes lines of the level `DEBUG`,
 //! and then none is left out.
 //! Invariants: of each caller at most [`LINES_MAX`] lines are written at once and [`LINES_PER_SECOND`] after that, and
-//! of all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Lines that are left out
-//! are counted in the next line of the same caller, unless it comes so late that the caller was forgotten. So nobody
-//! fills a disk, and nobody keeps the lines of another out; names are escaped, so that no name makes a line of its own;
-//! no secret comes here.
+//! of all callers who proved nothing [`UNKNOWN_LINES_MAX`] and [`UNKNOWN_LINES_PER_SECOND`]. Administrative acts that a
+//! user has done are counted apart, with as many lines, so that nobody hides what they do behind refusals, failures and
+//! changes. Lines that are left out are counted in the next line of the same caller and count, unless it comes so late
+//! that the caller was forgotten. So nobody fills a disk, and nobody keeps the lines of another out; names are escaped,
+//! so that no name makes a line of its own; no secret comes here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -41,6 +42,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SHOWN_MAX: usize = 200;
 /// How long nothing is told of a user or a token that comes again from the same address.
 const LOGIN_EVERY: Duration = Duration::from_secs(3_600);
+/// How long it takes until a login is told for which there was no line.
+const LOGIN_AGAIN: Duration = Duration::from_secs(1);
 /// The most pairs of a user or a token and an address that are remembered.
 const LOGINS_MAX: usize = 10_000;
 
@@ -92,6 +95,15 @@ impl Bucket {
 
 /// The outcome of what was done.
 pub(crate) const DONE: &str = "done";
+
+/// Which lines of a user are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// Administrative acts that were done.
+    Done,
+    /// All others, of which a user can cause as many as they like.
+    Any,
+}
 
 /// Whose lines are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -145,6 +157,8 @@ impl<K: Eq + std::hash::Hash> Callers<K> {
 #[derive(Debug)]
 struct Buckets {
     users: Callers<String>,
+    /// The lines of users about administrative acts that were done.
+    done: Callers<String>,
     addresses: Callers<Option<IpAddr>>,
     /// The lines of all callers who proved nothing.
     unknown: Bucket,
@@ -154,14 +168,19 @@ impl Buckets {
     fn new(now: Duration) -> Self {
         Self {
             users: Callers::new(LINES_MAX, LINES_PER_SECOND, now),
+            done: Callers::new(LINES_MAX, LINES_PER_SECOND, now),
             addresses: Callers::new(ADDRESS_LINES_MAX, ADDRESS_LINES_PER_SECOND, now),
             unknown: Bucket::new(UNKNOWN_LINES_MAX, UNKNOWN_LINES_PER_SECOND, now),
         }
     }
 
-    fn take(&mut self, counted: Counted, now: Duration) -> Option<u64> {
+    fn take(&mut self, counted: Counted, lines: Lines, now: Duration) -> Option<u64> {
+        let users = match lines {
+            Lines::Done => &mut self.done,
+            Lines::Any => &mut self.users,
+        };
         let address = match counted {
-            Counted::User(user) => return self.users.bucket(user, now).take(now),
+            Counted::User(user) => return users.bucket(user, now).take(now),
             Counted::Address(address) => address,
         };
         let bucket = self.addresses.bucket(address, now);
@@ -217,10 +236,14 @@ pub(crate) struct Entry<'a> {
     pub(crate) outcome: &'a str,
 }
 
+/// A login that is to be told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewLogin(u64);
+
 #[derive(Debug)]
 pub(crate) struct Audit {
     buckets: Mutex<Buckets>,
-    /// The moments of the last lines about logins, by a hash of who came from where.
+    /// The moments until which no login is told, by a hash of who came from where.
     logins: Cache<u64, Duration>,
     hasher: RandomState,
     /// How many lines were left out.
@@ -250,12 +273,12 @@ fn some(name: &str) -> Option<String> {
 }
 
 impl Audit {
-    fn take(&self, by: By<'_>) -> Option<u64> {
+    fn take(&self, by: By<'_>, lines: Lines) -> Option<u64> {
         let taken = self
             .buckets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(by.counted(), uptime());
+            .take(by.counted(), lines, uptime());
         if taken.is_none() {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
@@ -268,7 +291,7 @@ impl Audit {
     }
 
     pub(crate) fn refused(&self, by: By<'_>, verb: &str, what: &str, why: &str) {
-        let Some(unwritten) = self.take(by) else {
+        let Some(unwritten) = self.take(by, Lines::Any) else {
             return;
         };
         let (from, request) = (by.from.map(display), by.request);
@@ -276,10 +299,10 @@ impl Audit {
     }
 
     /// Writes that something administrative was done. Lines about full administrators have no bound.
-    pub(crate) fn administrative(&self, by: By<'_>, rank: Rank, entry: Entry<'_>) {
+    pub(crate) fn administrative(&self, by: By<'_>, rank: Rank, lines: Lines, entry: Entry<'_>) {
         let unwritten = match rank {
             Rank::FullAdministrator => None,
-            Rank::Other | Rank::Administrator => match self.take(by) {
+            Rank::Other | Rank::Administrator => match self.take(by, lines) {
                 Some(unwritten) => Some(unwritten),
                 None => return,
             },
@@ -289,7 +312,7 @@ impl Audit {
     }
 
     pub(crate) fn changed(&self, by: By<'_>, entry: Entry<'_>) {
-        let Some(unwritten) = self.take(by) else {
+        let Some(unwritten) = self.take(by, Lines::Any) else {
             return;
         };
         let (from, request) = (by.from.map(display), by.request);
@@ -306,23 +329,25 @@ impl Audit {
         tracing::debug!(target: "gesta::audit", request, who = shown(by.who), from, call = entry.verb, what = shown(entry.what), detail = some(entry.detail), outcome = shown(entry.outcome), "use");
     }
 
-    /// Tells whether a login of this user or token (`whose`) from this address is to be told now.
-    pub(crate) fn is_new_login(&self, whose: impl std::hash::Hash, from: IpAddr) -> bool {
+    /// Tells whether a login of this user or token (`whose`) from this address is to be told now. Returns the login, for
+    /// [`Audit::login`].
+    pub(crate) fn new_login(&self, whose: impl std::hash::Hash, from: IpAddr) -> Option<NewLogin> {
         let now = uptime();
         let key = self.hasher.hash_one((whose, from));
-        let told = self.logins.get(&key);
-        if told.is_some_and(|told| now.saturating_sub(told) < LOGIN_EVERY) {
-            return false;
+        if self.logins.get(&key).is_some_and(|until| now < until) {
+            return None;
         }
-        self.logins.insert(key, now);
-        true
+        // If there is no line for it now, it is told soon, and not as late as one that was told.
+        self.logins.insert(key, now + LOGIN_AGAIN);
+        Some(NewLogin(key))
     }
 
     /// Tells that a user or a token came, with what they proved who they are.
-    pub(crate) fn login(&self, by: By<'_>, with: &str) {
-        let Some(unwritten) = self.take(by) else {
+    pub(crate) fn login(&self, by: By<'_>, login: NewLogin, with: &str) {
+        let Some(unwritten) = self.take(by, Lines::Any) else {
             return;
         };
+        self.logins.insert(login.0, uptime() + LOGIN_EVERY);
         let (from, request) = (by.from.map(display), by.request);
         tracing::info!(target: "gesta::audit", request, who = shown(by.who), from, with, unwritten, "login");
     }
@@ -357,28 +382,35 @@ mod tests {
         let mut buckets = Buckets::new(SECOND);
         let user = |name: &str| Counted::User(name.to_owned());
         for _ in 0..10_000 {
-            buckets.take(user("alice"), SECOND);
-            buckets.take(address(1), SECOND);
+            buckets.take(user("alice"), Lines::Any, SECOND);
+            buckets.take(address(1), Lines::Any, SECOND);
         }
-        assert_eq!(buckets.take(user("alice"), SECOND), None);
-        assert_eq!(buckets.take(address(1), SECOND), None);
-        assert_eq!(buckets.take(user("bob"), SECOND), Some(0));
-        assert_eq!(buckets.take(address(2), SECOND), Some(0));
-        assert_eq!(buckets.take(user("alice"), SECOND * 2), Some(9_801));
+        assert_eq!(buckets.take(user("alice"), Lines::Any, SECOND), None);
+        assert_eq!(buckets.take(address(1), Lines::Any, SECOND), None);
+        assert_eq!(buckets.take(user("bob"), Lines::Any, SECOND), Some(0));
+        assert_eq!(buckets.take(address(2), Lines::Any, SECOND), Some(0));
+        assert_eq!(
+            buckets.take(user("alice"), Lines::Any, SECOND * 2),
+            Some(9_801)
+        );
     }
 
     #[test]
     fn many_callers_fill_neither_the_memory_nor_the_log() {
         let mut buckets = Buckets::new(SECOND);
-        let written = (0..100_000).filter(|n| buckets.take(address(*n), SECOND).is_some());
+        let written =
+            (0..100_000).filter(|n| buckets.take(address(*n), Lines::Any, SECOND).is_some());
         assert_eq!(written.count(), 1_000);
         assert!(buckets.addresses.of.len() <= CALLERS_MAX);
         // Users keep lines of their own meanwhile, and other addresses get places of their own later.
         let user = || Counted::User("bob".to_owned());
         for _ in 0..LINES_MAX {
-            assert_eq!(buckets.take(user(), SECOND), Some(0));
+            assert_eq!(buckets.take(user(), Lines::Any, SECOND), Some(0));
         }
-        assert_eq!(buckets.take(address(200_000), SECOND * 3_600), Some(0));
+        assert_eq!(
+            buckets.take(address(200_000), Lines::Any, SECOND * 3_600),
+            Some(0)
+        );
         assert_eq!(buckets.addresses.of.len(), 1);
     }
 
@@ -386,9 +418,48 @@ mod tests {
     fn a_login_is_told_once_for_each_address() {
         let audit = Audit::default();
         let [here, there] = [1, 2].map(|n| IpAddr::V4(n.into()));
-        assert!(audit.is_new_login("alice", here) && audit.is_new_login("alice", there));
-        assert!(audit.is_new_login("bob", here));
-        assert!(!audit.is_new_login("alice", here) && !audit.is_new_login("bob", here));
+        let is_new = |whose: &str, from| audit.new_login(whose, from).is_some();
+        assert!(is_new("alice", here) && is_new("alice", there) && is_new("bob", here));
+        assert!(!is_new("alice", here) && !is_new("bob", here));
+    }
+
+    /// What happened: a login for which the user had no line left was not told for an hour.
+    #[test]
+    fn a_login_without_a_line_is_told_soon() {
+        let audit = Audit::default();
+        let here = IpAddr::V4(1.into());
+        let by = By {
+            who: "alice",
+            user: Some("alice"),
+            from: Some(here),
+            request: 1,
+        };
+        let until = |login: NewLogin| audit.logins.get(&login.0).expect("noted");
+        let told = audit.new_login("alice", here).expect("new");
+        audit.login(by, told, "password");
+        assert!(until(told) > uptime() + LOGIN_EVERY / 2);
+        for _ in 0..10_000 {
+            audit.refused(by, "read", "a", "no");
+        }
+        let untold = audit.new_login("a token", here).expect("new");
+        audit.login(by, untold, "token");
+        assert!(until(untold) <= uptime() + LOGIN_AGAIN);
+    }
+
+    /// What happened: an operator, or whoever had their password, was refused often, and their administrative acts were
+    /// not told.
+    #[test]
+    fn refusals_and_changes_do_not_hide_what_was_done() {
+        let mut buckets = Buckets::new(SECOND);
+        let user = || Counted::User("ops".to_owned());
+        for _ in 0..10_000 {
+            buckets.take(user(), Lines::Any, SECOND);
+        }
+        assert_eq!(buckets.take(user(), Lines::Any, SECOND), None);
+        for _ in 0..LINES_MAX {
+            assert_eq!(buckets.take(user(), Lines::Done, SECOND), Some(0));
+        }
+        assert_eq!(buckets.take(user(), Lines::Done, SECOND), None);
     }
 
     #[test]

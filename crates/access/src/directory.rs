@@ -395,12 +395,13 @@ fn token_id(stream: &str) -> Option<Uuid> {
     Uuid::try_parse(stream.strip_prefix(TOKEN_PREFIX)?).ok()
 }
 
-/// Checks an event that a caller wants to append to an account stream: one that would close its account is refused.
+/// Checks an event that a caller wants to append to an account stream: one that would close its account is refused, and
+/// one of which a part would be passed over.
 pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result<(), String> {
     let read = |name: &str| -> Result<(), String> {
         if let Some(user) = name.strip_prefix(USER_PREFIX) {
             names::check_user("user", user).map_err(|error| error.to_string())?;
-            return match record::read(USER_TYPE, &event.event_type, &event.data)? {
+            return match record::read_strictly(USER_TYPE, &event.event_type, &event.data)? {
                 UserEvent::Created {
                     password,
                     groups,
@@ -425,7 +426,8 @@ pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result
         }
         if name.starts_with(TOKEN_PREFIX) {
             token_id(name).ok_or("its name has no id")?;
-            let said: TokenEvent = record::read(TOKEN_TYPE, &event.event_type, &event.data)?;
+            let said: TokenEvent =
+                record::read_strictly(TOKEN_TYPE, &event.event_type, &event.data)?;
             return match said {
                 TokenEvent::Created { hash, .. } => Hash::parse(&hash)
                     .map(drop)

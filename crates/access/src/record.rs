@@ -3,12 +3,14 @@
 //! Invariants: an event that cannot be read, or that does not fit the one before it, closes its account instead of
 //! being passed over. A reader of an older form passes over fields that it does not know, so that a new field does not
 //! close accounts on older nodes while newer ones run beside them. It must not miss a restriction: a writer names each
-//! field that restricts in `critical`, and a reader who does not know one of these cannot read the event.
+//! field that restricts in `critical`, and a reader who does not know one of these cannot read the event. What callers
+//! append themselves has no field that is passed over: a mistyped one may have been meant to restrict.
 
 use std::fmt;
 
 use gesta_core::{EventData, EventType};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::token::Scope;
@@ -124,8 +126,20 @@ struct Critical {
     critical: Vec<String>,
 }
 
-/// The critical fields that this version knows. Those of the first version need not be named.
-const CRITICAL_KNOWN: [&str; 0] = [];
+/// What an event holds.
+pub(crate) trait Stored {
+    /// Returns the critical fields that this version knows in an event of this kind. Those of the first version need
+    /// not be named.
+    fn critical_known(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+impl Stored for AccessOn {}
+impl Stored for UserEvent {}
+impl Stored for TokenEvent {}
+/// A name in `$users`.
+impl Stored for String {}
 
 /// The types of the events.
 pub(crate) const ACCESS_TYPE: &str = "$access";
@@ -135,7 +149,7 @@ pub(crate) const LISTED_TYPE: &str = "$User";
 pub(crate) const TOKEN_TYPE: &str = "$token";
 
 /// Reads the data of an event, which must have the type `kind`.
-pub(crate) fn read<'a, T: Deserialize<'a>>(
+pub(crate) fn read<'a, T: Deserialize<'a> + Stored>(
     kind: &str,
     event_type: &EventType,
     data: &'a [u8],
@@ -153,19 +167,50 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
             error.column()
         )
     };
-    let read = serde_json::from_slice(data).map_err(unreadable)?;
+    let read: T = serde_json::from_slice(data).map_err(unreadable)?;
     if !data.trim_ascii_start().starts_with(b"{") {
         // A name in `$users`.
         return Ok(read);
     }
     let Critical { critical } = serde_json::from_slice(data).map_err(unreadable)?;
-    let is_unknown = |field: &&String| !CRITICAL_KNOWN.contains(&field.as_str());
+    let is_unknown = |field: &&String| !read.critical_known().contains(&field.as_str());
     if let Some(unknown) = critical.iter().find(is_unknown) {
         return Err(format!(
             "an event of a newer version restricts by {unknown:?}, which this version does not know"
         ));
     }
     Ok(read)
+}
+
+/// Reads the data of an event that a caller wants to append: as [`read`], but fields are refused that would be passed
+/// over, unless they say nothing.
+pub(crate) fn read_strictly<'a, T: Deserialize<'a> + Serialize + Stored>(
+    kind: &str,
+    event_type: &EventType,
+    data: &'a [u8],
+) -> Result<T, String> {
+    let event: T = read(kind, event_type, data)?;
+    // What is not read is not written either.
+    let (Ok(Value::Object(given)), Ok(Value::Object(known))) =
+        (serde_json::from_slice(data), serde_json::to_value(&event))
+    else {
+        return Ok(event);
+    };
+    let says_nothing = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        _ => false,
+    };
+    let unknown = given
+        .iter()
+        .find(|(field, value)| !known.contains_key(*field) && !says_nothing(value));
+    match unknown {
+        Some((field, _)) => Err(format!(
+            "an event of this kind has no field {field:?}, so nothing would follow from it"
+        )),
+        None => Ok(event),
+    }
 }
 
 /// Makes an event of the type `kind` with this data.
@@ -206,6 +251,22 @@ mod tests {
         for refused in read_all(r#","critical":"from""#) {
             assert!(refused.is_some());
         }
+    }
+
+    /// Goal: a restriction that this version knows in one kind of event is no restriction that it knows in another.
+    #[test]
+    fn each_kind_of_event_has_its_own_critical_fields() {
+        #[derive(Deserialize)]
+        struct Newer {}
+        impl Stored for Newer {
+            fn critical_known(&self) -> &'static [&'static str] {
+                &["from"]
+            }
+        }
+        let kind = EventType::new(TOKEN_TYPE).expect("valid");
+        let data = br#"{"kind":"revoked","critical":["from"]}"#;
+        assert!(read::<Newer>(TOKEN_TYPE, &kind, data).is_ok());
+        assert!(read::<TokenEvent>(TOKEN_TYPE, &kind, data).is_err());
     }
 
     /// The audit log told of a new token only that somebody had appended to a stream.

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::acl::Right;
 use crate::acls::Acls;
-use crate::audit::{Audit, By, DONE, Entry, Rank};
+use crate::audit::{Audit, By, DONE, Entry, Lines, Rank};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
 use crate::guessing::Asker;
@@ -480,9 +480,14 @@ impl Shared {
             detail,
             outcome,
         };
+        let lines = match outcome {
+            DONE => Lines::Done,
+            _ => Lines::Any,
+        };
         self.by(caller, |by, rank| match weight(operation) {
             Weight::Change if rank == Rank::Other => self.audit.changed(by, entry),
-            Weight::Change | Weight::Administrative => self.audit.administrative(by, rank, entry),
+            Weight::Change => self.audit.administrative(by, rank, Lines::Any, entry),
+            Weight::Administrative => self.audit.administrative(by, rank, lines, entry),
             Weight::Use => Audit::used(by, entry),
         });
     }
@@ -502,13 +507,13 @@ impl Shared {
 
     /// Writes to the audit log that a caller has proved who they are, unless this was told lately.
     pub(crate) fn log_login(&self, caller: &Caller, from: IpAddr) {
-        let (is_new, with) = match &caller.who {
+        let (login, with) = match &caller.who {
             Who::Anonymous => return,
-            Who::User { name, .. } => (self.audit.is_new_login(&**name, from), "password"),
-            Who::Token(id) => (self.audit.is_new_login(*id, from), "token"),
+            Who::User { name, .. } => (self.audit.new_login(&**name, from), "password"),
+            Who::Token(id) => (self.audit.new_login(*id, from), "token"),
         };
-        if is_new {
-            self.by(caller, |by, _| self.audit.login(by, with));
+        if let Some(login) = login {
+            self.by(caller, |by, _| self.audit.login(by, login, with));
         }
     }
 

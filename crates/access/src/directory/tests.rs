@@ -236,6 +236,22 @@ fn what_would_close_an_account_is_refused() {
     let id = Uuid::new_v4();
     let good = json!({"kind": "created", "realm": id, "id": id, "password": HASH, "groups": []});
     assert_eq!(check("$user-a", "$user", good.clone()), Ok(()));
+    // What happened: a token with "expire" instead of "expires" was stored, and never ended.
+    let token = format!("$token-{id}");
+    let mut made = json!({
+        "kind": "created", "user": "a", "user_id": id, "hash": "A".repeat(43), "label": "", "scopes": ["read"],
+        "prefixes": [], "expires": 1
+    });
+    assert_eq!(check(&token, "$token", made.clone()), Ok(()));
+    made["expire"] = json!(1);
+    let why = check(&token, "$token", made).expect_err("it would never end");
+    assert!(why.contains("no field \"expire\""), "{why}");
+    let mut odd = good.clone();
+    odd["full_name"] = json!("");
+    assert_eq!(check("$user-a", "$user", odd.clone()), Ok(()));
+    odd["disabled"] = json!(true);
+    assert!(check("$user-a", "$user", odd).is_err());
+    assert!(check(&token, "$token", json!({"kind": "revoked", "at": 5})).is_err());
     for (stream, kind, data) in [
         ("$user-a:b", "$user", good.clone()),
         ("$user-a", "x", good),
