@@ -733,6 +733,21 @@ fn an_answer_that_comes_too_late_makes_the_time_out_count() {
     assert!(most > Some(1), "{first:?} {again:?}");
 }
 
+/// What happened: an answer that named another delivery by its exact number cost the first event in doubt a try.
+#[test]
+fn an_answer_that_names_another_delivery_fails_none() {
+    let (mut machine, consumer, mut now) = with_one_consumer(5);
+    machine.dispatch(now);
+    for round in 1..=4 {
+        now += Duration::from_millis(100);
+        let again = let_time_pass(&mut machine, now);
+        assert!(again.iter().all(|sent| sent.retries == 0), "{round}");
+        let of_another = [Which::Delivery(Token(77))];
+        assert_eq!(machine.ack(consumer, &of_another, now), 0);
+        assert_eq!(machine.silent(), None, "{round}");
+    }
+}
+
 #[test]
 fn groups_lose_nothing_whatever_happens() {
     let first = depth::seed();

@@ -105,17 +105,19 @@ impl Member {
     ///
     /// Consumers work in the order in which they get events, as far as anybody can tell. An event that was delivered
     /// twice is answered for its first delivery, which is in doubt. An answer that fits nothing is taken for one to the
-    /// first delivery that is in doubt.
+    /// first delivery that is in doubt, unless it names a delivery by its number: that is exact, and tells nothing of
+    /// others.
     fn has_answered(&mut self, which: Which, held: Option<Held>) {
         let is_meant = |doubt: &&Doubt| match which {
             Which::Delivery(token) => doubt.token == token,
             Which::Event(event) => doubt.event == event,
         };
         let late = self.doubted.iter().find(is_meant).copied();
-        let answered = match (late, held) {
-            (Some(late), _) => late.number,
-            (None, Some(held)) => held.number,
-            (None, None) => self.doubted.first().map_or(0, |first| first.number),
+        let answered = match (late, held, which) {
+            (Some(late), ..) => late.number,
+            (None, Some(held), _) => held.number,
+            (None, None, Which::Event(_)) => self.doubted.first().map_or(0, |first| first.number),
+            (None, None, Which::Delivery(_)) => 0,
         };
         self.answered = self.answered.max(answered);
         let passed = self
