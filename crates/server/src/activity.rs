@@ -13,6 +13,12 @@ use tokio_util::sync::CancellationToken;
 use crate::gate::{GaveWay, Ticket};
 use crate::problem::Problem;
 
+/// Requests in flight on an HTTP/2 connection beyond which it is closed, if there is no room any more for answers that
+/// nobody takes. A client with an account may have sent many at once, which are refused at once.
+pub(crate) const CROWDED_MAX: usize = 4_096;
+/// The same for callers of whom nobody knows who they are.
+pub(crate) const CROWDED_BY_STRANGERS_MAX: usize = 100;
+
 /// What happens on a connection. One task reads it from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {

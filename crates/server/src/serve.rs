@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::activity::Activity;
+use crate::activity::{Activity, CROWDED_BY_STRANGERS_MAX, CROWDED_MAX};
 use crate::api::Answer;
 use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
@@ -42,10 +42,6 @@ const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
 /// Fewest calls at once that one HTTP/2 connection may have. It may have as many as there may be subscriptions: clients
 /// keep further calls to themselves, without a word.
 const HTTP2_STREAMS_MIN: usize = 256;
-/// Requests in flight on an HTTP/2 connection beyond which it is closed, if there is no room any more for answers that
-/// nobody takes. A client with an account may have sent many at once, which are refused at once.
-const CROWDED_MAX: usize = 4_096;
-pub(crate) const CROWDED_BY_STRANGERS_MAX: usize = 100;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// A client is asked so often whether it is there, and is taken to be gone if it does not answer within so long. That

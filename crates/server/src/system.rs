@@ -7,12 +7,12 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Serialize;
 
+use crate::activity::CROWDED_BY_STRANGERS_MAX;
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::AnswerBody;
 use crate::placement::ClusterPlacement;
 use crate::problem::{self, Problem, Result};
 use crate::readiness;
-use crate::serve::CROWDED_BY_STRANGERS_MAX;
 
 #[derive(Serialize)]
 struct Welcome {
