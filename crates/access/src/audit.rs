@@ -329,8 +329,8 @@ impl Audit {
         tracing::debug!(target: "gesta::audit", request, who = shown(by.who), from, call = entry.verb, what = shown(entry.what), detail = some(entry.detail), outcome = shown(entry.outcome), "use");
     }
 
-    /// Tells whether a login of this user or token (`whose`) from this address is to be told now. Returns the login, for
-    /// [`Audit::login`].
+    /// Tells whether a login of this user or token (`whose`) from this address is to be told now. Returns the login,
+    /// for [`Audit::login`].
     pub(crate) fn new_login(&self, whose: impl std::hash::Hash, from: IpAddr) -> Option<NewLogin> {
         let now = uptime();
         let key = self.hasher.hash_one((whose, from));

@@ -48,8 +48,8 @@ pub enum Holder {
     User(Arc<str>),
     /// An address, of callers of whom nothing else is known.
     Address(IpAddr),
-    /// All callers of a store where nobody has to prove who they are, and what is done for nobody in particular. Only the
-    /// bound on the sum holds for them.
+    /// All callers of a store where nobody has to prove who they are, and what is done for nobody in particular. Only
+    /// the bound on the sum holds for them.
     Everybody,
     /// A part of the server that works for many callers at once, by its name. It takes turns as a caller does.
     Part(&'static str),

@@ -268,7 +268,7 @@ impl Ledger {
                 let cause = error::text(&error);
                 Err(Error::unavailable(format!(
                     "commits are lost, or may be ({why}), and a new incarnation could not be begun ({cause}): allow \
-                     UPDATE (incarnation) ON store to this user, or run `gesta schema new-incarnation`"
+                     UPDATE (incarnation, cluster, timeline, synchronous) ON store to this user, or run `gesta schema new-incarnation`"
                 )))
             }
         }

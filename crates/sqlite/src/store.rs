@@ -697,8 +697,8 @@ mod tests {
 
     use super::*;
 
-    /// What happened: what the server reads to go on waited for a connection behind its callers. Goal: one connection is
-    /// kept for it, also while each other one is with a caller.
+    /// What happened: what the server reads to go on waited for a connection behind its callers. Goal: one connection
+    /// is kept for it, also while each other one is with a caller.
     #[tokio::test]
     async fn the_server_has_a_connection_to_read_that_callers_cannot_take() {
         let folder = tempfile::tempdir().expect("a folder");

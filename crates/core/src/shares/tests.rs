@@ -303,7 +303,8 @@ fn of_few_places_one_is_left() {
 }
 
 /// What happened: what the server reads to go on, as changes of its accounts, stood in the line of its callers, who can
-/// hold all places for long. Goal: a place is kept for it, which it gets whoever waits, and of which callers get nothing.
+/// hold all places for long. Goal: a place is kept for it, which it gets whoever waits, and of which callers get
+/// nothing.
 #[test]
 fn the_server_waits_behind_no_caller() {
     let shares = Shares::of_few(2);

@@ -177,7 +177,8 @@ async fn the_ends_of_all_logs_are_compared_after_a_fail_over() {
     assert_ne!(idle.history().incarnation, old.incarnation);
 }
 
-/// Goal: a fail-over that provably loses nothing changes no history, and ends the writers of the old primary, which still runs.
+/// Goal: a fail-over that provably loses nothing changes no history, and ends the writers of the old primary, which
+/// still runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_that_loses_nothing_changes_no_history() {
     let Some((mut cluster, url)) = cluster_of(Replication::Synchronous) else {

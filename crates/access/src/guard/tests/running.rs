@@ -343,8 +343,8 @@ async fn without_news_nothing_is_allowed() {
 }
 
 /// What happened: the accounts were read in the line of those who read, so users who caught up again and again could
-/// keep them from being followed, and everybody was refused after five seconds. Goal: the accounts are read and followed
-/// although users have all turns to read, and ask for more.
+/// keep them from being followed, and everybody was refused after five seconds. Goal: the accounts are read and
+/// followed although users have all turns to read, and ask for more.
 #[tokio::test]
 async fn the_accounts_are_followed_while_users_have_all_turns_to_read() {
     let store = Arc::new(Breakable::new());
