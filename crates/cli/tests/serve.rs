@@ -150,7 +150,10 @@ fn a_refused_start_makes_no_store() {
             "names no machine",
         ),
         (["serve", "--advertise-clients", "http://db:1"], "HOST:PORT"),
-        (["serve", "--listen", "0.0.0.0:0"], "not a loopback address"),
+        (
+            ["serve", "--listen", "0.0.0.0:0"],
+            "other machines could reach it",
+        ),
         (["serve", "--log-filter", "loud"], "MODULE=LEVEL"),
     ] {
         let output = run(&[&["--store", &store], &refused[..]].concat());

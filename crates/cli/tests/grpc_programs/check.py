@@ -553,7 +553,8 @@ def a_group_is_joined_again_after_a_cut(client):
         until("all answers have arrived", lambda: info().outstanding_messages_count == 0)
         again.stop()
     assert sorted(found) == list(range(10)), found
-    assert sorted(rest) == [(n, 1) for n in sorted(found[4:])], (found, rest)
+    # The consumer may have been lost to the first event that it did not answer; the others cost it no try.
+    assert sorted(rest) == [(n, int(n == found[4])) for n in sorted(found[4:])], (found, rest)
 
 
 def collect(client, group, stream, count, answer):
