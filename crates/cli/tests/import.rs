@@ -343,7 +343,7 @@ async fn make_group(url: &str, name: &str, settings: Settings) {
     store.shutdown().await.unwrap();
 }
 
-/// Returns the number of parked events of a group, what a replay delivers and what comes then.
+/// Returns the number of parked events of a group, and what a replay and the group deliver, in order.
 async fn what_is_left(url: &str, name: &str) -> (u64, Vec<u64>) {
     let store = gesta::Options::creating().open(url).await.unwrap();
     let groups = Groups::start(Arc::clone(&store), Config::default());
@@ -368,6 +368,8 @@ async fn what_is_left(url: &str, name: &str) -> (u64, Vec<u64>) {
     drop(consumer);
     groups.shutdown().await;
     store.shutdown().await.unwrap();
+    // What is replayed comes before or between the others.
+    found.sort_unstable();
     (info.parked, found)
 }
 
