@@ -1,0 +1,149 @@
+//! A batch: the events that are applied together, and the places between which they lie.
+
+use gesta_core::{Checkpoint, LogId, Place, Position, RecordedEvent, SharedEvent};
+
+/// The events of a batch, as they came: a page of the store owns its events, a subscription shares them.
+#[derive(Clone, Debug)]
+pub(crate) enum Events {
+    Page(Vec<RecordedEvent>),
+    Live(Vec<SharedEvent>),
+}
+
+/// Events that are applied together, in order.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub(crate) events: Events,
+    pub(crate) from: Checkpoint,
+    pub(crate) to: Checkpoint,
+    pub(crate) caught_up: bool,
+}
+
+impl Batch {
+    /// Makes a batch of events that lie between two places. For tests of projections.
+    #[must_use]
+    pub fn new(events: Vec<RecordedEvent>, from: Checkpoint, to: Checkpoint) -> Self {
+        Self {
+            events: Events::Page(events),
+            from,
+            to,
+            caught_up: false,
+        }
+    }
+
+    /// Returns the events, in the order in which they are to be applied. Those of a log are in the order of the log.
+    pub fn events(&self) -> impl Iterator<Item = &RecordedEvent> {
+        (0..self.len()).map(|at| self.event(at))
+    }
+
+    pub(crate) fn event(&self, at: usize) -> &RecordedEvent {
+        match &self.events {
+            Events::Page(events) => &events[at],
+            Events::Live(events) => &events[at],
+        }
+    }
+
+    /// Returns the number of events.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.events {
+            Events::Page(events) => events.len(),
+            Events::Live(events) => events.len(),
+        }
+    }
+
+    /// Returns true if there are no events: the batch moves the checkpoint alone.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the place after which the batch begins.
+    #[must_use]
+    pub fn from(&self) -> &Checkpoint {
+        &self.from
+    }
+
+    /// Returns the place up to which the batch reaches.
+    #[must_use]
+    pub fn to(&self) -> &Checkpoint {
+        &self.to
+    }
+
+    /// Returns true if no event was stored after the batch when it was read.
+    #[must_use]
+    pub fn is_caught_up(&self) -> bool {
+        self.caught_up
+    }
+
+    /// Cuts the batch after this many events and returns the rest, or `None` if nothing would remain.
+    pub(crate) fn cut(&mut self, at: usize) -> Option<Self> {
+        if at == 0 || at >= self.len() {
+            return None;
+        }
+        let last = self.event(at - 1);
+        let middle = self.place_after(at, last.log, last.position);
+        let rest = match &mut self.events {
+            Events::Page(events) => Events::Page(events.split_off(at)),
+            Events::Live(events) => Events::Live(events.split_off(at)),
+        };
+        let to = std::mem::replace(&mut self.to, middle.clone());
+        let caught_up = std::mem::take(&mut self.caught_up);
+        Some(Self {
+            events: rest,
+            from: middle,
+            to,
+            caught_up,
+        })
+    }
+
+    /// Takes an event out. The place up to which the batch reaches stays.
+    pub(crate) fn take(&mut self, at: usize) {
+        match &mut self.events {
+            Events::Page(events) => drop(events.remove(at)),
+            Events::Live(events) => drop(events.remove(at)),
+        }
+    }
+
+    /// The place right after the first events of the batch: that of the batch's begin, moved to the last event of each
+    /// log among them. Never a place that this read has not passed.
+    fn place_after(&self, count: usize, log: LogId, position: Position) -> Checkpoint {
+        let mut place = self.from.clone();
+        if let Place::Logs(positions) = &mut place.place {
+            for event in self.events().take(count) {
+                if let Some(at) = positions.get_mut(usize::from(event.log.0)) {
+                    *at = (*at).max(event.position);
+                }
+            }
+            if let Some(at) = positions.get_mut(usize::from(log.0)) {
+                *at = (*at).max(position);
+            }
+        }
+        place
+    }
+}
+
+/// Returns the positions of a checkpoint of all events; none of a checkpoint of a stream.
+pub(crate) fn positions(checkpoint: &Checkpoint) -> &[Position] {
+    match &checkpoint.place {
+        Place::Logs(positions) => positions,
+        Place::Stream { .. } => &[],
+    }
+}
+
+/// Returns true if `reached` is at `wanted` or after it in every log. Checkpoints of different stores, or of different
+/// lives of a store, cannot be compared: then the answer is `None`.
+#[must_use]
+pub fn covers(reached: &Checkpoint, wanted: &Checkpoint) -> Option<bool> {
+    let (here, there) = (positions(reached), positions(wanted));
+    if reached.incarnation != wanted.incarnation || here.is_empty() || here.len() != there.len() {
+        return None;
+    }
+    Some(here.iter().zip(there).all(|(here, there)| here >= there))
+}
+
+/// Returns by how many positions `reached` is before `wanted`, of all logs together.
+pub(crate) fn distance(reached: &Checkpoint, wanted: &Checkpoint) -> u64 {
+    let logs = positions(reached).iter().zip(positions(wanted));
+    logs.map(|(here, there)| there.0.saturating_sub(here.0))
+        .sum()
+}
