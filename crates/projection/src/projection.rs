@@ -22,7 +22,8 @@ pub trait Projection<T: Target>: Send + Sync + 'static {
     /// Returns which events the projection is made of.
     fn filter(&self) -> Filter;
 
-    /// Makes the tables of this version. It is called once for each version, in the transaction that registers it.
+    /// Makes the tables of this version, unless they exist. It is called before the first batch of the version, in a
+    /// transaction of its own, and may be called again if the process ends between the two.
     fn create(
         &self,
         transaction: &mut T::Transaction,

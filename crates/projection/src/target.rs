@@ -322,6 +322,10 @@ pub trait Session: Send + 'static {
         events: &[(LogId, Position)],
     ) -> impl Future<Output = Result<(), TargetError>> + Send;
 
+    /// Makes the SQL views of these names, which readers use, show the tables of this version: for an active version
+    /// whose tables the author's code has just made.
+    fn show(&mut self, read_as: &[String]) -> impl Future<Output = Result<(), TargetError>> + Send;
+
     /// Deletes all rows of the table, if there is one, and all parked events; sets the counts to zero, and adds a
     /// reset. The checkpoint is set by the fence.
     fn clear(

@@ -1,0 +1,198 @@
+//! The rows of projections, parked events and commands, as they are read.
+
+use std::str::FromStr;
+
+use gesta_core::{Checkpoint, EventId, LogId, Position, Timestamp};
+use gesta_projection::{Command, Life, Order, Parked, ProjectionId, State, Stored};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use uuid::Uuid;
+
+use crate::error::{OrTarget, Result, unreadable};
+
+/// Now in microseconds since 1970, in SQL: the clock of the target.
+pub(crate) const NOW_MICROS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+/// Now in milliseconds since 1970, in SQL.
+pub(crate) const NOW_MILLIS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+
+const COLUMNS: &str = "name, version, life, state, epoch, owner, checkpoint, floor, made_with, resets, events, \
+                       attempts, attempt_events, applied_at, error, read_as, \
+                       EXISTS (SELECT 1 FROM gesta_projections_nodes \
+                       WHERE node = owner AND until > CAST(unixepoch('subsec') * 1000 AS INTEGER))";
+
+/// The row of a projection as SQLite holds it.
+struct Raw {
+    words: [String; 5],
+    numbers: [i64; 7],
+    owner: Option<Uuid>,
+    applied_at: Option<i64>,
+    error: Option<String>,
+    read_as: String,
+    owned: bool,
+}
+
+fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
+    Ok(Raw {
+        words: [
+            row.get(0)?,
+            row.get(2)?,
+            row.get(3)?,
+            row.get(6)?,
+            row.get(7)?,
+        ],
+        numbers: [
+            row.get(1)?,
+            row.get(4)?,
+            row.get(8)?,
+            row.get(9)?,
+            row.get(10)?,
+            row.get(11)?,
+            row.get(12)?,
+        ],
+        owner: uuid(row, 5)?,
+        applied_at: row.get(13)?,
+        error: row.get(14)?,
+        read_as: row.get(15)?,
+        owned: row.get(16)?,
+    })
+}
+
+fn uuid(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Uuid>> {
+    let bytes: Option<[u8; 16]> = row.get(at)?;
+    Ok(bytes.map(Uuid::from_bytes))
+}
+
+fn number(value: i64) -> Result<u32> {
+    u32::try_from(value).map_err(|error| unreadable("a number", error))
+}
+
+fn stored(raw: Raw) -> Result<Stored> {
+    let [name, life, state, checkpoint, floor] = raw.words;
+    let [
+        version,
+        epoch,
+        made_with,
+        resets,
+        events,
+        attempts,
+        attempt_events,
+    ] = raw.numbers;
+    let place = |text: &str| {
+        Checkpoint::from_str(text).map_err(|error| unreadable("the checkpoint", error))
+    };
+    let read_as = raw.read_as.split(',').filter(|name| !name.is_empty());
+    Ok(Stored {
+        id: ProjectionId {
+            name,
+            version: number(version)?,
+        },
+        life: Life::from_str(&life).map_err(|error| unreadable("the life", error))?,
+        state: State::from_str(&state).map_err(|error| unreadable("the state", error))?,
+        epoch,
+        owner: raw.owner,
+        owned: raw.owned,
+        checkpoint: place(&checkpoint)?,
+        floor: place(&floor)?,
+        made_with,
+        resets,
+        events,
+        attempts: number(attempts)?,
+        attempt_events: number(attempt_events)?,
+        applied_at: raw.applied_at.map(Timestamp),
+        error: raw.error,
+        read_as: read_as.map(str::to_owned).collect(),
+    })
+}
+
+/// Reads the row of a version.
+pub(crate) fn one(connection: &Connection, id: &ProjectionId) -> Result<Option<Stored>> {
+    let sql = format!("SELECT {COLUMNS} FROM gesta_projections WHERE name = ?1 AND version = ?2");
+    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let found = statement.query_row(params![id.name, id.version], raw);
+    found.optional().or_target()?.map(stored).transpose()
+}
+
+/// Reads the row of the active version of a name.
+pub(crate) fn active(connection: &Connection, name: &str) -> Result<Option<Stored>> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM gesta_projections WHERE name = ?1 AND life = 'active'");
+    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let found = statement.query_row([name], raw);
+    found.optional().or_target()?.map(stored).transpose()
+}
+
+/// Reads the rows of all versions.
+pub(crate) fn all(connection: &Connection) -> Result<Vec<Stored>> {
+    let sql = format!("SELECT {COLUMNS} FROM gesta_projections ORDER BY name, version");
+    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let rows = statement.query_map([], raw).or_target()?;
+    rows.map(|row| stored(row.or_target()?)).collect()
+}
+
+/// Reads parked events, in the order in which they were parked.
+pub(crate) fn parked(
+    connection: &Connection,
+    id: &ProjectionId,
+    key: Option<&str>,
+    limit: usize,
+) -> Result<Vec<Parked>> {
+    let sql = "SELECT log, position, key, event, error, attempts, at FROM gesta_projections_parked \
+               WHERE name = ?1 AND version = ?2 AND (?3 IS NULL OR key = ?3) ORDER BY number LIMIT ?4";
+    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![id.name, id.version, key, limit], |row| {
+        let numbers: [i64; 4] = [row.get(0)?, row.get(1)?, row.get(5)?, row.get(6)?];
+        let key: Option<String> = row.get(2)?;
+        let error: String = row.get(4)?;
+        Ok((numbers, key, uuid(row, 3)?.unwrap_or_default(), error))
+    });
+    let rows = rows.or_target()?.map(|row| {
+        let ([log, position, attempts, at], key, event, error) = row.or_target()?;
+        Ok(Parked {
+            log: LogId(u16::try_from(log).map_err(|error| unreadable("a log", error))?),
+            position: Position(
+                u64::try_from(position).map_err(|error| unreadable("a position", error))?,
+            ),
+            key,
+            event: EventId(event),
+            error,
+            attempts: number(attempts)?,
+            at: Timestamp(at),
+        })
+    });
+    rows.collect()
+}
+
+/// Reads the different keys of parked events.
+pub(crate) fn parked_keys(connection: &Connection, id: &ProjectionId) -> Result<Vec<String>> {
+    let sql = "SELECT DISTINCT key FROM gesta_projections_parked \
+               WHERE name = ?1 AND version = ?2 AND key IS NOT NULL";
+    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let keys = statement.query_map(params![id.name, id.version], |row| row.get(0));
+    keys.or_target()?.map(OrTarget::or_target).collect()
+}
+
+/// Reads the commands that have no answer. One that is not understood is left out: a newer program asked for it.
+pub(crate) fn commands(connection: &Connection) -> Result<Vec<Command>> {
+    let sql = "SELECT number, name, version, command FROM gesta_projections_commands \
+               WHERE answer IS NULL ORDER BY number";
+    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let rows = statement.query_map([], |row| {
+        let place: (i64, i64) = (row.get(0)?, row.get(2)?);
+        let texts: (String, String) = (row.get(1)?, row.get(3)?);
+        Ok((place, texts))
+    });
+    let mut commands = Vec::new();
+    for row in rows.or_target()? {
+        let ((number_of, version), (name, text)) = row.or_target()?;
+        let version = number(version)?;
+        if let Some(order) = Order::from_text(&text) {
+            commands.push(Command {
+                number: number_of,
+                id: ProjectionId { name, version },
+                order,
+                answer: None,
+            });
+        }
+    }
+    Ok(commands)
+}

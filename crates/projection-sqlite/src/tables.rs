@@ -1,0 +1,147 @@
+//! The tables of views: how they are made, filled, read and shown to readers.
+//!
+//! The statements are made of names that were checked to be plain (`gesta_projection::check_name`) and put in quotes.
+
+use gesta_projection::{Cells, Column, Found, ProjectionId, Table};
+use rusqlite::Connection;
+
+use crate::error::{OrTarget, Result};
+use crate::values::{bind, read, sql_type};
+
+fn names<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
+    let quoted: Vec<String> = columns
+        .map(|column| format!("\"{}\"", column.name))
+        .collect();
+    quoted.join(", ")
+}
+
+/// Makes the table of a version.
+pub(crate) fn create(connection: &Connection, table: &Table) -> Result<()> {
+    let column = |column: &Column| {
+        let null = if column.nullable { "" } else { " NOT NULL" };
+        format!("\"{}\" {}{null}", column.name, sql_type(column.kind))
+    };
+    let columns: Vec<String> = table.key.iter().chain(&table.columns).map(column).collect();
+    let statement = format!(
+        "CREATE TABLE IF NOT EXISTS \"{}\" ({}, PRIMARY KEY ({})) STRICT, WITHOUT ROWID",
+        table.stored,
+        columns.join(", "),
+        names(table.key.iter()),
+    );
+    connection.execute_batch(&statement).or_target()
+}
+
+/// Makes the names that readers use show the tables of this version.
+pub(crate) fn show(connection: &Connection, id: &ProjectionId, read_as: &[String]) -> Result<()> {
+    for name in read_as {
+        let stored = id.stored_table(name);
+        let statement = format!(
+            "DROP VIEW IF EXISTS \"{name}\"; CREATE VIEW \"{name}\" AS SELECT * FROM \"{stored}\""
+        );
+        connection.execute_batch(&statement).or_target()?;
+    }
+    Ok(())
+}
+
+/// Deletes the tables of this version.
+pub(crate) fn drop_all(
+    connection: &Connection,
+    id: &ProjectionId,
+    read_as: &[String],
+) -> Result<()> {
+    for name in read_as {
+        let stored = id.stored_table(name);
+        let statement = format!("DROP TABLE IF EXISTS \"{stored}\"");
+        connection.execute_batch(&statement).or_target()?;
+    }
+    Ok(())
+}
+
+/// Deletes all rows of a table.
+pub(crate) fn clear(connection: &Connection, table: &Table) -> Result<()> {
+    let statement = format!("DELETE FROM \"{}\"", table.stored);
+    connection.execute_batch(&statement).or_target()
+}
+
+/// Reads the rows of some keys.
+pub(crate) fn load(
+    connection: &Connection,
+    table: &Table,
+    keys: &dyn Cells,
+    found: &mut Found,
+) -> Result<()> {
+    let statement = format!(
+        "SELECT {} FROM \"{}\" WHERE {}",
+        names(table.columns.iter()),
+        table.stored,
+        of_key(table)
+    );
+    let mut statement = connection.prepare_cached(&statement).or_target()?;
+    for key in 0..keys.rows() {
+        for column in 0..table.key.len() {
+            bind(&mut statement, column + 1, keys.cell(key, column))?;
+        }
+        let mut rows = statement.raw_query();
+        if let Some(row) = rows.next().or_target()? {
+            found.row_of(key);
+            for (at, column) in table.columns.iter().enumerate() {
+                found.push(read(row, at, column.kind)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn of_key(table: &Table) -> String {
+    let columns = table.key.iter().enumerate();
+    let conditions: Vec<String> = columns
+        .map(|(at, column)| format!("\"{}\" = ?{}", column.name, at + 1))
+        .collect();
+    conditions.join(" AND ")
+}
+
+/// Writes rows, of which each key stands there once.
+pub(crate) fn upsert(connection: &Connection, table: &Table, rows: &dyn Cells) -> Result<()> {
+    if rows.rows() == 0 {
+        return Ok(());
+    }
+    let columns = table.key.len() + table.columns.len();
+    let values: Vec<String> = (1..=columns).map(|at| format!("?{at}")).collect();
+    let set: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| format!("\"{0}\" = excluded.\"{0}\"", column.name))
+        .collect();
+    let statement = format!(
+        "INSERT INTO \"{}\" ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}",
+        table.stored,
+        names(table.key.iter().chain(&table.columns)),
+        values.join(", "),
+        names(table.key.iter()),
+        set.join(", ")
+    );
+    let mut statement = connection.prepare_cached(&statement).or_target()?;
+    for row in 0..rows.rows() {
+        for column in 0..columns {
+            bind(&mut statement, column + 1, rows.cell(row, column))?;
+        }
+        statement.raw_execute().or_target()?;
+    }
+    Ok(())
+}
+
+/// Deletes the rows of some keys.
+pub(crate) fn delete(connection: &Connection, table: &Table, keys: &dyn Cells) -> Result<()> {
+    if keys.rows() == 0 {
+        return Ok(());
+    }
+    let statement = format!("DELETE FROM \"{}\" WHERE {}", table.stored, of_key(table));
+    let mut statement = connection.prepare_cached(&statement).or_target()?;
+    for key in 0..keys.rows() {
+        for column in 0..table.key.len() {
+            bind(&mut statement, column + 1, keys.cell(key, column))?;
+        }
+        statement.raw_execute().or_target()?;
+    }
+    Ok(())
+}

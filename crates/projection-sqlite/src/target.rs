@@ -1,0 +1,405 @@
+//! The target: registration, sessions, leases, commands and versions in an SQLite file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_projection::{
+    Begin, Cells, Command, Found, Life, Order, Parked, ProjectionId, Registration, State, Stored,
+    Switched, Table, Target, TargetError, TargetErrorKind, covers,
+};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use uuid::Uuid;
+
+use crate::connections::{Connections, Synchronous};
+use crate::error::{OrTarget, Result, kind_of};
+use crate::rows::{self, NOW_MICROS, NOW_MILLIS};
+use crate::session::SqliteSession;
+use crate::tables;
+
+/// Version of the tables in `sql/schema.sql`.
+const SCHEMA: i64 = 1;
+/// How long `switch` waits for another process that writes.
+const SWITCH_WAITS: Duration = Duration::from_millis(100);
+
+/// How an [`SqliteTarget`] is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// What a commit survives.
+    pub synchronous: Synchronous,
+}
+
+/// An SQLite file in which projections live. It is opened when it is first used, and made if it does not exist.
+///
+/// The file must not be that of the event store.
+#[derive(Clone)]
+pub struct SqliteTarget {
+    connections: Arc<Connections>,
+}
+
+impl std::fmt::Debug for SqliteTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SqliteTarget")
+    }
+}
+
+impl SqliteTarget {
+    /// Makes a target of the file at this path.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self::with(path, Options::default())
+    }
+
+    /// Makes a target of the file at this path, with options.
+    #[must_use]
+    pub fn with(path: impl Into<PathBuf>, options: Options) -> Self {
+        let connections = Connections::new(path.into(), options.synchronous);
+        Self {
+            connections: Arc::new(connections),
+        }
+    }
+
+    /// Reads on a thread for blocking work.
+    async fn read<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let connections = Arc::clone(&self.connections);
+        blocking(move || {
+            let connection = connections.take()?;
+            let result = work(&connection);
+            connections.give_back(connection);
+            result
+        })
+        .await
+    }
+
+    /// Writes in a transaction, on a thread for blocking work.
+    async fn write<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let turn = self.connections.turn().await?;
+        let connections = Arc::clone(&self.connections);
+        blocking(move || {
+            let mut connection = connections.take()?;
+            let transaction = connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)
+                .or_target()?;
+            // Dropping the transaction rolls it back.
+            let result = work(&transaction)?;
+            transaction.commit().or_target()?;
+            connections.give_back(connection);
+            drop(turn);
+            Ok(result)
+        })
+        .await
+    }
+}
+
+async fn blocking<R: Send + 'static>(
+    work: impl FnOnce() -> Result<R> + Send + 'static,
+) -> Result<R> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| {
+            let text = format!("the thread of a call of SQLite ended: {error}");
+            Err(TargetError::new(TargetErrorKind::Away, text))
+        })
+}
+
+fn migrate(connection: &Connection) -> Result<()> {
+    let exists: bool = connection
+        .query_row(
+            "SELECT count(*) > 0 FROM sqlite_schema WHERE name = 'gesta_projections_schema'",
+            [],
+            |row| row.get(0),
+        )
+        .or_target()?;
+    if !exists {
+        return connection
+            .execute_batch(include_str!("sql/schema.sql"))
+            .or_target();
+    }
+    let found: i64 = connection
+        .query_row("SELECT version FROM gesta_projections_schema", [], |row| {
+            row.get(0)
+        })
+        .or_target()?;
+    if found == SCHEMA {
+        return Ok(());
+    }
+    Err(TargetError::new(
+        TargetErrorKind::Unusable,
+        format!("the tables of projections have version {found}, this program expects {SCHEMA}"),
+    ))
+}
+
+fn register(connection: &Connection, new: &Registration) -> Result<Stored> {
+    if let Some(stored) = rows::one(connection, &new.id)? {
+        return Ok(stored);
+    }
+    let life = match rows::active(connection, &new.id.name)? {
+        None => Life::Active,
+        Some(_) => Life::Building,
+    };
+    if let Some(table) = &new.table {
+        tables::create(connection, table)?;
+        if life == Life::Active {
+            tables::show(connection, &new.id, &new.read_as)?;
+        }
+    }
+    let start = new.start.to_string();
+    connection
+        .execute(
+            "INSERT INTO gesta_projections (name, version, life, state, checkpoint, floor, made_with, read_as) \
+             VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?5, ?6)",
+            params![
+                new.id.name,
+                new.id.version,
+                life.as_str(),
+                start,
+                new.made_with,
+                new.read_as.join(",")
+            ],
+        )
+        .or_target()?;
+    rows::one(connection, &new.id)?
+        .ok_or_else(|| TargetError::new(TargetErrorKind::Away, "the row that was made is gone"))
+}
+
+enum Claimed {
+    Begun(Stored, i64),
+    Owned(Stored),
+    NotFound,
+}
+
+fn claim(connection: &Connection, id: &ProjectionId, node: Uuid) -> Result<Claimed> {
+    let Some(stored) = rows::one(connection, id)? else {
+        return Ok(Claimed::NotFound);
+    };
+    if stored.owned && stored.owner != Some(node) {
+        return Ok(Claimed::Owned(stored));
+    }
+    let epoch = stored.epoch + 1;
+    connection
+        .execute(
+            "UPDATE gesta_projections SET epoch = ?1, owner = ?2 WHERE name = ?3 AND version = ?4",
+            params![epoch, node.as_bytes(), id.name, id.version],
+        )
+        .or_target()?;
+    Ok(Claimed::Begun(stored, epoch))
+}
+
+fn switch(connection: &Connection, id: &ProjectionId) -> Result<Switched> {
+    let Some(new) = rows::one(connection, id)?.filter(|new| new.life != Life::Retired) else {
+        return Ok(Switched::NotFound);
+    };
+    if new.life == Life::Active {
+        return Ok(Switched::Done);
+    }
+    if let Some(old) = rows::active(connection, &id.name)? {
+        if covers(&new.checkpoint, &old.checkpoint) != Some(true) {
+            return Ok(Switched::Behind);
+        }
+        connection
+            .execute(
+                "UPDATE gesta_projections SET life = 'previous' WHERE name = ?1 AND version = ?2",
+                params![old.id.name, old.id.version],
+            )
+            .or_target()?;
+        for name in old
+            .read_as
+            .iter()
+            .filter(|name| !new.read_as.contains(name))
+        {
+            let drop = format!("DROP VIEW IF EXISTS \"{name}\"");
+            connection.execute_batch(&drop).or_target()?;
+        }
+    }
+    connection
+        .execute(
+            "UPDATE gesta_projections SET life = 'active' WHERE name = ?1 AND version = ?2",
+            params![id.name, id.version],
+        )
+        .or_target()?;
+    tables::show(connection, id, &new.read_as)?;
+    Ok(Switched::Done)
+}
+
+fn retire(connection: &Connection, id: &ProjectionId) -> Result<bool> {
+    let found = rows::one(connection, id)?;
+    let Some(old) = found.filter(|old| old.life != Life::Active) else {
+        return Ok(false);
+    };
+    tables::drop_all(connection, id, &old.read_as)?;
+    let of = params![id.name, id.version];
+    connection
+        .execute(
+            "DELETE FROM gesta_projections_parked WHERE name = ?1 AND version = ?2",
+            of,
+        )
+        .or_target()?;
+    connection
+        .execute(
+            "UPDATE gesta_projections SET life = 'retired', state = 'paused', epoch = epoch + 1, owner = NULL \
+             WHERE name = ?1 AND version = ?2",
+            params![id.name, id.version],
+        )
+        .or_target()?;
+    Ok(true)
+}
+
+impl Target for SqliteTarget {
+    type Transaction = Connection;
+    type Session = SqliteSession;
+    const BLOCKING: bool = true;
+
+    async fn migrate(&self) -> Result<()> {
+        self.write(migrate).await
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Stored> {
+        let registration = registration.clone();
+        self.write(move |connection| register(connection, &registration))
+            .await
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>> {
+        self.read(rows::all).await
+    }
+
+    async fn begin(&self, id: &ProjectionId, node: Uuid) -> Result<Begin<SqliteSession>> {
+        let (connections, of) = (Arc::clone(&self.connections), id.clone());
+        let claimed = self
+            .write(move |connection| claim(connection, &of, node))
+            .await?;
+        Ok(match claimed {
+            Claimed::Begun(stored, epoch) => Begin::Begun(
+                SqliteSession::new(connections, id.clone(), node, epoch),
+                stored,
+            ),
+            Claimed::Owned(stored) => Begin::Owned(stored),
+            Claimed::NotFound => Begin::NotFound,
+        })
+    }
+
+    /// Blocks its thread, as the calls of a session do.
+    async fn load(&self, table: &Table, keys: &dyn Cells, found: &mut Found) -> Result<()> {
+        let connection = self.connections.take()?;
+        let result = tables::load(&connection, table, keys, found);
+        self.connections.give_back(connection);
+        result
+    }
+
+    async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {
+        let (name, lease) = (
+            name.to_owned(),
+            i64::try_from(lease.as_millis()).unwrap_or(i64::MAX),
+        );
+        self.write(move |connection| {
+            let ended = format!(
+                "DELETE FROM gesta_projections_nodes WHERE until < {NOW_MILLIS} - 86400000 OR (node = ?1 AND ?2 = 0)"
+            );
+            connection
+                .execute(&ended, params![node.as_bytes(), lease])
+                .or_target()?;
+            if lease > 0 {
+                let sql = format!(
+                    "INSERT INTO gesta_projections_nodes VALUES (?1, ?2, {NOW_MILLIS} + ?3) \
+                     ON CONFLICT DO UPDATE SET name = excluded.name, until = excluded.until"
+                );
+                connection
+                    .execute(&sql, params![node.as_bytes(), name, lease])
+                    .or_target()?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn set_state(&self, id: &ProjectionId, state: State, why: Option<&str>) -> Result<bool> {
+        let (id, why) = (id.clone(), why.map(str::to_owned));
+        self.write(move |connection| {
+            let sql = "UPDATE gesta_projections SET state = ?1, error = ?2 \
+                       WHERE name = ?3 AND version = ?4 AND life <> 'retired'";
+            let changed =
+                connection.execute(sql, params![state.as_str(), why, id.name, id.version]);
+            Ok(changed.or_target()? == 1)
+        })
+        .await
+    }
+
+    async fn parked(
+        &self,
+        id: &ProjectionId,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Parked>> {
+        let (id, key) = (id.clone(), key.map(str::to_owned));
+        self.read(move |connection| rows::parked(connection, &id, key.as_deref(), limit))
+            .await
+    }
+
+    async fn parked_keys(&self, id: &ProjectionId) -> Result<Vec<String>> {
+        let id = id.clone();
+        self.read(move |connection| rows::parked_keys(connection, &id))
+            .await
+    }
+
+    async fn command(&self, id: &ProjectionId, order: &Order) -> Result<i64> {
+        let (id, text) = (id.clone(), order.to_text());
+        self.write(move |connection| {
+            let sql = format!(
+                "INSERT INTO gesta_projections_commands (name, version, command, asked_at) \
+                 VALUES (?1, ?2, ?3, {NOW_MICROS})"
+            );
+            connection
+                .execute(&sql, params![id.name, id.version, text])
+                .or_target()?;
+            Ok(connection.last_insert_rowid())
+        })
+        .await
+    }
+
+    async fn commands(&self) -> Result<Vec<Command>> {
+        self.read(rows::commands).await
+    }
+
+    async fn answer(&self, number: i64) -> Result<Option<String>> {
+        self.read(move |connection| {
+            let sql = "SELECT answer FROM gesta_projections_commands WHERE number = ?1";
+            let found = connection.query_row(sql, [number], |row| row.get(0));
+            Ok(found.optional().or_target()?.flatten())
+        })
+        .await
+    }
+
+    async fn switch(&self, id: &ProjectionId) -> Result<Switched> {
+        let Ok(turn) = tokio::time::timeout(SWITCH_WAITS, self.connections.turn()).await else {
+            return Ok(Switched::Busy);
+        };
+        drop(turn);
+        let id = id.clone();
+        self.write(move |connection| switch(connection, &id)).await
+    }
+
+    async fn retire(&self, id: &ProjectionId) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |connection| retire(connection, &id)).await
+    }
+
+    fn classify(error: &(dyn std::error::Error + 'static)) -> Option<TargetErrorKind> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<rusqlite::Error>() {
+                return Some(kind_of(error));
+            }
+            if let Some(error) = error.downcast_ref::<TargetError>() {
+                return Some(error.kind());
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
