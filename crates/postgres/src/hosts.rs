@@ -285,6 +285,17 @@ impl Standing {
     }
 }
 
+/// Returns how to open plain connections to the hosts of a URL, in their order: a configuration of the driver for each,
+/// with its password, and what encrypts them. For parts of Gesta that keep tables of their own in a database.
+///
+/// # Errors
+/// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be read.
+pub fn connections(config: &Config) -> Result<(Vec<tokio_postgres::Config>, MakeRustlsConnect)> {
+    let hosts = Hosts::new(config)?;
+    let each = hosts.hosts.iter().map(|host| host.driver.clone());
+    Ok((each.collect(), hosts.tls.clone()))
+}
+
 /// Makes one configuration for each host; they differ in the host only.
 fn split(all: &tokio_postgres::Config, passwords: &Passwords) -> Result<Vec<Host>> {
     let (names, addresses, ports) = (all.get_hosts(), all.get_hostaddrs(), all.get_ports());

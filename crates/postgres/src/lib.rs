@@ -49,5 +49,6 @@ mod witness;
 pub use audit::PostgresAudit;
 pub use compression::Compression;
 pub use config::{Config, RequiredDurability};
+pub use hosts::connections;
 pub use relocation::{Compared, CopiedPage, CopyState, Relocation};
 pub use store::PostgresBackend;

@@ -7,15 +7,15 @@
 //! longer than `RESTART_WAIT`. Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers
 //! hold snapshots. While a backup holds one, no restart is tried at all, so that no append waits for it.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gesta_core::{Error, Result};
-use rusqlite::Connection;
-use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection, ffi};
 
 use crate::connection::BUSY_TIMEOUT;
 use crate::end_note::EndNote;
@@ -29,9 +29,51 @@ const PARTS: i32 = 8;
 /// Longest time that a restart waits for readers.
 const RESTART_WAIT: Duration = Duration::from_millis(50);
 
+thread_local! {
+    /// Pages in the WAL after the last commit of this thread. The hook of the driver is a plain function, and one thread
+    /// writes one store.
+    static PAGES: Cell<i32> = const { Cell::new(0) };
+}
+
+/// How much a checkpoint does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CheckpointMode {
+    /// It copies what it can without waiting for anybody.
+    Passive,
+    /// It waits for readers and writers, and copies everything.
+    Full,
+    /// As `Full`, and the next commit begins the WAL anew.
+    Restart,
+}
+
+impl CheckpointMode {
+    fn statement(self) -> &'static str {
+        match self {
+            Self::Passive => "PRAGMA main.wal_checkpoint(PASSIVE)",
+            Self::Full => "PRAGMA main.wal_checkpoint(FULL)",
+            Self::Restart => "PRAGMA main.wal_checkpoint(RESTART)",
+        }
+    }
+}
+
+/// Copies the WAL into the database.
+///
+/// # Errors
+/// `SQLITE_BUSY` if others were in the way, so that not everything that the mode asks for was done; whatever else SQLite
+/// says.
+pub(crate) fn checkpoint(conn: &Connection, mode: CheckpointMode) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(mode.statement())?;
+    match statement.query_row([], |row| row.get::<_, i64>(0))? {
+        0 => Ok(()),
+        _ => Err(rusqlite::Error::SqliteFailure(
+            ffi::Error::new(ffi::SQLITE_BUSY),
+            None,
+        )),
+    }
+}
+
 /// What the writing thread knows of the WAL, with the helper thread.
 pub(crate) struct WalWatch {
-    pages: Arc<AtomicI32>,
     pages_seen: i32,
     pages_max: i32,
     passive_at: i32,
@@ -49,7 +91,7 @@ impl WalWatch {
     /// # Errors
     /// `Unavailable` if the system gives no thread.
     pub(crate) fn start(
-        conn: &mut Connection,
+        conn: &Connection,
         helper: Connection,
         wal_bytes_max: u64,
         fault: FaultMark,
@@ -59,13 +101,10 @@ impl WalWatch {
         let pages_max = i32::try_from(wal_bytes_max / PAGE_BYTES)
             .unwrap_or(i32::MAX)
             .max(PARTS);
-        let pages = Arc::new(AtomicI32::new(0));
-        let counter = Arc::clone(&pages);
-        conn.wal_hook(Some(move |_: &mut _, count| {
-            counter.store(count, Ordering::Relaxed);
+        conn.wal_hook(Some(|_, pages| {
+            PAGES.set(pages);
             Ok(())
-        }))
-        .map_err(|error| Error::unavailable("watching the WAL").caused_by(error))?;
+        }));
         let (signal, signals) = mpsc::sync_channel(1);
         let noting = note.clone();
         let helper = std::thread::Builder::new()
@@ -73,7 +112,6 @@ impl WalWatch {
             .spawn(move || help(&helper, &signals, &fault, noting.as_deref()))
             .map_err(|error| Error::unavailable("no thread for checkpoints").caused_by(error))?;
         Ok(Self {
-            pages,
             pages_seen: 0,
             pages_max,
             passive_at: pages_max / PARTS,
@@ -85,9 +123,9 @@ impl WalWatch {
         })
     }
 
-    /// Looks after the WAL. The writing thread calls it after each job.
+    /// Looks after the WAL. The writing thread, on which all commits are, calls it after each job.
     pub(crate) fn tend(&mut self, conn: &Connection, fault: &FaultMark) {
-        let pages = self.pages.load(Ordering::Relaxed);
+        let pages = PAGES.get();
         if pages < self.pages_seen {
             self.begin_again();
         }
@@ -108,12 +146,12 @@ impl WalWatch {
     }
 
     fn restart(&mut self, conn: &Connection, fault: &FaultMark, pages: i32) {
-        let result = conn.busy_timeout(RESTART_WAIT).and_then(|()| {
-            conn.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::RESTART)
-        });
+        let result = conn
+            .busy_timeout(RESTART_WAIT)
+            .and_then(|()| checkpoint(conn, CheckpointMode::Restart));
         match result {
-            Ok(_) => {
-                self.pages.store(0, Ordering::Relaxed);
+            Ok(()) => {
+                PAGES.set(0);
                 self.pages_seen = 0;
                 if let Some(note) = &self.note {
                     note.expect_next();
@@ -144,8 +182,7 @@ impl Drop for WalWatch {
 
 fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark, note: Option<&EndNote>) {
     while signals.recv().is_ok() {
-        if let Err(error) = conn.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::PASSIVE)
-        {
+        if let Err(error) = checkpoint(conn, CheckpointMode::Passive) {
             judge(&error, fault);
         }
         let Some(note) = note else { continue };

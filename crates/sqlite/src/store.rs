@@ -90,7 +90,7 @@ impl SqliteBackend {
         let marks = schema::prepare(&opened.conn, &opened.location, config.missing)?;
         let opening = opened.begin()?;
         let Opened {
-            mut conn,
+            conn,
             location,
             held,
         } = opened;
@@ -120,7 +120,7 @@ impl SqliteBackend {
             Location::File(_) => {
                 let helper = connection::open_writing(&location, config)?;
                 Some(WalWatch::start(
-                    &mut conn,
+                    &conn,
                     helper,
                     config.wal_bytes_max,
                     fault.clone(),

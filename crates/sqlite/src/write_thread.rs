@@ -11,9 +11,8 @@ use std::time::Duration;
 use gesta_core::{Error, ErrorKind, Result};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
-use rusqlite::wal::CheckpointMode;
 
-use crate::checkpoint::WalWatch;
+use crate::checkpoint::{CheckpointMode, WalWatch, checkpoint};
 use crate::end_note::{EndNote, Opening};
 use crate::error::{FaultMark, closed};
 use crate::lock::StoreLock;
@@ -92,11 +91,11 @@ impl WriteState {
             return;
         }
         let conn = &self.reader.conn;
-        let copied = conn.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::FULL);
+        let copied = checkpoint(conn, CheckpointMode::Full);
         let path = self.place.as_ref().map(|place| place.path().to_owned());
         let path = path.unwrap_or_default();
         self.fault.set_lost(&match copied {
-            Ok(_) => format!(
+            Ok(()) => format!(
                 "{}-wal, its write-ahead log, was removed or replaced while the store was open. What it held was copied into \
                  the database: stop this process, and start it again",
                 path.display()
