@@ -42,6 +42,12 @@ impl Batch {
         }
     }
 
+    /// Returns the place of the first event, by which it is known.
+    pub(crate) fn first(&self) -> Option<(LogId, Position)> {
+        let first = self.events().next()?;
+        Some((first.log, first.position))
+    }
+
     /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {

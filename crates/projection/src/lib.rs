@@ -8,29 +8,49 @@
 //! Not here: SQL and drivers (the crates of targets).
 //!
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
-//! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both.
-
-#![allow(dead_code, reason = "what the runner uses comes before it")]
+//! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
+//! * `projections`, `running`, `control`: what an application calls; `config`, `progress`: its settings and what it sees;
+//! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes; `unit`:
+//!   views and projections without their types; `looks`: states, leases and commands; `fault`: what goes wrong;
+//! * `testing`: tests of projections.
 
 mod batch;
+mod config;
+mod control;
 mod definition;
+mod drive;
 mod effect;
 mod error;
+mod fault;
+mod looks;
+mod progress;
 mod projection;
+mod projections;
+mod reader;
 mod row;
+mod running;
 mod state;
 mod target;
+pub mod testing;
+mod unit;
 mod value;
 mod view;
+mod view_work;
+mod work;
 
 pub use batch::{Batch, covers};
+pub use config::{Config, OnPoison};
+pub use control::Control;
 pub use definition::{NAME_BYTES_MAX, ProjectionId, Registration, Table, check_name, made_with};
 pub use effect::Effect;
 pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind};
+pub use progress::{Phase, Progress};
 pub use projection::Projection;
+pub use projections::{BeginAt, Projections};
 #[doc(hidden)]
 pub use row::read_cell;
 pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};
+pub use running::{Lag, Running};
 pub use state::{Life, State, UnknownWord};
 pub use target::{Begin, Command, Fence, Order, Parked, Session, Stored, Switched, Target};
 pub use value::{Cell, Column, Json, Kind, OwnedValue, Value};

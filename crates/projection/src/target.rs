@@ -98,7 +98,6 @@ pub struct Fence<'a> {
 }
 
 /// What [`Target::begin`] found.
-#[derive(Debug)]
 pub enum Begin<S> {
     /// The session of this process, and the row before it began: its `owner` is a process that ended without a word, or
     /// `None`. The epoch is already that of this session.
@@ -107,6 +106,16 @@ pub enum Begin<S> {
     Owned(Stored),
     /// The version is not registered.
     NotFound,
+}
+
+impl<S> std::fmt::Debug for Begin<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Begin::Begun(_, stored) => write!(f, "Begun({stored:?})"),
+            Begin::Owned(stored) => write!(f, "Owned({stored:?})"),
+            Begin::NotFound => f.write_str("NotFound"),
+        }
+    }
 }
 
 /// What is asked of the owner of a projection.

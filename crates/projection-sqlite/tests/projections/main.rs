@@ -1,0 +1,5 @@
+//! Projections in an SQLite file: the conformance of the target, and the runner over it.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+mod target;

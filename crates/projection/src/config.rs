@@ -1,0 +1,98 @@
+//! How projections are run.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// What becomes of an event that cannot be applied after all attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnPoison {
+    /// The projection stops before the event, and says why. Nothing is skipped.
+    #[default]
+    Stop,
+    /// The event is parked, and the later ones of its key with it, in order; all other keys go on. A projection without
+    /// keys stops.
+    Park,
+    /// The event is recorded among the parked ones and left out for good.
+    Skip,
+}
+
+/// Bounds and times of the projections of a process.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the process for people, as the host or the pod.
+    pub node_name: String,
+    /// Largest number of events of a batch while catching up: 1 to 10,000.
+    pub batch_events_max: usize,
+    /// Largest number of events of a batch when live: its transaction should take at most some 100 ms, so that other
+    /// writers of the database are not held up.
+    pub live_events_max: usize,
+    /// Memory for rows that a view keeps so that they need not be read again, roughly, in bytes.
+    pub row_cache_bytes_max: usize,
+    /// For how long a process that is not heard keeps its projections.
+    pub lease: Duration,
+    /// Time between two looks at the states, leases and commands of all projections: two statements.
+    pub look_every: Duration,
+    /// Longest time for which a position is kept in memory alone when no event matches.
+    pub store_position_every: Duration,
+    /// Attempts to apply an event before it is taken for poison.
+    pub attempts_max: u32,
+    /// What becomes of an event that cannot be applied.
+    pub on_poison: OnPoison,
+    /// Largest number of keys that may have parked events; the projection stops at the next one.
+    pub parked_keys_max: usize,
+    /// Shortest and longest pause after a failure.
+    pub back_off: (Duration, Duration),
+    /// Whether a version that has caught up with the active one becomes the active one by itself.
+    pub switch_when_caught_up: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node_name: "gesta".to_owned(),
+            batch_events_max: 10_000,
+            live_events_max: 2_000,
+            row_cache_bytes_max: 64 * 1024 * 1024,
+            lease: Duration::from_secs(15),
+            look_every: Duration::from_secs(1),
+            store_position_every: Duration::from_secs(10),
+            attempts_max: 3,
+            on_poison: OnPoison::Stop,
+            parked_keys_max: 1_000,
+            back_off: (Duration::from_millis(100), Duration::from_secs(5)),
+            switch_when_caught_up: true,
+        }
+    }
+}
+
+impl Config {
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// `Invalid` that names the bound.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let refuse = |what: &str, rule: String| Err(Error::Invalid(format!("{what} {rule}")));
+        for (what, found) in [
+            ("batch_events_max", self.batch_events_max),
+            ("live_events_max", self.live_events_max),
+        ] {
+            if !(1..=10_000).contains(&found) {
+                return refuse(what, format!("must be 1 to 10,000, found {found}"));
+            }
+        }
+        if self.attempts_max == 0 {
+            return refuse("attempts_max", "must be at least 1, found 0".to_owned());
+        }
+        if self.lease < self.look_every.saturating_mul(2) || self.look_every.is_zero() {
+            return refuse(
+                "lease",
+                format!(
+                    "must be at least twice look_every, which is not zero; found {:?} and {:?}",
+                    self.lease, self.look_every
+                ),
+            );
+        }
+        Ok(())
+    }
+}

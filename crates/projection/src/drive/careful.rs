@@ -1,0 +1,85 @@
+//! Applies events one batch after the other, for events that made trouble: nothing is read ahead or folded ahead.
+
+use crate::drive::run::{Run, Step, Stop, fold};
+use crate::drive::trouble::{Failed, Trouble};
+use crate::fault::Fault;
+use crate::reader::Reader;
+use crate::target::Target;
+use crate::work::Work;
+
+impl<T: Target> Run<'_, T> {
+    /// Applies events carefully until none is left that made trouble, or something else is to be done.
+    pub(super) async fn carefully<W: Work<T>>(
+        &mut self,
+        mut work: W,
+        trouble: &mut Trouble,
+    ) -> Stop {
+        let writer = work.writer();
+        let config = &self.context.config;
+        let mut reader = Reader::new(
+            self.context.store.clone(),
+            self.context.filter.clone(),
+            self.reached.clone(),
+            config.live_events_max,
+        );
+        let mut rest = None;
+        while trouble.left > 0 {
+            let mut batch = match rest.take() {
+                Some(batch) => batch,
+                None => {
+                    let limit = trouble.limit(config.batch_events_max);
+                    let read = tokio::select! {
+                        stop = self.interrupted() => return stop,
+                        read = reader.next(limit) => read,
+                    };
+                    match read {
+                        Ok(batch) => batch,
+                        Err(error) => return Stop::End(self.of_store(&error).await),
+                    }
+                }
+            };
+            if batch.is_empty() {
+                self.reached = batch.to.clone();
+                if batch.caught_up {
+                    trouble.over();
+                }
+                continue;
+            }
+            rest = trouble.cut(&mut batch);
+            let (events, first) = (batch.len(), batch.first());
+            if let Some(failed) = trouble.deadly(&batch) {
+                return self.trouble_with(failed, trouble).await;
+            }
+            if trouble.announces
+                && let Err(end) = self.announce(events).await
+            {
+                return Stop::End(end);
+            }
+            let (same, folded) = fold::<T, W>(work, batch, trouble.verdicts.clone()).await;
+            let failed = match folded {
+                Ok(folded) => match self.write(writer.clone(), folded).await {
+                    Step::Done => None,
+                    Step::Failed(event, error) => Some((event, error)),
+                    Step::End(end) => return Stop::End(end),
+                },
+                Err(Fault::Author(event, error)) => Some((event, error)),
+                Err(fault) => return Stop::End(self.of_fault(fault).await),
+            };
+            if let Some((event, error)) = failed {
+                let event = event.or_else(|| first.filter(|_| events == 1));
+                let failed = Failed {
+                    events,
+                    event,
+                    error,
+                };
+                return self.trouble_with(failed, trouble).await;
+            }
+            trouble.passed(events);
+            match same {
+                Some(same) => work = same,
+                None => return Stop::Trouble,
+            }
+        }
+        Stop::Trouble
+    }
+}

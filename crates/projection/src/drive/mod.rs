@@ -1,0 +1,230 @@
+//! The task of one projection: begins a session, reads, folds, writes, and begins again after a failure.
+//!
+//! Why: after any failure the stored checkpoint alone says where to go on. So a failure ends the run, and the next one
+//! begins with what is stored; no other state has to be repaired.
+//! Invariants: one batch is written at a time. A batch is folded while the one before it is written, and nothing else
+//! is known of what it stands on but what was folded. A session that was lost, or whose commit is in doubt, is dropped.
+//!
+//! * `run`: a session, and the pipeline in it; `careful`: the same one after the other, for events that made trouble;
+//!   `trouble`: what is known of them; `orders`: reset, replay and drop; `write`: one transaction.
+
+mod careful;
+mod orders;
+mod run;
+mod trouble;
+mod write;
+
+use std::sync::Arc;
+
+use gesta_core::{BackOff, Checkpoint, EventStore, Filter, StoreInfo};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::config::Config;
+use crate::definition::ProjectionId;
+use crate::error::{TargetErrorKind, cut};
+use crate::looks::Look;
+use crate::progress::{Phase, Progress};
+use crate::state::{Life, State};
+use crate::target::{Begin, Session, Stored, Target};
+use crate::work::Work;
+
+use run::{End, Run};
+use trouble::Trouble;
+
+/// What the task of a projection needs.
+#[derive(Clone)]
+pub(crate) struct Context<T> {
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) target: T,
+    pub(crate) node: Uuid,
+    pub(crate) config: Arc<Config>,
+    pub(crate) id: ProjectionId,
+    pub(crate) filter: Filter,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) looks: watch::Receiver<Look>,
+    pub(crate) stopping: CancellationToken,
+    /// True if the floor is before the first event.
+    pub(crate) begins_at_start: bool,
+}
+
+impl<T: Target> Context<T> {
+    pub(crate) fn tell(&self, phase: Phase, error: Option<String>) {
+        self.progress.send_modify(|progress| {
+            progress.phase = phase;
+            if error.is_some() {
+                progress.error = error;
+            }
+        });
+    }
+
+    /// Waits for the next look; returns false if the process stops.
+    async fn next_look(&self, looks: &mut watch::Receiver<Look>) -> bool {
+        tokio::select! {
+            () = self.stopping.cancelled() => false,
+            changed = looks.changed() => changed.is_ok(),
+        }
+    }
+
+    /// Waits; returns false if the process stops.
+    async fn pause(&self, back_off: &mut BackOff) -> bool {
+        tokio::select! {
+            () = self.stopping.cancelled() => false,
+            () = tokio::time::sleep(back_off.pause()) => true,
+        }
+    }
+}
+
+/// Says why a checkpoint cannot be of this store as it is now.
+pub(crate) fn not_of(info: &StoreInfo, checkpoint: &Checkpoint) -> Option<String> {
+    let found = match checkpoint.positions_for(info.incarnation, info.logs) {
+        Ok(found) => found,
+        Err(error) => return Some(format!("the store was restored or replaced: {error}")),
+    };
+    let ahead = found
+        .iter()
+        .zip(&info.heads)
+        .position(|(at, head)| at > head)?;
+    Some(format!(
+        "the store was restored: the checkpoint is at position {} of log {ahead}, whose last event is at {}",
+        found[ahead], info.heads[ahead]
+    ))
+}
+
+/// What a look says about a projection that this process would run.
+enum Seen {
+    May,
+    Wait(Phase, Option<String>),
+    Gone,
+}
+
+fn seen(look: &Look, id: &ProjectionId, node: Uuid) -> Seen {
+    let Some(row) = look.row(id) else {
+        return Seen::Wait(Phase::Starting, None);
+    };
+    match (row.life, row.state) {
+        (Life::Retired, _) => Seen::Gone,
+        (_, State::Paused) => Seen::Wait(Phase::Paused, None),
+        (_, State::Stopped) => Seen::Wait(Phase::Stopped, row.error.clone()),
+        (_, State::Running) if row.owned && row.owner != Some(node) => {
+            Seen::Wait(Phase::StandingBy, None)
+        }
+        (_, State::Running) => Seen::May,
+    }
+}
+
+/// Runs a projection until the process stops or its rows are gone.
+pub(crate) async fn drive<T: Target, W: Work<T>>(context: &Context<T>, make: impl Fn() -> W) {
+    let (min, max) = context.config.back_off;
+    let mut back_off = BackOff::new(min, max);
+    let mut trouble = Trouble::new(context.config.attempts_max);
+    let mut looks = context.looks.clone();
+    looks.mark_changed();
+    while context.next_look(&mut looks).await {
+        let now = seen(&looks.borrow_and_update(), &context.id, context.node);
+        match now {
+            Seen::Gone => {
+                context.tell(Phase::Retired, None);
+                return;
+            }
+            Seen::Wait(phase, why) => {
+                context.tell(phase, why);
+                trouble = Trouble::new(context.config.attempts_max);
+                continue;
+            }
+            Seen::May => {}
+        }
+        // Sessions follow each other until one ends that has to wait for a look.
+        loop {
+            let batches = context.progress.borrow().batches;
+            let end = session(context, &make, &mut trouble).await;
+            if context.progress.borrow().batches > batches {
+                back_off.reset();
+            }
+            match end {
+                End::Stopping => {
+                    context.tell(Phase::Ended, None);
+                    return;
+                }
+                End::Look(phase, why) => {
+                    context.tell(phase, why);
+                    break;
+                }
+                End::Again(phase, why) => {
+                    tracing::warn!(projection = %context.id, error = %why, "a projection begins again");
+                    context.tell(phase, Some(why));
+                    if !context.pause(&mut back_off).await {
+                        context.tell(Phase::Ended, None);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+    context.tell(Phase::Ended, None);
+}
+
+/// Begins a session and runs in it. Each failure ends it.
+async fn session<T: Target, W: Work<T>>(
+    context: &Context<T>,
+    make: &impl Fn() -> W,
+    trouble: &mut Trouble,
+) -> End {
+    let begun = context.target.begin(&context.id, context.node).await;
+    let (session, stored) = match begun {
+        Ok(Begin::Begun(session, stored)) => (session, stored),
+        Ok(Begin::Owned(_)) => return End::Look(Phase::StandingBy, None),
+        Ok(Begin::NotFound) => {
+            return End::Look(Phase::Stopped, Some("it is not registered".to_owned()));
+        }
+        Err(error) => return End::Again(Phase::TargetAway, error.to_string()),
+    };
+    if stored.life == Life::Retired || stored.state != State::Running {
+        return finish::<T>(session, None, End::Look(phase_of(&stored), stored.error)).await;
+    }
+    match context.store.info().await {
+        Err(error) => {
+            let end = End::Again(Phase::StoreAway, error.to_string());
+            return finish::<T>(session, None, end).await;
+        }
+        Ok(info) => {
+            if let Some(why) = not_of(&info, &stored.checkpoint) {
+                return finish::<T>(
+                    session,
+                    Some(&why),
+                    End::Look(Phase::Stopped, Some(why.clone())),
+                )
+                .await;
+            }
+        }
+    }
+    let is_unclean = stored.owner.is_some_and(|owner| owner != context.node);
+    if is_unclean {
+        trouble.after_death(&stored, context.config.batch_events_max);
+    }
+    Run::new(context, session, stored).go(make, trouble).await
+}
+
+fn phase_of(stored: &Stored) -> Phase {
+    match (stored.life, stored.state) {
+        (Life::Retired, _) => Phase::Retired,
+        (_, State::Paused) => Phase::Paused,
+        (_, State::Stopped | State::Running) => Phase::Stopped,
+    }
+}
+
+/// Ends a session in good order; if that fails, its lease ends it.
+async fn finish<T: Target>(session: T::Session, stop: Option<&str>, end: End) -> End {
+    let stop = stop.map(|why| cut(why.to_owned()));
+    match session.end(stop.as_deref()).await {
+        Ok(()) => end,
+        Err(error) if stop.is_some() && error.kind() != TargetErrorKind::Lost => {
+            End::Again(Phase::TargetAway, error.to_string())
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a session was not ended in good order");
+            end
+        }
+    }
+}

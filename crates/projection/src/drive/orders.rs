@@ -1,0 +1,250 @@
+//! What an owner is asked for: reset, replay and drop. They are done between two batches, in the owner's session.
+//!
+//! Invariants: a replay never moves the checkpoint. A key is free when its last parked event is gone; until then its
+//! new events are parked behind the others, for the owner does one thing at a time.
+
+use gesta_core::{AllFrom, Checkpoint, ReadAll, RecordedEvent};
+
+use crate::batch::{Batch, positions};
+use crate::drive::run::{End, Run};
+use crate::drive::write::Write;
+use crate::error::TargetError;
+use crate::fault::{Fault, at};
+use crate::target::{Command, Order, Parked, Target};
+use crate::work::{Fold, Work};
+
+/// Parked events that are handled in one transaction.
+const AT_ONCE: usize = 500;
+
+/// What became of the parked events of one key.
+enum Replayed {
+    All(usize),
+    StoppedAt(usize, String),
+}
+
+impl<T: Target> Run<'_, T> {
+    /// Does what was asked for, in order. `Err` ends the session.
+    pub(super) async fn obey<W: Work<T>>(&mut self, make: &impl Fn() -> W) -> Result<(), End> {
+        // Those that the look has shown may be answered already.
+        let commands = self.context.target.commands().await;
+        let commands = self.or_end(commands).await?;
+        for command in commands {
+            if command.id != self.context.id {
+                continue;
+            }
+            match &command.order {
+                Order::Reset => self.reset(&make().writer(), command.number).await?,
+                Order::Drop { key } => {
+                    self.drop_parked::<W>(make, &command, key.as_deref())
+                        .await?
+                }
+                Order::Replay { key } => self.replay(make, &command, key.as_deref()).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn or_end<R>(&mut self, result: Result<R, TargetError>) -> Result<R, End> {
+        match result {
+            Ok(result) => Ok(result),
+            Err(error) => Err(self.of_fault(Fault::Target(error)).await),
+        }
+    }
+
+    async fn done(&mut self, result: Result<(), Fault>) -> Result<(), End> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(self.of_fault(fault).await),
+        }
+    }
+
+    /// Deletes all rows and begins again at the floor, in one transaction.
+    async fn reset<W: crate::work::Writer<T>>(
+        &mut self,
+        writer: &W,
+        number: i64,
+    ) -> Result<(), End> {
+        let floor = self.row.floor.clone();
+        let mut write = Write::at(floor.clone());
+        write.clear = true;
+        write.reply = Some((number, "it was reset".to_owned()));
+        let done = self.transact(writer.clone(), write).await;
+        self.done(done).await?;
+        self.is_empty = true;
+        self.stored = floor.clone();
+        self.reached = floor.clone();
+        self.context.progress.send_modify(|progress| {
+            progress.resets += 1;
+            progress.checkpoint = Some(floor);
+        });
+        Ok(())
+    }
+
+    async fn drop_parked<W: Work<T>>(
+        &mut self,
+        make: &impl Fn() -> W,
+        command: &Command,
+        key: Option<&str>,
+    ) -> Result<(), End> {
+        let mut dropped = 0;
+        loop {
+            let found = self.context.target.parked(&self.context.id, key, AT_ONCE);
+            let found = found.await;
+            let found = self.or_end(found).await?;
+            dropped += found.len();
+            let mut write = Write::at(self.stored.clone());
+            write.unpark = found.iter().map(|p| (p.log, p.position)).collect();
+            let is_last = found.len() < AT_ONCE;
+            if is_last {
+                write.reply = Some((command.number, format!("{dropped} events were dropped")));
+            }
+            let done = self.transact(make().writer(), write).await;
+            self.done(done).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn replay<W: Work<T>>(
+        &mut self,
+        make: &impl Fn() -> W,
+        command: &Command,
+        key: Option<&str>,
+    ) -> Result<(), End> {
+        let keys = match key {
+            Some(key) => vec![key.to_owned()],
+            None => {
+                let keys = self.context.target.parked_keys(&self.context.id).await;
+                self.or_end(keys).await?
+            }
+        };
+        let (mut applied, mut stopped) = (0, Vec::new());
+        for key in keys {
+            match self.replay_key(make, &key).await? {
+                Replayed::All(events) => applied += events,
+                Replayed::StoppedAt(events, why) => {
+                    applied += events;
+                    stopped.push(format!("{key}: {why}"));
+                }
+            }
+        }
+        let mut answer = format!("{applied} events were applied");
+        if !stopped.is_empty() {
+            answer.push_str(&format!(
+                "; {} keys stay parked: {}",
+                stopped.len(),
+                stopped.join("; ")
+            ));
+        }
+        let mut write = Write::at(self.stored.clone());
+        write.reply = Some((command.number, crate::error::cut(answer)));
+        let done = self.transact(make().writer(), write).await;
+        self.done(done).await
+    }
+
+    /// Applies the parked events of a key, in their order, and takes each away in the transaction that applies it.
+    async fn replay_key<W: Work<T>>(
+        &mut self,
+        make: &impl Fn() -> W,
+        key: &str,
+    ) -> Result<Replayed, End> {
+        let mut applied = 0;
+        let mut at_once = AT_ONCE;
+        loop {
+            let found = self
+                .context
+                .target
+                .parked(&self.context.id, Some(key), at_once);
+            let found = found.await;
+            let found = self.or_end(found).await?;
+            if found.is_empty() {
+                return Ok(Replayed::All(applied));
+            }
+            let mut events = Vec::with_capacity(found.len());
+            for parked in &found {
+                match self.event(parked).await? {
+                    Some(event) => events.push(event),
+                    None => break,
+                }
+            }
+            if events.is_empty() {
+                let why = "the event is stored no longer; drop it".to_owned();
+                return Ok(Replayed::StoppedAt(applied, why));
+            }
+            let count = events.len();
+            let refused = match self.apply_parked(make, events).await {
+                Ok(()) => {
+                    applied += count;
+                    continue;
+                }
+                Err(Fault::Author(event, why)) => (event, why),
+                Err(fault) => return Err(self.of_fault(fault).await),
+            };
+            let (event, why) = refused;
+            let before = event.and_then(|event| {
+                found
+                    .iter()
+                    .position(|parked| (parked.log, parked.position) == event)
+            });
+            match before {
+                // Those before it are applied first, then it is met alone.
+                Some(n) if n > 0 => at_once = n,
+                None if count > 1 => at_once = count / 2,
+                _ => {
+                    let mut again = found[0].clone();
+                    again.attempts += 1;
+                    again.error.clone_from(&why);
+                    let mut write = Write::at(self.stored.clone());
+                    write.park = vec![again];
+                    let done = self.transact(make().writer(), write).await;
+                    self.done(done).await?;
+                    return Ok(Replayed::StoppedAt(applied, why));
+                }
+            }
+        }
+    }
+
+    async fn apply_parked<W: Work<T>>(
+        &mut self,
+        make: &impl Fn() -> W,
+        events: Vec<RecordedEvent>,
+    ) -> Result<(), Fault> {
+        let unpark = events.iter().map(at).collect();
+        let batch = Batch::new(events, self.stored.clone(), self.stored.clone());
+        let mut work = make();
+        let folded = super::run::on_thread(T::BLOCKING, async move {
+            work.begin(std::collections::HashSet::new(), false);
+            work.fold(batch, Fold::Replay).await
+        });
+        let folded = folded.await.map_err(|panic| Fault::Author(None, panic))??;
+        let mut write = Write::batch(folded);
+        write.unpark = unpark;
+        self.transact(make().writer(), write).await?;
+        self.is_empty = false;
+        Ok(())
+    }
+
+    /// Reads a parked event; `None` if it is stored no longer.
+    async fn event(&mut self, parked: &Parked) -> Result<Option<RecordedEvent>, End> {
+        let mut before = positions(&self.stored).to_vec();
+        if let Some(place) = before.get_mut(usize::from(parked.log.0)) {
+            place.0 = parked.position.0.saturating_sub(1);
+        }
+        let request = ReadAll::forwards()
+            .only(parked.log)
+            .from(AllFrom::Checkpoint(Checkpoint::logs(
+                self.stored.incarnation,
+                before,
+            )))
+            .limit(1);
+        match self.context.store.read_all(request).await {
+            Ok(page) => {
+                let mut found = page.events.into_iter();
+                Ok(found
+                    .find(|event| event.position == parked.position && event.id == parked.event))
+            }
+            Err(error) => Err(self.of_store(&error).await),
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! A session of a projection: the pipeline that reads, folds and writes, and what ends it.
+
+use std::time::Duration;
+
+use gesta_core::{Checkpoint, ErrorKind};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::batch::Batch;
+use crate::config::OnPoison;
+use crate::drive::trouble::{Failed, Trouble};
+use crate::drive::write::{Write, transact};
+use crate::drive::{Context, finish, not_of};
+use crate::error::{TargetError, TargetErrorKind};
+use crate::fault::{At, Fault, Verdicts, panic_text};
+use crate::looks::Look;
+use crate::progress::Phase;
+use crate::reader::Reader;
+use crate::state::{Life, State};
+use crate::target::{Session, Stored, Switched, Target};
+use crate::work::{Fold, Folded, Work, Writer};
+
+/// Batches that are read ahead.
+const READ_AHEAD: usize = 2;
+/// Pause before an event is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Why a session ends, or is interrupted.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The process stops.
+    Stopping,
+    /// It has to wait until a look shows something else.
+    Look(Phase, Option<String>),
+    /// It begins again after a pause.
+    Again(Phase, String),
+}
+
+/// What interrupts a pipeline.
+#[derive(Debug)]
+pub(super) enum Stop {
+    End(End),
+    /// Somebody has stored commands.
+    Orders,
+    /// An event made trouble: it goes on carefully.
+    Trouble,
+    /// A version that has caught up, but was behind the active one, tries again to take its place.
+    Switch,
+}
+
+/// What became of a batch that was to be written.
+#[derive(Debug)]
+pub(super) enum Step {
+    Done,
+    Failed(Option<At>, String),
+    End(End),
+}
+
+pub(super) struct Run<'a, T: Target> {
+    pub(super) context: &'a Context<T>,
+    pub(super) session: Option<T::Session>,
+    epoch: i64,
+    /// The checkpoint that is stored, and the place up to which no further event matches.
+    pub(super) stored: Checkpoint,
+    pub(super) reached: Checkpoint,
+    pub(super) row: Stored,
+    looks: watch::Receiver<Look>,
+    store_position_at: Instant,
+    is_live: bool,
+    /// True if nothing was applied since the last reset: the tables are empty.
+    pub(super) is_empty: bool,
+}
+
+impl<'a, T: Target> Run<'a, T> {
+    pub(super) fn new(context: &'a Context<T>, session: T::Session, row: Stored) -> Self {
+        let mut looks = context.looks.clone();
+        looks.mark_changed();
+        context.progress.send_modify(|progress| {
+            progress.phase = Phase::CatchingUp;
+            progress.checkpoint = Some(row.checkpoint.clone());
+            progress.resets = row.resets;
+        });
+        Self {
+            context,
+            session: Some(session),
+            epoch: row.epoch + 1,
+            stored: row.checkpoint.clone(),
+            reached: row.checkpoint.clone(),
+            is_empty: row.events == 0,
+            row,
+            looks,
+            store_position_at: Instant::now() + context.config.store_position_every,
+            is_live: false,
+        }
+    }
+
+    /// Runs until something ends the session, and ends it in good order if that is possible.
+    pub(super) async fn go<W: Work<T>>(
+        mut self,
+        make: &impl Fn() -> W,
+        trouble: &mut Trouble,
+    ) -> End {
+        let end = match self.applied(make, trouble).await {
+            Stop::End(end) => end,
+            Stop::Orders | Stop::Trouble | Stop::Switch => {
+                End::Again(Phase::Starting, "it begins again".to_owned())
+            }
+        };
+        if matches!(end, End::Stopping) && self.session.is_some() {
+            // A failure here leaves the position where it was.
+            let _ = self.store_position(make().writer()).await;
+        }
+        match self.session.take() {
+            Some(session) => finish::<T>(session, None, end).await,
+            None => end,
+        }
+    }
+
+    async fn applied<W: Work<T>>(&mut self, make: &impl Fn() -> W, trouble: &mut Trouble) -> Stop {
+        if let Err(end) = self.create(make().writer()).await {
+            return Stop::End(end);
+        }
+        loop {
+            if self.session.is_none() {
+                let why = self.context.progress.borrow().error.clone();
+                return Stop::End(End::Again(Phase::Retrying, why.unwrap_or_default()));
+            }
+            let parked = match self.context.target.parked_keys(&self.context.id).await {
+                Ok(parked) => parked.into_iter().collect(),
+                Err(error) => return Stop::End(self.of_fault(Fault::Target(error)).await),
+            };
+            let mut work = make();
+            work.begin(parked, self.is_empty);
+            let stop = if trouble.left > 0 {
+                self.carefully(work, trouble).await
+            } else {
+                self.pipeline(work, trouble).await
+            };
+            match stop {
+                Stop::End(end) => return Stop::End(end),
+                Stop::Trouble | Stop::Switch => {}
+                Stop::Orders => {
+                    if let Err(end) = self.obey(make).await {
+                        return Stop::End(end);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the tables of the version, if nothing was applied yet.
+    async fn create<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
+        if !W::CREATES || !self.is_empty {
+            return Ok(());
+        }
+        let show = (self.row.life == Life::Active).then(|| self.row.read_as.clone());
+        let mut write = Write::at(self.stored.clone());
+        write.create = Some(show.unwrap_or_default());
+        match self.transact(writer, write).await {
+            Ok(()) => Ok(()),
+            Err(Fault::Author(_, error)) => Err(self.halt(format!("its tables: {error}")).await),
+            Err(fault) => Err(self.of_fault(fault).await),
+        }
+    }
+
+    /// Reads, folds and writes, each a batch ahead of the next.
+    async fn pipeline<W: Work<T>>(&mut self, work: W, trouble: &mut Trouble) -> Stop {
+        let writer = work.writer();
+        self.is_live = false;
+        let (batches_in, batches) = mpsc::channel(READ_AHEAD);
+        let (folded_in, mut folded) = mpsc::channel(1);
+        let committed = watch::Sender::new(0);
+        let config = &self.context.config;
+        let reader = Reader::new(
+            self.context.store.clone(),
+            self.context.filter.clone(),
+            self.reached.clone(),
+            config.live_events_max,
+        );
+        let reading = read_all(reader, config.batch_events_max, batches_in);
+        let _reading = AbortOnDropHandle::new(tokio::spawn(reading));
+        let folding = fold_all::<T, W>(work, batches, folded_in, committed.subscribe());
+        let _folding = AbortOnDropHandle::new(tokio::spawn(folding));
+        loop {
+            let store_at = self.store_position_at;
+            let next = tokio::select! {
+                biased;
+                stop = self.interrupted() => match stop {
+                    Stop::Switch => {
+                        if let Err(end) = self.switch(writer.clone()).await {
+                            return Stop::End(end);
+                        }
+                        continue;
+                    }
+                    stop => return stop,
+                },
+                () = tokio::time::sleep_until(store_at) => {
+                    if let Err(end) = self.store_position(writer.clone()).await {
+                        return Stop::End(end);
+                    }
+                    continue;
+                }
+                next = folded.recv() => next,
+            };
+            let folded = match next {
+                Some(Ok(folded)) => folded,
+                Some(Err((Fault::Author(event, error), events))) => {
+                    let failed = Failed {
+                        events,
+                        event,
+                        error,
+                    };
+                    return self.trouble_with(failed, trouble).await;
+                }
+                Some(Err((fault, _))) => return Stop::End(self.of_fault(fault).await),
+                None => {
+                    let why = "the task that folds has ended".to_owned();
+                    return Stop::End(End::Again(Phase::Retrying, why));
+                }
+            };
+            let (events, first, caught_up) = (folded.span, folded.first, folded.caught_up);
+            match self.write(writer.clone(), folded).await {
+                Step::Done => {}
+                Step::End(end) => return Stop::End(end),
+                Step::Failed(event, error) => {
+                    let event = event.or_else(|| first.filter(|_| events == 1));
+                    let failed = Failed {
+                        events,
+                        event,
+                        error,
+                    };
+                    return self.trouble_with(failed, trouble).await;
+                }
+            }
+            committed.send_modify(|committed| *committed += 1);
+            if self.is_live != caught_up {
+                self.is_live = caught_up;
+                let phase = if caught_up {
+                    Phase::Live
+                } else {
+                    Phase::CatchingUp
+                };
+                self.context.tell(phase, None);
+                if let Err(end) = self.switch(writer.clone()).await {
+                    return Stop::End(end);
+                }
+            }
+        }
+    }
+
+    /// Waits until the process stops, or a look shows that this session is to stop.
+    pub(super) async fn interrupted(&mut self) -> Stop {
+        loop {
+            let changed = tokio::select! {
+                () = self.context.stopping.cancelled() => return Stop::End(End::Stopping),
+                changed = self.looks.changed() => changed,
+            };
+            if changed.is_err() {
+                return Stop::End(End::Stopping);
+            }
+            let look = self.looks.borrow_and_update().clone();
+            if let Some(stop) = self.judge(&look) {
+                return stop;
+            }
+        }
+    }
+
+    fn judge(&mut self, look: &Look) -> Option<Stop> {
+        let row = look.row(&self.context.id)?;
+        if row.epoch < self.epoch {
+            // The look is older than this session.
+            return None;
+        }
+        let stop = |phase, why| Some(Stop::End(End::Look(phase, why)));
+        if row.life == Life::Retired {
+            return stop(Phase::Retired, None);
+        }
+        if row.epoch > self.epoch || row.owner != Some(self.context.node) {
+            self.session = None;
+            return stop(Phase::StandingBy, None);
+        }
+        self.row.life = row.life;
+        match row.state {
+            State::Paused => stop(Phase::Paused, None),
+            State::Stopped => stop(Phase::Stopped, row.error.clone()),
+            State::Running => {
+                let mut commands = look.commands.iter();
+                if commands.any(|command| command.id == self.context.id) {
+                    return Some(Stop::Orders);
+                }
+                (self.is_live && self.may_switch()).then_some(Stop::Switch)
+            }
+        }
+    }
+
+    fn may_switch(&self) -> bool {
+        self.row.life == Life::Building && self.context.config.switch_when_caught_up
+    }
+
+    /// Makes this version the active one, if it is being built, has caught up, and is not behind the active one.
+    async fn switch<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
+        if !self.is_live || !self.may_switch() {
+            return Ok(());
+        }
+        self.store_position(writer).await?;
+        match self.context.target.switch(&self.context.id).await {
+            Ok(Switched::Done) => {
+                tracing::info!(projection = %self.context.id, "readers see this version now");
+                self.row.life = Life::Active;
+                Ok(())
+            }
+            Ok(Switched::Behind | Switched::Busy | Switched::NotFound) => Ok(()),
+            Err(error) => Err(self.of_fault(Fault::Target(error)).await),
+        }
+    }
+
+    /// Writes a batch; one without events only moves the place in memory.
+    pub(super) async fn write<W: Writer<T>>(
+        &mut self,
+        writer: W,
+        folded: Folded<W::Output>,
+    ) -> Step {
+        let (to, events, hidden) = (folded.to.clone(), folded.events, folded.hidden_fronts);
+        if !folded.moves_only() {
+            let write = Write::batch(folded);
+            match self.transact(writer, write).await {
+                Ok(()) => {}
+                Err(Fault::Author(event, error)) => return Step::Failed(event, error),
+                Err(fault) => return Step::End(self.of_fault(fault).await),
+            }
+            self.is_empty &= events == 0;
+            self.stored = to.clone();
+        }
+        self.reached = to;
+        let reached = &self.reached;
+        self.context.progress.send_modify(|progress| {
+            progress.checkpoint = Some(reached.clone());
+            progress.events += events;
+            progress.hidden_fronts += hidden;
+            if events > 0 {
+                progress.batches += 1;
+                progress.error = None;
+            }
+        });
+        Step::Done
+    }
+
+    /// Stores the place that is known in memory alone.
+    async fn store_position<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
+        self.store_position_at = Instant::now() + self.context.config.store_position_every;
+        if self.reached == self.stored || self.session.is_none() {
+            return Ok(());
+        }
+        let write = Write::at(self.reached.clone());
+        match self.transact(writer, write).await {
+            Ok(()) => {
+                self.stored = self.reached.clone();
+                Ok(())
+            }
+            Err(fault) => Err(self.of_fault(fault).await),
+        }
+    }
+
+    /// Runs one transaction in the session. The session is gone after a panic.
+    pub(super) async fn transact<W: Writer<T>>(
+        &mut self,
+        writer: W,
+        write: Write<W::Output>,
+    ) -> Result<(), Fault> {
+        let Some(mut session) = self.session.take() else {
+            let gone = TargetError::new(TargetErrorKind::Away, "the session is gone");
+            return Err(Fault::Target(gone));
+        };
+        let from = self.stored.clone();
+        let job = async move {
+            let done = transact::<T, W>(&mut session, &writer, &from, &write).await;
+            (session, done)
+        };
+        let (session, done) = on_thread(T::BLOCKING, job)
+            .await
+            .map_err(|panic| Fault::Author(None, panic))?;
+        self.session = Some(session);
+        done
+    }
+
+    pub(super) async fn announce(&mut self, events: usize) -> Result<(), End> {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        let Some(mut session) = self.session.take() else {
+            return Err(End::Again(
+                Phase::Retrying,
+                "the session is gone".to_owned(),
+            ));
+        };
+        let job = async move {
+            let done = session.announce(events).await;
+            (session, done)
+        };
+        match on_thread(T::BLOCKING, job).await {
+            Ok((session, Ok(()))) => {
+                self.session = Some(session);
+                Ok(())
+            }
+            Ok((_, Err(error))) => Err(self.of_fault(Fault::Target(error)).await),
+            Err(panic) => Err(End::Again(Phase::Retrying, panic)),
+        }
+    }
+
+    /// Decides what to do about an event that made trouble.
+    pub(super) async fn trouble_with(&mut self, failed: Failed, trouble: &mut Trouble) -> Stop {
+        self.context
+            .tell(Phase::Retrying, Some(failed.error.clone()));
+        let is_known = failed.event.is_some();
+        let Some(((log, position), verdict)) = trouble.failed(failed) else {
+            if is_known {
+                tokio::time::sleep(TRY_AGAIN_AFTER).await;
+            }
+            return Stop::Trouble;
+        };
+        let why = format!(
+            "the event at position {position} of log {log} could not be applied in {} attempts: {}",
+            verdict.attempts, verdict.error
+        );
+        match self.context.config.on_poison {
+            OnPoison::Stop => Stop::End(self.halt(why).await),
+            OnPoison::Park | OnPoison::Skip => {
+                tracing::warn!(projection = %self.context.id, %why, "an event is put aside");
+                trouble.verdicts.insert((log, position), verdict);
+                Stop::Trouble
+            }
+        }
+    }
+
+    /// Stops the projection for this reason, until somebody resumes it.
+    pub(super) async fn halt(&mut self, why: String) -> End {
+        let why = crate::error::cut(why);
+        let end = End::Look(Phase::Stopped, Some(why.clone()));
+        match self.session.take() {
+            Some(session) => finish::<T>(session, Some(&why), end).await,
+            // The session that is needed to say so was lost by a panic: the next one meets the event again.
+            None => match self
+                .context
+                .target
+                .set_state(&self.context.id, State::Stopped, Some(&why))
+                .await
+            {
+                Ok(_) => end,
+                Err(error) => End::Again(Phase::TargetAway, error.to_string()),
+            },
+        }
+    }
+
+    /// Says how to go on after a fault that is not of one event.
+    pub(super) async fn of_fault(&mut self, fault: Fault) -> End {
+        match fault {
+            Fault::Halt(why) | Fault::Author(_, why) => self.halt(why).await,
+            Fault::Store(error) => self.of_store(&error).await,
+            Fault::Target(error) => {
+                // Only a new session shows what is stored.
+                self.session = None;
+                match error.kind() {
+                    TargetErrorKind::Lost => End::Look(Phase::StandingBy, None),
+                    _ => End::Again(Phase::TargetAway, error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Says how to go on after an error of the store: a checkpoint that it refuses is of another life of it.
+    pub(super) async fn of_store(&mut self, error: &gesta_core::Error) -> End {
+        if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_))
+            && let Ok(info) = self.context.store.info().await
+            && let Some(why) = not_of(&info, &self.stored)
+        {
+            return self.halt(why).await;
+        }
+        End::Again(Phase::StoreAway, error.to_string())
+    }
+}
+
+/// Runs a job in a task of its own, or on a thread for blocking work; a panic becomes its text.
+pub(super) async fn on_thread<F>(blocks: bool, job: F) -> Result<F::Output, String>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let done = if blocks {
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || handle.block_on(job)).await
+    } else {
+        tokio::spawn(job).await
+    };
+    done.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => panic_text(&*panic),
+        Err(error) => error.to_string(),
+    })
+}
+
+async fn read_all(
+    mut reader: Reader,
+    batch_events_max: usize,
+    batches: mpsc::Sender<gesta_core::Result<Batch>>,
+) {
+    loop {
+        let read = reader.next(batch_events_max).await;
+        let is_over = read.is_err();
+        if batches.send(read).await.is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// What was folded, or the fault and the number of events of the batch.
+type FoldedOrFault<O> = Result<Folded<O>, (Fault, usize)>;
+
+async fn fold_all<T: Target, W: Work<T>>(
+    mut work: W,
+    mut batches: mpsc::Receiver<gesta_core::Result<Batch>>,
+    folded: mpsc::Sender<FoldedOrFault<W::Output>>,
+    mut committed: watch::Receiver<u64>,
+) {
+    let mut sent = 0;
+    while let Some(batch) = batches.recv().await {
+        if work.is_full() {
+            // What is read again must be what was folded: nothing may be on its way.
+            if committed
+                .wait_for(|committed| *committed >= sent)
+                .await
+                .is_err()
+            {
+                return;
+            }
+            work.forget();
+        }
+        let result = match batch {
+            Err(error) => Err((Fault::Store(error), 0)),
+            Ok(batch) => {
+                let events = batch.len();
+                match fold::<T, W>(work, batch, Verdicts::new()).await {
+                    (Some(same), result) => {
+                        work = same;
+                        result.map_err(|fault| (fault, events))
+                    }
+                    (None, _) => return,
+                }
+            }
+        };
+        let is_over = result.is_err();
+        if folded.send(result).await.is_err() || is_over {
+            return;
+        }
+        sent += 1;
+    }
+}
+
+/// Folds a batch, on a thread for blocking work if reading rows blocks. The work is gone if that has panicked.
+pub(super) async fn fold<T: Target, W: Work<T>>(
+    mut work: W,
+    batch: Batch,
+    verdicts: Verdicts,
+) -> (Option<W>, Result<Folded<W::Output>, Fault>) {
+    if !T::BLOCKING || batch.is_empty() {
+        let folded = work.fold(batch, Fold::InOrder(&verdicts)).await;
+        return (Some(work), folded);
+    }
+    let job = async move {
+        let folded = work.fold(batch, Fold::InOrder(&verdicts)).await;
+        (work, folded)
+    };
+    match on_thread(true, job).await {
+        Ok((work, folded)) => (Some(work), folded),
+        Err(panic) => (None, Err(Fault::Author(None, panic))),
+    }
+}

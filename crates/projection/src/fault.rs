@@ -1,0 +1,71 @@
+//! Why a run of a projection ended, and what is to be done about it.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use gesta_core::{LogId, Position, RecordedEvent};
+
+use crate::error::{ApplyError, TargetError, TargetErrorKind, cut};
+use crate::target::Target;
+
+/// Place of an event in its log, by which it is known.
+pub(crate) type At = (LogId, Position);
+
+pub(crate) fn at(event: &RecordedEvent) -> At {
+    (event.log, event.position)
+}
+
+/// What went wrong with a batch.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The target failed: not the author's fault.
+    Target(TargetError),
+    /// The store failed.
+    Store(gesta_core::Error),
+    /// The author's code failed, or the target has refused what it made; `None` if the event is not known.
+    Author(Option<At>, String),
+    /// The projection has to stop, for this reason.
+    Halt(String),
+}
+
+impl Fault {
+    /// An error that came from a target while rows were written: what it refuses, the author's code has made.
+    pub(crate) fn of_writing(error: TargetError) -> Self {
+        match error.kind() {
+            TargetErrorKind::Refused => Fault::Author(None, error.to_string()),
+            _ => Fault::Target(error),
+        }
+    }
+
+    /// An error of an author's statements.
+    pub(crate) fn of_apply<T: Target>(error: &ApplyError) -> Self {
+        match T::classify(error.cause()) {
+            None | Some(TargetErrorKind::Refused | TargetErrorKind::Unusable) => {
+                Fault::Author(None, cut(error.to_string()))
+            }
+            Some(kind) => Fault::Target(TargetError::new(kind, error.to_string())),
+        }
+    }
+}
+
+/// Returns the text of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    cut(format!(
+        "panic: {}",
+        text.unwrap_or_else(|| "without a text".to_owned())
+    ))
+}
+
+/// What was decided about an event that cannot be applied.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) error: String,
+    pub(crate) attempts: u32,
+}
+
+/// The events that are to be put aside when they come.
+pub(crate) type Verdicts = HashMap<At, Verdict>;

@@ -1,0 +1,331 @@
+//! The projections that a process runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gesta_core::{AllFrom, Checkpoint, Clock, EventStore, Filter, ReadAll, SystemClock};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::batch::{covers, distance, positions};
+use crate::config::Config;
+use crate::control::Control;
+use crate::definition::ProjectionId;
+use crate::drive::Context;
+use crate::error::Error;
+use crate::fault::panic_text;
+use crate::looks::{Look, Looker};
+use crate::progress::{Phase, Progress};
+use crate::state::{Life, State};
+use crate::target::{Stored, Target};
+use crate::unit::Unit;
+use crate::work::is_applying;
+
+/// Time between two looks while a checkpoint is waited for that another process reaches, at first and at most.
+const WAIT_LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+/// Time after which a task that has panicked begins again.
+const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What all projections of a process share.
+pub(crate) struct Started<T> {
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) target: T,
+    pub(crate) node: Uuid,
+    pub(crate) config: Arc<Config>,
+    pub(crate) looks: watch::Receiver<Look>,
+    pub(crate) at_once: Arc<Notify>,
+    pub(crate) stopping: CancellationToken,
+}
+
+/// How far a projection is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lag {
+    /// Age of the oldest event that matches and is not applied yet; zero if there is none.
+    pub age: Duration,
+    /// Positions of all logs that were not looked at yet, whether their events match or not.
+    pub positions: u64,
+}
+
+struct One {
+    id: ProjectionId,
+    filter: Filter,
+    progress: watch::Receiver<Progress>,
+    task: JoinHandle<()>,
+}
+
+/// The projections that a process runs. Dropping it ends them at once; [`shutdown`](Self::shutdown) lets the batches
+/// that are being written end.
+pub struct Running<T: Target> {
+    started: Started<T>,
+    all: Vec<One>,
+    looker: JoinHandle<()>,
+}
+
+impl<T: Target> std::fmt::Debug for Running<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ids = self.all.iter().map(|one| one.id.to_string());
+        f.debug_list().entries(ids).finish()
+    }
+}
+
+impl<T: Target> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.started.stopping.cancel();
+        self.looker.abort();
+    }
+}
+
+type Registered<T> = (Arc<dyn Unit<T>>, (ProjectionId, Filter, Stored));
+
+impl<T: Target> Running<T> {
+    pub(crate) fn new(
+        started: Started<T>,
+        looker: Looker<T>,
+        renewed: Option<Instant>,
+        units: Vec<Registered<T>>,
+    ) -> Self {
+        let all = units.into_iter().map(|(unit, (id, filter, stored))| {
+            let (tell, progress) = watch::channel(Progress::default());
+            let begins_at_start = positions(&stored.floor).iter().all(|at| at.0 == 0);
+            let context = Context {
+                store: Arc::clone(&started.store),
+                target: started.target.clone(),
+                node: started.node,
+                config: Arc::clone(&started.config),
+                id: id.clone(),
+                filter: filter.clone(),
+                progress: tell,
+                looks: started.looks.clone(),
+                stopping: started.stopping.clone(),
+                begins_at_start,
+            };
+            One {
+                id,
+                filter,
+                progress,
+                task: tokio::spawn(supervise(unit, context)),
+            }
+        });
+        let all = all.collect();
+        let looker = tokio::spawn(looker.run(renewed));
+        Self {
+            started,
+            all,
+            looker,
+        }
+    }
+
+    /// Shows and steers the projections of the target, also those of other processes.
+    #[must_use]
+    pub fn control(&self) -> Control<T> {
+        Control::of(self.started.target.clone())
+    }
+
+    /// Looks at states and commands now, instead of within [`Config::look_every`].
+    pub fn look_now(&self) {
+        self.started.at_once.notify_one();
+    }
+
+    /// Returns the versions that this process runs, or stands by for.
+    #[must_use]
+    pub fn ids(&self) -> Vec<ProjectionId> {
+        self.all.iter().map(|one| one.id.clone()).collect()
+    }
+
+    /// Returns what this process knows of a version, as a channel that tells each change.
+    ///
+    /// # Errors
+    /// `NotFound` if this process does not run it.
+    pub fn progress(&self, id: &ProjectionId) -> Result<watch::Receiver<Progress>, Error> {
+        let mut all = self.all.iter();
+        all.find(|one| one.id == *id)
+            .map(|one| one.progress.clone())
+            .ok_or_else(|| Error::NotFound(id.to_string()))
+    }
+
+    /// Returns how far the active version of a projection is behind, right now.
+    ///
+    /// # Errors
+    /// `NotFound` if this process does not know the projection; `Store` and `Target` if they do not answer.
+    pub async fn lag(&self, name: &str) -> Result<Lag, Error> {
+        let (place, filter, _) = self.place(name).await?;
+        let heads = self.started.store.info().await?;
+        let head = Checkpoint::logs(heads.incarnation, heads.heads);
+        let age = match self.next_match(&place, filter, &head).await? {
+            Some((_, created)) => {
+                let age = SystemClock
+                    .now()
+                    .as_micros()
+                    .saturating_sub(created.as_micros());
+                Duration::from_micros(u64::try_from(age).unwrap_or(0))
+            }
+            None => Duration::ZERO,
+        };
+        let positions = distance(&place, &head);
+        Ok(Lag { age, positions })
+    }
+
+    /// Waits until the active version of a projection shows everything up to a checkpoint, as that of an append.
+    ///
+    /// # Errors
+    /// `TimedOut` with how far it is behind; `NotRunning` if it is paused or has stopped; `Reset` if it was reset
+    /// meanwhile; `NotFound` if this process does not know the projection; `Invalid` if the checkpoint is of another
+    /// store; `WaitsInApply` within [`Projection::apply`](crate::Projection::apply).
+    pub async fn wait_for(
+        &self,
+        name: &str,
+        checkpoint: &Checkpoint,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        if is_applying() {
+            return Err(Error::WaitsInApply);
+        }
+        let until = tokio::time::Instant::now() + timeout;
+        let (min, max) = WAIT_LOOKS;
+        let mut back_off = gesta_core::BackOff::new(min, max);
+        let mut resets = None;
+        loop {
+            let (place, filter, row) = self.place(name).await?;
+            if *resets.get_or_insert(row.resets) != row.resets {
+                return Err(Error::Reset(name.to_owned()));
+            }
+            if covers(&place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
+                return Ok(());
+            }
+            if self.next_match(&place, filter, checkpoint).await?.is_none() {
+                return Ok(());
+            }
+            if row.state != State::Running {
+                return Err(Error::NotRunning {
+                    name: name.to_owned(),
+                    state: row.state,
+                    why: row.error,
+                });
+            }
+            if tokio::time::Instant::now() >= until {
+                return Err(Error::TimedOut {
+                    name: name.to_owned(),
+                    events: distance(&place, checkpoint),
+                    waited: timeout,
+                });
+            }
+            let pause = tokio::time::Instant::now() + back_off.pause();
+            self.reached_here(&row.id, checkpoint, pause.min(until))
+                .await;
+        }
+    }
+
+    /// Waits until this process has come so far, or for the time given.
+    async fn reached_here(
+        &self,
+        id: &ProjectionId,
+        checkpoint: &Checkpoint,
+        until: tokio::time::Instant,
+    ) {
+        let Ok(mut progress) = self.progress(id) else {
+            return tokio::time::sleep_until(until).await;
+        };
+        let reached = progress.wait_for(|progress| {
+            let place = progress.checkpoint.as_ref();
+            place.is_some_and(|place| covers(place, checkpoint) == Some(true))
+        });
+        let _ = tokio::time::timeout_at(until, reached).await;
+    }
+
+    /// Returns how far the active version has come, with its filter. In the process of its owner this is known at once.
+    async fn place(&self, name: &str) -> Result<(Checkpoint, &Filter, Stored), Error> {
+        let mut rows = self.started.target.list().await?;
+        let at = rows
+            .iter()
+            .position(|row| row.id.name == name && row.life == Life::Active)
+            .ok_or_else(|| Error::NotFound(name.to_owned()))?;
+        let row = rows.swap_remove(at);
+        let here = self.all.iter().find(|one| one.id == row.id);
+        // Another version of the same name in this process may have another filter, which says nothing here.
+        let here = here.ok_or_else(|| Error::NotFound(row.id.to_string()))?;
+        let progress = here.progress.borrow();
+        let own = progress.checkpoint.clone().filter(|own| {
+            row.owner == Some(self.started.node)
+                && progress.resets == row.resets
+                && covers(own, &row.checkpoint) == Some(true)
+        });
+        drop(progress);
+        Ok((
+            own.unwrap_or_else(|| row.checkpoint.clone()),
+            &here.filter,
+            row,
+        ))
+    }
+
+    /// Finds the first event that matches after a place and up to another one.
+    async fn next_match(
+        &self,
+        place: &Checkpoint,
+        filter: &Filter,
+        up_to: &Checkpoint,
+    ) -> Result<Option<(Checkpoint, gesta_core::Timestamp)>, Error> {
+        let mut from = place.clone();
+        loop {
+            let request = ReadAll::forwards()
+                .from(AllFrom::Checkpoint(from))
+                .filter(filter.clone())
+                .limit(1);
+            let page = self.started.store.read_all(request).await?;
+            let log_end = |log: usize| positions(up_to).get(log).copied().unwrap_or_default();
+            if let Some(event) = page.events.first() {
+                if event.position <= log_end(usize::from(event.log.0)) {
+                    return Ok(Some((page.next, event.created)));
+                }
+                if positions(up_to).len() == 1 {
+                    return Ok(None);
+                }
+            }
+            if page.end || covers(&page.next, up_to) == Some(true) {
+                return Ok(None);
+            }
+            from = page.next;
+        }
+    }
+
+    /// Stops all projections: each ends the batch that it is writing, stores its position and gives itself free.
+    pub async fn shutdown(mut self) {
+        self.started.stopping.cancel();
+        for one in &mut self.all {
+            if let Err(error) = (&mut one.task).await {
+                tracing::warn!(%error, projection = %one.id, "a projection did not stop in good order");
+            }
+        }
+        let (node, name) = (self.started.node, &self.started.config.node_name);
+        let ended = self.started.target.renew(node, name, Duration::ZERO);
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "the lease was not given up; it ends by itself");
+        }
+    }
+}
+
+fn other_store(checkpoint: &Checkpoint) -> Error {
+    Error::Invalid(format!(
+        "checkpoint {checkpoint} is not of the events of this store as it is now"
+    ))
+}
+
+/// Runs a projection, and begins it again if its task panics, which would be a mistake of this crate.
+async fn supervise<T: Target>(unit: Arc<dyn Unit<T>>, context: Context<T>) {
+    loop {
+        let run = tokio::spawn(Arc::clone(&unit).run(context.clone()));
+        let guard = tokio_util::task::AbortOnDropHandle::new(run);
+        let Err(error) = guard.await else { return };
+        let text = match error.try_into_panic() {
+            Ok(panic) => panic_text(&*panic),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(projection = %context.id, error = %text, "the task of a projection has ended");
+        context.tell(Phase::Retrying, Some(text));
+        tokio::select! {
+            () = context.stopping.cancelled() => return,
+            () = tokio::time::sleep(BEGIN_AGAIN_AFTER) => {}
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Tests of projections: given events, then rows; and, with the feature `testkit`, histories with crashes.
+//!
+//! * `given`: a view without a database; `faulty`: a target that dies at a chosen call; `kit`: random histories;
+//!   `conformance`: what every target must do.
+
+#[cfg(feature = "testkit")]
+pub mod conformance;
+#[cfg(feature = "testkit")]
+mod faulty;
+mod given;
+#[cfg(feature = "testkit")]
+mod kit;
+
+#[cfg(feature = "testkit")]
+pub use faulty::{Fate, Faulty, Through};
+pub use given::{Given, History, Refused};
+#[cfg(feature = "testkit")]
+pub use kit::{Kit, Random, Subject};
