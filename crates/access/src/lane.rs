@@ -230,8 +230,10 @@ impl Lane {
         }
     }
 
-    /// Compares what waits until nothing waits any more.
+    /// Compares what waits until nothing waits any more. Everything else of this machine has a better claim to the
+    /// processor: whoever waits for a comparison expects to wait a little.
     fn work(&self) {
+        give_way_to_other_threads();
         while let Some(comparison) = self.next() {
             let begun = uptime();
             let is_right = comparison.hash.is_of(&comparison.password.0);
@@ -265,6 +267,15 @@ impl Lane {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lowers the priority of this thread, if that can be done.
+fn give_way_to_other_threads() {
+    // Elsewhere this would be the priority of the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 10) {
+        tracing::debug!(%error, "the priority of a thread that compares passwords stays");
     }
 }
 

@@ -27,6 +27,7 @@ use hyper::{Response, StatusCode};
 use crate::activity::Activity;
 use crate::body::{AnswerBody, Reservation};
 use crate::gate::Ticket;
+use crate::pace::Paced;
 use crate::problem::{self, Problem, Result};
 use crate::route::{Matched, Route};
 use crate::state::State;
@@ -241,14 +242,22 @@ impl Admitted {
 pub(crate) struct RequestPlace {
     pub(crate) ticket: Option<Ticket>,
     pub(crate) holder: Option<Holder>,
+    pub(crate) paced: Option<Paced>,
 }
 
 impl RequestPlace {
+    /// Notes whose call it is.
+    pub(crate) fn belong_to(&mut self, holder: &Holder, state: &State) {
+        self.holder = Some(holder.clone());
+        self.paced = state.paces.of(holder);
+    }
+
     /// Lets an answer keep the place until it is sent, also if it is a refusal. An answer without an end has a place
     /// among the subscriptions instead.
     pub(crate) fn keep_until_sent(self, answer: &mut Answer) {
         let body = answer.body_mut();
         body.guards().holder = self.holder;
+        body.guards().paced = self.paced;
         if let Some(ticket) = self.ticket
             && body.guards().request.is_none()
         {

@@ -19,6 +19,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use crate::activity::Running;
 use crate::decode::Payload;
 use crate::gate::{GaveWay, Ticket};
+use crate::pace::Paced;
 use crate::problem::{self, Problem, Result};
 
 pub(crate) use messages::{MessageSource, Messages};
@@ -281,6 +282,8 @@ pub(crate) struct Guards {
     pub(crate) running: Option<Running>,
     /// For whom the parts of the answer are made.
     pub(crate) holder: Option<Holder>,
+    /// How soon one part may follow the other.
+    pub(crate) paced: Option<Paced>,
 }
 
 /// Where the bytes of an answer come from.
@@ -372,6 +375,12 @@ impl Body for AnswerBody {
             let detail = problem.detail.clone();
             tracing::debug!(detail, "answer breaks off");
             return Poll::Ready(Some(Err(ErrorKind::Overloaded(detail).into())));
+        }
+        if let Some(paced) = &mut this.guards.paced
+            && !matches!(this.content, Content::Whole(_))
+            && paced.poll(cx).is_pending()
+        {
+            return Poll::Pending;
         }
         let holder = this.guards.holder.as_ref();
         let acting = holder.unwrap_or(&Holder::Everybody);

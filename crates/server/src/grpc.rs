@@ -73,8 +73,9 @@ pub(crate) async fn answer(
         Ok((ticket, admitted)) => {
             let mut place = RequestPlace {
                 ticket: Some(ticket),
-                holder: Some(admitted.holder().clone()),
+                ..RequestPlace::default()
             };
+            place.belong_to(admitted.holder(), &state);
             let call = GrpcCall::new(state, activity, admitted, from, &parts, body);
             let deadline = call.deadline();
             let holder = call.admitted.holder().clone();

@@ -40,6 +40,7 @@ mod host;
 mod lasting;
 mod lines;
 mod metrics;
+mod pace;
 mod pages;
 mod patterns;
 mod placement;

@@ -120,7 +120,7 @@ async fn answer_call(
         call.admit().await?;
         // Before it is answered, which may last.
         call.activity.prove();
-        place.holder = Some(call.holder().clone());
+        place.belong_to(call.holder(), call.state);
         // Metrics can be asked even when the server is full.
         if !call.route().is_probe() {
             place.ticket = Some(call.state.requests.enter(call.holder())?);

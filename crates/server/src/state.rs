@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::{Gate, Ticket};
 use crate::metrics::{InFlight, Metrics};
+use crate::pace::Paces;
 use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
 use crate::problem::Result;
@@ -84,6 +85,7 @@ pub(crate) struct State {
     /// Bytes of the heads and bodies of callers of whom it is not known who they are.
     pub(crate) budget_of_strangers: Budget,
     pub(crate) patterns: Patterns,
+    pub(crate) paces: Paces,
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,
@@ -143,6 +145,7 @@ impl State {
             budget: Budget::new(config.bytes_in_flight_max),
             budget_of_strangers: Budget::new(config.bytes_in_flight_max / 16),
             patterns: Patterns::default(),
+            paces: Paces::default(),
             metrics: Metrics::new(registry),
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
