@@ -2,8 +2,10 @@
 //!
 //! A page whose commands are run says so in its first lines, by the name of this file. Its blocks marked `sh` are run
 //! one after the other, each by a shell that stops at the first failure, in an empty folder. `$B` is the address of a
-//! server that the page has for itself, and `$PG` the URL of an empty PostgreSQL store; a page that names `$PG` is
-//! skipped, loudly, where PostgreSQL is not installed.
+//! server that the page has for itself, `$LISTEN` one that is free, `$CLONE` this clone, and `$PG` the URL of an empty
+//! PostgreSQL store; a page that names `$PG` is skipped, loudly, where PostgreSQL is not installed. What a page starts
+//! in
+//! the background is killed at its end, if it has noted the process in a file `NAME.pid`.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,6 +14,8 @@
     reason = "tests"
 )]
 
+#[path = "pages/site.rs"]
+mod site;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -260,6 +264,11 @@ fn run_page(path: &Path, text: &str) {
         &["--listen", "127.0.0.1:0"],
         &[("GESTA_SERVER_HEARTBEAT", "1s")],
     );
+    let free = gesta_pgtest::free_address().unwrap().to_string();
+    variables.push(("LISTEN", free));
+    variables.push(("CLONE", root().display().to_string()));
+    // A page that a program shows: at any port that is free.
+    variables.push(("PORT", "0".to_owned()));
     variables.push(("B", server.url.clone()));
     variables.push(("GESTA_STORE", server.url.clone()));
     let binary = Path::new(env!("CARGO_BIN_EXE_gesta"))
@@ -270,6 +279,7 @@ fn run_page(path: &Path, text: &str) {
     programs.extend(std::env::split_paths(
         &std::env::var_os("PATH").unwrap_or_default(),
     ));
+    let _background = Background(folder.path().to_owned());
     for block in blocks(text, "sh") {
         let block = with_time_to_consume(&block);
         let mut shell = Command::new("bash");
@@ -298,6 +308,26 @@ fn run_page(path: &Path, text: &str) {
             file.to_str().unwrap(),
         ];
         Server::start_with(&store, &more).stop();
+    }
+}
+
+/// Kills what a page has started in the background, also if one of its commands has failed.
+struct Background(PathBuf);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let files = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        for path in files.map(|file| file.path()) {
+            let noted = std::fs::read_to_string(&path).unwrap_or_default();
+            let is_noted = path.extension().is_some_and(|extension| extension == "pid");
+            // Not another process that has got the number since.
+            let works_here = std::fs::read_link(format!("/proc/{}/cwd", noted.trim()))
+                .is_ok_and(|folder| folder == self.0);
+            if let (true, true, Ok(process)) = (is_noted, works_here, noted.trim().parse()) {
+                let process = nix::unistd::Pid::from_raw(process);
+                let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL);
+            }
+        }
     }
 }
 

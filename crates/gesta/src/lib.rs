@@ -48,6 +48,14 @@ struct ConsumersGuide;
 #[doc = include_str!("../../../docs/guides/consumer-groups.md")]
 struct ConsumerGroupsGuide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/rust.md")]
+struct RustTutorial;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/akka.md")]
+struct AkkaTutorial;
+
 #[cfg(feature = "sqlite")]
 mod blocking;
 mod database;

@@ -37,6 +37,7 @@ struct Language {
     package: fn() -> Option<&'static Package>,
     add_items: &'static str,
     count_items: &'static str,
+    best_sellers: &'static str,
     /// How a program is given as an argument, and one that appends at a wrong revision and prints the problem.
     inline: &'static [&'static str],
     append_at_wrong_revision: &'static str,
@@ -48,6 +49,7 @@ const PYTHON: Language = Language {
     package: packages::python,
     add_items: "add_items.py",
     count_items: "count_items.py",
+    best_sellers: "best_sellers.py",
     inline: &["-c"],
     append_at_wrong_revision: r#"
 import gesta, os
@@ -62,6 +64,7 @@ const TYPESCRIPT: Language = Language {
     package: packages::typescript,
     add_items: "add_items.mjs",
     count_items: "count_items.mjs",
+    best_sellers: "best_sellers.mjs",
     inline: &["--input-type=module", "-e"],
     append_at_wrong_revision: r#"
 const { EventData, connect } = await import(`${process.cwd()}/node_modules/gesta-client/dist/index.js`);
@@ -446,6 +449,34 @@ fn an_interrupted_consumer_ends_quietly(language: Language) {
     assert!(status.success() || interrupted, "{status}");
 }
 
+/// Goal: the program of the tutorial shows what is bought most, and changes what it shows when more is bought.
+fn the_page_of_best_sellers_follows_the_store(language: Language) {
+    if !language.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    let add = |items: &[&str]| {
+        let items: Vec<_> = items.iter().map(|&item| item.to_owned()).collect();
+        assert!(
+            support::ended(language.add(&server.url, &items))
+                .status
+                .success()
+        );
+    };
+    add(&["book", "<pen>"]);
+    let page = Consumer::run(&mut language.program(language.best_sellers, &[&server.url, "0"]));
+    let address = page.lines.recv_timeout(support::PATIENCE).unwrap();
+    let address = address.strip_prefix("http://").unwrap();
+    let shows = |expected: &str| {
+        wait_until(expected, || support::get(address, "/").contains(expected));
+    };
+    shows("<li>book: 1</li>");
+    add(&["<pen>", "<pen>"]);
+    shows("<ol><li>&lt;pen");
+    shows(": 3</li><li>book: 1</li>");
+}
+
 macro_rules! tests {
     ($module:ident, $language:expr) => {
         mod $module {
@@ -487,6 +518,11 @@ macro_rules! tests {
             #[test]
             fn an_interrupted_consumer_ends_quietly() {
                 super::an_interrupted_consumer_ends_quietly($language);
+            }
+
+            #[test]
+            fn the_page_of_best_sellers_follows_the_store() {
+                super::the_page_of_best_sellers_follows_the_store($language);
             }
 
             #[test]
