@@ -37,6 +37,9 @@ pub struct Config {
     pub store_position_every: Duration,
     /// Attempts to apply an event before it is taken for poison.
     pub attempts_max: u32,
+    /// How often the process may end without a word while one event alone is applied, before the event is taken for
+    /// poison.
+    pub deaths_max: u32,
     /// What becomes of an event that cannot be applied.
     pub on_poison: OnPoison,
     /// Largest number of keys that may have parked events; the projection stops at the next one.
@@ -58,6 +61,7 @@ impl Default for Config {
             look_every: Duration::from_secs(1),
             store_position_every: Duration::from_secs(10),
             attempts_max: 3,
+            deaths_max: 3,
             on_poison: OnPoison::Stop,
             parked_keys_max: 1_000,
             back_off: (Duration::from_millis(100), Duration::from_secs(5)),
@@ -81,8 +85,13 @@ impl Config {
                 return refuse(what, format!("must be 1 to 10,000, found {found}"));
             }
         }
-        if self.attempts_max == 0 {
-            return refuse("attempts_max", "must be at least 1, found 0".to_owned());
+        for (what, found) in [
+            ("attempts_max", self.attempts_max),
+            ("deaths_max", self.deaths_max),
+        ] {
+            if found == 0 {
+                return refuse(what, "must be at least 1, found 0".to_owned());
+            }
         }
         if self.lease < self.look_every.saturating_mul(2) || self.look_every.is_zero() {
             return refuse(

@@ -201,7 +201,7 @@ async fn session<T: Target, W: Work<T>>(
     }
     let is_unclean = stored.owner.is_some_and(|owner| owner != context.node);
     if is_unclean {
-        trouble.after_death(&stored, context.config.batch_events_max);
+        trouble.after_death(&stored, &context.config);
     }
     Run::new(context, session, stored).go(make, trouble).await
 }

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::batch::Batch;
+use crate::config::Config;
 use crate::fault::{At, Verdict, Verdicts};
 use crate::target::Stored;
 
@@ -30,8 +31,8 @@ pub(crate) struct Trouble {
     limit: usize,
     /// True if each batch is announced, because a process has ended without a word.
     pub(crate) announces: bool,
-    /// True if the next event is the one during which the process has ended again and again.
-    is_next_deadly: bool,
+    /// How often the process has ended during the next event, if that is too often.
+    deadly_after: Option<u32>,
     tries: HashMap<At, u32>,
     alone: HashSet<At>,
     pub(crate) verdicts: Verdicts,
@@ -44,7 +45,7 @@ impl Trouble {
             left: 0,
             limit: usize::MAX,
             announces: false,
-            is_next_deadly: false,
+            deadly_after: None,
             tries: HashMap::new(),
             alone: HashSet::new(),
             verdicts: Verdicts::new(),
@@ -52,7 +53,8 @@ impl Trouble {
     }
 
     /// The owner before has ended without a word.
-    pub(crate) fn after_death(&mut self, stored: &Stored, batch_events_max: usize) {
+    pub(crate) fn after_death(&mut self, stored: &Stored, config: &Config) {
+        let batch_events_max = config.batch_events_max;
         let before = match (stored.attempts, stored.attempt_events) {
             (0, _) | (_, 0) => batch_events_max,
             (_, events) => usize::try_from(events).unwrap_or(usize::MAX),
@@ -62,7 +64,7 @@ impl Trouble {
         } else {
             0
         };
-        self.is_next_deadly = deaths_of_one >= self.attempts_max;
+        self.deadly_after = (deaths_of_one >= config.deaths_max).then_some(deaths_of_one);
         self.limit = self.limit.min((before / SMALLER_BY).max(1));
         self.left = self.left.max(batch_events_max);
         self.announces = true;
@@ -90,21 +92,15 @@ impl Trouble {
 
     /// Condemns the first event of the batch, if it is known to be deadly.
     pub(crate) fn deadly(&mut self, batch: &Batch) -> Option<Failed> {
-        if !self.is_next_deadly || batch.is_empty() {
-            return None;
-        }
-        self.is_next_deadly = false;
-        let event = crate::fault::at(batch.event(0));
+        let event = batch.first()?;
+        let deaths = self.deadly_after.take()?;
         // The attempts of the processes that ended count.
         self.tries
             .insert(event, self.attempts_max.saturating_sub(1));
         Some(Failed {
             events: batch.len(),
             event: Some(event),
-            error: format!(
-                "the process ended {} times while this event was applied",
-                self.attempts_max
-            ),
+            error: format!("the process ended {deaths} times while this event was applied"),
         })
     }
 

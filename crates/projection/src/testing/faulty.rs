@@ -1,7 +1,8 @@
 //! A target that is another one until a chosen call, at which the process that holds it dies, or the call fails.
 //!
-//! Each handle made by [`Faulty::new`] stands for a process. All its calls are counted, those of its sessions too. Once
-//! it is dead every call fails and changes nothing, as if the process was gone.
+//! Each handle made by [`Faulty::new`] stands for a process. The calls that register, begin, read rows, write and switch
+//! are counted, those of its sessions too. Once it is dead every call fails and changes nothing, as if the process was
+//! gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,10 @@ struct Process {
     at: u64,
     fate: Fate,
     dead: AtomicBool,
+    away: AtomicBool,
+    /// All calls, and those of them that list all projections, as each look does.
+    statements: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl Process {
@@ -47,17 +52,39 @@ impl Process {
         TargetError::new(TargetErrorKind::Away, "the process is dead")
     }
 
-    /// Counts a call. Returns what is to happen at it.
-    fn next(&self) -> Result<Fate, TargetError> {
+    /// Fails if the process is dead or the target away.
+    fn check(&self) -> Result<(), TargetError> {
+        self.statements.fetch_add(1, Ordering::SeqCst);
         if self.dead.load(Ordering::SeqCst) {
             return Err(Self::dead());
         }
+        if self.away.load(Ordering::SeqCst) {
+            return Err(TargetError::new(
+                TargetErrorKind::Away,
+                "the target is away",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Counts a call. Returns what is to happen at it.
+    fn next(&self) -> Result<Fate, TargetError> {
+        self.check()?;
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         Ok(if call == self.at {
             self.fate
         } else {
             Fate::None
         })
+    }
+
+    /// Makes a call that is not counted: looks come by time, and would make the number of a call mean little.
+    async fn aside<R>(
+        &self,
+        call: impl Future<Output = Result<R, TargetError>>,
+    ) -> Result<R, TargetError> {
+        self.check()?;
+        call.await
     }
 
     async fn call<R>(
@@ -120,6 +147,9 @@ impl<T> Faulty<T> {
             at,
             fate,
             dead: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            statements: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
         };
         Self {
             inner,
@@ -138,10 +168,21 @@ impl<T> Faulty<T> {
         self.process.dead.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of calls so far.
+    /// Sets whether the target is away: then every call fails, until it is back.
+    pub fn set_away(&self, away: bool) {
+        self.process.away.store(away, Ordering::SeqCst);
+    }
+
+    /// Returns the number of calls so far, counted or not.
     #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.process.calls.load(Ordering::SeqCst)
+    pub fn statements(&self) -> u64 {
+        self.process.statements.load(Ordering::SeqCst)
+    }
+
+    /// Returns how often all projections were listed, as each look does.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.process.looks.load(Ordering::SeqCst)
     }
 }
 
@@ -163,7 +204,7 @@ impl<T: Target> Target for Faulty<T> {
     const BLOCKING: bool = T::BLOCKING;
 
     async fn migrate(&self) -> Result<(), TargetError> {
-        self.process.call(false, self.inner.migrate()).await
+        self.process.aside(self.inner.migrate()).await
     }
 
     async fn register(&self, registration: &Registration) -> Result<Stored, TargetError> {
@@ -173,7 +214,8 @@ impl<T: Target> Target for Faulty<T> {
     }
 
     async fn list(&self) -> Result<Vec<Stored>, TargetError> {
-        self.process.call(false, self.inner.list()).await
+        self.process.looks.fetch_add(1, Ordering::SeqCst);
+        self.process.aside(self.inner.list()).await
     }
 
     async fn begin(
@@ -205,7 +247,7 @@ impl<T: Target> Target for Faulty<T> {
 
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<(), TargetError> {
         self.process
-            .call(false, self.inner.renew(node, name, lease))
+            .aside(self.inner.renew(node, name, lease))
             .await
     }
 
@@ -216,7 +258,7 @@ impl<T: Target> Target for Faulty<T> {
         why: Option<&str>,
     ) -> Result<bool, TargetError> {
         self.process
-            .call(false, self.inner.set_state(id, state, why))
+            .aside(self.inner.set_state(id, state, why))
             .await
     }
 
@@ -226,27 +268,23 @@ impl<T: Target> Target for Faulty<T> {
         key: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Parked>, TargetError> {
-        self.process
-            .call(false, self.inner.parked(id, key, limit))
-            .await
+        self.process.aside(self.inner.parked(id, key, limit)).await
     }
 
     async fn parked_keys(&self, id: &ProjectionId) -> Result<Vec<String>, TargetError> {
-        self.process.call(false, self.inner.parked_keys(id)).await
+        self.process.aside(self.inner.parked_keys(id)).await
     }
 
     async fn command(&self, id: &ProjectionId, order: &Order) -> Result<i64, TargetError> {
-        self.process
-            .call(false, self.inner.command(id, order))
-            .await
+        self.process.aside(self.inner.command(id, order)).await
     }
 
     async fn commands(&self) -> Result<Vec<Command>, TargetError> {
-        self.process.call(false, self.inner.commands()).await
+        self.process.aside(self.inner.commands()).await
     }
 
     async fn answer(&self, number: i64) -> Result<Option<String>, TargetError> {
-        self.process.call(false, self.inner.answer(number)).await
+        self.process.aside(self.inner.answer(number)).await
     }
 
     async fn switch(&self, id: &ProjectionId) -> Result<Switched, TargetError> {

@@ -141,12 +141,12 @@ impl Kit {
 }
 
 fn fate(random: &mut Random) -> Fate {
-    match random.below(8) {
+    match random.below(10) {
         0 | 1 => Fate::DieBefore,
         2 | 3 => Fate::DieAfter,
         4 => Fate::AnswerLost,
         5 => Fate::CallLost,
-        6 => Fate::Stall(Duration::from_millis(60 + random.below(100))),
+        6..9 => Fate::Stall(Duration::from_millis(60 + random.below(100))),
         _ => Fate::None,
     }
 }
@@ -162,9 +162,9 @@ async fn history<S: Subject>(subject: &Arc<S>, seed: u64, steps: u64) -> Result<
     let mut lives = Vec::new();
     for _ in 0..steps {
         append(&**subject, &store, &mut random).await?;
-        let processes = 1 + u64::from(random.one_in(3));
+        let processes = 1 + random.below(3);
         for _ in 0..processes {
-            let faulty = Faulty::new(target.clone(), random.below(60), fate(&mut random));
+            let faulty = Faulty::new(target.clone(), random.below(30), fate(&mut random));
             let projections =
                 Projections::on(&store, faulty.clone()).config(config(&**subject, &mut random));
             // One that dies while it starts is gone, as a process would be.
@@ -213,6 +213,8 @@ fn config<S: Subject>(subject: &S, random: &mut Random) -> Config {
         look_every: Duration::from_millis(10),
         store_position_every: Duration::from_millis(20),
         back_off: (Duration::from_millis(1), Duration::from_millis(20)),
+        // Processes are killed here so often that chance would condemn an event.
+        deaths_max: u32::MAX,
         on_poison: subject.on_poison(),
         ..Config::default()
     }

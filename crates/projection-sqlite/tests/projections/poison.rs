@@ -1,0 +1,463 @@
+//! Events that cannot be applied: found, tried, and then as the author wants it.
+
+use std::time::Duration;
+
+use gesta_core::{EventStoreExt, Filter, RecordedEvent};
+use gesta_projection::testing::{Fate, Faulty, Through};
+use gesta_projection::{
+    ApplyError, Config, OnPoison, Order, Phase, Projections, State, View, columns,
+};
+use gesta_projection_sqlite::SqliteTarget;
+
+use crate::fixtures::{Balance, Balances, Journal, lines, of_category};
+use crate::world::{AT_ALL, World, id, quick, until_phase};
+
+fn parking() -> Config {
+    Config {
+        on_poison: OnPoison::Park,
+        ..quick()
+    }
+}
+
+/// Schedule 17: poison at the first, in the middle, at the last event of a batch. By default the projection stops
+/// before it, says so, and goes on when the event can be applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_17_it_stops_before_the_event_and_says_why() {
+    for at in [0, 15, 29] {
+        let world = World::new();
+        for n in 0..30 {
+            let amount = if n == at { "no number" } else { "2" };
+            world
+                .append(&format!("account-{}", n % 7), "added", amount)
+                .await;
+        }
+        let process = world
+            .process(quick())
+            .view(Balances)
+            .start()
+            .await
+            .expect("started");
+        let balances = id("balances", 1);
+        let stopped = until_phase(&process, &balances, Phase::Stopped).await;
+        let why = stopped.error.expect("a reason");
+        let place = format!(
+            "position {} of log 0 could not be applied in 3 attempts",
+            at + 1
+        );
+        assert!(why.contains(&place), "{why}");
+        let row = world.control().active("balances").await.expect("its row");
+        assert_eq!(
+            (row.state, row.error.as_deref()),
+            (State::Stopped, Some(why.as_str()))
+        );
+        assert_eq!(row.checkpoint, world.place(&row.checkpoint, at));
+        assert_eq!(row.events, i64::try_from(at).expect("small"));
+        let head = world.head().await;
+        let error = process
+            .wait_for("balances", &head, AT_ALL)
+            .await
+            .expect_err("it stopped");
+        assert!(
+            error.to_string().contains("could not be applied"),
+            "{error}"
+        );
+        // Nothing of a later event was applied; a skip that somebody decides on passes it.
+        process.shutdown().await;
+        world.control().resume(&balances).await.expect("resumed");
+        let config = Config {
+            on_poison: OnPoison::Skip,
+            ..quick()
+        };
+        let process = world
+            .process(config)
+            .view(Balances)
+            .start()
+            .await
+            .expect("started");
+        world.is_whole(&process, OnPoison::Skip).await;
+        process.shutdown().await;
+    }
+}
+
+/// Schedule 18: poison twice for one key, then a replay while new events of the key arrive; they keep their order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
+    let world = World::new();
+    let fixed = Fixable::default();
+    let process = world
+        .process(parking())
+        .view(fixed.clone())
+        .start()
+        .await
+        .expect("started");
+    for n in 0..10 {
+        world
+            .append(
+                "account-1",
+                "added",
+                &format!("{}{n}", if n % 4 == 1 { "bad " } else { "" }),
+            )
+            .await;
+        world.append("account-2", "added", "1").await;
+    }
+    let head = world.head().await;
+    process
+        .wait_for("fixable", &head, AT_ALL)
+        .await
+        .expect("it goes on");
+    let fixable = id("fixable", 1);
+    let control = world.control();
+    let parked = control
+        .parked(&fixable, Some("account-1"), 100)
+        .await
+        .expect("parked");
+    assert_eq!(parked.len(), 9, "all from the first bad one on");
+    assert!(
+        parked[0].error.contains("bad") && parked[0].attempts == 3,
+        "{parked:?}"
+    );
+    assert!(parked[1..].iter().all(|parked| parked.error.is_empty()));
+    // A replay before anything is put right stops where it stopped, and loses nothing.
+    let order = Order::Replay { key: None };
+    let answer = control
+        .order(&fixable, &order, AT_ALL)
+        .await
+        .expect("an answer");
+    assert!(
+        answer.contains("0 events were applied; 1 keys stay parked: account-1: bad"),
+        "{answer}"
+    );
+    fixed.fix();
+    let appending = async {
+        for n in 10..30 {
+            world.append("account-1", "added", &n.to_string()).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(control.order(&fixable, &order, AT_ALL), appending);
+    answer.expect("an answer");
+    // What came behind the others while they were replayed is replayed as well.
+    control
+        .order(&fixable, &order, AT_ALL)
+        .await
+        .expect("an answer");
+    let head = world.head().await;
+    process
+        .wait_for("fixable", &head, AT_ALL)
+        .await
+        .expect("all");
+    let row = lines(
+        &world.files.open(),
+        "SELECT id, text FROM fixable ORDER BY id",
+    );
+    let expected: Vec<String> = (0..30).map(|n| n.to_string()).collect();
+    assert!(row[0].contains(&expected.join(",")), "{row:?}");
+    assert!(
+        control
+            .parked(&fixable, None, 9)
+            .await
+            .expect("none")
+            .is_empty()
+    );
+    process.shutdown().await;
+}
+
+/// Schedule 19: a replay that dies half-way, at each of its calls, is done again and applies nothing twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_19_a_replay_that_dies_is_done_again() {
+    for at in 0..14 {
+        let world = World::new();
+        let fixed = Fixable::default();
+        let process = world
+            .process(parking())
+            .view(fixed.clone())
+            .start()
+            .await
+            .expect("started");
+        for n in 0..6 {
+            world
+                .append(
+                    "account-1",
+                    "added",
+                    &format!("{}{n}", if n == 1 { "bad " } else { "" }),
+                )
+                .await;
+        }
+        let head = world.head().await;
+        process
+            .wait_for("fixable", &head, AT_ALL)
+            .await
+            .expect("it goes on");
+        process.shutdown().await;
+        fixed.fix();
+        let fixable = id("fixable", 1);
+        let order = Order::Replay {
+            key: Some("account-1".to_owned()),
+        };
+        gesta_projection::Target::command(&world.target, &fixable, &order)
+            .await
+            .expect("asked");
+        let fate = if at % 2 == 0 {
+            Fate::DieAfter
+        } else {
+            Fate::DieBefore
+        };
+        let faulty = Faulty::new(world.target.clone(), at / 2, fate);
+        let first = world
+            .faulty(parking(), &faulty)
+            .view(fixed.clone())
+            .start()
+            .await;
+        let dead = async {
+            while !faulty.is_dead() && faulty.looks() < 30 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(AT_ALL, dead)
+            .await
+            .expect("it comes so far");
+        faulty.kill();
+        drop(first);
+        let process = world
+            .process(parking())
+            .view(fixed)
+            .start()
+            .await
+            .expect("started");
+        let control = world.control();
+        control.order(&fixable, &order, AT_ALL).await.expect("done");
+        let row = lines(&world.files.open(), "SELECT id, text FROM fixable");
+        assert!(row[0].contains("0,1,2,3,4,5"), "at {at}: {row:?}");
+        process.shutdown().await;
+    }
+}
+
+/// Schedule 20: an event during which the process ends, without a word, again and again, is found and put aside; the
+/// others are applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_20_an_event_that_kills_the_process_is_put_aside() {
+    let world = World::new();
+    for n in 0..20 {
+        let event_type = if n == 13 { "deadly" } else { "added" };
+        world
+            .append(&format!("account-{}", n % 3), event_type, "1")
+            .await;
+    }
+    let config = Config {
+        batch_events_max: 16,
+        ..parking()
+    };
+    let mut deaths = 0;
+    loop {
+        let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+        let deadly = Deadly(faulty.clone());
+        let process = Projections::on(&world.store, faulty.clone()).config(config.clone());
+        let process = process.view(deadly).start().await.expect("started");
+        let head = world.head().await;
+        let end = async {
+            while !faulty.is_dead() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            whole = process.wait_for("deadly", &head, AT_ALL) => if whole.is_ok() {
+                process.shutdown().await;
+                break;
+            },
+            () = end => {}
+        }
+        deaths += 1;
+        assert!(deaths < 12, "it dies for ever");
+    }
+    // One in a batch of 16, one of 2, three of the event alone.
+    assert_eq!(deaths, 5);
+    let deadly = id("deadly", 1);
+    let parked = world
+        .control()
+        .parked(&deadly, None, 9)
+        .await
+        .expect("parked");
+    let places: Vec<u64> = parked.iter().map(|parked| parked.position.0).collect();
+    assert_eq!(places, [14, 17, 20]);
+    assert!(
+        parked[0].error.contains("the process ended 3 times"),
+        "{parked:?}"
+    );
+}
+
+/// A projection with SQL of its own: the event is found by smaller batches, each committed, and skipped or stopped at.
+/// A panic of the author ends one batch and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
+    for bad in ["no number", "panic"] {
+        let world = World::new();
+        for n in 0..40 {
+            match (n, bad) {
+                (17, "panic") => world.append("account-1", "panic", "").await,
+                (17, bad) => world.append("account-1", "added", bad).await,
+                _ => world.append("account-1", "added", &n.to_string()).await,
+            };
+        }
+        let process = world
+            .process(quick())
+            .projection(Through(Journal))
+            .start()
+            .await;
+        let process = process.expect("started");
+        let journal = id("journal", 1);
+        let stopped = until_phase(&process, &journal, Phase::Stopped).await;
+        let why = stopped.error.expect("a reason");
+        assert!(why.contains("position 18 of log 0"), "{why}");
+        assert_eq!(
+            lines(&world.files.open(), "SELECT * FROM journal").len(),
+            17
+        );
+        process.shutdown().await;
+        world.control().resume(&journal).await.expect("resumed");
+        let config = Config {
+            on_poison: OnPoison::Skip,
+            ..quick()
+        };
+        let process = world
+            .process(config)
+            .projection(Through(Journal))
+            .start()
+            .await;
+        let process = process.expect("started");
+        let head = world.head().await;
+        process
+            .wait_for("journal", &head, AT_ALL)
+            .await
+            .expect("it passes the event");
+        assert_eq!(
+            lines(&world.files.open(), "SELECT * FROM journal").len(),
+            39
+        );
+        let skipped = world
+            .control()
+            .parked(&journal, None, 9)
+            .await
+            .expect("recorded");
+        assert_eq!((skipped.len(), skipped[0].key.as_deref()), (1, None));
+        let answer = world
+            .control()
+            .order(&journal, &Order::Drop { key: None }, AT_ALL)
+            .await;
+        assert_eq!(answer.expect("an answer"), "1 events were dropped");
+        process.shutdown().await;
+    }
+}
+
+/// At most so many keys may have parked events; then the projection stops.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_so_many_keys_are_parked() {
+    let world = World::new();
+    for n in 0..5 {
+        world
+            .append(&format!("account-{n}"), "added", "no number")
+            .await;
+    }
+    let config = Config {
+        parked_keys_max: 3,
+        ..parking()
+    };
+    let process = world
+        .process(config)
+        .view(Balances)
+        .start()
+        .await
+        .expect("started");
+    let balances = id("balances", 1);
+    let stopped = until_phase(&process, &balances, Phase::Stopped).await;
+    let why = stopped.error.expect("a reason");
+    assert!(
+        why.contains("events of 3 keys are parked, which is the maximum"),
+        "{why}"
+    );
+    assert_eq!(
+        world
+            .control()
+            .parked(&balances, None, 9)
+            .await
+            .expect("parked")
+            .len(),
+        3
+    );
+    assert_eq!(world.store.read_everything().await.expect("read").len(), 5);
+    process.shutdown().await;
+}
+
+columns! {
+    /// A text.
+    struct Text {
+        text: String,
+    }
+}
+
+/// A view whose code cannot read some events until it is put right.
+#[derive(Clone, Debug, Default)]
+struct Fixable(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl Fixable {
+    fn fix(&self) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl View for Fixable {
+    const NAME: &'static str = "fixable";
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = Text;
+
+    fn filter(&self) -> Filter {
+        of_category("account")
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Some(event.stream.as_str().to_owned())
+    }
+
+    fn evolve(&self, row: &mut Option<Text>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        let mut text = std::str::from_utf8(&event.data)?;
+        if let Some(rest) = text.strip_prefix("bad ") {
+            if !self.0.load(std::sync::atomic::Ordering::SeqCst) {
+                return Err(ApplyError::text("bad"));
+            }
+            text = rest;
+        }
+        match row {
+            Some(row) => row.text = format!("{},{text}", row.text),
+            None => {
+                *row = Some(Text {
+                    text: text.to_owned(),
+                })
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A view during whose event the process ends.
+struct Deadly(Faulty<SqliteTarget>);
+
+impl View for Deadly {
+    const NAME: &'static str = "deadly";
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = Balance;
+
+    fn filter(&self) -> Filter {
+        Filter::ALL
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Balances.key(event)
+    }
+
+    fn evolve(&self, row: &mut Option<Balance>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        if event.event_type.as_str() == "deadly" {
+            self.0.kill();
+        }
+        Balances.evolve(row, event)
+    }
+}

@@ -1,0 +1,159 @@
+//! A store, a file, and processes that run projections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{
+    Appended, Checkpoint, EventStore, EventStoreExt, ExpectedRevision, LogId, Position,
+};
+use gesta_memory::{Config as MemoryConfig, MemoryStore};
+use gesta_projection::testing::{Fate, Faulty};
+use gesta_projection::{
+    Config, Control, OnPoison, Phase, Progress, ProjectionId, Projections, Running,
+};
+use gesta_projection_sqlite::SqliteTarget;
+
+use crate::common::Files;
+use crate::fixtures::{Balances, balances, balances_of, event};
+
+/// Time for what has to happen at all.
+pub(crate) const AT_ALL: Duration = Duration::from_secs(60);
+
+pub(crate) type Process = Running<Faulty<SqliteTarget>>;
+
+pub(crate) struct World {
+    pub(crate) files: Files,
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) target: SqliteTarget,
+}
+
+pub(crate) fn quick() -> Config {
+    Config {
+        lease: Duration::from_millis(100),
+        look_every: Duration::from_millis(10),
+        back_off: (Duration::from_millis(1), Duration::from_millis(20)),
+        ..Config::default()
+    }
+}
+
+pub(crate) fn id(name: &str, version: u32) -> ProjectionId {
+    ProjectionId {
+        name: name.to_owned(),
+        version,
+    }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(Arc::new(MemoryStore::with_config(MemoryConfig {
+            logs: 1,
+            ..MemoryConfig::default()
+        })))
+    }
+
+    pub(crate) fn with(store: Arc<dyn EventStore>) -> Self {
+        let files = Files::new();
+        let target = files.make();
+        Self {
+            files,
+            store,
+            target,
+        }
+    }
+
+    pub(crate) async fn append(&self, stream: &str, event_type: &str, amount: &str) -> Appended {
+        let events = vec![event(event_type, amount)];
+        self.store
+            .append_to(stream, ExpectedRevision::Any, events)
+            .await
+            .expect("appended")
+    }
+
+    pub(crate) async fn append_many(&self, count: u32) {
+        for n in 0..count {
+            self.append(&format!("account-{}", n % 7), "added", &n.to_string())
+                .await;
+        }
+    }
+
+    /// Begins the definition of a process without faults.
+    pub(crate) fn process(&self, config: Config) -> Projections<Faulty<SqliteTarget>> {
+        self.faulty(config, &Faulty::new(self.target.clone(), 0, Fate::None))
+    }
+
+    pub(crate) fn faulty(
+        &self,
+        config: Config,
+        target: &Faulty<SqliteTarget>,
+    ) -> Projections<Faulty<SqliteTarget>> {
+        Projections::on(&self.store, target.clone()).config(config)
+    }
+
+    pub(crate) fn control(&self) -> Control<SqliteTarget> {
+        Control::of(self.target.clone())
+    }
+
+    /// Ends the leases of all processes, as time would.
+    pub(crate) fn end_leases(&self) {
+        let sql = "UPDATE gesta_projections_nodes SET until = 0";
+        self.files.open().execute(sql, []).expect("ended");
+    }
+
+    pub(crate) async fn head(&self) -> Checkpoint {
+        let info = self.store.info().await.expect("info");
+        Checkpoint::logs(info.incarnation, info.heads)
+    }
+
+    pub(crate) fn place(&self, at: &Checkpoint, position: u64) -> Checkpoint {
+        Checkpoint::in_log(at.incarnation, 1, LogId(0), Position(position))
+    }
+
+    /// Waits until a version shows everything, then compares with a clean fold.
+    pub(crate) async fn is_whole(&self, process: &Process, on_poison: OnPoison) {
+        let head = self.head().await;
+        process
+            .wait_for("balances", &head, AT_ALL)
+            .await
+            .expect("it comes to the end");
+        self.is_equal(on_poison).await;
+    }
+
+    /// Compares with a clean fold of everything.
+    pub(crate) async fn is_equal(&self, on_poison: OnPoison) {
+        let events = self.store.read_everything().await.expect("read");
+        assert_eq!(
+            balances(&self.files.open()),
+            balances_of(&events, on_poison)
+        );
+    }
+
+    /// Runs a process without faults to the end.
+    pub(crate) async fn comes_right(&self, on_poison: OnPoison) {
+        let config = Config {
+            on_poison,
+            ..quick()
+        };
+        let process = self.process(config).view(Balances).start().await;
+        let process = process.expect("started");
+        self.is_whole(&process, on_poison).await;
+        process.shutdown().await;
+    }
+}
+
+/// Waits until what a process knows of a version is so.
+pub(crate) async fn until(
+    process: &Process,
+    id: &ProjectionId,
+    is_so: impl FnMut(&Progress) -> bool,
+) -> Progress {
+    let mut progress = process.progress(id).expect("it runs here");
+    let found = tokio::time::timeout(AT_ALL, progress.wait_for(is_so)).await;
+    match found {
+        Ok(found) => found.expect("its task runs").clone(),
+        Err(_) => panic!("it did not come to it: {:?}", process.progress(id)),
+    }
+}
+
+pub(crate) async fn until_phase(process: &Process, id: &ProjectionId, phase: Phase) -> Progress {
+    until(process, id, |progress| progress.phase == phase).await
+}
