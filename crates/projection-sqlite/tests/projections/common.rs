@@ -55,7 +55,8 @@ impl Files {
 
     /// Puts a backup in the place of the file.
     pub(crate) fn put_back(&self, backup: &std::path::Path) {
-        for file in ["-wal", "-shm"] {
+        // Connections that are open keep the file that they have.
+        for file in ["", "-wal", "-shm"] {
             let name = format!("{}{file}", self.path().display());
             let _ = std::fs::remove_file(name);
         }
