@@ -30,7 +30,8 @@ const PARTS: i32 = 8;
 const RESTART_WAIT: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// Pages in the WAL after the last commit of this thread. The hook of the driver is a plain function, and one thread
+    /// Pages in the WAL after the last commit of this thread. The hook of the driver is a plain function, and one
+    /// thread
     /// writes one store.
     static PAGES: Cell<i32> = const { Cell::new(0) };
 }
@@ -59,7 +60,8 @@ impl CheckpointMode {
 /// Copies the WAL into the database.
 ///
 /// # Errors
-/// `SQLITE_BUSY` if others were in the way, so that not everything that the mode asks for was done; whatever else SQLite
+/// `SQLITE_BUSY` if others were in the way, so that not everything that the mode asks for was done; whatever else
+/// SQLite
 /// says.
 pub(crate) fn checkpoint(conn: &Connection, mode: CheckpointMode) -> rusqlite::Result<()> {
     let mut statement = conn.prepare_cached(mode.statement())?;

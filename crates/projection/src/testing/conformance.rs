@@ -1,6 +1,7 @@
 //! What every target must do, as cases with one goal each.
 //!
-//! A crate of a target implements [`Factory`] and calls [`crate::target_conformance!`], which makes a test of each case.
+//! A crate of a target implements [`Factory`] and calls [`crate::target_conformance!`], which makes a test of each
+//! case.
 
 #![expect(
     clippy::expect_used,
@@ -201,7 +202,8 @@ async fn loaded<T: Target>(
     rows
 }
 
-/// Goal: a version is registered once, with its floor; the first of a name is active, and readers have its name at once;
+/// Goal: a version is registered once, with its floor; the first of a name is active, and readers have its name at
+/// once;
 /// a later one is built beside it.
 pub async fn registering_changes_nothing_that_is_there<F: Factory>(factory: &F) {
     let target = registered(factory).await;

@@ -1,0 +1,3 @@
+-- Counts a reset, on a row that the fence of this transaction has locked. $1 text name, $2 int8 version.
+UPDATE gesta_projections SET resets = resets + 1, events = 0, applied_at = NULL
+WHERE name = $1::text AND version = $2::int8

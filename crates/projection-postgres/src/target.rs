@@ -1,0 +1,256 @@
+//! The target: registration, sessions, leases, commands and versions in a PostgreSQL database.
+
+use std::time::Duration;
+
+use gesta_projection::{
+    Begin, Cells, Command, Found, Order, Parked, ProjectionId, Registration, State, Stored,
+    Switched, Table, Target, TargetError, TargetErrorKind,
+};
+use uuid::Uuid;
+
+use crate::binary::Param;
+use crate::driver::{Driver, Limits, Synchronous};
+use crate::failure::Failure;
+use crate::open::{self, Open};
+use crate::rows::{self, Columns};
+use crate::session::PostgresSession;
+use crate::statements::{
+    END_LEASE, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER, READ_COMMANDS, READ_PARKED,
+    READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION, RENEW_LEASE, UPDATE_STATE,
+};
+use crate::tables::{self, Loading};
+use crate::versions::{self, Claimed};
+
+type Result<T> = std::result::Result<T, TargetError>;
+
+/// A PostgreSQL database in which projections live, over some driver. A handle is cheap to clone.
+#[derive(Clone)]
+pub struct Postgres<D> {
+    driver: D,
+    limits: Limits,
+    synchronous: Synchronous,
+}
+
+impl<D> std::fmt::Debug for Postgres<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Postgres")
+            .field("limits", &self.limits)
+            .field("synchronous", &self.synchronous)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Postgres<D> {
+    /// Makes a target over a driver.
+    #[must_use]
+    pub fn over(driver: D, limits: Limits, synchronous: Synchronous) -> Self {
+        Self {
+            driver,
+            limits,
+            synchronous,
+        }
+    }
+
+    async fn query(&self, statement: &str, params: Vec<Param>) -> Result<Vec<D::Row>> {
+        Ok(open::query_alone(&self.driver, &self.limits, statement, params).await?)
+    }
+
+    async fn begin_transaction(&self) -> Result<Open<D>> {
+        Ok(Open::begin(&self.driver, &self.limits, self.synchronous).await?)
+    }
+}
+
+/// Commits what went well, and rolls back what did not. A commit in doubt counts as not done here: whatever was
+/// changed,
+/// it may be done again.
+async fn finish<D: Driver, T>(open: Open<D>, outcome: Result<T>) -> Result<T> {
+    match outcome {
+        Ok(value) => {
+            open.commit().await?;
+            Ok(value)
+        }
+        Err(error) => {
+            if let Err(failure) = open.roll_back().await {
+                tracing::debug!(
+                    cause = failure.text,
+                    "a transaction was not rolled back in order"
+                );
+            }
+            Err(error)
+        }
+    }
+}
+
+impl<D: Driver> Target for Postgres<D> {
+    type Transaction = D::Transaction;
+    type Session = PostgresSession<D>;
+    const BLOCKING: bool = false;
+
+    async fn migrate(&self) -> Result<()> {
+        let exists = self.query(FIND_SCHEMA_VERSION, Vec::new()).await?;
+        if versions::is_true(&exists)? {
+            let rows = self.query(READ_SCHEMA_VERSION, Vec::new()).await?;
+            if versions::is_current(versions::schema_version(&rows)?)? {
+                return Ok(());
+            }
+        }
+        let mut open = self.begin_transaction().await?;
+        let outcome = versions::migrate(&mut open).await;
+        finish(open, outcome).await
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Stored> {
+        let id = &registration.id;
+        let params = vec![Param::text(&id.name), Param::int(i64::from(id.version))];
+        let rows = self.query(READ_PROJECTIONS, params).await?;
+        if let Some(row) = rows.first() {
+            return rows::stored(row);
+        }
+        let mut open = self.begin_transaction().await?;
+        let outcome = versions::register(&mut open, registration).await;
+        finish(open, outcome).await
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>> {
+        let params = vec![Param::text_or_null(None), Param::int_or_null(None)];
+        let rows = self.query(READ_PROJECTIONS, params).await?;
+        rows.iter().map(rows::stored).collect()
+    }
+
+    async fn begin(&self, id: &ProjectionId, node: Uuid) -> Result<Begin<PostgresSession<D>>> {
+        let mut open = self.begin_transaction().await?;
+        let outcome = versions::claim(&mut open, id, node).await;
+        Ok(match finish(open, outcome).await? {
+            Claimed::Begun(stored, epoch) => {
+                let session = PostgresSession {
+                    driver: self.driver.clone(),
+                    limits: self.limits,
+                    synchronous: self.synchronous,
+                    id: id.clone(),
+                    node,
+                    epoch,
+                    open: None,
+                };
+                Begin::Begun(session, stored)
+            }
+            Claimed::Owned(stored) => Begin::Owned(stored),
+            Claimed::NotFound => Begin::NotFound,
+        })
+    }
+
+    async fn load(&self, table: &Table, keys: &dyn Cells, found: &mut Found) -> Result<()> {
+        let loading = Loading::of(table, keys)?;
+        for (first, params) in loading.pieces {
+            let rows = self.query(&loading.statement, params).await?;
+            tables::take_found(table, first, &rows, found)?;
+        }
+        Ok(())
+    }
+
+    async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {
+        if lease.is_zero() {
+            self.query(END_LEASE, vec![Param::uuid(node)]).await?;
+            return Ok(());
+        }
+        let millis = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        let params = vec![Param::uuid(node), Param::text(name), Param::int(millis)];
+        self.query(RENEW_LEASE, params).await?;
+        Ok(())
+    }
+
+    async fn set_state(&self, id: &ProjectionId, state: State, why: Option<&str>) -> Result<bool> {
+        let params = vec![
+            Param::text(&id.name),
+            Param::int(i64::from(id.version)),
+            Param::text(state.as_str()),
+            Param::text_or_null(why),
+        ];
+        // A transaction, so that it waits for a batch under way no longer than others do.
+        let mut open = self.begin_transaction().await?;
+        let outcome = open.query(UPDATE_STATE, params).await;
+        let rows = finish(open, outcome.map_err(TargetError::from)).await?;
+        Ok(rows.len() == 1)
+    }
+
+    async fn parked(
+        &self,
+        id: &ProjectionId,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Parked>> {
+        let params = vec![
+            Param::text(&id.name),
+            Param::int(i64::from(id.version)),
+            Param::text_or_null(key),
+            Param::int(i64::try_from(limit).unwrap_or(i64::MAX)),
+        ];
+        let rows = self.query(READ_PARKED, params).await?;
+        rows.iter().map(rows::parked).collect()
+    }
+
+    async fn parked_keys(&self, id: &ProjectionId) -> Result<Vec<String>> {
+        let params = vec![Param::text(&id.name), Param::int(i64::from(id.version))];
+        let rows = self.query(READ_PARKED_KEYS, params).await?;
+        let keys = rows
+            .iter()
+            .map(|row| Columns::of(row).text().map(str::to_owned));
+        keys.collect()
+    }
+
+    async fn command(&self, id: &ProjectionId, order: &Order) -> Result<i64> {
+        let params = vec![
+            Param::text(&id.name),
+            Param::int(i64::from(id.version)),
+            Param::text(&order.to_text()),
+        ];
+        let rows = self.query(INSERT_COMMAND, params).await?;
+        let row = rows.first().ok_or_else(|| {
+            TargetError::from(Failure::of_value("a command was stored without a number"))
+        })?;
+        Columns::of(row).int()
+    }
+
+    async fn commands(&self) -> Result<Vec<Command>> {
+        let rows = self.query(READ_COMMANDS, Vec::new()).await?;
+        let commands = rows.iter().map(rows::command).filter_map(Result::transpose);
+        commands.collect()
+    }
+
+    async fn answer(&self, number: i64) -> Result<Option<String>> {
+        let rows = self.query(READ_ANSWER, vec![Param::int(number)]).await?;
+        match rows.first() {
+            Some(row) => Columns::of(row).text_or_null(),
+            None => Ok(None),
+        }
+    }
+
+    async fn switch(&self, id: &ProjectionId) -> Result<Switched> {
+        let mut open = self.begin_transaction().await?;
+        let switched = versions::switch(&mut open, id).await;
+        let was_busy = open.was_busy();
+        match finish(open, switched).await {
+            Err(_) if was_busy => Ok(Switched::Busy),
+            switched => switched,
+        }
+    }
+
+    async fn retire(&self, id: &ProjectionId) -> Result<bool> {
+        let mut open = self.begin_transaction().await?;
+        let outcome = versions::retire(&mut open, id).await;
+        finish(open, outcome).await
+    }
+
+    fn classify(error: &(dyn std::error::Error + 'static)) -> Option<TargetErrorKind> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(failure) = D::failure(error) {
+                return Some(failure.kind());
+            }
+            if let Some(error) = error.downcast_ref::<TargetError>() {
+                return Some(error.kind());
+            }
+            cause = error.source();
+        }
+        None
+    }
+}

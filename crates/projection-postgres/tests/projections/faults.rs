@@ -1,0 +1,534 @@
+//! What a real server, its network and other people's transactions do to projections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{
+    Append, Checkpoint, EventStore, EventStoreExt, ExpectedRevision, Incarnation, Position,
+    StreamId,
+};
+use gesta_memory::MemoryStore;
+use gesta_pgtest::{FaultProxy, LoseReply, Server, shared};
+use gesta_projection::testing::Random;
+use gesta_projection::{
+    Begin, Config, Fence, KeyedRows, Keys, OnPoison, Phase, ProjectionId, Projections,
+    Registration, Running, Session, Table, Target as _, TargetErrorKind,
+};
+use gesta_projection_postgres::Limits;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::databases::{Place, connect};
+use crate::fixtures::{
+    Balance, Balances, balances_of, event, journal_of, of_category, random_event, seen,
+};
+use crate::flavour::{Journal, Target, fail_and_forget};
+
+/// Time for something to happen at all.
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn quick() -> Config {
+    Config {
+        batch_events_max: 20,
+        live_events_max: 20,
+        lease: Duration::from_millis(800),
+        look_every: Duration::from_millis(20),
+        back_off: (Duration::from_millis(1), Duration::from_millis(50)),
+        ..Config::default()
+    }
+}
+
+/// Limits for tests in which somebody waits for them to be over.
+fn short() -> Limits {
+    Limits {
+        batch: Duration::from_secs(2),
+        lock: Duration::from_millis(200),
+        idle: Duration::from_millis(300),
+        ..Limits::default()
+    }
+}
+
+fn store() -> Arc<dyn EventStore> {
+    Arc::new(MemoryStore::new())
+}
+
+async fn add(store: &Arc<dyn EventStore>, stream: &str, amount: i64) {
+    let event = event("added", &amount.to_string());
+    let stream = StreamId::new(stream).expect("valid");
+    let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+    store.append(append).await.expect("stored");
+}
+
+async fn add_some(store: &Arc<dyn EventStore>, random: &mut Random, count: u64) {
+    for _ in 0..count {
+        let (stream, event) = random_event(random, false);
+        let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+        store.append(append).await.expect("stored");
+    }
+}
+
+async fn run(store: &Arc<dyn EventStore>, target: Target) -> Running<Target> {
+    let projections = Projections::on(store, target).config(quick());
+    let projections = projections.view(Balances).projection(Journal);
+    projections.start().await.expect("started")
+}
+
+fn id(name: &str) -> ProjectionId {
+    let name = name.to_owned();
+    ProjectionId { name, version: 1 }
+}
+
+async fn wait_for_phase(running: &Running<Target>, name: &str, wanted: Phase) {
+    let mut progress = running.progress(&id(name)).expect("it runs");
+    let reached = progress.wait_for(|progress| progress.phase == wanted);
+    let reached = tokio::time::timeout(WITHIN, reached).await;
+    assert!(
+        reached.is_ok(),
+        "{name} did not become {wanted:?}: {running:?}"
+    );
+}
+
+/// Looks once whether readers see what a clean fold of the events up to the checkpoint gives; true at the end.
+async fn look(store: &Arc<dyn EventStore>, place: &Place) -> bool {
+    let mut at_the_end = true;
+    let all = store.read_everything().await.expect("events");
+    // Where no event matches, the stored place may lag behind.
+    let filter = of_category("account");
+    let last = all.iter().rev().find(|event| filter.matches(event));
+    let last = last.map_or(Position(0), |event| event.position);
+    for name in ["balances", "journal"] {
+        let (checkpoint, rows) = seen(place.connect().await, name).await;
+        let upto = checkpoint
+            .positions_for(checkpoint.incarnation, 1)
+            .expect("of one log")[0];
+        let events: Vec<_> = all
+            .iter()
+            .filter(|event| event.position <= upto)
+            .cloned()
+            .collect();
+        let expected = match name {
+            "balances" => balances_of(&events, OnPoison::Stop),
+            _ => journal_of(&events),
+        };
+        assert_eq!(rows, expected, "{name} at {upto:?}");
+        at_the_end &= upto >= last;
+    }
+    at_the_end
+}
+
+async fn come_to_the_end(store: &Arc<dyn EventStore>, place: &Place) {
+    let until = Instant::now() + WITHIN;
+    while !look(store, place).await {
+        if Instant::now() >= until {
+            let found = place.target(Limits::default()).list().await;
+            panic!("the projections did not come to the end: {found:#?}");
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn server() -> &'static Server {
+    shared().expect("PostgreSQL is installed")
+}
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.and_then(|number| number.parse().ok())
+        .unwrap_or(otherwise)
+}
+
+/// Goal: connections that end at any moment cost no event and apply none twice. `GESTA_PROJECTION_KILLS` says how many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_killed_at_any_moment() {
+    let kills = from_environment("GESTA_PROJECTION_KILLS", 60);
+    let place = Place::on(&server().url()).await;
+    let named = format!("{}?application_name={}", place.url, place.schema);
+    let (store, mut random) = (store(), Random::seed(7));
+    let running = run(&store, place.target_by(&named, Limits::default())).await;
+    let operator = place.connect().await;
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    let (mut killed, mut rounds) = (0, 0_u64);
+    while killed < kills {
+        add_some(&store, &mut random, 12).await;
+        let pause = Duration::from_micros(random.below(12_000));
+        sleep(pause).await;
+        let ended = operator
+            .query(kill, &[&place.schema])
+            .await
+            .expect("killed");
+        killed += ended.len() as u64;
+        rounds += 1;
+        if rounds % 16 == 0 {
+            look(&store, &place).await;
+        }
+    }
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
+
+/// Goal: a server that dies and comes back, or takes no rows for a while, stops nothing for good and loses nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_dies_and_refuses_rows_for_a_while() {
+    let server = Server::start().expect("it starts");
+    let mut server = server.expect("PostgreSQL is installed");
+    let place = Place::on(&server.url()).await;
+    let (store, mut random) = (store(), Random::seed(11));
+    let running = run(&store, place.target(Limits::default())).await;
+    for round in 0..3 {
+        add_some(&store, &mut random, 40).await;
+        sleep(Duration::from_millis(round * 3)).await;
+        server.kill_9().expect("killed");
+        add_some(&store, &mut random, 10).await;
+        wait_for_phase(&running, "balances", Phase::TargetAway).await;
+        server.restart().expect("it starts again");
+    }
+    come_to_the_end(&store, &place).await;
+    let set = "ALTER SYSTEM SET default_transaction_read_only = on";
+    server.execute(set).expect("set");
+    server.execute("SELECT pg_reload_conf()").expect("reloaded");
+    add_some(&store, &mut random, 40).await;
+    wait_for_phase(&running, "balances", Phase::TargetAway).await;
+    server
+        .execute("ALTER SYSTEM RESET default_transaction_read_only")
+        .expect("reset");
+    server.execute("SELECT pg_reload_conf()").expect("reloaded");
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
+
+/// Goal: an answer to a commit that is lost is asked for, and the batch is neither lost nor applied again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_to_a_commit_is_lost() {
+    let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
+    let place = Place::on(&server().url()).await;
+    let target = place.target_by(&proxy.url(&place.url), Limits::default());
+    let (store, mut random) = (store(), Random::seed(13));
+    let running = run(&store, target).await;
+    for lost in 1..=8 {
+        proxy.lose_reply(LoseReply {
+            tag_prefix: "COMMIT".to_owned(),
+            nth: u32::try_from(1 + random.below(3)).expect("small"),
+        });
+        let is_lost = async {
+            loop {
+                add_some(&store, &mut random, 8).await;
+                let waited = proxy.replies_lost(lost);
+                let pause = Duration::from_millis(20);
+                if tokio::time::timeout(pause, waited).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        let is_lost = tokio::time::timeout(WITHIN, is_lost).await;
+        assert!(is_lost.is_ok(), "no answer was lost");
+        look(&store, &place).await;
+    }
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
+
+/// Goal: an owner that stands still past its lease finds another one when it wakes, and writes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_stands_still_is_succeeded() {
+    let proxy = FaultProxy::start(server().addr()).expect("a proxy");
+    let place = Place::on(&server().url()).await;
+    let (store, mut random) = (store(), Random::seed(17));
+    let first = run(&store, place.target_by(&proxy.url(&place.url), short())).await;
+    add_some(&store, &mut random, 40).await;
+    come_to_the_end(&store, &place).await;
+    let second = run(&store, place.target(short())).await;
+    wait_for_phase(&second, "balances", Phase::StandingBy).await;
+    for round in 0..3 {
+        add_some(&store, &mut random, 30).await;
+        // Somewhere within a batch, or between two.
+        sleep(Duration::from_millis(round * 2)).await;
+        proxy.freeze(true);
+        add_some(&store, &mut random, 30).await;
+        come_to_the_end(&store, &place).await;
+        proxy.freeze(false);
+        add_some(&store, &mut random, 30).await;
+        come_to_the_end(&store, &place).await;
+    }
+    first.shutdown().await;
+    second.shutdown().await;
+}
+
+fn place_at(position: u64) -> Checkpoint {
+    let incarnation = Incarnation(Uuid::from_u128(7));
+    Checkpoint::logs(incarnation, vec![Position(position)])
+}
+
+fn table() -> Table {
+    Table::of::<Balances>().expect("plain")
+}
+
+async fn registered(target: &Target) {
+    target.migrate().await.expect("made");
+    let registration = Registration {
+        id: id("balances"),
+        table: Some(table()),
+        read_as: vec!["balances".to_owned()],
+        made_with: 1,
+        start: place_at(0),
+    };
+    target.register(&registration).await.expect("registered");
+}
+
+type PostgresSession = <Target as gesta_projection::Target>::Session;
+
+async fn begin(target: &Target, node: u128) -> (PostgresSession, Checkpoint) {
+    let node = Uuid::from_u128(node);
+    match target
+        .begin(&id("balances"), node)
+        .await
+        .expect("an answer")
+    {
+        Begin::Begun(session, stored) => (session, stored.checkpoint),
+        other => panic!("it did not begin: {other:?}"),
+    }
+}
+
+fn rows(keys: &[&str]) -> KeyedRows<String, Balance> {
+    let row = |key: &&str| {
+        let balance = Balance {
+            total: 1,
+            events: 1,
+            note: None,
+        };
+        ((*key).to_owned(), balance)
+    };
+    KeyedRows(keys.iter().map(row).collect())
+}
+
+async fn open_and_write(
+    session: &mut PostgresSession,
+    from: u64,
+    keys: &[&str],
+) -> Result<(), gesta_projection::TargetError> {
+    let (from, to) = (place_at(from), place_at(from + 1));
+    let fence = Fence {
+        from: &from,
+        to: &to,
+        events: 1,
+    };
+    session.open(fence).await?;
+    let none = Keys(Vec::<String>::new());
+    session.write(&table(), &rows(keys), &none).await
+}
+
+/// Schedule: the commit is sent and does not arrive, the owner is taken for dead, another one begins, the commit
+/// arrives.
+/// Goal: the server has ended the transaction before the other one began, so the commit does nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_arrives_late_does_nothing() {
+    let proxy = FaultProxy::start(server().addr()).expect("a proxy");
+    let place = Place::on(&server().url()).await;
+    let (far, near) = (
+        place.target_by(&proxy.url(&place.url), short()),
+        place.target(Limits::default()),
+    );
+    registered(&near).await;
+    let (mut first, _) = begin(&far, 1).await;
+    open_and_write(&mut first, 0, &["account-1"])
+        .await
+        .expect("written");
+    proxy.hold_requests(true);
+    let error = first.commit().await.expect_err("no answer");
+    assert_eq!(error.kind(), TargetErrorKind::InDoubt, "{error}");
+    let (mut second, found) = begin(&near, 2).await;
+    assert_eq!(found, place_at(0), "the commit has not landed");
+    proxy.hold_requests(false);
+    open_and_write(&mut second, 0, &["account-2"])
+        .await
+        .expect("written");
+    second.commit().await.expect("committed");
+    let reader = place.connect().await;
+    let found = reader
+        .query_one("SELECT string_agg(id, ' ') FROM balances", &[])
+        .await;
+    assert_eq!(found.expect("rows").get::<_, String>(0), "account-2");
+}
+
+/// Goal: a commit whose answer is lost is in doubt, and the next session shows that it was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_without_an_answer_is_asked_for() {
+    let proxy = FaultProxy::start(server().addr()).expect("a proxy");
+    let place = Place::on(&server().url()).await;
+    let (far, near) = (
+        place.target_by(&proxy.url(&place.url), short()),
+        place.target(Limits::default()),
+    );
+    registered(&near).await;
+    let (mut session, _) = begin(&far, 1).await;
+    open_and_write(&mut session, 0, &["account-1"])
+        .await
+        .expect("written");
+    proxy.swallow_replies(true);
+    let error = session.commit().await.expect_err("no answer");
+    assert_eq!(error.kind(), TargetErrorKind::InDoubt, "{error}");
+    let (_, found) = begin(&near, 1).await;
+    assert_eq!(found, place_at(1));
+}
+
+/// Goal: a statement that has failed fails the commit, even if the code that sent it has not looked. To PostgreSQL the
+/// commit of a failed transaction is a rollback that succeeds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_that_was_forgotten_fails_the_commit() {
+    let place = Place::on(&server().url()).await;
+    let target = place.target(Limits::default());
+    registered(&target).await;
+    let (mut session, _) = begin(&target, 1).await;
+    open_and_write(&mut session, 0, &["account-1"])
+        .await
+        .expect("written");
+    fail_and_forget(session.transaction().expect("open")).await;
+    let error = session.commit().await.expect_err("it failed");
+    assert_eq!(error.kind(), TargetErrorKind::Refused, "{error}");
+    let (_, found) = begin(&target, 1).await;
+    assert_eq!(found, place_at(0));
+}
+
+/// Goal: a deadlock with an application's own transaction is no fault of an event: the batch may be tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_with_an_application_may_be_tried_again() {
+    let place = Place::on(&server().url()).await;
+    let named = format!("{}?application_name={}", place.url, place.schema);
+    let target = place.target_by(
+        &named,
+        Limits {
+            lock: WITHIN,
+            ..Limits::default()
+        },
+    );
+    registered(&target).await;
+    let (mut session, _) = begin(&target, 1).await;
+    open_and_write(&mut session, 0, &["a", "b"])
+        .await
+        .expect("written");
+    session.commit().await.expect("committed");
+    let application = place.connect().await;
+    // Whoever looks for deadlocks first is the one that has to go.
+    let begin = "BEGIN; SET LOCAL deadlock_timeout = '1h'; UPDATE balances_v1 SET note = 'mine' WHERE id = 'b'";
+    application.batch_execute(begin).await.expect("begun");
+    let writing = tokio::spawn(async move {
+        let written = open_and_write(&mut session, 1, &["a", "b"]).await;
+        session.roll_back().await;
+        (session, written)
+    });
+    let observer = place.connect().await;
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
+    let until = Instant::now() + WITHIN;
+    while observer
+        .query_one(waits, &[&place.schema])
+        .await
+        .expect("a count")
+        .get::<_, i64>(0)
+        == 0
+    {
+        assert!(Instant::now() < until, "the batch does not wait");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let other = "UPDATE balances_v1 SET note = 'mine' WHERE id = 'a'; COMMIT";
+    application.batch_execute(other).await.expect("committed");
+    let (mut session, written) = writing.await.expect("no panic");
+    let error = written.expect_err("a deadlock");
+    assert_eq!(error.kind(), TargetErrorKind::Away, "{error}");
+    open_and_write(&mut session, 1, &["a", "b"])
+        .await
+        .expect("written");
+    session.commit().await.expect("committed");
+}
+
+/// Goal: rows that somebody else has locked stop the projection for as long, and nothing is parked for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_rows_are_waited_for_and_park_nothing() {
+    let place = Place::on(&server().url()).await;
+    let store = store();
+    let projections = Projections::on(&store, place.target(short())).config(Config {
+        on_poison: OnPoison::Park,
+        ..quick()
+    });
+    let running = projections
+        .view(Balances)
+        .projection(Journal)
+        .start()
+        .await
+        .expect("started");
+    add(&store, "account-0", 1).await;
+    come_to_the_end(&store, &place).await;
+    let application = place.connect().await;
+    let lock = "BEGIN; UPDATE balances_v1 SET note = note WHERE id = 'account-0'";
+    application.batch_execute(lock).await.expect("locked");
+    add(&store, "account-0", 2).await;
+    wait_for_phase(&running, "balances", Phase::TargetAway).await;
+    application
+        .batch_execute("ROLLBACK")
+        .await
+        .expect("rolled back");
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
+
+/// Goal: a target that was restored to an earlier moment goes on from there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_was_restored_goes_on() {
+    let place = Place::on(&server().url()).await;
+    let (store, mut random) = (store(), Random::seed(19));
+    let running = run(&store, place.target(Limits::default())).await;
+    add_some(&store, &mut random, 60).await;
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+    let operator = place.connect().await;
+    let tables = ["gesta_projections", "balances_v1", "journal_v1"];
+    for table in tables {
+        let copy = format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}");
+        operator.batch_execute(&copy).await.expect("kept");
+    }
+    let running = run(&store, place.target(Limits::default())).await;
+    add_some(&store, &mut random, 60).await;
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+    for table in tables {
+        let restore =
+            format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept_{table}");
+        operator.batch_execute(&restore).await.expect("restored");
+    }
+    let running = run(&store, place.target(Limits::default())).await;
+    add_some(&store, &mut random, 10).await;
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
+
+/// Goal: a session that hangs keeps its own connection and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_hangs_does_not_stop_others() {
+    let place = Place::on(&server().url()).await;
+    let store = store();
+    let running = run(&store, place.target(Limits::default())).await;
+    add(&store, "account-0", 1).await;
+    come_to_the_end(&store, &place).await;
+    let application = connect(&place.url, &place.schema).await;
+    let lock = "BEGIN; LOCK TABLE journal_v1 IN EXCLUSIVE MODE";
+    application.batch_execute(lock).await.expect("locked");
+    add(&store, "account-0", 2).await;
+    let head = store.info().await.expect("info").heads[0];
+    let until = Instant::now() + WITHIN;
+    loop {
+        let (checkpoint, _) = seen(place.connect().await, "balances").await;
+        if checkpoint
+            .positions_for(checkpoint.incarnation, 1)
+            .expect("of one log")[0]
+            >= head
+        {
+            break;
+        }
+        assert!(Instant::now() < until, "the other projection hangs too");
+        sleep(Duration::from_millis(10)).await;
+    }
+    application
+        .batch_execute("ROLLBACK")
+        .await
+        .expect("rolled back");
+    come_to_the_end(&store, &place).await;
+    running.shutdown().await;
+}
