@@ -50,7 +50,7 @@ Exit codes:
 
 /// An event store on the SQL database that you already run.
 #[derive(Debug, Parser)]
-#[command(name = "gesta", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "gesta", version = crate::version::LONG, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -155,18 +155,23 @@ pub(crate) enum Command {
     /// Tell what a store or server is.
     Info,
     /// Ask a server whether it is alive, or with --ready whether it can take appends: for probes where there is no
-    /// curl.
+    /// curl. Without --store it is the server that the environment (GESTA_LISTEN, GESTA_CONFIG, …) configures.
     Health {
         /// Ask whether appends can succeed.
         #[arg(long)]
         ready: bool,
     },
-    /// Show the version.
+    /// Show the version, and the commit from which the program was built.
     Version,
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command into a folder, for packages.
+    Man {
+        /// The folder; it must exist.
+        folder: PathBuf,
     },
 }
 
@@ -445,6 +450,9 @@ pub(crate) enum SchemaCommand {
         /// Number of logs. SQLite has one. It cannot be changed later.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
         logs: u16,
+        /// Do nothing if the store exists and has so many logs: for scripts, and for several that begin at once.
+        #[arg(long)]
+        if_missing: bool,
         #[command(flatten)]
         on: On,
     },

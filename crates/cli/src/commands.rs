@@ -16,6 +16,7 @@ mod open_files;
 mod progress;
 mod serve;
 mod stream;
+mod supervisor;
 mod tls;
 mod user;
 mod virtual_streams;
@@ -33,6 +34,7 @@ use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 use crate::private_file;
+use crate::version;
 
 use self::progress::Progress;
 
@@ -87,15 +89,16 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Info => admin::info(&global, &mut output).await?,
         Command::Health { ready } => admin::health(&global, ready, &mut output).await?,
         Command::Version => {
-            let version = env!("CARGO_PKG_VERSION");
-            let record = serde_json::json!({"version": version});
-            output.record(&record, |_| format!("gesta {version}"))?;
+            let commit = Some(version::COMMIT).filter(|commit| !commit.is_empty());
+            let record = serde_json::json!({"version": version::VERSION, "commit": commit});
+            output.record(&record, |_| format!("gesta {}", version::LONG))?;
         }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "gesta", &mut text);
             output.text(&String::from_utf8_lossy(&text))?;
         }
+        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), folder)?,
     }
     output.flush()
 }

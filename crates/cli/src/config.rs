@@ -8,7 +8,7 @@
 
 mod layers;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -332,6 +332,21 @@ pub(crate) struct LogFlags {
 }
 
 impl Config {
+    /// Returns what a server would use that is started with the environment of this process and without flags.
+    pub(crate) fn of_environment() -> Outcome<Self> {
+        let path = std::env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        let file = match path.as_deref() {
+            Some(path) => Some((path, text_of(path)?)),
+            None => None,
+        };
+        let layers = Layers {
+            file,
+            environment: variables(),
+            flags: Flags::default(),
+        };
+        Ok(Self::load(&layers)?.0)
+    }
+
     /// Returns the sum of all layers, and warnings about variables that no key stands for.
     pub(crate) fn load(layers: &Layers<'_>) -> Outcome<(Self, Vec<String>)> {
         let mut sum = Table::new();
@@ -376,6 +391,20 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Returns the text of a configuration file.
+pub(crate) fn text_of(path: &Path) -> Outcome<String> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Returns the environment, without what is no Unicode.
+pub(crate) fn variables() -> Vec<(String, String)> {
+    let variables = std::env::vars_os();
+    variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -11,13 +11,15 @@ mod input;
 mod output;
 mod private_file;
 mod units;
+mod version;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::args::Cli;
-use crate::exit::Code;
+use crate::exit::{Code, Outcome};
 
 /// With the allocator of the system, two and a half times as much memory stayed resident after a load of large events.
 #[global_allocator]
@@ -35,7 +37,9 @@ fn main() -> ExitCode {
             return ExitCode::from(Code::Other as u8);
         }
     };
-    let outcome = runtime.block_on(commands::run(cli));
+    // Behind a pointer: the runtime would have the code of all commands three times, once for each way to run a future.
+    let command: Pin<Box<dyn Future<Output = Outcome>>> = Box::pin(commands::run(cli));
+    let outcome = runtime.block_on(command);
     // A task that hangs, such as a blocked read of standard input, must not keep the process from ending.
     runtime.shutdown_background();
     match outcome {

@@ -99,7 +99,12 @@ pub(crate) struct ClusterRecoverLog {
 )]
 pub(crate) struct ClusterDrain {
     /// The node.
-    pub(crate) node: String,
+    #[arg(required_unless_present = "this_node", conflicts_with = "this_node")]
+    pub(crate) node: Option<String>,
+    /// Drain the node that the environment (GESTA_CLUSTER_ADVERTISE, GESTA_CLUSTER_NODE, GESTA_CONFIG) configures: for
+    /// hooks that run beside a server before it is stopped.
+    #[arg(long)]
+    pub(crate) this_node: bool,
     /// Let the drain outlast restarts of the node, until --undo.
     #[arg(long)]
     pub(crate) hold: bool,
@@ -114,6 +119,16 @@ pub(crate) struct ClusterDrain {
         conflicts_with = "undo"
     )]
     pub(crate) wait: Span,
+    /// Return only so long after that, while load balancers learn that the node is about to stop.
+    #[arg(long, value_name = "TIME", conflicts_with = "undo")]
+    pub(crate) linger: Option<Span>,
+}
+
+impl ClusterDrain {
+    /// Returns the number or the address of the node; nothing if `this_node` was not replaced by its address yet.
+    pub(crate) fn name(&self) -> &str {
+        self.node.as_deref().unwrap_or_default()
+    }
 }
 
 /// `gesta cluster move`.

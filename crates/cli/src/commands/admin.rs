@@ -1,25 +1,38 @@
 //! The commands for administration: schema, verify, scavenge, info, health.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use gesta::verify::AuditReport;
 use gesta::{Database, Options, RunMode};
 use gesta_client::HttpStore;
-use gesta_core::EventStore;
+use gesta_core::{ErrorKind, EventStore};
 use gesta_wire::answer::Info;
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::address::resolve;
 use super::client;
-use crate::args::{DEFAULT_SERVER, Global, Scavenge, SchemaCommand};
+use crate::args::{Global, Scavenge, SchemaCommand};
+use crate::config::Config;
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
     match command {
-        SchemaCommand::Create { logs, on } => {
-            let incarnation = gesta::schema::create(&on.urls(url), logs).await?;
+        SchemaCommand::Create {
+            logs,
+            if_missing,
+            on,
+        } => {
+            let url = on.urls(url);
+            let incarnation = match gesta::schema::create(&url, logs).await {
+                Err(error) if if_missing && matches!(error.kind(), ErrorKind::Schema(_)) => {
+                    return check_existing(&url, logs, output).await;
+                }
+                created => created?,
+            };
             let record = json!({"incarnation": incarnation.to_string(), "logs": logs});
             output.record(&record, |_| {
                 format!("created, incarnation {incarnation}, logs {logs}")
@@ -46,6 +59,26 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
             })
         }
     }
+}
+
+/// Looks whether the store that exists is the one that was to be made.
+async fn check_existing(url: &str, logs: u16, output: &mut Output) -> Outcome {
+    let store = Options::default().open(url).await?;
+    let info = store.info().await;
+    store.shutdown().await?;
+    let info = info?;
+    if info.logs != logs {
+        let found = info.logs;
+        return Err(Failure::other(format!(
+            "the store exists and has {found} logs, not {logs}: --logs must be {found}, for their number stays as it is for \
+             the life of a store"
+        )));
+    }
+    let incarnation = info.incarnation;
+    let record = json!({"incarnation": incarnation.to_string(), "logs": logs});
+    output.record(&record, |_| {
+        format!("exists, incarnation {incarnation}, logs {logs}")
+    })
 }
 
 pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
@@ -185,10 +218,13 @@ pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) ->
             ));
         }
         Some(url) => url,
-        None => std::env::var("GESTA_STORE")
-            .ok()
-            .filter(|url| super::is_server(url))
-            .unwrap_or_else(|| DEFAULT_SERVER.into()),
+        None => {
+            let given = std::env::var("GESTA_STORE").ok();
+            match given.filter(|url| super::is_server(url)) {
+                Some(url) => url,
+                None => server_of(&Config::of_environment()?).await?,
+            }
+        }
     };
     let server = HttpStore::with_config(&url, client::config(global)?)?;
     let status = match ready {
@@ -196,4 +232,17 @@ pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) ->
         false => server.live().await.map(|()| "live")?,
     };
     output.record(&json!({"status": status}), |_| status.to_owned())
+}
+
+/// Returns the URL at which a server with this configuration is reached from its own machine.
+async fn server_of(config: &Config) -> Outcome<String> {
+    let mut address = resolve("listen", 2113, &config.listen).await?;
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    let has_tls = !config.tls.certificate.is_empty() || !config.tls.self_signed.is_empty();
+    let scheme = if has_tls { "https" } else { "http" };
+    Ok(format!("{scheme}://{address}"))
 }

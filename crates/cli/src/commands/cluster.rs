@@ -19,8 +19,10 @@ use serde_json::json;
 use self::show::{name, named};
 use super::interrupts;
 use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
+use crate::config::Config;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
+use crate::units::Span;
 
 /// The pause between two looks at something that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -50,14 +52,38 @@ pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output)
                 _ = interrupts.recv() => Err(Failure::interrupted("stopped; the same command goes on")),
             };
         }
+        ClusterCommand::Drain(drain) if drain.this_node => ClusterCommand::Drain(ClusterDrain {
+            node: Some(this_node()?),
+            ..drain
+        }),
         other => other,
+    };
+    let linger = match &command {
+        ClusterCommand::Drain(drain) => drain.linger,
+        _ => None,
     };
     let database = Database::open(url, &Options::default()).await?;
     let outcome = tokio::select! {
-        outcome = perform(&database, command, output) => outcome,
+        outcome = perform_and_linger(&database, command, linger, output) => outcome,
         _ = interrupts.recv() => Err(Failure::interrupted("stopped; what was asked of the nodes stays asked")),
     };
     database.close().await;
+    outcome
+}
+
+/// Runs a command, and returns only so long after that, however it has ended: calls may still be on their way to a node
+/// that is about to stop.
+async fn perform_and_linger(
+    database: &Database,
+    command: ClusterCommand,
+    linger: Option<Span>,
+    output: &mut Output,
+) -> Outcome {
+    let outcome = perform(database, command, output).await;
+    if let Some(linger) = linger {
+        output.flush()?;
+        tokio::time::sleep(linger.0).await;
+    }
     outcome
 }
 
@@ -171,7 +197,7 @@ async fn set_drain(
     output: &mut Output,
 ) -> Outcome {
     let look = registry.look().await?;
-    let node = match node_of(&look, &drain.node) {
+    let node = match node_of(&look, drain.name()) {
         Ok(node) => node,
         Err(absent) => return hold_absent(registry, drain, absent, output).await,
     };
@@ -212,20 +238,30 @@ async fn hold_absent(
     absent: Failure,
     output: &mut Output,
 ) -> Outcome {
-    let is_asked = drain.hold || drain.undo;
-    if !is_asked || !registry.hold(&drain.node, drain.hold).await? {
+    let (is_asked, address) = (drain.hold || drain.undo, drain.name());
+    if !is_asked || !registry.hold(address, drain.hold).await? {
         return Err(absent);
     }
-    let record = json!({"address": drain.node, "state": NodeState::Left.name(), "held": drain.hold, "logs": 0});
+    let record =
+        json!({"address": address, "state": NodeState::Left.name(), "held": drain.hold, "logs": 0});
     output.record(&record, |_| match drain.hold {
-        true => format!(
-            "the node at {} has left, and receives no logs when it joins again",
-            drain.node
-        ),
-        false => format!(
-            "the node at {} has left, and takes part when it joins again",
-            drain.node
-        ),
+        true => {
+            format!("the node at {address} has left, and receives no logs when it joins again")
+        }
+        false => format!("the node at {address} has left, and takes part when it joins again"),
+    })
+}
+
+/// Returns the address of the node that the environment configures.
+fn this_node() -> Outcome<String> {
+    let cluster = Config::of_environment()?.cluster;
+    let addresses = [cluster.advertise, cluster.node];
+    let address = addresses.into_iter().find(|address| !address.is_empty());
+    address.ok_or_else(|| {
+        Failure::usage(
+            "--this-node is the node that the environment configures, but neither GESTA_CLUSTER_ADVERTISE nor \
+             GESTA_CLUSTER_NODE is set, nor does a file that GESTA_CONFIG names have them",
+        )
     })
 }
 

@@ -13,19 +13,23 @@ use gesta_core::{
     Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, SystemClock, Told,
     warn_once,
 };
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::address::resolve;
 use super::node::{self, OfNode};
+use super::supervisor::{Supervisor, look_at};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
 use crate::config::{
     ClockPolicy, ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags,
-    TlsFlags,
+    TlsFlags, text_of, variables,
 };
 use crate::exit::{Code, Failure, Outcome};
 use crate::private_file;
 use crate::units::Span;
+use crate::version;
 
 /// A node that has beaten in the last minute is taken for alive when a server warns that it is no node.
 const ALIVE_MICROS: i64 = 60_000_000;
@@ -66,6 +70,11 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     };
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(&store))));
+    registry.register(
+        "gesta_build_info",
+        "The version of the program, and the commit that it was built from",
+        build_info(),
+    );
     let mut bound = bound.with_backups(Arc::new(Backups(database)));
     let shared: Arc<dyn EventStore> = match node {
         Some(node) => {
@@ -93,7 +102,17 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     if scheme == "http" && !asks_who_calls && listen.ip().is_loopback() {
         suggest(server.local_addr());
     }
+    let supervisor = Supervisor::of_environment();
+    if let Some(supervisor) = &supervisor {
+        supervisor.is_ready(&format!("listening on {scheme}://{}", server.local_addr()));
+        // Ends with the process, for the server is alive as long as it stops.
+        let store = Arc::clone(&shared);
+        tokio::spawn(Arc::clone(supervisor).watch(move || look_at(&store)));
+    }
     until_stopped(stops, membership_ended, async move {
+        if let Some(supervisor) = &supervisor {
+            supervisor.is_stopping();
+        }
         server.shutdown().await;
         if let Some(access) = &access {
             access.stop().await;
@@ -217,6 +236,16 @@ async fn warn_of_nodes(database: &gesta::Database) {
     }
 }
 
+/// Returns the gauge that is always 1, and whose labels say which build this is.
+fn build_info() -> Family<[(&'static str, &'static str); 2], Gauge> {
+    let family = Family::default();
+    let labels = [("version", version::VERSION), ("commit", version::COMMIT)];
+    // For the type of the number there are two.
+    let gauge: Gauge = family.get_or_create_owned(&labels);
+    gauge.set(1);
+    family
+}
+
 /// Makes copies of the store that is served.
 struct Backups(gesta::Database);
 
@@ -233,11 +262,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
         .or_else(|| std::env::var_os(FILE_VARIABLE).map(Into::into));
     let file = match &path {
         None => None,
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-            Some((path.as_path(), text))
-        }
+        Some(path) => Some((path.as_path(), text_of(path)?)),
     };
     let wide = file.as_ref().and_then(|(path, text)| {
         let what = "a configuration with a password";
@@ -245,9 +270,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
     });
     let (config, mut warnings) = Config::load(&Layers {
         file,
-        environment: std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect(),
+        environment: variables(),
         flags: Flags {
             store: global.store_urls(),
             listen: serve.listen.clone(),
@@ -381,6 +404,7 @@ fn server_config(
 /// Writes to the log what runs and where.
 fn greet(info: &StoreInfo, store: &str, scheme: &str, address: SocketAddr) {
     tracing::info!(
+        version = version::LONG,
         store = %place_of(store),
         backend = %info.backend,
         engine = %info.engine,

@@ -259,7 +259,8 @@ impl Server {
         Self::spawn(command.current_dir(folder))
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    /// By this command, which serves.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -270,7 +271,11 @@ impl Server {
             for line in lines.map_while(Result::ok) {
                 match line.split_once("listening on ") {
                     // Nobody waits for a second one.
-                    Some((_, url)) => drop(told.send(url.trim().to_owned())),
+                    Some((_, url)) => {
+                        // A log of JSON goes on after it.
+                        let url = url.split('"').next().unwrap_or_default();
+                        drop(told.send(url.trim().to_owned()));
+                    }
                     None => said.lock().unwrap().push(line),
                 }
             }

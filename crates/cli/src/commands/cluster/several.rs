@@ -37,7 +37,7 @@ pub(super) async fn perform(
             perform_in(registry, command, output).await
         }
         ClusterCommand::Drain(drain) => {
-            check_address(&drain.node)?;
+            check_address(drain.name())?;
             each(registries, &command, output).await
         }
         _ => each(registries, &command, output).await,
