@@ -9,10 +9,8 @@
 //!
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
 //! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
-//! * `projections`, `running`, `control`: what an application calls; `config`, `progress`: its settings and what it
-//! sees;
-//! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
-//! `unit`:
+//! * `projections`, `running`, `control`: what an application calls; `config`, `progress`: its settings, what it sees;
+//! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes; `unit`:
 //!   views and projections without their types; `looks`: states, leases and commands; `fault`: what goes wrong;
 //! * `testing`: tests of projections.
 
