@@ -221,7 +221,7 @@ impl Accounts {
         if directory.user(&add.name).is_some() {
             return Err(Error::invalid(
                 "user",
-                format!("{:?} is there already", add.name),
+                format!("{:?} exists already", add.name),
             ));
         }
         check_collisions(&directory, &add.name, &add.groups)?;
@@ -676,7 +676,10 @@ fn unreadable_marker() -> Error {
 }
 
 fn no_user(name: &str) -> Error {
-    Error::invalid("user", format!("must be one that is there, found {name:?}"))
+    Error::invalid(
+        "user",
+        format!("must be a user that exists, found {name:?}"),
+    )
 }
 
 fn token_stream(id: Uuid) -> Result<StreamId> {

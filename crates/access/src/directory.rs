@@ -335,7 +335,7 @@ impl Directory {
             },
             // A token never begins twice, so that a revoked secret stays revoked.
             TokenEvent::Created { .. } if event.revision != Revision(0) => {
-                return Err("an event makes a token that is there already".into());
+                return Err("an event creates a token that exists already".into());
             }
             TokenEvent::Created {
                 user,

@@ -33,7 +33,7 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
 Default store: http://127.0.0.1:2113 for stream, all, group and info; sqlite:gesta-data/gesta.db for the others.
-Only serve, stream append, all import, schema create, user add and restore make a store that is not there.
+Only serve, stream append, all import, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
   0    done
@@ -126,7 +126,7 @@ pub(crate) enum Command {
     /// Read, follow and import events of all streams.
     #[command(subcommand)]
     All(AllCommand),
-    /// Look at consumer groups, make and change them, and replay what they parked.
+    /// Show, create and change consumer groups, and deliver parked events again.
     #[command(subcommand)]
     Group(GroupCommand),
     /// Create, migrate and print the schema of a store.
@@ -135,24 +135,24 @@ pub(crate) enum Command {
     /// Show and direct the nodes that share a PostgreSQL database.
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Make and change users. The first one makes a store ask who calls.
+    /// Create and change users. Once there is one, callers must log in.
     #[command(subcommand)]
     User(UserCommand),
-    /// Make, list and revoke API tokens.
+    /// Create, list and revoke API tokens.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Read a whole store and check every promise that data can show.
     Verify,
     /// Copy a SQLite store to a new file, also while a server has it open.
     Backup(Backup),
-    /// Make a SQLite store out of a backup, after checking it.
+    /// Create a SQLite store from a backup, after checking it.
     Restore(Restore),
     /// Free what deletes and the metadata of streams hide.
     Scavenge(Scavenge),
     /// Switch virtual streams on or off: `$ce-…`, `$et-…` and `$streams`.
     #[command(subcommand)]
     VirtualStreams(VirtualStreamsCommand),
-    /// Tell what a store or server is.
+    /// Show what a store or server is.
     Info,
     /// Ask a server whether it is alive, or with --ready whether it can take appends: for probes where there is no
     /// curl. Without --store it is the server that the environment (GESTA_LISTEN, GESTA_CONFIG, …) configures.
@@ -181,8 +181,8 @@ pub(crate) struct Serve {
     /// Address and port to listen on. Default: 127.0.0.1:2113. Environment: GESTA_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// Host and port at which clients reach this server, if that is not the address of --listen: told to those that ask
-    /// which nodes there are.
+    /// Host and port at which clients reach this server, if that is not the address of --listen: shown to clients that
+    /// ask for the nodes.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise_clients: Option<String>,
     /// Allow an address that is not loopback without TLS and users.
@@ -208,8 +208,8 @@ pub(crate) struct Serve {
     /// Let only clients connect that show a certificate of an authority in this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_client_ca: Option<String>,
-    /// For trying out: speak TLS with a certificate of our own, made in this folder unless it is there. Clients must be
-    /// given ca.pem of the folder.
+    /// For trying out: speak TLS with a certificate of its own, created in this folder unless it exists. Clients must
+    /// be given ca.pem of the folder.
     #[arg(long, value_name = "DIR", conflicts_with = "tls_certificate")]
     pub(crate) tls_self_signed: Option<String>,
     /// Be one of several nodes on this PostgreSQL database, and listen for the others here, such as 127.0.0.1:2114.
@@ -466,7 +466,7 @@ pub(crate) enum SchemaCommand {
         #[command(flatten)]
         on: On,
     },
-    /// Begin a new life of the store: old checkpoints are refused. Needed after every restore from a backup.
+    /// Give the store a new incarnation: old checkpoints are refused. Needed after every restore from a backup.
     NewIncarnation {
         #[command(flatten)]
         confirm: Confirm,
@@ -526,7 +526,7 @@ pub(crate) struct Restore {
 /// `gesta scavenge`.
 #[derive(Debug, Args)]
 pub(crate) struct Scavenge {
-    /// Only tell what would be freed, and free nothing.
+    /// Only report what would be freed.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Make the file of a SQLite store smaller afterwards; without it, the room is used for new events. Needs room for

@@ -302,7 +302,7 @@ fn wrong_accounts_are_refused() {
     refused(
         &["user", "add", "root"],
         "a long password\n",
-        "there already",
+        "exists already",
     );
     refused(
         &["token", "create", "nobody", "--scope", "read"],

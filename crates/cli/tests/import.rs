@@ -396,9 +396,9 @@ fn consumer_groups_go_on_in_a_copy() {
     // The copy has no events of groups: 7 + 3 of the 16 are before the place of the group on all events.
     for expected in [
         "imported 16 events; 0 were",
-        "group $all::kept is made: it goes on at 11 and has 1 parked events",
-        "group orders::kept is made: it goes on at 7 and has 1 parked events",
-        "group orders::gone was deleted, and is not made",
+        "group $all::kept was created: it goes on at 11 and has 1 parked events",
+        "group orders::kept was created: it goes on at 7 and has 1 parked events",
+        "group orders::gone was deleted, and was not created",
     ] {
         assert!(text.contains(expected), "{text}");
     }
@@ -421,8 +421,8 @@ fn consumer_groups_go_on_in_a_copy() {
     let done = run_with_input(&["--store", &server.url, "all", "import"], &exported);
     let text = stdout(&done);
     assert!(
-        text.contains("group orders::kept is made: it goes on at 7 and has 1 parked events")
-            && text.contains("group $all::kept is not made; it had come to position")
+        text.contains("group orders::kept was created: it goes on at 7 and has 1 parked events")
+            && text.contains("group $all::kept was not created; it had come to position")
             && text.contains("gesta group reset '$all::kept' --to"),
         "{done:?}"
     );
@@ -438,7 +438,7 @@ fn consumer_groups_go_on_in_a_copy() {
     run_with_input(&["--store", &other, "all", "import"], before);
     let text = succeed(&["--store", &other, "all", "import", file]);
     for name in ["orders::kept", "$all::kept"] {
-        let made = format!("group {name} is not made; it had come to");
+        let made = format!("group {name} was not created; it had come to");
         assert!(text.contains(&made), "{text}");
     }
 }
@@ -478,19 +478,21 @@ fn a_group_that_an_import_has_begun_to_make_is_finished() {
 
     let copy = url("2.db");
     made_so_far(&copy, 7);
-    let finished =
-        "group orders::kept is made: it goes on at 7 and has 1 parked events; an earlier import";
+    let finished = "group orders::kept was created: it goes on at 7 and has 1 parked events; an earlier import";
     let lines = exported.lines().count().to_string();
     let text = import(&copy, &["--skip", &lines]);
     assert!(text.contains(finished), "{text}");
     let text = import(&copy, &[]);
-    let there = "group orders::kept is there already, and stays as it is";
+    let there = "group orders::kept exists already, and stays as it is";
     assert!(text.lines().any(|line| line == there), "{text}");
     let left = || runtime.block_on(what_is_left(&copy, "orders::kept"));
     assert_eq!(left(), (1, vec![6, 7, 8, 9]));
     // What was replayed does not come again.
     let text = import(&copy, &[]);
-    assert!(text.contains(there) && !text.contains("is made"), "{text}");
+    assert!(
+        text.contains(there) && !text.contains("was created"),
+        "{text}"
+    );
 
     // A group that somebody else has made stays as it is, and the report tells what it lacks.
     let other = url("3.db");

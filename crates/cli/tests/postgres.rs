@@ -234,7 +234,7 @@ fn a_server_waits_for_its_database_as_long_as_it_is_told() {
             .find(|line| line.contains(text));
         line.unwrap_or_else(|| panic!("the server ended without {text:?}"))
     };
-    let waits = next_with("the store is waited for");
+    let waits = next_with("waiting for the store");
     assert!(waits.contains(&address), "{waits}");
     postgres.restart().unwrap();
     next_with("listening on ");

@@ -42,7 +42,7 @@ pub(crate) async fn remove_hidden(
     let mut connection = connector.connect(Role::Admin).await?;
     if connector.ledger.get().map(|ledger| ledger.history()) != Some(history) {
         return Err(Error::unavailable(
-            "the history of the store has changed: begin anew",
+            "the history of the store has changed: start again",
         ));
     }
     let end = log_end(&connection, number)

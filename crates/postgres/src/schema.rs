@@ -298,7 +298,7 @@ async fn create_if_missing(
         build(connection, config, &store, copy)
             .await
             .map_err(|error| denied(&error, config))?;
-        tracing::info!(schema = config.schema, store.logs, "made a new store");
+        tracing::info!(schema = config.schema, store.logs, "created a new store");
         Ok(Made::New(store))
     })
     .await
@@ -335,7 +335,7 @@ async fn build(
         tracing::warn!(
             role = config.retention_role(),
             cause = error::text(&error),
-            "the retention role could not be made: scavenging stays off"
+            "the retention role could not be created: scavenging stays off"
         );
     }
     Ok(())

@@ -131,7 +131,7 @@ pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
         // Anybody may ask this, so the answer names no host, no database and nothing of an error of it.
         return Err(Problem::new(
             problem::UNAVAILABLE,
-            "the server is not ready: its log tells why",
+            "the server is not ready: its log says why",
         ));
     }
     ready?;

@@ -77,7 +77,7 @@ impl Store {
             for (stream, looked) in described.into_iter().zip(looked) {
                 if self.backend.history() != history {
                     // The rows of the streams are other streams' now.
-                    let changed = "the history of the store has changed: begin anew";
+                    let changed = "the history of the store has changed: start again";
                     return Err(Error::unavailable(changed).during("scavenge"));
                 }
                 let removed = match &looked.lifecycle {

@@ -95,7 +95,7 @@ async fn the_first_user_is_an_administrator() {
 async fn users_that_break_a_rule_are_refused() {
     let accounts = with_user().await;
     for (wrong, why) in [
-        (user("a", &[], FirstUser::RefuseRights), "there already"),
+        (user("a", &[], FirstUser::RefuseRights), "exists already"),
         (
             user("team", &[], FirstUser::RefuseRights),
             "name of a group",

@@ -28,7 +28,7 @@ const ABOUT_STORES: &str = "Without --store the command works on sqlite:gesta-da
 #[derive(Debug, Subcommand)]
 #[command(after_help = ABOUT_STORES)]
 pub(crate) enum UserCommand {
-    /// Make a user. With the first one, who must be an administrator, the store begins to ask who calls.
+    /// Create a user. The first one must be an administrator; from then on callers must log in.
     Add(UserAdd),
     /// List the users.
     List,
@@ -39,7 +39,7 @@ pub(crate) enum UserCommand {
         #[command(flatten)]
         password: NewPassword,
     },
-    /// Let a user and their tokens do nothing any more.
+    /// Disable a user and their tokens.
     Disable {
         /// The user.
         user: String,
@@ -63,7 +63,7 @@ pub(crate) enum UserCommand {
 pub(crate) struct UserAdd {
     /// The user: no spaces and colons, not beginning with $.
     pub(crate) user: String,
-    /// Make an administrator: the same as --group '$admins'.
+    /// Create an administrator: the same as --group '$admins'.
     #[arg(long)]
     pub(crate) admin: bool,
     /// A group; may be repeated.
@@ -71,7 +71,7 @@ pub(crate) struct UserAdd {
     pub(crate) groups: Vec<String>,
     #[command(flatten)]
     pub(crate) password: NewPassword,
-    /// If it is the first user: let rights of streams count that were set while anybody could set them.
+    /// For the first user: keep rights of streams that were set while anybody could set them.
     #[arg(long)]
     pub(crate) keep_rights: bool,
 }
@@ -89,7 +89,7 @@ pub(crate) struct NewPassword {
 #[derive(Debug, Subcommand)]
 #[command(after_help = ABOUT_STORES)]
 pub(crate) enum TokenCommand {
-    /// Make a token and print it. It cannot be shown again.
+    /// Create a token and print it. It cannot be shown again.
     Create(TokenCreate),
     /// List the tokens, without their secrets.
     List,

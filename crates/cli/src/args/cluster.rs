@@ -13,7 +13,7 @@ use crate::units::Span;
 pub(crate) enum ClusterCommand {
     /// Show the nodes, and which of them appends to which log.
     Status,
-    /// Let a node hand over all of its logs and receive none, as before it is stopped for long.
+    /// Make a node hand over all of its logs and receive none, for example before a long stop.
     Drain(ClusterDrain),
     /// Move a log to another node.
     Move(ClusterMove),
@@ -34,16 +34,16 @@ pub(crate) enum ClusterCommand {
         /// The log.
         log: u16,
     },
-    /// Let no log move but for deaths, drains and requests.
+    /// Stop all moves of logs but for deaths, drains and requests.
     Freeze,
     /// Undo `freeze`.
     Thaw,
     /// Let the nodes use what is new in their build, once all run it. After that no node can go back to the build
     /// before.
     Finalize,
-    /// Tell which logs would move now for the sake of pins and balance.
+    /// Show which logs would move now, because of pins and balance.
     Balance {
-        /// Only tell, and move nothing. It must be given: the nodes balance by themselves, once none has come or gone
+        /// Only report, and move nothing. It must be given: the nodes balance by themselves, once none has come or gone
         /// for 20 s.
         #[arg(long, required = true)]
         dry_run: bool,

@@ -23,7 +23,7 @@ pub(crate) enum GroupCommand {
         /// The group.
         group: GroupId,
     },
-    /// Make a group.
+    /// Create a group.
     Create(GroupCreate),
     /// Replace the settings of a group; its consumers have to join again.
     Update {
@@ -41,7 +41,7 @@ pub(crate) enum GroupCommand {
         #[arg(long, value_name = "REVISION")]
         stop_at: Option<u64>,
     },
-    /// Let a group go on at another place. One that is halted, because its place was lost, waits for this.
+    /// Continue a group at another place. A halted group, whose place was lost, needs this.
     Reset {
         /// The group.
         group: GroupId,

@@ -15,6 +15,6 @@ pub(crate) enum VirtualStreamsCommand {
     On,
     /// Switch them off. What was written stays, so that revisions go on when they are switched on again.
     Off,
-    /// Tell whether they are on, and how far their entries are written.
+    /// Show whether they are on, and how far their entries are written.
     Status,
 }

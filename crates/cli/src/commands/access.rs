@@ -35,7 +35,7 @@ pub(super) async fn start(
     store: &Arc<dyn EventStore>,
 ) -> Outcome<Option<Access>> {
     if config.access == AccessMode::Off {
-        tracing::warn!(%listen, "access is off: whoever reaches this address can read, write and delete");
+        tracing::warn!(%listen, "access is off: everybody who reaches this address can read, write and delete");
         return Ok(None);
     }
     if let Some(password) = admin_password()? {
@@ -43,7 +43,7 @@ pub(super) async fn start(
             .first_admin(password)
             .await?;
         if made {
-            tracing::info!(user = "admin", "the first administrator was made");
+            tracing::info!(user = "admin", "created the first administrator");
         }
     }
     let mode = match is_required(config, listen) {
@@ -71,7 +71,7 @@ pub(super) async fn start(
     if !access.is_on() && config.insecure {
         tracing::warn!(
             %listen,
-            "insecure: whoever reaches this address can read, write and delete: there are no users, so there is no authentication"
+            "insecure: everybody who reaches this address can read, write and delete: there are no users, so there is no authentication"
         );
     } else if access.is_on() && !has_users {
         tracing::warn!(

@@ -74,7 +74,7 @@ async fn create(groups: &HttpGroups, create: GroupCreate, output: &mut Output) -
         filter: all::filter(filter),
     };
     let created = groups.create(&create).await?;
-    output.record(&created, |_| format!("group {group} is there"))
+    output.record(&created, |_| format!("group {group} was created"))
 }
 
 fn read_settings(text: &str) -> Outcome<Settings> {

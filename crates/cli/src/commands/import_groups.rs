@@ -67,11 +67,14 @@ impl GroupReport {
                     0 => String::new(),
                     parked => format!(" and has {parked} parked events"),
                 };
-                format!("is made: it goes on at {}{parked}", self.next.unwrap_or(0))
+                format!(
+                    "was created: it goes on at {}{parked}",
+                    self.next.unwrap_or(0)
+                )
             }
-            "there" => "is there already, and stays as it is".to_owned(),
-            "deleted" => "was deleted, and is not made".to_owned(),
-            _ => "is not made".to_owned(),
+            "there" => "exists already, and stays as it is".to_owned(),
+            "deleted" => "was deleted, and was not created".to_owned(),
+            _ => "was not created".to_owned(),
         };
         let note = self.note.as_ref().map(|note| format!("; {note}"));
         format!("group {} {what}{}", self.group, note.unwrap_or_default())
@@ -185,7 +188,7 @@ async fn place_in_copy(
     match group.create.group.source() {
         Source::Stream(stream) => {
             let Some((at, id)) = group.last_read else {
-                let why = format!("it had come to {next}, and nothing tells which event that is");
+                let why = format!("it had come to {next}, and nothing says which event that is");
                 return Ok(Err(why));
             };
             Ok(

@@ -204,7 +204,7 @@ async fn open_database(
         if !may_pass || Instant::now() >= deadline {
             return Err(error.into());
         }
-        warn_once!(told, %error, "the store is waited for");
+        warn_once!(told, %error, "waiting for the store");
         tokio::time::sleep(WAIT_PAUSE).await;
     }
 }

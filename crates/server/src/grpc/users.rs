@@ -48,7 +48,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
     let options = request.options.ok_or_else(no_options)?;
     let (accounts, name) = (accounts(call), options.login_name);
     if accounts.user(&name).await?.is_some() {
-        let text = format!("user {name:?} is there already");
+        let text = format!("user {name:?} exists already");
         return Err(of_user(
             Code::FailedPrecondition,
             "user-conflict",

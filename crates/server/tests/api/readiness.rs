@@ -103,7 +103,7 @@ async fn a_server_with_users_names_no_reason_why_it_is_not_ready() {
         let said = answer.json().to_string();
         assert_eq!(
             answer.json()["detail"],
-            "the server is not ready: its log tells why"
+            "the server is not ready: its log says why"
         );
         assert!(!said.contains("db-7") && !said.contains("secret"), "{said}");
     }
