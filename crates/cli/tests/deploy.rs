@@ -478,7 +478,9 @@ fn setting(unit: &str, name: &str) -> String {
     let mut values = lines
         .filter(|(key, _)| *key == name)
         .map(|(_, value)| value.to_owned());
-    values.next_back().unwrap_or_else(|| panic!("{name} in the unit"))
+    values
+        .next_back()
+        .unwrap_or_else(|| panic!("{name} in the unit"))
 }
 
 /// Goal: the unit starts a server with the settings of the package, and the server tells systemd when it listens, that

@@ -117,3 +117,50 @@ fn readable(text: &str) -> String {
     }
     kept
 }
+
+/// Goal: pages for users speak as others do: no word that has to be read twice where a common one exists.
+#[test]
+fn pages_for_users_use_common_words() {
+    const INSTEAD: [(&str, &str); 10] = [
+        ("anew", "again"),
+        ("whoever", "the one who, everybody who"),
+        ("shall", "must, will"),
+        ("is the business of", "is the task of"),
+        ("want a person", "need an operator"),
+        ("is no word about", "says nothing about"),
+        ("another life", "another incarnation"),
+        ("need be done", "is needed"),
+        ("makes a store", "creates a store"),
+        ("is waited for", "is awaited"),
+    ];
+    let mut found = Vec::new();
+    for (path, text) in crate::pages() {
+        let name = path
+            .strip_prefix(crate::root())
+            .unwrap()
+            .display()
+            .to_string();
+        let is_for_users = [
+            "README",
+            "docs/tutorials",
+            "docs/guides",
+            "docs/operating",
+            "docs/reference",
+        ]
+        .iter()
+        .any(|part| name.starts_with(part));
+        for (number, line) in text.lines().enumerate().filter(|_| is_for_users) {
+            let words = format!(
+                " {} ",
+                line.to_lowercase()
+                    .replace(|c: char| !c.is_alphanumeric(), " ")
+            );
+            for (word, other) in INSTEAD {
+                if words.contains(&format!(" {word} ")) {
+                    found.push(format!("{name}:{}: {word}: {other}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
