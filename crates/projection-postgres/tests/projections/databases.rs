@@ -3,10 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use gesta_pgtest::{Server, fresh_schema, shared};
-use gesta_projection_postgres::Limits;
 use tokio_postgres::{Client, NoTls};
 
-use crate::flavour::{Target, target};
+use crate::flavour::{Limits, Target, target};
 
 /// Connects as somebody else than the target, to a schema.
 pub(crate) async fn connect(url: &str, schema: &str) -> Client {

@@ -14,7 +14,6 @@ use gesta_projection::{
     Begin, Config, Fence, KeyedRows, Keys, OnPoison, Phase, ProjectionId, Projections,
     Registration, Running, Session, Table, Target as _, TargetErrorKind,
 };
-use gesta_projection_postgres::Limits;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -22,7 +21,7 @@ use crate::databases::{Place, connect};
 use crate::fixtures::{
     Balance, Balances, balances_of, event, journal_of, of_category, random_event, seen,
 };
-use crate::flavour::{Journal, Target, fail_and_forget};
+use crate::flavour::{Journal, Limits, Target, fail_and_forget};
 
 /// Time for something to happen at all.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -352,7 +351,7 @@ async fn a_commit_that_arrives_late_does_nothing() {
 /// Goal: a commit whose answer is lost is in doubt, and the next session shows that it was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_without_an_answer_is_asked_for() {
-    let proxy = FaultProxy::start(server().addr()).expect("a proxy");
+    let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
     let place = Place::on(&server().url()).await;
     let (far, near) = (
         place.target_by(&proxy.url(&place.url), short()),
@@ -363,7 +362,10 @@ async fn a_commit_without_an_answer_is_asked_for() {
     open_and_write(&mut session, 0, &["account-1"])
         .await
         .expect("written");
-    proxy.swallow_replies(true);
+    proxy.lose_reply(LoseReply {
+        tag_prefix: "COMMIT".to_owned(),
+        nth: 1,
+    });
     let error = session.commit().await.expect_err("no answer");
     assert_eq!(error.kind(), TargetErrorKind::InDoubt, "{error}");
     let (_, found) = begin(&near, 1).await;

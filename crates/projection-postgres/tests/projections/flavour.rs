@@ -3,7 +3,8 @@
 
 use gesta_core::Filter;
 use gesta_projection::{ApplyError, Batch, Projection};
-use gesta_projection_postgres::{Limits, Options, PostgresTarget, Transaction};
+pub(crate) use gesta_projection_postgres::Limits;
+use gesta_projection_postgres::{Options, PostgresTarget, Transaction};
 
 use crate::fixtures::{INSERT_JOURNAL, JOURNAL, amounts, of_category};
 

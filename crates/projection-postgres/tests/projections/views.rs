@@ -5,11 +5,10 @@ use gesta_pgtest::{fresh_schema, shared};
 use gesta_projection::{
     Column, Kind, ProjectionId, Registration, Switched, Table, Target as _, TargetErrorKind,
 };
-use gesta_projection_postgres::Limits;
 use uuid::Uuid;
 
 use crate::databases::Place;
-use crate::flavour::Target;
+use crate::flavour::{Limits, Target};
 
 fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration {
     let column = |(name, kind): &(&'static str, Kind)| Column {
