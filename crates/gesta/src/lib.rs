@@ -48,6 +48,10 @@ struct ConsumersGuide;
 #[doc = include_str!("../../../docs/guides/consumer-groups.md")]
 struct ConsumerGroupsGuide;
 
+#[cfg(all(doctest, feature = "projection-sqlite"))]
+#[doc = include_str!("../../../docs/guides/read-models.md")]
+struct ReadModelsGuide;
+
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorials/rust.md")]
 struct RustTutorial;
@@ -77,6 +81,10 @@ pub use gesta_entity as entity;
 pub use gesta_groups as groups;
 #[cfg(feature = "cluster")]
 pub use gesta_node::{Build as NodeBuild, Node, NodeOptions, Protocols, Stop as NodeStop};
+#[cfg(feature = "projection")]
+pub use gesta_projection as projection;
+#[cfg(feature = "projection-sqlite")]
+pub use gesta_projection_sqlite as projection_sqlite;
 pub use gesta_sql::verify;
 pub use gesta_store::{
     Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,

@@ -153,3 +153,62 @@ pub(crate) fn distance(reached: &Checkpoint, wanted: &Checkpoint) -> u64 {
     logs.map(|(here, there)| there.0.saturating_sub(here.0))
         .sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::Incarnation;
+    use uuid::Uuid;
+
+    use crate::testing::History;
+
+    fn place(logs: [u64; 2]) -> Checkpoint {
+        let incarnation = Incarnation(Uuid::from_u128(1));
+        Checkpoint::logs(incarnation, logs.map(Position).to_vec())
+    }
+
+    /// A batch of events at these places.
+    fn batch(at: &[(u16, u64)], from: [u64; 2], to: [u64; 2]) -> Batch {
+        let history = History::new().json("a-1", "noted", "{}");
+        let events = at.iter().map(|(log, position)| {
+            let mut event = history.events()[0].clone();
+            (event.log, event.position) = (LogId(*log), Position(*position));
+            event
+        });
+        let mut batch = Batch::new(events.collect(), place(from), place(to));
+        batch.caught_up = true;
+        batch
+    }
+
+    /// What happened in another system: the head was stored as the progress of a read that ended before it. Here each
+    /// part of a batch ends at its own last event, in each log, and the last part where the read has ended.
+    #[test]
+    fn a_part_of_a_batch_ends_where_its_events_end() {
+        let mut first = batch(&[(1, 4), (1, 7), (0, 2), (0, 3)], [1, 3], [9, 20]);
+        let mut second = first.cut(1).expect("a rest");
+        let third = second.cut(2).expect("a rest");
+        assert_eq!(
+            (first.len(), first.to(), first.is_caught_up()),
+            (1, &place([1, 4]), false)
+        );
+        assert_eq!(
+            (second.from(), second.to()),
+            (&place([1, 4]), &place([2, 7]))
+        );
+        assert_eq!(
+            (third.from(), third.to()),
+            (&place([2, 7]), &place([9, 20]))
+        );
+        assert!(third.is_caught_up());
+        assert!(third.clone().cut(1).is_none() && third.clone().cut(0).is_none());
+    }
+
+    #[test]
+    fn places_are_compared_log_by_log() {
+        assert_eq!(covers(&place([3, 5]), &place([3, 4])), Some(true));
+        assert_eq!(covers(&place([3, 5]), &place([4, 0])), Some(false));
+        let other = Checkpoint::logs(Incarnation(Uuid::from_u128(2)), vec![Position(1)]);
+        assert_eq!(covers(&place([3, 5]), &other), None);
+        assert_eq!(distance(&place([3, 5]), &place([5, 4])), 2);
+    }
+}

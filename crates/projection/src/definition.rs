@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gesta_core::{Checkpoint, Filter};
+use gesta_core::{Checkpoint, Filter, Query};
 
 use crate::error::Error;
 use crate::row::{Key, Row};
@@ -150,4 +150,116 @@ pub fn made_with(filter: &Filter, table: Option<&Table>) -> i64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     hash.cast_signed()
+}
+
+/// Makes the filter of the events of the streams of one category: of streams `category-…`.
+#[must_use]
+pub fn category(category: &str) -> Filter {
+    Filter::query(Query {
+        categories: vec![category.to_owned()],
+        ..Query::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ApplyError;
+    use gesta_core::{EventType, RecordedEvent};
+
+    crate::columns! {
+        struct Pair {
+            title: String,
+            note: Option<i64>,
+        }
+    }
+
+    macro_rules! view {
+        ($name:ident, $view:literal, $key:expr) => {
+            struct $name;
+
+            impl View for $name {
+                const NAME: &'static str = $view;
+                const VERSION: u32 = 3;
+                const KEY: &'static [&'static str] = $key;
+                type Key = (String, i64);
+                type Row = Pair;
+
+                fn filter(&self) -> Filter {
+                    Filter::ALL
+                }
+
+                fn key(&self, _: &RecordedEvent) -> Option<(String, i64)> {
+                    None
+                }
+
+                fn evolve(
+                    &self,
+                    _: &mut Option<Pair>,
+                    _: &RecordedEvent,
+                ) -> Result<(), ApplyError> {
+                    Ok(())
+                }
+            }
+        };
+    }
+
+    view!(Good, "good", &["tenant", "id"]);
+    view!(Odd, "Drop table", &["tenant", "id"]);
+    view!(Short, "short", &["id"]);
+    view!(Twice, "twice", &["tenant", "title"]);
+    view!(Quoted, "quoted", &["tenant", "id\""]);
+
+    #[test]
+    fn wrong_names_are_refused() {
+        let table = Table::of::<Good>().expect("plain");
+        assert_eq!(
+            (table.stored.as_str(), table.columns[1].nullable),
+            ("good_v3", true)
+        );
+        for (wrong, why) in [
+            (Table::of::<Odd>(), "found \"Drop table\""),
+            (Table::of::<Short>(), "must name the 2 columns of its key"),
+            (Table::of::<Twice>(), "two columns \"title\""),
+            (Table::of::<Quoted>(), "found \"id\\\"\""),
+        ] {
+            let error = wrong.expect_err("refused").to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    /// Goal: the hash never changes, for it is stored: another one would refuse every projection after an upgrade.
+    #[test]
+    fn what_rows_are_made_with_is_fixed_for_ever() {
+        let table = Table::of::<Good>().expect("plain");
+        let typed = Filter::query(Query {
+            types: vec![EventType::new("noted").expect("valid")],
+            ..Query::default()
+        });
+        let hashes = [
+            made_with(&Filter::ALL, None),
+            made_with(&category("show"), Some(&table)),
+            made_with(&typed, Some(&table)),
+        ];
+        let expected = [
+            -3_750_763_034_362_895_579,
+            -3_934_324_142_714_035_965,
+            -7_979_994_833_524_223_453,
+        ];
+        assert_eq!(hashes, expected);
+    }
+
+    /// Goal: two keys never have the same text, for parked events are found by it.
+    #[test]
+    fn texts_of_keys_differ() {
+        let keys = [("a|b", 1), ("a", 1), ("a\\", 1), ("a\\|b", 1), ("", 1)];
+        let mut texts: Vec<String> = keys
+            .iter()
+            .map(|(a, n)| ((*a).to_owned(), *n).text())
+            .collect();
+        assert_eq!(texts[0], "a\\|b|1");
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), keys.len());
+    }
 }

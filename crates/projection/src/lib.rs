@@ -9,17 +9,20 @@
 //!
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
 //! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
-//! * `projections`, `running`, `control`: what an application calls; `config`, `progress`: its settings, what it sees;
-//! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes; `unit`:
-//!   views and projections without their types; `looks`: states, leases and commands; `fault`: what goes wrong;
+//! * `projections`, `running`, `control`: what an application calls; `config`, `begin_at`, `progress`: its settings and
+//!   what it sees; `effects`: how effects are run;
+//! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
+//!   `unit`: views and projections without their types; `looks`: states, leases and commands; `fault`: what goes wrong;
 //! * `testing`: tests of projections.
 
 mod batch;
+mod begin_at;
 mod config;
 mod control;
 mod definition;
 mod drive;
 mod effect;
+mod effects;
 mod error;
 mod fault;
 mod looks;
@@ -39,14 +42,18 @@ mod view_work;
 mod work;
 
 pub use batch::{Batch, covers};
+pub use begin_at::BeginAt;
 pub use config::{Config, OnPoison};
 pub use control::Control;
-pub use definition::{NAME_BYTES_MAX, ProjectionId, Registration, Table, check_name, made_with};
+pub use definition::{
+    NAME_BYTES_MAX, ProjectionId, Registration, Table, category, check_name, made_with,
+};
 pub use effect::Effect;
+pub use effects::{Effects, RunningEffects};
 pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind};
 pub use progress::{Phase, Progress};
 pub use projection::Projection;
-pub use projections::{BeginAt, Projections};
+pub use projections::Projections;
 #[doc(hidden)]
 pub use row::read_cell;
 pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};

@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gesta_core::{
-    AllFrom, Checkpoint, EventStore, Filter, LogId, Position, ReadAll, StoreInfo, Timestamp,
-};
+use gesta_core::{Checkpoint, EventStore, Filter, StoreInfo};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::batch::positions;
+use crate::begin_at::BeginAt;
 use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Registration, Table, made_with};
 use crate::drive::not_of;
@@ -22,18 +20,6 @@ use crate::state::Life;
 use crate::target::{Stored, Target};
 use crate::unit::{ProjectionUnit, Unit, ViewUnit};
 use crate::view::View;
-
-/// Where a version begins that was never registered before. It is kept with the version: a reset begins there again,
-/// and a later version that says nothing else begins there too.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BeginAt {
-    /// Before the first event.
-    Start,
-    /// After a place.
-    Checkpoint(Checkpoint),
-    /// Before the first event, of each log, that was stored at this time or later.
-    Time(Timestamp),
-}
 
 /// The projections that a process runs, before they run.
 pub struct Projections<T: Target> {
@@ -159,16 +145,14 @@ impl<T: Target> Projections<T> {
         info: &StoreInfo,
         known: &[Stored],
     ) -> Result<Checkpoint, Error> {
-        let start = Checkpoint::logs(info.incarnation, vec![Position::START; info.heads.len()]);
         let checkpoint = match self.begin_at.get(&id.name) {
-            Some(BeginAt::Start) => start,
-            Some(BeginAt::Checkpoint(checkpoint)) => checkpoint.clone(),
-            Some(BeginAt::Time(time)) => place_at(&*self.store, info, *time).await?,
+            Some(begin_at) => begin_at.place(&*self.store, info).await?,
             None => {
                 let mut before = known.iter().filter(|row| row.id.name == id.name);
-                before
-                    .find(|row| row.life == Life::Active)
-                    .map_or(start, |row| row.floor.clone())
+                match before.find(|row| row.life == Life::Active) {
+                    Some(row) => row.floor.clone(),
+                    None => BeginAt::Start.place(&*self.store, info).await?,
+                }
             }
         };
         match not_of(info, &checkpoint) {
@@ -211,35 +195,4 @@ impl<T: Target> Projections<T> {
         let units = self.units.into_iter().zip(registered);
         Ok(Running::new(started, looker, renewed, units.collect()))
     }
-}
-
-/// Returns the place before the first event of each log that was stored at this time or later. The times of a log never
-/// decrease, so each is found by some twenty or forty reads of one event.
-async fn place_at(
-    store: &dyn EventStore,
-    info: &StoreInfo,
-    time: Timestamp,
-) -> Result<Checkpoint, Error> {
-    let mut places = Vec::with_capacity(info.heads.len());
-    for (log, head) in (0..).map(LogId).zip(&info.heads) {
-        let (mut before, mut end) = (0, head.0);
-        // Every event up to `before` is older; the events after `end` are not.
-        while before < end {
-            let middle = before + (end - before) / 2;
-            let mut at = vec![Position::START; info.heads.len()];
-            at[usize::from(log.0)] = Position(middle);
-            let from = AllFrom::Checkpoint(Checkpoint::logs(info.incarnation, at));
-            let request = ReadAll::forwards().only(log).from(from).limit(1);
-            let page = store.read_all(request).await?;
-            match page.events.first() {
-                Some(event) if event.created < time => before = event.position.0,
-                // Between `middle` and this event is none.
-                _ => end = middle,
-            }
-        }
-        places.push(Position(before));
-    }
-    let place = Checkpoint::logs(info.incarnation, places);
-    debug_assert_eq!(positions(&place).len(), info.heads.len());
-    Ok(place)
 }

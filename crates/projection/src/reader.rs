@@ -122,3 +122,89 @@ async fn next_live(
         caught_up,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use futures::stream;
+    use gesta_core::{Incarnation, LogId, Position};
+    use uuid::Uuid;
+
+    use crate::testing::History;
+
+    fn place(position: u64) -> Checkpoint {
+        Checkpoint::in_log(
+            Incarnation(Uuid::from_u128(1)),
+            1,
+            LogId(0),
+            Position(position),
+        )
+    }
+
+    fn event(position: u64) -> Result<SubscriptionMessage> {
+        let history = History::new().json("a-1", "noted", "{}");
+        let mut event = history.events()[0].clone();
+        event.position = Position(position);
+        Ok(SubscriptionMessage::Event {
+            event: Arc::new(event),
+            checkpoint: place(position),
+        })
+    }
+
+    /// Takes batches of at most two events until the subscription has nothing ready; `None` for a fall behind.
+    async fn batches(
+        messages: Vec<Result<SubscriptionMessage>>,
+    ) -> Vec<Option<(usize, u64, bool)>> {
+        let ready = stream::iter(messages).chain(stream::pending());
+        let (mut live, mut at, mut found) = (Subscription::new(ready), place(0), Vec::new());
+        while let Some(batch) = next_live(&mut live, &mut at, 2).now_or_never() {
+            let Ok(batch) = batch else { break };
+            found.push(batch.map(|batch| {
+                assert_eq!(batch.to, at);
+                (
+                    batch.len(),
+                    crate::batch::positions(&at)[0].0,
+                    batch.caught_up,
+                )
+            }));
+        }
+        found
+    }
+
+    /// Goal: what is ready is taken together, up to the maximum, and the place is that of the last message taken.
+    #[tokio::test]
+    async fn what_is_ready_is_one_batch() {
+        let messages = vec![
+            event(1),
+            event(2),
+            event(5),
+            Ok(SubscriptionMessage::Checkpoint(place(9))),
+        ];
+        let expected = [Some((2, 2, false)), Some((1, 9, true))];
+        assert_eq!(batches(messages).await, expected);
+    }
+
+    /// Schedule 15: a subscriber that the hub has dropped to paging reads pages itself, and leaves out nothing: the
+    /// events before the message come first.
+    #[tokio::test]
+    async fn schedule_15_events_before_a_fall_behind_come_first() {
+        let behind = || Ok(SubscriptionMessage::FellBehind(place(3)));
+        assert_eq!(batches(vec![behind(), event(4)]).await[0], None);
+        assert_eq!(
+            batches(vec![event(1), behind()]).await,
+            [Some((1, 1, false))]
+        );
+    }
+
+    /// Schedule 14: events before an error are good, and the error ends the reading.
+    #[tokio::test]
+    async fn schedule_14_events_before_an_error_come_first() {
+        let error = || Err(Error::unavailable("the connection died"));
+        assert_eq!(
+            batches(vec![event(1), error()]).await,
+            [Some((1, 1, false))]
+        );
+        assert_eq!(batches(vec![error()]).await, []);
+    }
+}

@@ -55,8 +55,8 @@ struct One {
     task: JoinHandle<()>,
 }
 
-/// The projections that a process runs. Dropping it ends them at once; [`shutdown`](Self::shutdown) lets the batches
-/// that are being written end.
+/// The projections that a process runs. Dropping it tells them to stop; [`shutdown`](Self::shutdown) also waits until
+/// they have.
 pub struct Running<T: Target> {
     started: Started<T>,
     all: Vec<One>,
@@ -186,6 +186,21 @@ impl<T: Target> Running<T> {
         let (min, max) = WAIT_LOOKS;
         let mut back_off = gesta_core::BackOff::new(min, max);
         let mut resets = None;
+        if let Some(own) = self.only_version(name) {
+            // As a rule the events are applied in a moment, by this process: no question to the target, nor to the
+            // store.
+            resets = Some(own.progress.borrow().resets);
+            let pause = tokio::time::Instant::now() + back_off.pause();
+            self.reached_here(&own.id, checkpoint, pause.min(until))
+                .await;
+            let progress = own.progress.borrow();
+            let place = progress.checkpoint.as_ref();
+            if resets == Some(progress.resets)
+                && place.is_some_and(|place| covers(place, checkpoint) == Some(true))
+            {
+                return Ok(());
+            }
+        }
         loop {
             let (place, filter, row) = self.place(name).await?;
             if *resets.get_or_insert(row.resets) != row.resets {
@@ -215,6 +230,17 @@ impl<T: Target> Running<T> {
             self.reached_here(&row.id, checkpoint, pause.min(until))
                 .await;
         }
+    }
+
+    /// Returns the active version of a projection if this process owns it, and there was no other one at the last look.
+    fn only_version(&self, name: &str) -> Option<&One> {
+        let look = self.started.looks.borrow();
+        let mut rows = look.rows.iter();
+        let row = rows.find(|row| row.id.name == name && row.life != Life::Retired)?;
+        let is_only = rows.all(|row| row.id.name != name || row.life == Life::Retired);
+        let owns = row.owner == Some(self.started.node) && row.state == State::Running;
+        let is_own = is_only && owns && row.life == Life::Active;
+        self.all.iter().find(|one| is_own && one.id == row.id)
     }
 
     /// Waits until this process has come so far, or for the time given.

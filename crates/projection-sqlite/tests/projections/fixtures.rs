@@ -154,7 +154,7 @@ pub(crate) fn lines(reader: &rusqlite::Connection, sql: &str) -> Vec<String> {
 
 const BALANCES: &str = "SELECT id, total, events, coalesce(note, '-') FROM balances ORDER BY id";
 const PARKED: &str = "SELECT key, position FROM gesta_projections_parked \
-                      WHERE name = 'balances' ORDER BY position";
+                      WHERE name = 'balances' ORDER BY log, position";
 
 /// The view, tested by the kit; some events cannot be applied, and are parked with the later ones of their stream.
 #[derive(Debug)]
@@ -178,29 +178,30 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
     let (mut blocked, mut parked) = (std::collections::BTreeSet::new(), Vec::new());
     for event in events.iter().filter(|event| filter.matches(event)) {
         let key = event.stream.as_str().to_owned();
-        let position = i64::try_from(event.position.0).expect("small");
+        let mut park = |key: String| {
+            let position = i64::try_from(event.position.0).expect("small");
+            parked.push((event.log, position, format!("{key} {}", integer(position))));
+        };
         if blocked.contains(&key) {
-            parked.push(format!("{} {}", text(&key), integer(position)));
+            park(text(&key));
             continue;
         }
         let mut row = rows.get(&key).cloned().flatten();
         if event.event_type.as_str() == "panic" || Balances.evolve(&mut row, event).is_err() {
             match on_poison {
                 OnPoison::Park => {
-                    parked.push(format!("{} {}", text(&key), integer(position)));
+                    park(text(&key));
                     blocked.insert(key);
                 }
-                OnPoison::Skip => parked.push(format!(
-                    "{:?} {}",
-                    rusqlite::types::Value::Null,
-                    integer(position)
-                )),
+                OnPoison::Skip => park(format!("{:?}", rusqlite::types::Value::Null)),
                 OnPoison::Stop => panic!("no poison is among these events"),
             }
             continue;
         }
         rows.insert(key, row);
     }
+    parked.sort();
+    let parked: Vec<String> = parked.into_iter().map(|(_, _, line)| line).collect();
     let rows = rows.into_iter().filter_map(|(key, row)| {
         let row = row?;
         let note = text(row.note.as_deref().unwrap_or("-"));

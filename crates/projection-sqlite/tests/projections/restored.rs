@@ -176,3 +176,61 @@ async fn a_hidden_front_is_told() {
     assert_eq!(progress.borrow().hidden_fronts, 1);
     process.shutdown().await;
 }
+
+/// A store that fails every second read.
+struct Flaky(MemoryStore, std::sync::atomic::AtomicU32);
+
+#[async_trait]
+impl Around for Flaky {
+    fn inner(&self) -> &dyn EventStore {
+        &self.0
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        let call = self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if call % 2 == 1 {
+            return Err(gesta_core::Error::unavailable("the connection died"));
+        }
+        self.0.read_all(request).await
+    }
+}
+
+/// Schedule 14: the connection to the store dies, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_14_a_store_that_fails_is_read_again() {
+    let world = World::with(Arc::new(Outer(Flaky(MemoryStore::new(), 0.into()))));
+    world.append_many(50).await;
+    let config = gesta_projection::Config {
+        batch_events_max: 5,
+        on_poison: OnPoison::Park,
+        ..quick()
+    };
+    let process = world
+        .process(config)
+        .view(Balances)
+        .start()
+        .await
+        .expect("started");
+    let balances = id("balances", 1);
+    let whole = |progress: &gesta_projection::Progress| progress.events >= 50;
+    crate::world::until(&process, &balances, whole).await;
+    assert!(
+        world
+            .control()
+            .parked(&balances, None, 9)
+            .await
+            .expect("none")
+            .is_empty()
+    );
+    let events = async {
+        // A read of the test itself may fail as well.
+        loop {
+            if let Ok(events) = world.store.read_everything().await {
+                return events;
+            }
+        }
+    };
+    let expected = crate::fixtures::balances_of(&events.await, OnPoison::Park);
+    assert_eq!(crate::fixtures::balances(&world.files.open()), expected);
+    process.shutdown().await;
+}

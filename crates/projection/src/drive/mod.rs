@@ -21,9 +21,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::batch::distance;
 use crate::config::Config;
 use crate::definition::ProjectionId;
-use crate::error::{TargetErrorKind, cut};
+use crate::error::{TargetError, TargetErrorKind, cut};
 use crate::looks::Look;
 use crate::progress::{Phase, Progress};
 use crate::state::{Life, State};
@@ -183,7 +184,7 @@ async fn session<T: Target, W: Work<T>>(
     if stored.life == Life::Retired || stored.state != State::Running {
         return finish::<T>(session, None, End::Look(phase_of(&stored), stored.error)).await;
     }
-    match context.store.info().await {
+    let behind = match context.store.info().await {
         Err(error) => {
             let end = End::Again(Phase::StoreAway, error.to_string());
             return finish::<T>(session, None, end).await;
@@ -197,11 +198,15 @@ async fn session<T: Target, W: Work<T>>(
                 )
                 .await;
             }
+            distance(
+                &stored.checkpoint,
+                &Checkpoint::logs(info.incarnation, info.heads),
+            )
         }
-    }
+    };
     let is_unclean = stored.owner.is_some_and(|owner| owner != context.node);
     if is_unclean {
-        trouble.after_death(&stored, &context.config);
+        trouble.after_death(&stored, &context.config, behind);
     }
     Run::new(context, session, stored).go(make, trouble).await
 }
@@ -217,9 +222,17 @@ fn phase_of(stored: &Stored) -> Phase {
 /// Ends a session in good order; if that fails, its lease ends it.
 async fn finish<T: Target>(session: T::Session, stop: Option<&str>, end: End) -> End {
     let stop = stop.map(|why| cut(why.to_owned()));
-    match session.end(stop.as_deref()).await {
+    let is_stop = stop.is_some();
+    let ended = run::on_thread(
+        T::BLOCKING,
+        async move { session.end(stop.as_deref()).await },
+    );
+    let ended = ended
+        .await
+        .unwrap_or_else(|panic| Err(TargetError::new(TargetErrorKind::Away, panic)));
+    match ended {
         Ok(()) => end,
-        Err(error) if stop.is_some() && error.kind() != TargetErrorKind::Lost => {
+        Err(error) if is_stop && error.kind() != TargetErrorKind::Lost => {
             End::Again(Phase::TargetAway, error.to_string())
         }
         Err(error) => {

@@ -23,6 +23,9 @@ use crate::work::{Fold, Folded, Work, Writer};
 
 /// Batches that are read ahead.
 const READ_AHEAD: usize = 2;
+/// Looks after which every process knows of a version. Until then one that waits for the version before may answer by
+/// what it knows of that one.
+const SWITCH_AFTER_LOOKS: u32 = 3;
 /// Pause before an event is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
@@ -68,6 +71,8 @@ pub(super) struct Run<'a, T: Target> {
     looks: watch::Receiver<Look>,
     store_position_at: Instant,
     is_live: bool,
+    /// Before this time readers are not switched to this version: every process has to have seen that there is one.
+    switch_from: Instant,
     /// True if nothing was applied since the last reset: the tables are empty.
     pub(super) is_empty: bool,
 }
@@ -92,6 +97,7 @@ impl<'a, T: Target> Run<'a, T> {
             looks,
             store_position_at: Instant::now() + context.config.store_position_every,
             is_live: false,
+            switch_from: Instant::now() + context.config.look_every * SWITCH_AFTER_LOOKS,
         }
     }
 
@@ -295,7 +301,9 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     fn may_switch(&self) -> bool {
-        self.row.life == Life::Building && self.context.config.switch_when_caught_up
+        self.row.life == Life::Building
+            && self.context.config.switch_when_caught_up
+            && Instant::now() >= self.switch_from
     }
 
     /// Makes this version the active one, if it is being built, has caught up, and is not behind the active one.

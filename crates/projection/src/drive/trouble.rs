@@ -52,8 +52,9 @@ impl Trouble {
         }
     }
 
-    /// The owner before has ended without a word.
-    pub(crate) fn after_death(&mut self, stored: &Stored, config: &Config) {
+    /// The owner before has ended without a word, when no more than so many events were behind its checkpoint: one of
+    /// them may be the reason, later ones are not.
+    pub(crate) fn after_death(&mut self, stored: &Stored, config: &Config, behind: u64) {
         let batch_events_max = config.batch_events_max;
         let before = match (stored.attempts, stored.attempt_events) {
             (0, _) | (_, 0) => batch_events_max,
@@ -66,7 +67,8 @@ impl Trouble {
         };
         self.deadly_after = (deaths_of_one >= config.deaths_max).then_some(deaths_of_one);
         self.limit = self.limit.min((before / SMALLER_BY).max(1));
-        self.left = self.left.max(batch_events_max);
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+        self.left = self.left.max(behind.min(batch_events_max));
         self.announces = true;
     }
 

@@ -1,0 +1,198 @@
+//! The read model of the guide: what it makes of events, and what it is after its process was killed again and again.
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+#[path = "../examples/read_model.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "the example has a main of its own"
+)]
+mod read_model;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta::projection::testing::{Given, History, Random};
+use gesta::projection::{Config, Projections};
+use gesta::projection_sqlite::{SqliteTarget, rusqlite};
+use gesta::{
+    Checkpoint, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Place,
+    RecordedEvent,
+};
+use read_model::{Seats, SeatsRow};
+
+/// Where the process that is killed keeps its files; it is one only if this is set.
+const FOLDER: &str = "GESTA_READ_MODEL_FOLDER";
+const SEED: &str = "GESTA_READ_MODEL_SEED";
+
+/// Given events, then rows: without a store and without a database.
+#[test]
+fn given_events_then_rows() {
+    let history = History::new()
+        .json("show-7", "created", r#"{"title":"Metropolis","free":100}"#)
+        .json("show-7", "reserved", "{}")
+        .json("show-7", "reserved", "{}")
+        .json("show-8", "created", r#"{"title":"M","free":50}"#)
+        .json("show-7", "cancelled", "{}")
+        .json("show-8", "closed", "{}")
+        .json("cart-1", "reserved", "{}");
+    let rows = Given::events(Seats, history.events())
+        .rows()
+        .expect("readable");
+    let metropolis = SeatsRow {
+        title: "Metropolis".to_owned(),
+        free: 99,
+    };
+    assert_eq!(
+        rows.into_iter().collect::<Vec<_>>(),
+        [("show-7".to_owned(), metropolis)]
+    );
+}
+
+fn event(event_type: &str, data: &str) -> EventData {
+    EventData::json(EventType::new(event_type).expect("valid"), data.to_owned())
+}
+
+fn url(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("events.db").display())
+}
+
+async fn open(folder: &Path) -> Arc<dyn EventStore> {
+    gesta::open(&url(folder)).await.expect("the store opens")
+}
+
+/// The process that is killed: it appends, and runs the read model beside it, until it is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_that_is_killed() {
+    let Ok(folder) = std::env::var(FOLDER) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let seed = std::env::var(SEED)
+        .expect("a seed")
+        .parse()
+        .expect("a number");
+    let mut random = Random::seed(seed);
+    let store = open(folder).await;
+    let config = Config {
+        lease: Duration::from_millis(60),
+        look_every: Duration::from_millis(10),
+        ..Config::default()
+    };
+    let projections = Projections::on(&store, SqliteTarget::at(folder.join("read.db")));
+    let running = projections.config(config).view(Seats).start().await;
+    let _running = running.expect("the read model begins");
+    loop {
+        let stream = format!("show-{}", random.below(20));
+        let events = (0..1 + random.below(5)).map(|_| match random.below(9) {
+            0 => event("closed", "{}"),
+            1 | 2 => event("created", r#"{"title":"M","free":100}"#),
+            3 => event("cancelled", "{}"),
+            _ => event("reserved", "{}"),
+        });
+        let appended = store
+            .append_to(&stream, ExpectedRevision::Any, events.collect())
+            .await;
+        appended.expect("appended");
+    }
+}
+
+/// Rows and checkpoint, as a reader sees them in one transaction; `None` before there are any.
+fn read(folder: &Path) -> Option<(Checkpoint, Vec<(String, SeatsRow)>)> {
+    let mut reader = rusqlite::Connection::open(folder.join("read.db")).expect("opened");
+    let reader = reader.transaction().expect("begun");
+    let sql = "SELECT checkpoint FROM gesta_projections WHERE name = 'seats'";
+    let text: String = reader.query_row(sql, [], |row| row.get(0)).ok()?;
+    let sql = "SELECT show, title, free FROM seats ORDER BY show";
+    let mut statement = reader.prepare(sql).expect("the view is there");
+    let rows = statement.query_map([], |row| {
+        let (title, free) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, SeatsRow { title, free }))
+    });
+    let rows = rows.expect("rows").map(|row| row.expect("a row")).collect();
+    Some((Checkpoint::from_str(&text).expect("a checkpoint"), rows))
+}
+
+fn fold(events: &[RecordedEvent]) -> Vec<(String, SeatsRow)> {
+    let rows = Given::events(Seats, events).rows().expect("readable");
+    rows.into_iter().collect()
+}
+
+/// The process is killed at any moment, again and again; each time the rows are those of a clean fold of the events up
+/// to the checkpoint, and at the end of all. `GESTA_READ_MODEL_KILLS=1000` kills more often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_survives_kill_9_at_any_moment() {
+    let kills = std::env::var("GESTA_READ_MODEL_KILLS").ok();
+    let kills: u64 = kills.map_or(25, |kills| kills.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    gesta::schema::create(&url(folder.path()), 1)
+        .await
+        .expect("made");
+    let mut random = Random::seed(kills);
+    let (mut moved, mut before) = (0, None);
+    for kill in 0..kills {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "the_process_that_is_killed", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .env(SEED, kill.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it begins");
+        tokio::time::sleep(Duration::from_millis(20 + random.below(400))).await;
+        assert!(
+            process.try_wait().expect("known").is_none(),
+            "it ended by itself"
+        );
+        process.kill().expect("killed");
+        process.wait().expect("gone");
+        let Some((checkpoint, rows)) = read(folder.path()) else {
+            continue;
+        };
+        let store = open(folder.path()).await;
+        let events = store.read_everything().await.expect("read");
+        store.shutdown().await.expect("closed");
+        let Place::Logs(places) = &checkpoint.place else {
+            panic!("a checkpoint of all events")
+        };
+        let applied = events
+            .iter()
+            .take_while(|event| event.position <= places[0]);
+        let applied: Vec<RecordedEvent> = applied.cloned().collect();
+        assert_eq!(rows, fold(&applied), "after kill {kill}, at {places:?}");
+        moved += u64::from(before.replace(checkpoint.clone()) != Some(checkpoint));
+    }
+    assert!(
+        moved * 3 > kills,
+        "it came on only {moved} times in {kills} lives"
+    );
+    let store = open(folder.path()).await;
+    let target = SqliteTarget::at(folder.path().join("read.db"));
+    let running = Projections::on(&store, target)
+        .view(Seats)
+        .start()
+        .await
+        .expect("begins");
+    let info = store.info().await.expect("info");
+    let head = Checkpoint::logs(info.incarnation, info.heads);
+    let whole = running
+        .wait_for("seats", &head, Duration::from_secs(60))
+        .await;
+    whole.expect("it comes to the end");
+    let events = store.read_everything().await.expect("read");
+    let (_, rows) = read(folder.path()).expect("rows");
+    assert_eq!(rows, fold(&events));
+    running.shutdown().await;
+}
+
+/// The guide shows the example as it is, and it is short.
+#[test]
+fn the_guide_shows_the_example() {
+    let example = include_str!("../examples/read_model.rs");
+    assert!(include_str!("../../../docs/guides/read-models.md").contains(example));
+    assert!(example.lines().count() <= 40, "{}", example.lines().count());
+}

@@ -1,0 +1,365 @@
+//! The task of one effect: stands by, claims, performs, and stores how far it has come.
+
+use std::sync::Arc;
+
+use gesta_core::{BackOff, Checkpoint, EventStore, RecordedEvent, Revision};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::batch::Batch;
+use crate::config::{Config, OnPoison};
+use crate::drive::not_of;
+use crate::effect::Effect;
+use crate::effects::state::{Kept, State, States};
+use crate::error::{Error, cut};
+use crate::fault::panic_text;
+use crate::progress::{Phase, Progress};
+use crate::reader::Reader;
+
+/// Most events after which the checkpoint is stored: as many are repeated after a crash.
+const CHECKPOINT_EVENTS: u32 = 100;
+/// Largest number of events that are read at once.
+const PAGE_EVENTS: usize = 100;
+
+/// What the task of an effect needs.
+pub(super) struct Own {
+    pub(super) store: Arc<dyn EventStore>,
+    pub(super) config: Arc<Config>,
+    pub(super) states: States,
+    pub(super) version: u32,
+    pub(super) node: Uuid,
+    /// Where it begins if none of its versions has ever run.
+    pub(super) first: Checkpoint,
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) stopping: CancellationToken,
+}
+
+/// Why an owner has ended.
+enum Ended {
+    Stopping,
+    Lost,
+    Stopped,
+}
+
+impl Own {
+    fn tell(&self, phase: Phase, error: Option<String>) {
+        self.progress.send_modify(|progress| {
+            progress.phase = phase;
+            progress.error = error;
+        });
+    }
+
+    async fn wait(&self, time: std::time::Duration) {
+        tokio::select! {
+            () = self.stopping.cancelled() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+
+    /// Stands by until this process may perform. `None` if it stops.
+    async fn claim(&self) -> Result<Option<Kept>, Error> {
+        // The revision that was seen last, and since when: an owner appends a state before its lease is over.
+        let mut seen: Option<(Revision, Instant)> = None;
+        while !self.stopping.is_cancelled() {
+            let last = self.states.last().await?;
+            let now = Instant::now();
+            let may = match &last {
+                None => true,
+                Some(kept) => self.may_claim(kept, &mut seen, now),
+            };
+            if may {
+                let (after, state) = match last {
+                    None => (None, self.state(self.first.to_string())),
+                    Some(kept) => (Some(kept.revision), self.state(kept.state.checkpoint)),
+                };
+                if let Some(kept) = self.states.append(after, state).await? {
+                    return Ok(Some(kept));
+                }
+            }
+            self.wait(self.config.look_every).await;
+        }
+        Ok(None)
+    }
+
+    fn may_claim(&self, kept: &Kept, seen: &mut Option<(Revision, Instant)>, now: Instant) -> bool {
+        let state = &kept.state;
+        if state.version > self.version {
+            let why = format!(
+                "version {} has run, this is {}",
+                state.version, self.version
+            );
+            self.tell(Phase::Stopped, Some(why));
+            return false;
+        }
+        if state.is_stopped {
+            self.tell(Phase::Stopped, state.error.clone());
+            return false;
+        }
+        let since = match seen {
+            Some((revision, since)) if *revision == kept.revision => *since,
+            _ => {
+                *seen = Some((kept.revision, now));
+                now
+            }
+        };
+        let is_free = state.owner.is_none() || state.owner == Some(self.node);
+        if is_free || now.duration_since(since) > self.config.lease {
+            return true;
+        }
+        self.tell(Phase::StandingBy, None);
+        false
+    }
+
+    fn state(&self, checkpoint: String) -> State {
+        State {
+            version: self.version,
+            owner: Some(self.node),
+            checkpoint,
+            error: None,
+            is_stopped: false,
+        }
+    }
+}
+
+/// Runs an effect until the process stops.
+pub(super) async fn run<E: Effect>(effect: Arc<E>, own: Own) {
+    let (min, max) = own.config.back_off;
+    let mut back_off = BackOff::new(min, max);
+    while !own.stopping.is_cancelled() {
+        let ended = match own.claim().await {
+            Ok(None) => break,
+            Ok(Some(kept)) => perform_all(&effect, &own, kept).await,
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ended::Stopping) => break,
+            Ok(Ended::Lost | Ended::Stopped) => back_off.reset(),
+            Err(error) => {
+                own.tell(Phase::StoreAway, Some(error.to_string()));
+                own.wait(back_off.pause()).await;
+            }
+        }
+    }
+    own.tell(Phase::Ended, None);
+}
+
+/// An owner at work.
+struct Owner<'a> {
+    own: &'a Own,
+    kept: Kept,
+    reached: Checkpoint,
+    since_stored: u32,
+    stored_at: Instant,
+    store_at: Instant,
+}
+
+impl Owner<'_> {
+    /// Stores a state; returns false if another process owns the effect now.
+    async fn store(&mut self, state: State) -> Result<bool, Error> {
+        let stored = self
+            .own
+            .states
+            .append(Some(self.kept.revision), state)
+            .await?;
+        let Some(kept) = stored else { return Ok(false) };
+        self.kept = kept;
+        self.since_stored = 0;
+        self.stored_at = Instant::now();
+        self.store_at = self.stored_at + self.own.store_every();
+        Ok(true)
+    }
+
+    /// Stores the place, unless nothing has happened and the lease is still long.
+    async fn store_place(&mut self) -> Result<bool, Error> {
+        let now = Instant::now();
+        if self.since_stored == 0 && now < self.stored_at + self.own.config.lease / 3 {
+            self.store_at = self.stored_at + self.own.config.lease / 3;
+            return Ok(true);
+        }
+        let state = self.own.state(self.reached.to_string());
+        self.store(state).await
+    }
+
+    async fn stop(&mut self, why: String) -> Result<Ended, Error> {
+        let why = cut(why);
+        let state = State {
+            owner: None,
+            error: Some(why.clone()),
+            is_stopped: true,
+            ..self.own.state(self.reached.to_string())
+        };
+        let is_stored = self.store(state).await?;
+        self.own.tell(Phase::Stopped, Some(why));
+        Ok(if is_stored {
+            Ended::Stopped
+        } else {
+            Ended::Lost
+        })
+    }
+
+    fn moved(&mut self, to: Checkpoint, events: u32) {
+        self.reached = to;
+        self.since_stored += events;
+        let reached = &self.reached;
+        self.own.progress.send_modify(|progress| {
+            progress.checkpoint = Some(reached.clone());
+            progress.events += u64::from(events);
+        });
+    }
+}
+
+impl Own {
+    /// An owner says something at least three times within its lease.
+    fn store_every(&self) -> std::time::Duration {
+        self.config.store_position_every.min(self.config.lease / 3)
+    }
+}
+
+async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Result<Ended, Error> {
+    let at = kept.state.place()?;
+    let mut owner = Owner {
+        own,
+        kept,
+        reached: at.clone(),
+        since_stored: 0,
+        stored_at: Instant::now(),
+        store_at: Instant::now() + own.store_every(),
+    };
+    if let Some(why) = not_of(&own.store.info().await?, &at) {
+        return owner.stop(why).await;
+    }
+    own.tell(Phase::CatchingUp, None);
+    let page = own.config.batch_events_max.min(PAGE_EVENTS);
+    let mut reader = Reader::new(Arc::clone(&own.store), effect.filter(), at, page);
+    loop {
+        let read = tokio::select! {
+            () = own.stopping.cancelled() => {
+                let state = State { owner: None, ..own.state(owner.reached.to_string()) };
+                owner.store(state).await?;
+                return Ok(Ended::Stopping);
+            }
+            () = tokio::time::sleep_until(owner.store_at) => {
+                if !owner.store_place().await? {
+                    return Ok(Ended::Lost);
+                }
+                continue;
+            }
+            read = reader.next(page) => read,
+        };
+        if let Some(ended) = perform_batch(effect, &mut owner, read?).await? {
+            return Ok(ended);
+        }
+    }
+}
+
+/// Performs the events of a batch one after the other. Returns why the owner has ended, if it has.
+async fn perform_batch<E: Effect>(
+    effect: &Arc<E>,
+    owner: &mut Owner<'_>,
+    batch: Batch,
+) -> Result<Option<Ended>, Error> {
+    let own = owner.own;
+    let mut left = Some(batch);
+    while let Some(mut batch) = left.take() {
+        left = batch.cut(1);
+        if let Some(event) = batch.events().next() {
+            if own.stopping.is_cancelled() {
+                return Ok(None);
+            }
+            // The states of effects are events too: an effect of all events would beget itself.
+            let done = if own.states.keeps(&event.stream) {
+                Performed::Done
+            } else {
+                perform(effect, owner, event).await?
+            };
+            match done {
+                Performed::Done => {}
+                Performed::Interrupted => return Ok(None),
+                Performed::Ended(ended) => return Ok(Some(ended)),
+                Performed::Refused(why) => match own.config.on_poison {
+                    OnPoison::Stop | OnPoison::Park => return owner.stop(why).await.map(Some),
+                    OnPoison::Skip => {
+                        owner.moved(batch.to.clone(), 0);
+                        let state = State {
+                            error: Some(cut(format!("skipped: {why}"))),
+                            ..own.state(owner.reached.to_string())
+                        };
+                        if !owner.store(state).await? {
+                            return Ok(Some(Ended::Lost));
+                        }
+                    }
+                },
+            }
+            let events = u32::from(!own.states.keeps(&event.stream));
+            owner.moved(batch.to.clone(), events);
+        } else {
+            owner.reached = batch.to.clone();
+        }
+        if batch.caught_up {
+            own.tell(Phase::Live, None);
+        }
+        let is_due = owner.since_stored >= CHECKPOINT_EVENTS || Instant::now() >= owner.store_at;
+        if is_due && !owner.store_place().await? {
+            return Ok(Some(Ended::Lost));
+        }
+    }
+    Ok(None)
+}
+
+enum Performed {
+    Done,
+    /// After all attempts.
+    Refused(String),
+    /// The process stops before the next attempt.
+    Interrupted,
+    Ended(Ended),
+}
+
+/// Performs one event, with attempts. While it waits, the owner goes on saying that it lives.
+async fn perform<E: Effect>(
+    effect: &Arc<E>,
+    owner: &mut Owner<'_>,
+    event: &RecordedEvent,
+) -> Result<Performed, Error> {
+    let own = owner.own;
+    let (min, max) = own.config.back_off;
+    let mut back_off = BackOff::new(min, max);
+    let shared = Arc::new(event.clone());
+    for attempt in 1..=own.config.attempts_max {
+        let (effect, event) = (Arc::clone(effect), Arc::clone(&shared));
+        let mut performing = tokio::spawn(async move { effect.perform(&event, attempt).await });
+        let done = loop {
+            tokio::select! {
+                done = &mut performing => break done,
+                () = tokio::time::sleep_until(owner.store_at) => {
+                    if !owner.store_place().await? {
+                        performing.abort();
+                        return Ok(Performed::Ended(Ended::Lost));
+                    }
+                }
+            }
+        };
+        let why = match done {
+            Ok(Ok(())) => return Ok(Performed::Done),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => panic_text(&*panic),
+                Err(error) => error.to_string(),
+            },
+        };
+        own.tell(Phase::Retrying, Some(cut(why.clone())));
+        if attempt == own.config.attempts_max {
+            return Ok(Performed::Refused(format!(
+                "the event at position {} of log {} failed in {attempt} attempts: {why}",
+                shared.position, shared.log
+            )));
+        }
+        own.wait(back_off.pause()).await;
+        if own.stopping.is_cancelled() {
+            return Ok(Performed::Interrupted);
+        }
+    }
+    Ok(Performed::Interrupted)
+}
