@@ -117,6 +117,19 @@ fn migrate(connection: &Connection) -> Result<()> {
         )
         .or_target()?;
     if !exists {
+        let is_store: bool = connection
+            .query_row(
+                "SELECT count(*) = 2 FROM sqlite_schema WHERE type = 'table' AND name IN ('store', 'events')",
+                [],
+                |row| row.get(0),
+            )
+            .or_target()?;
+        if is_store {
+            return Err(TargetError::new(
+                TargetErrorKind::Unusable,
+                "the file is that of an event store, which belongs to the store alone: name another file",
+            ));
+        }
         return connection
             .execute_batch(include_str!("sql/schema.sql"))
             .or_target();

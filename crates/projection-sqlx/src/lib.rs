@@ -1,7 +1,8 @@
 //! Projections whose rows live in PostgreSQL, in transactions of sqlx 0.9.
 //!
 //! Why: an application that has its queries in sqlx writes its projections in it too, with the pool and the TLS that it
-//! has set up. Authors get a [`PgConnection`] in which a transaction is open: sqlx knows of it, so `begin` on it makes a
+//! has set up. Authors get a [`PgConnection`] in which a transaction is open: sqlx knows of it, so `begin` on it makes
+//! a
 //! savepoint.
 //! Invariants: those of `gesta-projection-postgres`, of which all statements are.
 //! Not here: SQL.
@@ -63,7 +64,8 @@ pub type SqlxTarget = gesta_projection_postgres::Postgres<SqlxPostgres>;
 
 /// Makes a target over a pool. Its tables are where the pool's connections look for tables.
 ///
-/// A projection takes a connection of the pool while it writes a batch. On the database of the event store give it a pool
+/// A projection takes a connection of the pool while it writes a batch. On the database of the event store give it a
+/// pool
 /// of its own with at most two connections, so that appends keep their commits.
 #[must_use]
 pub fn target(pool: sqlx::PgPool) -> SqlxTarget {

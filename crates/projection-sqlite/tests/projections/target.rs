@@ -21,3 +21,26 @@ impl Factory for Files {
 }
 
 gesta_projection::target_conformance!(Files::new());
+
+/// The file of an event store belongs to the store alone, and one of a newer program to that.
+#[tokio::test]
+async fn files_of_others_are_refused() {
+    let files = Files::new();
+    let target = files.make();
+    let tables = "CREATE TABLE store (n INTEGER); CREATE TABLE events (n INTEGER);";
+    files.open().execute_batch(tables).expect("made");
+    let error = target.migrate().await.expect_err("refused").to_string();
+    assert!(
+        error.contains("the file is that of an event store"),
+        "{error}"
+    );
+    let target = files.make();
+    target.migrate().await.expect("made");
+    let newer = "UPDATE gesta_projections_schema SET version = 99";
+    files.open().execute_batch(newer).expect("changed");
+    let error = target.migrate().await.expect_err("refused").to_string();
+    assert!(
+        error.contains("have version 99, this program expects 1"),
+        "{error}"
+    );
+}

@@ -1,15 +1,19 @@
 //! Versions: built beside the active one, switched, switched back, retired; and what stops a projection.
 
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use gesta_core::{Filter, RecordedEvent};
-use gesta_projection::testing::{Fate, Faulty};
+use gesta_core::{EventStoreExt, Filter, RecordedEvent};
+use gesta_memory::{Config as MemoryConfig, MemoryStore};
+use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{
-    ApplyError, BeginAt, Config, Error, Life, OnPoison, Order, Phase, State, Target, View, columns,
+    ApplyError, Batch, BeginAt, Config, Error, Life, OnPoison, Order, Phase, Projection, State,
+    Target, View, columns,
 };
+use gesta_projection_sqlite::{SqliteTarget, rusqlite};
 
 use crate::fixtures::{Balance, Balances, lines, of_category};
-use crate::world::{AT_ALL, World, id, quick, until_phase};
+use crate::world::{AT_ALL, Process, World, id, quick, until_phase};
 
 columns! {
     /// The second version has another column.
@@ -310,6 +314,42 @@ async fn a_floor_is_kept() {
     assert!(matches!(unknown, Err(Error::NotFound(_))));
 }
 
+/// A floor may be a time: the place before the first event of each log that was stored then or later is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_floor_may_be_a_time() {
+    let world = World::with(Arc::new(MemoryStore::with_config(MemoryConfig {
+        logs: 3,
+        ..MemoryConfig::default()
+    })));
+    world.append_many(30).await;
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let before = world.head().await;
+    let first = world.append("account-50", "added", "1").await;
+    let events = world.store.read_everything().await.expect("read");
+    let time = events
+        .iter()
+        .find(|event| event.stream.as_str() == "account-50");
+    let time = BeginAt::Time(time.expect("it was appended").created);
+    world.append_many(10).await;
+    let process = world
+        .process(quick())
+        .view(Balances)
+        .begin_at("balances", time);
+    let process = process.start().await.expect("started");
+    process
+        .wait_for("balances", &world.head().await, AT_ALL)
+        .await
+        .expect("whole");
+    let row = world.control().active("balances").await.expect("its row");
+    assert_eq!(row.floor, before);
+    assert_eq!(row.events, 11);
+    process
+        .wait_for("balances", &first.checkpoint, AT_ALL)
+        .await
+        .expect("applied");
+    process.shutdown().await;
+}
+
 /// Schedule 24: paused, reset and resumed at random moments, from two terminals, while events come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_24_paused_and_reset_at_any_moment() {
@@ -454,5 +494,62 @@ async fn schedule_16_a_place_without_events_is_stored() {
     assert_eq!(
         (row.checkpoint, row.events, row.owner),
         (world.head().await, 0, None)
+    );
+}
+
+/// Waits within `apply` for its own projection, which would be for ever.
+#[derive(Clone, Default)]
+struct WaitsForItself {
+    process: Arc<OnceLock<Arc<Process>>>,
+    answer: Arc<Mutex<Option<String>>>,
+}
+
+impl Projection<SqliteTarget> for WaitsForItself {
+    const NAME: &'static str = "waits";
+    const VERSION: u32 = 1;
+
+    fn filter(&self) -> Filter {
+        of_category("account")
+    }
+
+    async fn create(&self, _: &mut rusqlite::Connection) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn clear(&self, _: &mut rusqlite::Connection) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn apply(&self, _: &mut rusqlite::Connection, batch: &Batch) -> Result<(), ApplyError> {
+        if let Some(process) = self.process.get() {
+            let waited = process.wait_for("waits", batch.to(), AT_ALL).await;
+            let answer = waited.expect_err("refused").to_string();
+            *self.answer.lock().expect("not poisoned") = Some(answer);
+        }
+        Ok(())
+    }
+}
+
+/// What happened in another system: a handler that waited for its own projection stood still for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_wait_within_apply_is_refused() {
+    let world = World::new();
+    let waits = WaitsForItself::default();
+    let process = world
+        .process(quick())
+        .projection(Through(waits.clone()))
+        .start()
+        .await;
+    let process = Arc::new(process.expect("started"));
+    let _ = waits.process.set(Arc::clone(&process));
+    let written = world.append("account-1", "added", "1").await;
+    process
+        .wait_for("waits", &written.checkpoint, AT_ALL)
+        .await
+        .expect("applied");
+    let answer = waits.answer.lock().expect("not poisoned").clone();
+    assert_eq!(
+        answer.as_deref(),
+        Some("wait_for must not be called while events are applied")
     );
 }
