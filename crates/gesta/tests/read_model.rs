@@ -17,16 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta::projection::testing::{Given, History, Random};
-use gesta::projection::{Config, Projections};
+use gesta::projection::{ApplyError, Config, OnPoison, Projections, View};
 use gesta::projection_sqlite::{SqliteTarget, rusqlite};
 use gesta::{
-    Checkpoint, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Place,
+    Checkpoint, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, Place,
     RecordedEvent,
 };
 use read_model::{Seats, SeatsRow};
 
 /// Where the process that is killed keeps its files; it is one only if this is set.
 const FOLDER: &str = "GESTA_READ_MODEL_FOLDER";
+const OVERFLOWS: &str = "GESTA_READ_MODEL_OVERFLOWS";
 const SEED: &str = "GESTA_READ_MODEL_SEED";
 
 /// Given events, then rows: without a store and without a database.
@@ -195,4 +196,120 @@ fn the_guide_shows_the_example() {
     let example = include_str!("../examples/read_model.rs");
     assert!(include_str!("../../../docs/guides/read-models.md").contains(example));
     assert!(example.lines().count() <= 40, "{}", example.lines().count());
+}
+
+/// Its code overflows the stack at an event of type `deep`, which ends the process.
+struct Deep;
+
+fn descend(depth: u64) -> u64 {
+    let room = std::hint::black_box([depth; 512]);
+    if depth == u64::MAX {
+        0
+    } else {
+        descend(depth + 1).wrapping_add(room[7])
+    }
+}
+
+impl View for Deep {
+    const NAME: &'static str = "deep";
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = SeatsRow;
+
+    fn filter(&self) -> Filter {
+        Filter::ALL
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Seats.key(event)
+    }
+
+    fn evolve(&self, row: &mut Option<SeatsRow>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        let free = match event.event_type.as_str() {
+            "deep" => i64::try_from(descend(0))?,
+            _ => row.as_ref().map_or(1, |row| row.free + 1),
+        };
+        *row = Some(SeatsRow {
+            title: "M".to_owned(),
+            free,
+        });
+        Ok(())
+    }
+}
+
+/// The process that the event kills; it ends well once everything is applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_that_overflows() {
+    let Ok(folder) = std::env::var(OVERFLOWS) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let store = open(folder).await;
+    let config = Config {
+        on_poison: OnPoison::Park,
+        lease: Duration::from_millis(60),
+        look_every: Duration::from_millis(10),
+        ..Config::default()
+    };
+    let projections = Projections::on(&store, SqliteTarget::at(folder.join("read.db")));
+    let running = projections
+        .config(config)
+        .view(Deep)
+        .start()
+        .await
+        .expect("begins");
+    let info = store.info().await.expect("info");
+    let head = Checkpoint::logs(info.incarnation, info.heads);
+    running
+        .wait_for("deep", &head, Duration::from_secs(60))
+        .await
+        .expect("whole");
+    running.shutdown().await;
+}
+
+/// Schedule 20, with a process: the event after which it ends is found by deaths alone: one in a batch of any size, one
+/// in a batch that was announced, three of the event alone. Then it is parked, with the later one of its key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_20_an_event_that_overflows_the_stack_is_parked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    gesta::schema::create(&url(folder.path()), 1)
+        .await
+        .expect("made");
+    let store = open(folder.path()).await;
+    for n in 0..10 {
+        let event = event(if n == 5 { "deep" } else { "noted" }, "{}");
+        let stream = format!("show-{}", n % 4);
+        let appended = store
+            .append_to(&stream, ExpectedRevision::Any, vec![event])
+            .await;
+        appended.expect("appended");
+    }
+    store.shutdown().await.expect("closed");
+    let mut deaths = 0;
+    loop {
+        let ended = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "the_process_that_overflows", "--nocapture"])
+            .env(OVERFLOWS, folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("it runs");
+        if ended.success() {
+            break;
+        }
+        deaths += 1;
+        assert!(deaths < 10, "it dies for ever");
+    }
+    assert_eq!(deaths, 5);
+    let reader = rusqlite::Connection::open(folder.path().join("read.db")).expect("opened");
+    let rows = |sql: &str| -> Vec<(String, i64)> {
+        let mut statement = reader.prepare(sql).expect("prepared");
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+        rows.expect("rows").map(|row| row.expect("a row")).collect()
+    };
+    let show = |n: u32, free: i64| (format!("show-{n}"), free);
+    let expected = [show(0, 3), show(1, 1), show(2, 2), show(3, 2)];
+    assert_eq!(rows("SELECT id, free FROM deep ORDER BY id"), expected);
+    let parked = rows("SELECT key, position FROM gesta_projections_parked ORDER BY number");
+    assert_eq!(parked, [show(1, 6), show(1, 10)]);
 }
