@@ -34,9 +34,8 @@ use state::States;
 /// What the streams begin with that keep the states of effects.
 const STREAM_PREFIX: &str = "$effect-";
 
-/// For how long a process that is not heard keeps its effects, unless said otherwise: it says that it lives by an
-/// event,
-/// which should not come often.
+/// For how long a process that is not heard keeps its effects, unless said otherwise. It says that it lives by an
+/// event, which should not come often.
 const LEASE: Duration = Duration::from_secs(60);
 
 type Start = Box<dyn FnOnce(Own) -> BoxFuture<'static, ()> + Send>;

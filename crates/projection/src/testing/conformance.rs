@@ -203,8 +203,7 @@ async fn loaded<T: Target>(
 }
 
 /// Goal: a version is registered once, with its floor; the first of a name is active, and readers have its name at
-/// once;
-/// a later one is built beside it.
+/// once; a later one is built beside it.
 pub async fn registering_changes_nothing_that_is_there<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     target.migrate().await.expect("again");

@@ -1,9 +1,8 @@
 //! A target that is another one until a chosen call, at which the process that holds it dies, or the call fails.
 //!
 //! Each handle made by [`Faulty::new`] stands for a process. The calls that register, begin, read rows, write and
-//! switch
-//! are counted, those of its sessions too. Once it is dead every call fails and changes nothing, as if the process was
-//! gone.
+//! switch are counted, those of its sessions too. Once it is dead every call fails and changes nothing, as if the
+//! process was gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

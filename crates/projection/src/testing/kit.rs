@@ -1,9 +1,8 @@
 //! Random histories of a projection, with crashes, lost answers, two owners and resets, against a clean fold.
 //!
-//! Each step appends events and runs one or two processes, each with a fate at some call. Meanwhile a reader looks
-//! again
-//! and again: what it sees must be what a clean fold of the events up to the checkpoint gives. At the end a process
-//! without faults has to come to the fold of all events.
+//! Each step appends events and runs one to three processes, each with a fate at some call. Meanwhile a reader looks
+//! again and again: what it sees must be what a clean fold of the events up to the checkpoint gives. At the end a
+//! process without faults has to come to the fold of all events.
 
 use std::sync::Arc;
 use std::time::Duration;
