@@ -6,6 +6,7 @@ import json
 import logging
 import pkgutil
 import socket
+import threading
 import traceback
 import unittest
 from pathlib import Path
@@ -280,6 +281,38 @@ class Consuming(unittest.TestCase):
             with self.assertLogs("gesta", "WARNING") as said:
                 next(consumer)
         self.assertEqual(sum("lets this client wait" in text for text in said.output), 1, said.output)
+
+    def test_leaving_from_another_thread_ends_the_iteration(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(self.delivered())
+                # Until the consumer is gone.
+                while client.recv(65536):
+                    pass
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        url = "http://127.0.0.1:%d" % listener.getsockname()[1]
+        # What ends the iteration must not be that nothing came for long.
+        consumer = connect(url, policy=Policy(silence_max=600)).group("s", "g").join()
+        has_come = threading.Event()
+
+        def iterate() -> None:
+            for _ in consumer:
+                has_come.set()
+
+        iterating = threading.Thread(target=iterate, daemon=True)
+        iterating.start()
+        self.assertTrue(has_come.wait(60))
+        consumer.leave()
+        for thread in (iterating, serving):
+            thread.join(60)
+            self.assertFalse(thread.is_alive())
+        listener.close()
 
     def test_a_page_of_groups_may_be_empty(self) -> None:
         server = Scripted(answer(200, {"groups": [], "end": False}))

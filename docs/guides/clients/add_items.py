@@ -8,6 +8,8 @@ import sys
 
 import gesta
 
+if len(sys.argv) < 4:
+    sys.exit(__doc__)
 server, cart, *items = sys.argv[1:]
 with gesta.connect(server, token=os.environ.get("GESTA_TOKEN")) as store:
     for item in items:

@@ -37,6 +37,10 @@ async function count(store, path, state) {
 }
 
 const [server, path] = process.argv.slice(2);
+if (path === undefined) {
+  console.error("Usage: node count_items.mjs http://127.0.0.1:2113 counts.json, or --show counts.json");
+  process.exit(2);
+}
 let state = existsSync(path) ? JSON.parse(await readFile(path, "utf8")) : structuredClone(nothing);
 if (server === "--show") {
   console.log(JSON.stringify(state.counts, Object.keys(state.counts).sort()));

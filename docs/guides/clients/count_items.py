@@ -60,5 +60,7 @@ def main(server, path):
                 database.execute("UPDATE progress SET checkpoint = 'start'")
 
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
     main(*sys.argv[1:])

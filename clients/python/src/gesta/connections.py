@@ -37,11 +37,13 @@ class Connection:
             self.http = http.client.HTTPConnection(server.host, server.port, timeout=connect_max)
         self.is_reused = False
         self.idle_since = 0.0
+        self._socket: Optional[socket.socket] = None
 
     def connect(self) -> None:
         """Connects. What was written is sent at once."""
         try:
             self.http.connect()
+            self._socket = self.http.sock
             self.http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
             self.http.close()
@@ -53,10 +55,11 @@ class Connection:
 
     def cut(self) -> None:
         """Ends the connection under whoever waits for it."""
-        # The socket is gone as soon as a response owns it; `close` is enough then.
-        if self.http.sock is not None:
+        # `http` lets go of the socket as soon as a response owns it, so it is kept here. The `shutdown` of a TLS socket
+        # would take from the reading thread what it reads with: that of the socket below only ends what it waits for.
+        if self._socket is not None:
             try:
-                self.http.sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             except OSError:
                 pass
 

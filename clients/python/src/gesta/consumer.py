@@ -69,6 +69,10 @@ class Consumer:
             session = self._session = self._session or self._join(is_first=False)
             if session is None:
                 break
+            # Whoever left while this joined has found no connection to cut.
+            if self._has_left:
+                self._end(session)
+                break
             try:
                 return session.next()
             except BROKEN as error:
