@@ -205,7 +205,7 @@ fn copy_pages(
 }
 
 fn failed_at(path: &Path, error: std::io::Error) -> Error {
-    Error::unavailable(format!("{}: {error}", path.display())).caused_by(error)
+    place::failed(&path.display().to_string(), error)
 }
 
 /// Gives a synced copy its name.
@@ -264,7 +264,16 @@ impl Restoring {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;
         }
-        let from = &files::canonical(from).map_err(|error| failed_at(from, error))?;
+        let from = &files::canonical(from).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let rule = format!(
+                    "must be a file made by `gesta backup`, and there is none at {}",
+                    from.display()
+                );
+                Error::invalid("backup", rule)
+            }
+            _ => failed_at(from, error),
+        })?;
         let wal = with_suffix(from, "-wal");
         if fs::metadata(&wal).is_ok_and(|found| found.len() > 0) {
             let rule = format!(
@@ -288,6 +297,11 @@ impl Restoring {
             );
             return Err(Error::invalid("backup", rule));
         }
+        let folder = files::directory_of(to);
+        files::create_directories(folder).map_err(|error| {
+            let what = format!("the folder {} cannot be made", folder.display());
+            place::failed(&what, error)
+        })?;
         let restoring = Self {
             unfinished: with_suffix(to, UNFINISHED),
             to: to.to_owned(),
@@ -304,7 +318,14 @@ impl Restoring {
                     false => Ok(()),
                 }
             })
-            .map_err(|error| failed_at(&restoring.unfinished, error))?;
+            .map_err(|error| {
+                let what = format!(
+                    "{} cannot be copied to the folder {}",
+                    from.display(),
+                    folder.display()
+                );
+                place::failed(&what, error)
+            })?;
         Ok(restoring)
     }
 

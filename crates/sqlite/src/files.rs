@@ -51,7 +51,8 @@ pub(crate) fn sync_directory_of(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// Returns the folder in which a file lies, or will lie.
+pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))

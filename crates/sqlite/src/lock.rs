@@ -17,6 +17,7 @@ use std::time::Duration;
 use gesta_core::{Error, ErrorKind, Result};
 
 use crate::files::{self, with_suffix};
+use crate::place;
 
 /// Largest number of bytes of a lock file that are read.
 const BYTES_MAX: u64 = 256;
@@ -40,8 +41,7 @@ impl StoreLock {
         let lock_path = with_suffix(path, ".lock");
         files::check_one_name(&lock_path)?;
         let failed = |error: std::io::Error| {
-            Error::unavailable(format!("cannot lock {}: {error}", lock_path.display()))
-                .caused_by(error)
+            place::failed(&format!("cannot lock {}", lock_path.display()), error)
         };
         let open = || {
             files::private()

@@ -42,7 +42,7 @@ pub(crate) struct Place {
     wal_id: OnceLock<FileId>,
     /// The handle with the lock; `None` once the store is closed.
     file: Mutex<Option<File>>,
-    tries: Arc<Tries>,
+    tries: Arc<Tries<Found>>,
 }
 
 /// What a look at the names of a store has found.
@@ -136,26 +136,33 @@ impl Place {
         Found::InPlace
     }
 
-    /// Looks as [`Place::look`] does, and tries whether the disk takes writes. It is for whoever asks whether the store
-    /// is ready, since a store to which nobody appends should not write.
+    /// Looks as [`Place::look`] does, and tries whether the disk takes writes, both on a thread of their own, since a
+    /// disk may hang. It is for whoever asks whether the store is ready, since a store to which nobody appends should
+    /// not write.
     ///
     /// Why: a file system that has found an error in itself takes no more writes, and does not always say so.
     ///
     /// # Errors
     /// `Unavailable` if the disk hangs.
-    pub(crate) fn look_and_try(&self) -> Result<Found> {
+    pub(crate) fn look_and_try(self: &Arc<Self>) -> Result<Found> {
         self.look_and_try_at(uptime())
     }
 
-    fn look_and_try_at(&self, now: Duration) -> Result<Found> {
-        let found = self.look();
-        if found != Found::InPlace {
-            return Ok(found);
-        }
-        let path = self.path.clone();
-        match self.tries.ask(now, move || try_to_write(&path)) {
-            Disk::Writable => Ok(Found::InPlace),
-            Disk::Refuses(text) => Ok(Found::ReadOnly(text)),
+    fn look_and_try_at(self: &Arc<Self>, now: Duration) -> Result<Found> {
+        let (place, path) = (Arc::clone(self), self.path.clone());
+        let look = move || place.look();
+        let attempt = move |found: &Found| match found {
+            Found::InPlace => try_to_write(&path),
+            _ => None,
+        };
+        match self.tries.ask(now, look, attempt) {
+            Disk::Answers {
+                found: None | Some(Found::InPlace),
+                refusal,
+            } => Ok(refusal.map_or(Found::InPlace, Found::ReadOnly)),
+            Disk::Answers {
+                found: Some(found), ..
+            } => Ok(found),
             Disk::Hangs(time) => Err(Error::unavailable(format!(
                 "the disk of {} hangs: it has not answered a write for {} s. If it does not come back, stop this \
                  process, check and mount the disk again, and start it again",
@@ -440,14 +447,64 @@ pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
 /// Makes the error for a database file that cannot be opened.
 pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
-    if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) {
+    if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) && path.exists() {
         let text = format!(
             "{} is read-only for this user: a store must be writable, also to be read ({error})",
             path.display()
         );
         return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
     }
-    Error::unavailable(format!("cannot open {}: {error}", path.display())).caused_by(error)
+    failed(&format!("cannot open {}", path.display()), error)
+}
+
+/// Makes the error for something that the file system refuses. What will be refused again is not `Unavailable`, for
+/// which callers wait.
+pub(crate) fn failed(what: &str, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let text = format!("{what}: {error}");
+    let kind = match error.kind() {
+        Io::PermissionDenied
+        | Io::ReadOnlyFilesystem
+        | Io::NotFound
+        | Io::NotADirectory
+        | Io::IsADirectory
+        | Io::InvalidFilename => ErrorKind::Unsupported(text),
+        _ => ErrorKind::Unavailable(text),
+    };
+    Error::new(kind).caused_by(error)
+}
+
+/// The first bytes of every SQLite database that is not empty.
+const SQLITE_BEGINS: &[u8] = b"SQLite format 3\0";
+
+/// Refuses a file that is no SQLite database, before anything is left beside it. If there are files of a store beside
+/// it, it is one that is damaged, which is told later.
+///
+/// # Errors
+/// `Schema` if it is none; `Unavailable` if this process has it open as a store.
+pub(crate) fn check_is_database(path: &Path) -> Result<()> {
+    let Ok(found) = fs::metadata(path) else {
+        return Ok(());
+    };
+    let is_of_store = |suffix: &&str| with_suffix(path, suffix).exists();
+    let is_store = ["-wal", "-end", ".lock"].iter().any(is_of_store);
+    if !found.is_file() || found.len() == 0 || is_store {
+        return Ok(());
+    }
+    // Closing a file that this process has open would drop the locks that SQLite holds on it.
+    let _claim = Claim::new(path, FileId::of(&found))?;
+    let mut begins = Vec::new();
+    let bytes = u64::try_from(SQLITE_BEGINS.len()).unwrap_or(u64::MAX);
+    let read = File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut begins));
+    read.map_err(|error| cannot_open(path, error))?;
+    if begins == SQLITE_BEGINS {
+        return Ok(());
+    }
+    Err(ErrorKind::Schema(format!(
+        "{} is no SQLite database, and so no store: another file is meant, or the path is mistyped",
+        path.display()
+    ))
+    .into())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::end_note::{self, EndNote, Opening};
 use crate::error::{FaultMark, Outcome, closed, opening_failed};
 use crate::files::create_directories;
 use crate::lock::StoreLock;
-use crate::place::{Found, Place, cannot_open};
+use crate::place::{self, Found, Place, cannot_open};
 use crate::read_connection::ReadConnection;
 use crate::reader::Readers;
 use crate::schema::{self, Migrated};
@@ -368,6 +368,7 @@ impl Opened {
                 let given = path;
                 let path = settle_path(given, config.missing)?;
                 check_name(&path)?;
+                place::check_is_database(&path)?;
                 let lock = StoreLock::take(&path)?;
                 end_note::check_file(&path)?;
                 create_file(&path)?;
@@ -480,7 +481,12 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    create_directories(parent).map_err(failed)?;
+    create_directories(parent).map_err(|error| {
+        place::failed(
+            &format!("the folder {} cannot be made", parent.display()),
+            error,
+        )
+    })?;
     Ok(files::canonical(parent).map_err(failed)?.join(name))
 }
 
@@ -503,9 +509,10 @@ fn check_name(path: &Path) -> Result<()> {
 fn create_file(path: &Path) -> Result<()> {
     let created = files::private().write(true).create_new(true).open(path);
     match created {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(cannot_open(path, error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(place::failed(
+            &format!("the database {} cannot be made", path.display()),
+            error,
+        )),
         _ => Ok(()),
     }
 }

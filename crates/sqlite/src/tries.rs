@@ -1,16 +1,16 @@
-//! Tries whether the disk takes writes: each on a thread of its own, and one at a time.
+//! Looks at the disk, and tries whether it takes writes: each time on a thread of its own, and one at a time.
 //!
 //! Why so: a disk may hang instead of failing, and who asks whether the store is ready does so on a thread of a
 //! runtime, which others need. A blocking task of the runtime would keep the process from ending.
 //!
 //! Invariants: while a try is under way no other one begins, and nobody waits for it but who began it, for a moment.
-//! Not here: what a try does (`place`).
+//! Not here: what a look and a try do (`place`).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The shortest time between the beginnings of two tries.
+/// The shortest time between the beginnings of two tries to write. A look that does not write has no such time.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
 /// How long a try is under way until the disk counts as one that hangs.
@@ -19,73 +19,111 @@ pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(5);
 /// How long who began a try waits for it. A disk that is well answers far sooner.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The tries to write to one disk.
-#[derive(Debug, Default)]
-pub(crate) struct Tries {
-    tried: Mutex<Tried>,
+/// The looks at one disk, each of which finds an `F`.
+#[derive(Debug)]
+pub(crate) struct Tries<F> {
+    tried: Mutex<Tried<F>>,
     ended: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct Tried {
-    /// The uptime at which the last try began.
+#[derive(Debug)]
+struct Tried<F> {
+    /// The uptime at which the last look began.
     begun: Option<Duration>,
+    /// The uptime at which the last try to write began.
+    wrote: Option<Duration>,
     is_under_way: bool,
+    /// What the last look that has ended found; `None` before that.
+    found: Option<F>,
     /// What the last try that has ended said against the disk.
     refusal: Option<String>,
 }
 
-/// What the tries say about the disk.
+impl<F> Default for Tries<F> {
+    fn default() -> Self {
+        Self {
+            tried: Mutex::new(Tried {
+                begun: None,
+                wrote: None,
+                is_under_way: false,
+                found: None,
+                refusal: None,
+            }),
+            ended: Condvar::new(),
+        }
+    }
+}
+
+/// What is known about the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Disk {
-    /// It takes writes, as far as is known.
-    Writable,
-    /// It takes none, for this reason.
-    Refuses(String),
-    /// The last try has been under way for this time.
+pub(crate) enum Disk<F> {
+    /// The disk answers.
+    Answers {
+        /// What the last look found; `None` if none has ended yet.
+        found: Option<F>,
+        /// Why the disk takes no writes, if the last try to write says so.
+        refusal: Option<String>,
+    },
+    /// The last look has been under way for this time.
     Hangs(Duration),
 }
 
-impl Tries {
-    /// Says what is known at this uptime, after a try if the last one is not new. A try returns what it has against the
-    /// disk.
+impl<F: Clone + Send + 'static> Tries<F> {
+    /// Says what is known at this uptime, after another look, and after a try to write if the last one is not new. A
+    /// try is told what the look found, and returns what it has against the disk.
     pub(crate) fn ask(
         self: &Arc<Self>,
         now: Duration,
-        attempt: impl FnOnce() -> Option<String> + Send + 'static,
-    ) -> Disk {
+        look: impl FnOnce() -> F + Send + 'static,
+        attempt: impl FnOnce(&F) -> Option<String> + Send + 'static,
+    ) -> Disk<F> {
         let mut tried = self.lock();
         let since = |begun| now.saturating_sub(begun);
-        let is_due = tried.begun.is_none_or(|begun| since(begun) >= TRY_EVERY);
-        if !tried.is_under_way && is_due && self.begin(attempt) {
+        let is_due = tried.wrote.is_none_or(|wrote| since(wrote) >= TRY_EVERY);
+        let attempt = is_due.then_some(attempt);
+        if !tried.is_under_way && self.begin(look, attempt) {
             tried.begun = Some(now);
+            if is_due {
+                tried.wrote = Some(now);
+            }
             tried.is_under_way = true;
-            let wait = |tried: &mut Tried| tried.is_under_way;
+            let wait = |tried: &mut Tried<F>| tried.is_under_way;
             let waited = self.ended.wait_timeout_while(tried, WAIT_MAX, wait);
             tried = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         match tried.begun.map(since) {
             Some(time) if tried.is_under_way && time >= HANGS_AFTER => Disk::Hangs(time),
-            _ => tried.refusal.clone().map_or(Disk::Writable, Disk::Refuses),
+            _ => Disk::Answers {
+                found: tried.found.clone(),
+                refusal: tried.refusal.clone(),
+            },
         }
     }
 
-    /// Begins a try, which ends no sooner than the caller lets go of the lock. Returns false if there is no thread to
-    /// be had, which says nothing about the disk.
-    fn begin(self: &Arc<Self>, attempt: impl FnOnce() -> Option<String> + Send + 'static) -> bool {
+    /// Begins a look, and a try after it if there is one. It ends no sooner than the caller lets go of the lock. Returns
+    /// false if there is no thread to be had, which says nothing about the disk.
+    fn begin(
+        self: &Arc<Self>,
+        look: impl FnOnce() -> F + Send + 'static,
+        attempt: Option<impl FnOnce(&F) -> Option<String> + Send + 'static>,
+    ) -> bool {
         let tries = Arc::clone(self);
         let thread = thread::Builder::new().name("gesta-try".into());
         let begun = thread.spawn(move || {
-            let refusal = attempt();
+            let found = look();
+            let refusal = attempt.map(|attempt| attempt(&found));
             let mut tried = tries.lock();
             tried.is_under_way = false;
-            tried.refusal = refusal;
+            tried.found = Some(found);
+            if let Some(refusal) = refusal {
+                tried.refusal = refusal;
+            }
             tries.ended.notify_all();
         });
         begun.is_ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tried> {
+    fn lock(&self) -> MutexGuard<'_, Tried<F>> {
         // Nothing that holds the lock panics halfway.
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,14 +138,14 @@ mod tests {
     /// How long a test waits for what must come at all.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn ends(tries: &Tries) {
-        let wait = |tried: &mut Tried| tried.is_under_way;
+    fn ends(tries: &Tries<u8>) {
+        let wait = |tried: &mut Tried<u8>| tried.is_under_way;
         let ended = &tries.ended;
         let waited = ended.wait_timeout_while(tries.lock(), PATIENCE, wait);
         assert!(!waited.expect("no panic").0.is_under_way, "a try ends");
     }
 
-    fn no_try() -> Option<String> {
+    fn no_try(_: &u8) -> Option<String> {
         panic!("a try that must not begin")
     }
 
@@ -116,26 +154,36 @@ mod tests {
     fn a_try_that_does_not_end_is_told_and_is_the_only_one() {
         let tries = Arc::new(Tries::default());
         let (answer, answered) = channel();
-        let hangs = move || answered.recv_timeout(PATIENCE).expect("told");
+        let hangs = move |_: &u8| answered.recv_timeout(PATIENCE).expect("told");
         let at = |time: Duration| Duration::from_secs(1_000) + time;
-        let first = tries.ask(at(Duration::ZERO), hangs);
-        assert_eq!(first, Disk::Writable, "nothing is known yet");
+        let answers = |found: Option<u8>, refusal: Option<&str>| Disk::Answers {
+            found,
+            refusal: refusal.map(str::to_owned),
+        };
+        let first = tries.ask(at(Duration::ZERO), || 1, hangs);
+        assert_eq!(first, answers(None, None), "nothing is known yet");
+        let no_look = || -> u8 { panic!("a look that must not begin") };
         for time in [TRY_EVERY, HANGS_AFTER - Duration::from_micros(1)] {
-            assert_eq!(tries.ask(at(time), no_try), Disk::Writable);
+            assert_eq!(tries.ask(at(time), no_look, no_try), answers(None, None));
         }
         for time in [HANGS_AFTER, HANGS_AFTER * 100] {
-            assert_eq!(tries.ask(at(time), no_try), Disk::Hangs(time));
+            assert_eq!(tries.ask(at(time), no_look, no_try), Disk::Hangs(time));
         }
         answer.send(Some("broken".to_owned())).expect("it waits");
         ends(&tries);
         let later = at(HANGS_AFTER * 101);
-        let _ = tries.ask(later, || Some("broken again".to_owned()));
+        let _ = tries.ask(later, || 2, |_| Some("broken again".to_owned()));
         ends(&tries);
+        // The last try is new, so there is a look alone.
         let again = later + TRY_EVERY - Duration::from_micros(1);
-        let refuses = Disk::Refuses("broken again".to_owned());
-        assert_eq!(tries.ask(again, no_try), refuses, "the last try is new");
-        let _ = tries.ask(later + TRY_EVERY, || None);
+        let _ = tries.ask(again, || 3, no_try);
         ends(&tries);
-        assert_eq!(tries.ask(later + TRY_EVERY, no_try), Disk::Writable);
+        let known = tries.lock();
+        let (found, refusal) = (known.found, known.refusal.clone());
+        drop(known);
+        assert_eq!((found, refusal.as_deref()), (Some(3), Some("broken again")));
+        let _ = tries.ask(later + TRY_EVERY, || 4, |_| None);
+        ends(&tries);
+        assert_eq!(tries.lock().refusal, None);
     }
 }
