@@ -280,7 +280,10 @@ impl Placements for Joining {
             // bounded.
             telling.close();
             telling.wait().await;
-            tracing::info!(?stops, "left the cluster");
+            match stops.iter().all(|stop| *stop == Stop::Left) {
+                true => tracing::info!("left the cluster"),
+                false => tracing::warn!(?stops, "left the cluster, not everywhere in order"),
+            }
         }
         .boxed()
     }

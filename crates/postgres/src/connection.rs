@@ -608,11 +608,37 @@ fn connect_error(error: &tokio_postgres::Error) -> Error {
                     for this host, database and user in the password file (PGPASSFILE, or ~/.pgpass)";
         return ErrorKind::Unsupported(text.to_owned()).into();
     }
+    if text.contains("server does not support TLS") {
+        let text = "the server speaks no TLS, and sslmode asks for it: set ssl = on at the server, or sslmode=prefer or \
+                    disable where nobody listens on the way";
+        return ErrorKind::Unsupported(text.to_owned()).into();
+    }
+    if refuses_certificate(error) {
+        return ErrorKind::Unsupported(text).into();
+    }
     match error.code().and_then(|code| code.code().get(..2)) {
         // With a wrong password or without such a database, waiting does not help.
         Some("28" | "3D" | "42") => ErrorKind::Unsupported(text).into(),
         _ => Error::unavailable(text),
     }
+}
+
+/// Tells whether a certificate was refused, which it will be again.
+fn refuses_certificate(error: &tokio_postgres::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        // An error of input and output hides what it was made of from `source`.
+        let inner = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+            .map(|inner| inner as &(dyn std::error::Error + 'static));
+        let found = inner.unwrap_or(error).downcast_ref::<rustls::Error>();
+        if matches!(found, Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Why a connection has ended.

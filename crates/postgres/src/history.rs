@@ -220,7 +220,7 @@ impl Ledger {
         if view.generation != before {
             self.begin_generation(&known);
             tracing::info!(
-                ?server,
+                timeline = server.map(|server| server.number),
                 "another server has taken over, or was started again"
             );
         }

@@ -335,7 +335,8 @@ async fn build(
         tracing::warn!(
             role = config.retention_role(),
             cause = error::text(&error),
-            "the retention role could not be created: scavenging stays off"
+            "the retention role could not be created: nothing can be scavenged, and no log moved, until somebody with CREATEROLE \
+             creates it, as `gesta schema print` shows (see docs/operating/postgresql.md, \"who may delete events\")"
         );
     }
     Ok(())

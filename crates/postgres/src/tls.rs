@@ -93,10 +93,13 @@ fn trusted(file: Option<&Path>) -> Result<RootCertStore> {
         }
     }
     if store.is_empty() {
-        return Err(Error::invalid(
-            "sslrootcert",
-            "must hold a certificate, found none",
-        ));
+        let rule = match file {
+            Some(path) => format!("must hold a certificate, found none in {}", path.display()),
+            None => "must name a file with the authority of the server, for this system knows no authorities (is the \
+                     package ca-certificates installed?)"
+                .to_owned(),
+        };
+        return Err(Error::invalid("sslrootcert", rule));
     }
     Ok(store)
 }
