@@ -1,7 +1,9 @@
 //! `gesta serve`, or another server, as a child process: started, waited for, killed, suspended, started again on the
 //! same port.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -92,7 +94,9 @@ impl Program {
         let secret = folder.join("secret");
         // A node that has started reads it meanwhile.
         if !secret.exists() {
-            std::fs::write(&secret, SECRET)?;
+            let mut options = std::fs::OpenOptions::new();
+            let new = options.write(true).create_new(true).mode(0o600);
+            new.open(&secret)?.write_all(SECRET.as_bytes())?;
         }
         let (own, secret) = (own.to_string(), secret.display().to_string());
         let options = ["--node", &own, "--cluster-secret-file", &secret];

@@ -1,4 +1,4 @@
-//! `quick`: what will this database carry? In two minutes, with a page to look at.
+//! `quick`: what will this database carry? In about a minute, with a page to look at.
 //!
 //! A bare commit first, then appends by more and more callers, then a steady load that grows towards the peak, then
 //! reading. Everything appended is read back at the end.
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::append::bare;
 use crate::failure::{Context, Result, fail};
-use crate::host::Host;
+use crate::host::{CpuMeter, CpuUse, Host};
 use crate::page;
 use crate::read;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
@@ -35,11 +35,13 @@ const CALLERS: [u32; 4] = [1, 8, 64, 256];
 const OPEN_CALLERS: u32 = 256;
 /// Events per stream.
 const STREAM_EVENTS: u64 = 20;
+/// Time for which it is watched what other programs do, before anything is measured.
+const WATCHED: Duration = Duration::from_secs(1);
 /// The table of the closed loop.
 const CLOSED: &str = "Each caller waits for its answer (closed loop)";
 /// The table of the open loop.
 const OPEN: &str = "Appends come by a schedule (open loop)";
-/// What will this database carry? Two minutes, and a page with the answer.
+/// What will this database carry? About a minute, and a page with the answer.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct QuickArgs {
     /// The store: a SQLite file in a folder that is removed afterwards, or `postgres://…` (in a schema
@@ -100,6 +102,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
             ..Measured::default()
         },
     };
+    quick.watch(stop).await;
     eprintln!("bare commits");
     // On PostgreSQL in the same schema, which is made anew for the store afterwards.
     quick.measured.bare_commits_per_second = quick.bare(stop).await?;
@@ -162,6 +165,7 @@ impl Quick<'_> {
             let pipelines = gesta.opened().await?.pipelines().unwrap_or_default();
             let phase = run.figures(callers, true);
             eprintln!("{}", phase.told());
+            self.disturbed_by(phase.cpu);
             if phase.events_per_second > self.peak() {
                 let batches = (pipelines.since(before).batches) as f64;
                 self.measured.batches_per_second = batches / begin.elapsed().as_secs_f64();
@@ -174,6 +178,29 @@ impl Quick<'_> {
             self.reading(gesta).await?;
         }
         Ok(())
+    }
+
+    /// Looks what other programs do while this one does nothing.
+    async fn watch(&mut self, stop: &CancellationToken) {
+        let meter = CpuMeter::start();
+        let watched = tokio::time::sleep(WATCHED);
+        // What was interrupted has no number anyway.
+        if stop.run_until_cancelled(watched).await.is_some() {
+            let used = meter.used();
+            self.others(used.machine_cores - used.own_cores);
+        }
+    }
+
+    /// Notes what other programs used during a load. A database of its own is another program, so that nothing is known
+    /// about the rest beside one.
+    fn disturbed_by(&mut self, used: CpuUse) {
+        if self.url.starts_with("sqlite:") {
+            self.others(used.machine_cores - used.own_cores);
+        }
+    }
+
+    fn others(&mut self, cores: f64) {
+        self.measured.others_cores = self.measured.others_cores.max(cores);
     }
 
     /// The highest rate of the closed loop so far.
@@ -194,6 +221,7 @@ impl Quick<'_> {
             let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
             let phase = run.figures(OPEN_CALLERS, true);
             eprintln!("{}", phase.told());
+            self.disturbed_by(phase.cpu);
             let step = Open { rate, phase };
             tried.push((rate, step.is_good()));
             self.measured.open.push(step);
@@ -269,6 +297,11 @@ impl Quick<'_> {
         let (bytes, disk) = (is.mean_bytes.round(), is.disk_bytes_per_event);
         let alone = "a second, one after the other, without Gesta";
         report.fact("plan for", Unit::Count, plan, "events/s");
+        // A plain number of bytes is its own name.
+        let sizes = match sizes.strip_suffix(" bytes") {
+            Some(_) => "each",
+            None => sizes,
+        };
         report.fact("size of an event", Unit::Bytes, bytes, sizes);
         report.fact("commits of one bare INSERT", Unit::Count, commits, alone);
         report.fact("reading from the beginning", Unit::Count, read, "events/s");
@@ -297,7 +330,7 @@ impl Quick<'_> {
             chart = chart.mark(plan, format!("plan for {} events/s", grouped(plan)));
         }
         let note = "Appends come by a schedule and wait for nobody (open loop); time counts from when each was due. \
-                    The arrow is the rate to plan for; a cross marks a load that was not kept up with.";
+                    The dotted line is the rate to plan for; a cross marks a load that was not kept up with.";
         report.chart(chart.y_name("time until stored").stop("kept up").note(note));
     }
 

@@ -11,6 +11,8 @@ const CARRIED: f64 = 0.97;
 const PLANNED: f64 = 0.7;
 /// A machine is busy when this share of its cores is.
 const BUSY: f64 = 0.85;
+/// Share of the cores that other programs may use. If they use more, the figures are not those of this machine.
+const OTHERS_MAX: f64 = 0.2;
 /// The writer mostly waits for what takes this share of its time.
 const MOSTLY: f64 = 0.6;
 
@@ -48,12 +50,14 @@ pub(super) struct Measured {
     pub(super) mean_bytes: f64,
     pub(super) round_trip_ms: f64,
     pub(super) cores: usize,
+    /// Most cores that other programs used while this was measured or before.
+    pub(super) others_cores: f64,
 }
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct QuickAnswer {
-    /// None if no load was carried well.
+    /// None if no load was carried well, or if other programs used the machine.
     pub(super) plan_events_per_second: Option<f64>,
     pub(super) sentences: [String; 2],
 }
@@ -104,7 +108,24 @@ impl Measured {
         }
     }
 
+    /// Returns true if other programs used so much of the machine that the figures are not those of the machine.
+    fn is_disturbed(&self) -> bool {
+        self.cores > 0 && self.others_cores > self.cores as f64 * OTHERS_MAX
+    }
+
     pub(super) fn verdict(&self) -> QuickAnswer {
+        if self.is_disturbed() {
+            let (others, cores) = (self.others_cores, self.cores);
+            return QuickAnswer {
+                plan_events_per_second: None,
+                sentences: [
+                    format!(
+                        "Other programs used {others:.1} of {cores} cores, so there is no number to plan with."
+                    ),
+                    "Stop them, or take a machine of its own, and run this again.".into(),
+                ],
+            };
+        }
         let good = self.highest_good();
         let plan = good.map(|open| two_digits(open.rate * PLANNED));
         let first = match (plan, good) {
@@ -116,6 +137,9 @@ impl Measured {
                 grouped(good.rate),
                 good.phase.latency_ms.p99,
             ),
+            _ if self.open.is_empty() => {
+                "No steady load was tried, so there is no number to plan with.".to_owned()
+            }
             _ => format!(
                 "No steady load that was tried kept 99 of 100 appends within {P99_MS_MAX:.0} ms, so there is no number to plan with."
             ),
@@ -201,7 +225,22 @@ mod tests {
         assert_eq!(verdict.plan_events_per_second, None);
         assert!(verdict.sentences[0].contains("no number to plan with"));
         let nothing = Measured::default().verdict();
+        assert!(nothing.sentences[0].contains("No steady load was tried"));
         assert!(nothing.sentences[1].contains("nothing was measured"));
+    }
+
+    /// What happened: with other programs on three quarters of the machine, `quick` gave a quarter of what the machine
+    /// carries as the number to plan with.
+    #[test]
+    fn on_a_machine_that_others_use_there_is_no_plan() {
+        let mut shared = measured();
+        shared.others_cores = 0.4;
+        assert!(shared.verdict().plan_events_per_second.is_some());
+        shared.others_cores = 1.5;
+        let verdict = shared.verdict();
+        assert_eq!(verdict.plan_events_per_second, None);
+        let expected = "Other programs used 1.5 of 2 cores, so there is no number to plan with.";
+        assert_eq!(verdict.sentences[0], expected);
     }
 
     #[test]
