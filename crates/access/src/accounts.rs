@@ -391,7 +391,7 @@ impl Accounts {
         full_name: Option<String>,
     ) -> Result<()> {
         check_groups(&groups)?;
-        check_collisions(&self.read().await?, "", &groups)?;
+        self.check_no_users(&groups).await?;
         // Two administrators must not overwrite each other.
         self.change_once(name, |id| UserEvent::Groups {
             id,
@@ -478,6 +478,23 @@ impl Accounts {
         let stream = token_stream(known)?;
         let last = directory.revision(&stream);
         self.append(stream, last, event).await
+    }
+
+    /// Checks that no group has the name of a user. Only the accounts of these names are read, however many users there
+    /// are.
+    async fn check_no_users(&self, groups: &[String]) -> Result<()> {
+        for group in groups {
+            // A name that no user may have is that of no user.
+            if let Ok(stream) = names::user_stream(group)
+                && follow::read_one(&*self.store, &stream)
+                    .await?
+                    .user(group)
+                    .is_some()
+            {
+                return Err(is_user(group));
+            }
+        }
+        Ok(())
     }
 
     async fn read(&self) -> Result<Directory> {
@@ -712,12 +729,13 @@ fn check_collisions(directory: &Directory, user: &str, groups: &[String]) -> Res
         ));
     }
     match groups.iter().find(|group| directory.user(group).is_some()) {
-        Some(group) => Err(Error::invalid(
-            "group",
-            format!("{group:?} is the name of a user"),
-        )),
+        Some(group) => Err(is_user(group)),
         None => Ok(()),
     }
+}
+
+fn is_user(group: &str) -> Error {
+    Error::invalid("group", format!("{group:?} is the name of a user"))
 }
 
 #[cfg(test)]
