@@ -1,9 +1,11 @@
 //! Answers in lines: everything that a read finds, one event in each line.
 //!
-//! While a page is encoded and sent the next one is read, and no more. Invariant: a page counts among the bytes in
-//! flight from when it was read until the connection asks for the one after it.
+//! While a page is encoded and sent the next one is read, unless the page is large, and no more. A page is encoded in
+//! parts, since its events and all of their lines together are twice its bytes. Invariant: an event counts among the
+//! bytes in flight from when it was read, and its lines until the connection asks for the ones after them.
 
 use std::sync::Arc;
+use std::vec;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -21,6 +23,11 @@ use crate::state::State;
 
 /// The media type of such answers.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
+
+/// Bytes of events that are encoded together.
+const CHUNK_BYTES: usize = 1024 * 1024;
+/// A page of more bytes is sent before the next one is read: two of them would be much to hold.
+const AHEAD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The events of a page.
 enum PageEvents {
@@ -50,28 +57,60 @@ impl PageEvents {
             PageEvents::Followed(events) => events.iter().map(Resolved::cost_bytes).sum(),
         }
     }
+}
 
-    fn into_lines(self) -> Bytes {
-        match self {
-            PageEvents::AsTheyAre(events) => event::write_lines(events),
-            PageEvents::Followed(events) => event::write_resolved_lines(events),
+/// The events of a page that are not encoded yet, in their order.
+enum EventsLeft {
+    AsTheyAre(vec::IntoIter<RecordedEvent>),
+    Followed(vec::IntoIter<Resolved>),
+}
+
+impl From<PageEvents> for EventsLeft {
+    fn from(events: PageEvents) -> Self {
+        match events {
+            PageEvents::AsTheyAre(events) => EventsLeft::AsTheyAre(events.into_iter()),
+            PageEvents::Followed(events) => EventsLeft::Followed(events.into_iter()),
         }
     }
 }
 
+/// Takes the next events, of about [`CHUNK_BYTES`]; returns their cost too.
+fn take<T>(events: &mut vec::IntoIter<T>, cost_bytes: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while bytes < CHUNK_BYTES
+        && let Some(event) = events.next()
+    {
+        bytes += cost_bytes(&event);
+        taken.push(event);
+    }
+    (taken, bytes)
+}
+
 /// A page that was read, and its share of the bytes in flight.
 struct Page {
-    found: PageEvents,
+    left: EventsLeft,
+    /// Memory that the events hold that are left.
+    left_bytes: usize,
     held: Reservation,
 }
 
 impl Page {
-    /// Encodes the page, which is gone afterwards.
-    fn into_lines(self) -> Result<(Bytes, Reservation)> {
-        let Page { found, mut held } = self;
-        let lines = found.into_lines();
-        held.set(lines.len())?;
-        Ok((lines, held))
+    /// Encodes the next events, which are gone afterwards; returns `None` after the last one. What was encoded before
+    /// is no longer counted.
+    fn next_lines(&mut self) -> Result<Option<Bytes>> {
+        let (lines, bytes) = match &mut self.left {
+            EventsLeft::AsTheyAre(left) => {
+                let (events, bytes) = take(left, RecordedEvent::cost_bytes);
+                (event::write_lines(events), bytes)
+            }
+            EventsLeft::Followed(left) => {
+                let (events, bytes) = take(left, Resolved::cost_bytes);
+                (event::write_resolved_lines(events), bytes)
+            }
+        };
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        self.held.set(self.left_bytes + lines.len())?;
+        Ok((!lines.is_empty()).then_some(lines))
     }
 }
 
@@ -97,8 +136,13 @@ impl Lines {
             self.was_empty = found.len() == 0;
             if !self.was_empty {
                 let mut held = self.admitted.reservation(&self.state);
-                held.grow(found.cost_bytes())?;
-                return Ok(Some(Page { found, held }));
+                let left_bytes = found.cost_bytes();
+                held.grow(left_bytes)?;
+                return Ok(Some(Page {
+                    left: found.into(),
+                    left_bytes,
+                    held,
+                }));
             }
         }
         Ok(None)
@@ -143,8 +187,53 @@ impl Lines {
 /// A page that is being read, with what is left of the answer after it.
 type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
 
-/// Answers with everything up to the end, or up to `limit` events. The first page is read and encoded before the answer
-/// begins, so that the status tells what is wrong; an error that comes later breaks the answer off.
+/// A page that is being sent, and what follows it.
+struct Sending {
+    page: Page,
+    rest: Rest,
+}
+
+/// What follows a page.
+enum Rest {
+    /// The next page is being read meanwhile.
+    BeingRead(NextPage),
+    /// The next page is read once this one was sent.
+    ToBeRead(Box<Lines>),
+}
+
+impl Sending {
+    fn new(page: Page, lines: Lines) -> Self {
+        let rest = match page.left_bytes > AHEAD_BYTES_MAX {
+            true => Rest::ToBeRead(Box::new(lines)),
+            false => Rest::BeingRead(lines.read_next()),
+        };
+        Self { page, rest }
+    }
+
+    /// Returns the next lines, with what is left after them; `None` at the end.
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>> {
+        loop {
+            if let Some(lines) = self.page.next_lines()? {
+                return Ok(Some((lines, self)));
+            }
+            drop(self.page);
+            let next_page = match self.rest {
+                Rest::BeingRead(next_page) => next_page,
+                Rest::ToBeRead(lines) => lines.read_next(),
+            };
+            let ended = |error| Problem::new(UNAVAILABLE, format!("a read ended early: {error}"));
+            let (lines, page) = next_page.await.map_err(ended)?;
+            let Some(page) = page? else {
+                return Ok(None);
+            };
+            self = Self::new(page, lines);
+        }
+    }
+}
+
+/// Answers with everything up to the end, or up to `limit` events. The first page is read and its first lines are
+/// encoded before the answer begins, so that the status tells what is wrong; an error that comes later breaks the
+/// answer off.
 pub(crate) async fn lines(
     call: &Call<'_>,
     reader: PageReader,
@@ -160,19 +249,13 @@ pub(crate) async fn lines(
         was_empty: false,
         end: false,
     };
-    let (first, rest) = match lines.next().await? {
-        None => (None, None),
-        Some(page) => {
-            let next_page = lines.read_next();
-            let (lines, held) = page.into_lines()?;
-            (Some(lines), Some((held, next_page)))
-        }
+    let first = match lines.next().await? {
+        None => None,
+        Some(page) => Sending::new(page, lines).next().await?,
     };
-    // The share of a page is given back when the connection asks for the next one.
-    let rest = stream::unfold(rest, |state| async {
-        let (held, next_page) = state?;
-        drop(held);
-        let broken_off = match part(next_page).await {
+    let (first, rest) = first.unzip();
+    let rest = stream::unfold(rest, async |sending| {
+        let broken_off = match sending?.next().await {
             Ok(None) => return None,
             Ok(Some((lines, rest))) => return Some((Ok(lines), Some(rest))),
             Err(problem) => BrokenOff::unavailable(problem.detail.clone()),
@@ -186,16 +269,4 @@ pub(crate) async fn lines(
         HeaderValue::from_static(NDJSON),
         AnswerBody::parts(parts),
     ))
-}
-
-/// Waits for a page, begins to read the one after it, and encodes it. Returns `None` at the end.
-async fn part(next_page: NextPage) -> Result<Option<(Bytes, (Reservation, NextPage))>> {
-    let ended = |error| Problem::new(UNAVAILABLE, format!("a read ended early: {error}"));
-    let (rest, page) = next_page.await.map_err(ended)?;
-    let Some(page) = page? else {
-        return Ok(None);
-    };
-    let next_page = rest.read_next();
-    let (lines, held) = page.into_lines()?;
-    Ok(Some((lines, (held, next_page))))
 }
