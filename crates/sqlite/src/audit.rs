@@ -11,6 +11,7 @@ use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
+use crate::checkpoint::CountedSnapshot;
 use crate::connection::open_reading;
 use crate::error::{Outcome, closed};
 use crate::place::Place;
@@ -23,6 +24,8 @@ use crate::reader::Readers;
 #[derive(Debug)]
 pub struct SqliteAudit {
     access: Access,
+    /// Keeps the writing thread from trying to start the write-ahead log again, for which it would wait.
+    _snapshot: Option<CountedSnapshot>,
 }
 
 #[derive(Debug)]
@@ -35,19 +38,21 @@ enum Access {
 }
 
 impl SqliteAudit {
-    pub(crate) fn of_file(place: &Place) -> Outcome<Self> {
+    pub(crate) fn of_file(place: &Place, snapshot: CountedSnapshot) -> Outcome<Self> {
         let conn = open_reading(place)?;
         conn.execute_batch(include_str!("../sql/begin_read.sql"))?;
         // The snapshot begins with the first read.
         conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;
         Ok(Self {
             access: Access::Own(Some(Box::new(ReadConnection::new(conn)))),
+            _snapshot: Some(snapshot),
         })
     }
 
     pub(crate) fn of_memory(readers: Readers) -> Self {
         Self {
             access: Access::Shared(readers),
+            _snapshot: None,
         }
     }
 

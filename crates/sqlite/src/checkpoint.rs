@@ -5,7 +5,9 @@
 //! writing thread itself, between two batches, copies the little that is left and starts the WAL again from its
 //! beginning (`RESTART`). A reader that holds an old snapshot delays that; it is tried again later, and never waits
 //! longer than `RESTART_WAIT`. Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers
-//! hold snapshots. While a backup holds one, no restart is tried at all, so that no append waits for it.
+//! hold snapshots. While a backup or a check of the store holds one, no restart is tried at all, so that no append
+//! waits
+//! for it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -71,6 +73,23 @@ pub(crate) fn checkpoint(conn: &Connection, mode: CheckpointMode) -> rusqlite::R
             ffi::Error::new(ffi::SQLITE_BUSY),
             None,
         )),
+    }
+}
+
+/// Counts a snapshot as one that lasts, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct CountedSnapshot(Arc<AtomicUsize>);
+
+impl CountedSnapshot {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for CountedSnapshot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

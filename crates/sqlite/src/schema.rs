@@ -144,8 +144,17 @@ pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
             apply(&transaction, step)?;
         }
         transaction.commit()?;
-        for step in steps {
-            tracing::info!(version = step.version, name = step.name, "schema migrated");
+        match (from, steps.last()) {
+            (None, Some(last)) => tracing::info!(
+                file = conn.path(),
+                version = last.version,
+                "created a new store"
+            ),
+            _ => {
+                for step in steps {
+                    tracing::info!(version = step.version, name = step.name, "schema migrated");
+                }
+            }
         }
         // Into the file itself: a store is not to be taken for an empty file if its write-ahead log is deleted.
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;

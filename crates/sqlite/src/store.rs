@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use crate::append::SqliteWriter;
 use crate::audit::SqliteAudit;
 use crate::backup;
-use crate::checkpoint::WalWatch;
+use crate::checkpoint::{CountedSnapshot, WalWatch};
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::end_note::{self, EndNote, Opening};
 use crate::error::{FaultMark, Outcome, closed, opening_failed};
@@ -267,7 +267,7 @@ impl SqliteBackend {
         let dropped = StopOnDrop::default();
         let flag = Arc::clone(&dropped.0);
         let stopped = move || flag.load(Ordering::Relaxed) || closing.load(Ordering::Relaxed);
-        let snapshot = Counted::new(&self.copies.snapshots);
+        let snapshot = CountedSnapshot::new(&self.copies.snapshots);
         self.copier
             .run(move |from| {
                 let result = work(from, &stopped);
@@ -286,7 +286,9 @@ impl SqliteBackend {
             None => Ok(SqliteAudit::of_memory(self.readers.clone())),
             Some(place) => {
                 let place = Arc::clone(place);
-                let work = tokio::task::spawn_blocking(move || SqliteAudit::of_file(&place));
+                let snapshot = CountedSnapshot::new(&self.copies.snapshots);
+                let work =
+                    tokio::task::spawn_blocking(move || SqliteAudit::of_file(&place, snapshot));
                 Ok(work.await.map_err(|error| closed().caused_by(error))??)
             }
         }
@@ -321,22 +323,6 @@ struct StopOnDrop(Arc<AtomicBool>);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Counts one more of something, until it is dropped.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -100,7 +100,8 @@ impl<F: Clone + Send + 'static> Tries<F> {
         }
     }
 
-    /// Begins a look, and a try after it if there is one. It ends no sooner than the caller lets go of the lock. Returns
+    /// Begins a look, and a try after it if there is one. It ends no sooner than the caller lets go of the lock.
+    /// Returns
     /// false if there is no thread to be had, which says nothing about the disk.
     fn begin(
         self: &Arc<Self>,
