@@ -37,13 +37,31 @@ pub(crate) enum Stop {
     Deleted,
 }
 
+/// Who answers for events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Answerer {
+    /// The consumer that got the events.
+    pub(crate) consumer: ConsumerId,
+    /// The user as whom the consumer must have joined; `None` if whoever knows its number may answer.
+    pub(crate) user: Option<String>,
+}
+
+impl From<ConsumerId> for Answerer {
+    fn from(consumer: ConsumerId) -> Self {
+        Self {
+            consumer,
+            user: None,
+        }
+    }
+}
+
 type Reply<T> = oneshot::Sender<Result<T>>;
 
 #[derive(Debug)]
 pub(crate) enum Command {
     Join(JoinGroup, Reply<Membership>),
-    Ack(ConsumerId, Vec<Which>, Reply<usize>),
-    Nack(ConsumerId, Vec<Which>, Action, String, Reply<usize>),
+    Ack(Answerer, Vec<Which>, Reply<usize>),
+    Nack(Answerer, Vec<Which>, Action, String, Reply<usize>),
     /// Replay what is parked before `stop_at`. `end` is the revision after the last parked event that is stored.
     Replay {
         stop_at: Option<u64>,
@@ -102,24 +120,24 @@ impl Commands {
     pub(crate) async fn ack(
         &self,
         group: &GroupId,
-        consumer: ConsumerId,
+        by: Answerer,
         events: Vec<Which>,
     ) -> Result<usize> {
-        let answer = self
-            .ask(|reply| Command::Ack(consumer, events, reply))
-            .await;
+        let consumer = by.consumer;
+        let answer = self.ask(|reply| Command::Ack(by, events, reply)).await;
         answer.unwrap_or_else(|| Err(no_consumer(group, consumer)))
     }
 
     pub(crate) async fn nack(
         &self,
         group: &GroupId,
-        consumer: ConsumerId,
+        by: Answerer,
         events: Vec<Which>,
         action: Action,
         reason: String,
     ) -> Result<usize> {
-        let command = |reply| Command::Nack(consumer, events, action, reason, reply);
+        let consumer = by.consumer;
+        let command = |reply| Command::Nack(by, events, action, reason, reply);
         let answer = self.ask(command).await;
         answer.unwrap_or_else(|| Err(no_consumer(group, consumer)))
     }

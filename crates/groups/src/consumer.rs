@@ -64,7 +64,7 @@ impl Consumer {
     /// If the future is dropped, the answer is given or not.
     pub async fn ack(&self, events: Vec<Which>) -> Result<usize> {
         self.commands
-            .ack(&self.membership.group, self.membership.id, events)
+            .ack(&self.membership.group, self.membership.id.into(), events)
             .await
     }
 
@@ -81,7 +81,7 @@ impl Consumer {
         self.commands
             .nack(
                 &self.membership.group,
-                self.membership.id,
+                self.membership.id.into(),
                 events,
                 action,
                 reason,

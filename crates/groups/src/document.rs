@@ -98,6 +98,10 @@ impl From<&Halt> for Halted {
 pub struct RunningGroup {
     /// Last revision or position that was read; `null` if there is none.
     pub read_to: Option<u64>,
+    /// Last revision or position up to which all events are finished, also those that no checkpoint holds yet; `null`
+    /// if there is none.
+    #[serde(default)]
+    pub finished_to: Option<u64>,
     /// Number of events that wait to be delivered for the first time.
     pub waiting: usize,
     /// Number of events that wait to be delivered again.
@@ -117,7 +121,8 @@ pub struct RunningGroup {
 /// A consumer as the API shows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Number of the consumer.
+    /// Number of the consumer, with which it answers; told only to those who may manage groups.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub consumer: String,
     /// Name that the consumer gives itself.
     pub name: String,
@@ -189,6 +194,7 @@ impl From<&Running> for RunningGroup {
     fn from(running: &Running) -> Self {
         Self {
             read_to: running.read_to.checked_sub(1),
+            finished_to: running.finished_to.checked_sub(1),
             waiting: running.waiting,
             waiting_again: running.waiting_again,
             in_flight: running.in_flight,

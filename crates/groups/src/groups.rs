@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::begin;
-use crate::commands::{Command, Commands, JoinGroup, Stop};
+use crate::commands::{Answerer, Command, Commands, JoinGroup, Stop};
 use crate::config::{Alone, Config, GroupPlacement};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
@@ -213,7 +213,27 @@ impl Groups {
         events: Vec<Which>,
     ) -> Result<usize> {
         let commands = self.of_consumer(group, consumer)?;
-        commands.ack(group, consumer, events).await
+        commands.ack(group, consumer.into(), events).await
+    }
+
+    /// Acknowledges these events as [`Groups::ack`] does, if the consumer has joined as this user.
+    ///
+    /// # Errors
+    /// The errors of [`Groups::ack`]; `NoConsumer` too if the consumer has joined as somebody else.
+    ///
+    /// # Cancel safety
+    /// That of [`Groups::ack`].
+    pub async fn ack_as(
+        &self,
+        user: &str,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+    ) -> Result<usize> {
+        let commands = self.of_consumer(group, consumer)?;
+        let user = Some(user.to_owned());
+        let by = Answerer { consumer, user };
+        commands.ack(group, by, events).await
     }
 
     /// Refuses these events for the consumer that has this number. Returns for how many the answer came in time.
@@ -232,8 +252,30 @@ impl Groups {
         reason: &str,
     ) -> Result<usize> {
         let commands = self.of_consumer(group, consumer)?;
+        let (by, reason) = (consumer.into(), reason.to_owned());
+        commands.nack(group, by, events, action, reason).await
+    }
+
+    /// Refuses these events as [`Groups::nack`] does, if the consumer has joined as this user.
+    ///
+    /// # Errors
+    /// The errors of [`Groups::ack_as`].
+    ///
+    /// # Cancel safety
+    /// That of [`Groups::nack`].
+    pub async fn nack_as(
+        &self,
+        user: &str,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+        (action, reason): (Action, &str),
+    ) -> Result<usize> {
+        let commands = self.of_consumer(group, consumer)?;
+        let user = Some(user.to_owned());
+        let by = Answerer { consumer, user };
         let reason = reason.to_owned();
-        commands.nack(group, consumer, events, action, reason).await
+        commands.nack(group, by, events, action, reason).await
     }
 
     /// Delivers parked events again: those before revision `stop_at` of the parked stream, or all of them. Returns when

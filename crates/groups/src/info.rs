@@ -36,6 +36,8 @@ pub struct GroupInfo {
 pub struct Running {
     /// Revision or position below which everything was read.
     pub read_to: u64,
+    /// Revision or position below which everything is finished, also what no checkpoint holds yet.
+    pub finished_to: u64,
     /// True if the group has read everything that is stored.
     pub is_live: bool,
     /// True while the group delivers parked events again.

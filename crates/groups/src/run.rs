@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::begin::Begun;
-use crate::commands::{Command, JoinGroup, Stop, no_consumer};
+use crate::commands::{Answerer, Command, JoinGroup, Stop, no_consumer};
 use crate::config::{Config, GroupPlacement};
 use crate::error::{Error, Result};
 use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
@@ -437,15 +437,17 @@ impl Task {
                 // A caller that has gone drops the consumer, which leaves.
                 let _ = reply.send(joined);
             }
-            Command::Ack(consumer, events, reply) => {
-                let known = self.known(consumer);
-                let acked = known.map(|()| self.machine.ack(consumer, &events, now));
+            Command::Ack(by, events, reply) => {
+                let known = self.known(&by);
+                let acked = known.map(|()| self.machine.ack(by.consumer, &events, now));
                 let _ = reply.send(acked);
             }
-            Command::Nack(consumer, events, action, reason, reply) => {
-                let known = self.known(consumer);
-                let nacked =
-                    known.map(|()| self.machine.nack(consumer, &events, action, &reason, now));
+            Command::Nack(by, events, action, reason, reply) => {
+                let known = self.known(&by);
+                let nacked = known.map(|()| {
+                    self.machine
+                        .nack(by.consumer, &events, action, &reason, now)
+                });
                 let _ = reply.send(nacked);
             }
             Command::Replay {
@@ -470,11 +472,16 @@ impl Task {
         Ok(())
     }
 
-    fn known(&self, consumer: ConsumerId) -> Result<()> {
-        if self.machine.knows(consumer) {
+    /// Refuses an answer for a consumer that is not in the group, or has joined as another user.
+    fn known(&self, by: &Answerer) -> Result<()> {
+        let is_its_own = |user: &String| {
+            let member = self.members.get(&by.consumer);
+            member.is_some_and(|member| member.identity.user == *user)
+        };
+        if self.machine.knows(by.consumer) && by.user.as_ref().is_none_or(is_its_own) {
             return Ok(());
         }
-        Err(no_consumer(&self.storage.group, consumer))
+        Err(no_consumer(&self.storage.group, by.consumer))
     }
 
     fn join(&mut self, join: JoinGroup) -> Result<Membership> {
@@ -555,6 +562,7 @@ impl Task {
             halted: None,
             running: Some(Running {
                 read_to: machine.read_to(),
+                finished_to: machine.low(),
                 is_live: machine.is_live(),
                 is_replaying: machine.is_replaying(),
                 waiting: machine.waiting(),

@@ -370,16 +370,19 @@ async fn changed(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result
 
 /// Tells what a group is and does. Who consumes is told only to those who may manage groups.
 async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
-    let mut info = call.state.groups.info(group).await?;
+    let info = call.state.groups.info(group).await?;
+    let mut shown = Group::from(&info);
     let may_manage = call.admitted().may(call.state, Operation::ManageGroups);
-    if let Some(running) = info.running.as_mut()
+    if let Some(running) = shown.running.as_mut()
         && !may_manage.await?
     {
         for consumer in &mut running.consumers {
-            consumer.identity = Identity::default();
+            consumer.name.clear();
+            // Who knows the number of a consumer could answer for what it got.
+            consumer.consumer.clear();
         }
     }
-    Ok(json(status, answer::write(&Group::from(&info))))
+    Ok(json(status, answer::write(&shown)))
 }
 
 async fn consume(call: &Call<'_>) -> Result<Answer> {
@@ -442,7 +445,9 @@ async fn ack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let body: AckBody = document(call, body).await?;
     let (consumer, events) = (consumer(&body.consumer)?, which(body.deliveries, body.ids)?);
     let asked = events.len();
-    let answered = call.state.groups.ack(&group, consumer, events).await?;
+    let user = call.admitted().user(call.state);
+    let groups = &call.state.groups;
+    let answered = groups.ack_as(&user, &group, consumer, events).await?;
     Ok(shown_answers(asked, answered))
 }
 
@@ -457,9 +462,10 @@ async fn nack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
         return Err(Problem::invalid("reason", rule));
     }
     let asked = events.len();
+    let user = call.admitted().user(call.state);
     let groups = &call.state.groups;
     let answered = groups
-        .nack(&group, consumer, events, action, &body.reason)
+        .nack_as(&user, &group, consumer, events, (action, &body.reason))
         .await?;
     Ok(shown_answers(asked, answered))
 }

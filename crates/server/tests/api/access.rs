@@ -460,11 +460,40 @@ async fn names_of_consumers_are_told_to_those_who_manage_groups() {
                 "",
             )
             .await;
-        assert_eq!(
-            told.json()["running"]["consumers"][0]["name"],
-            name,
-            "{who}"
+        let consumer = &told.json()["running"]["consumers"][0];
+        assert_eq!(consumer["name"], name, "{who}");
+        // Nor its number, with which one could answer for it.
+        assert_eq!(consumer["consumer"].is_string(), !name.is_empty(), "{who}");
+    }
+}
+
+/// What happened: whoever knew the number of a consumer, and may consume from the group, could answer for what it got.
+#[tokio::test]
+async fn nobody_answers_for_the_consumer_of_another_user() {
+    let world = World::new().await;
+    world.seed("a").await;
+    world.group("a", "g").await;
+    let join = gesta_groups::JoinGroup {
+        buffer: 1,
+        identity: gesta_groups::Identity {
+            user: "mate".into(),
+            ..gesta_groups::Identity::default()
+        },
+        patience: Duration::ZERO,
+    };
+    let group = "a::g".parse().expect("valid");
+    let groups = world.server.handle.groups();
+    let consumer = groups.join(&group, join).await.expect("joined");
+    for (how, action) in [("ack", ""), ("nack", r#","action":"skip""#)] {
+        let target = format!("/streams/a/groups/g/{how}");
+        let body = format!(
+            r#"{{"consumer":"{}","deliveries":[1]{action}}}"#,
+            consumer.id()
         );
+        for (who, status) in [("user", 404), ("root", 404), ("mate", 200)] {
+            let found = world.status("POST", &target, &basic(who), &body).await;
+            assert_eq!(found, status, "{who} {how}");
+        }
     }
 }
 

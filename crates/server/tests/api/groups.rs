@@ -225,6 +225,9 @@ async fn consumers_answer_for_events_or_leave_them_to_others() {
     let ack = json!({"consumer": one, "deliveries": [of_first[0]["delivery"], 77]});
     let acked = call(&server, "POST", &format!("{GROUP}/ack"), ack).await;
     assert_eq!(acked.json(), json!({"answered": 1, "unknown": 1}));
+    // What is finished is told before a checkpoint holds it.
+    let running = &server.get(GROUP).await.json()["running"];
+    assert_eq!(running["finished_to"], json!(0));
     assert_eq!(revisions(&deliveries(&mut first, 3).await), [0, 2, 4]);
     let nack = json!({"consumer": two, "ids": [of_second[0]["event"]["id"]], "action": "park", "reason": "odd"});
     let nacked = call(&server, "POST", &format!("{GROUP}/nack"), nack).await;
