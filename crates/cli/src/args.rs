@@ -142,6 +142,10 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     /// Read a whole store and check every promise that data can show.
+    #[command(
+        after_help = "A SQLite store that a server has open is checked through the server, by an administrator, or on a loopback address without users:\n  \
+        gesta verify --store http://127.0.0.1:2113"
+    )]
     Verify,
     /// Copy a SQLite store to a new file, also while a server has it open.
     Backup(Backup),
@@ -188,6 +192,10 @@ pub(crate) struct Serve {
     /// Allow an address that is not loopback without TLS and users.
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// Allow an address that is not loopback without TLS, because a proxy in front speaks TLS to clients. Callers must
+    /// say who they are.
+    #[arg(long)]
+    pub(crate) behind_proxy: bool,
     /// When callers must say who they are: auto (as soon as the store has a user, and on addresses that are not
     /// loopback), on, or off.
     #[arg(long, value_enum, value_name = "WHEN", hide_possible_values = true)]
@@ -251,7 +259,7 @@ pub(crate) enum StreamCommand {
 #[command(
     after_help = "Without --type, events are read from standard input, one JSON object per line:\n  \
     {\"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
-    \"data_base64\" instead of \"data\" holds binary data. All lines are one append, stored whole or not at all, unless --batch is given.\n\
+    \"data_base64\" instead of \"data\" holds binary data. All lines are one append, stored whole or not at all, unless --batch is given. \
     Events without id get one before they are sent; a lost answer is asked for again with the same ids, so nothing is stored twice."
 )]
 pub(crate) struct StreamAppend {
@@ -373,10 +381,10 @@ pub(crate) enum AllCommand {
 #[command(
     after_help = "Each line is one event, as `gesta all read --output json` prints it:\n  \
     {\"stream\": \"cart-1\", \"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
-    Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one\n\
-    from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply\n\
-    repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge\n\
-    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are made anew at\n\
+    Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one \
+    from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply \
+    repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge \
+    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are made anew at \
     their place, with what they have parked; the report names each of them. A group on all events needs a file."
 )]
 pub(crate) struct AllImport {
@@ -510,7 +518,7 @@ pub(crate) struct Backup {
 #[command(
     after_help = "The new store is the one that --store names; nothing may be there yet:\n  \
     gesta restore copy.db --store sqlite:gesta-data/gesta.db\n\
-    The copy is checked as by `gesta verify` and gets a new incarnation, so that checkpoints of the old store are refused.\n\
+    The copy is checked as by `gesta verify` and gets a new incarnation, so that checkpoints of the old store are refused. \
     Users, tokens and rights are those of the time of the backup: revoke again what was revoked since."
 )]
 pub(crate) struct Restore {
@@ -525,6 +533,10 @@ pub(crate) struct Restore {
 
 /// `gesta scavenge`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A SQLite store that a server has open is scavenged through the server, by an administrator, or on a loopback address without users:\n  \
+    gesta scavenge --store http://127.0.0.1:2113"
+)]
 pub(crate) struct Scavenge {
     /// Only report what would be freed.
     #[arg(long)]

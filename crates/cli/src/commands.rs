@@ -11,15 +11,16 @@ mod cluster;
 mod group;
 mod import;
 mod import_groups;
+mod maintenance;
 mod node;
 mod open_files;
 mod progress;
 mod serve;
+mod served;
 mod stream;
 mod supervisor;
 mod tls;
 mod user;
-mod virtual_streams;
 
 use std::sync::Arc;
 
@@ -61,6 +62,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         global.log_format.unwrap_or(LogFormat::Text),
         filter.as_deref().unwrap_or("error"),
     )?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for warning in crate::config::mistyped(names)? {
+        eprintln!("warning: {warning}");
+    }
     let mut output = Output::stdout(global.output);
     match command {
         Command::Serve(_) => {}
@@ -75,16 +80,16 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         }
         Command::User(command) => user::run(&mut global, command, &mut output).await?,
         Command::Token(command) => user::token(&mut global, command, &mut output).await?,
-        Command::Verify => admin::verify(&database_url(&global)?, &mut output).await?,
+        Command::Verify => maintenance::verify(&global, &mut output).await?,
         Command::Backup(backup) => backup::backup(&global, &backup, &mut output).await?,
         Command::Restore(restore) => {
             backup::restore(&database_url(&global)?, &restore, &mut output).await?
         }
         Command::Scavenge(scavenge) => {
-            admin::scavenge(&database_url(&global)?, &scavenge, &mut output).await?
+            maintenance::scavenge(&global, &scavenge, &mut output).await?
         }
         Command::VirtualStreams(command) => {
-            virtual_streams::run(&database_url(&global)?, command, &mut output).await?
+            maintenance::virtual_streams(&global, command, &mut output).await?
         }
         Command::Info => admin::info(&global, &mut output).await?,
         Command::Health { ready } => admin::health(&global, ready, &mut output).await?,

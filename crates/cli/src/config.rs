@@ -8,6 +8,8 @@
 
 mod layers;
 
+pub(crate) use self::layers::mistyped;
+
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) advertise_clients: String,
     /// Whether an address that is not loopback is allowed without TLS and users.
     pub(crate) insecure: bool,
+    /// Whether an address that is not loopback is allowed without TLS, because a proxy in front speaks TLS to clients.
+    pub(crate) behind_proxy: bool,
     /// When callers must say who they are.
     pub(crate) access: AccessMode,
     /// The section `[tls]`.
@@ -143,6 +147,7 @@ pub(crate) struct Server {
     pub(crate) slow_reader_bytes_per_second: u32,
     pub(crate) slow_reader_window: Span,
     pub(crate) idle_max: Span,
+    pub(crate) slow_request: Span,
     pub(crate) heartbeat: Span,
     pub(crate) shutdown_grace: Span,
 }
@@ -191,6 +196,7 @@ impl Default for Config {
             listen: gesta_server::Config::default().listen.to_string(),
             advertise_clients: String::new(),
             insecure: false,
+            behind_proxy: false,
             access: AccessMode::Auto,
             tls: Tls::default(),
             log: Log::default(),
@@ -236,6 +242,7 @@ impl Default for Server {
             slow_reader_bytes_per_second: of.slow_reader_bytes_per_second,
             slow_reader_window: Span(of.slow_reader_window),
             idle_max: Span(of.idle_max),
+            slow_request: Span(of.slow_request),
             heartbeat: Span(of.heartbeat),
             shutdown_grace: Span(of.shutdown_grace),
         }
@@ -293,6 +300,8 @@ pub(crate) struct Flags {
     /// Left out unless the flag is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) behind_proxy: bool,
     pub(crate) access: Option<AccessMode>,
     pub(crate) tls: TlsFlags,
     pub(crate) server: ServerFlags,

@@ -262,6 +262,8 @@ fn typed() -> std::io::Stdin {
 /// Events that a thread reads in advance. If a task read them itself, it could not be stopped while it waits for a
 /// terminal or a slow pipe.
 pub(crate) struct Feed {
+    /// The first event, if it was looked at and not taken yet.
+    first: Option<LineEvent>,
     events: mpsc::Receiver<Outcome<LineEvent>>,
     lines: Arc<AtomicU64>,
 }
@@ -293,12 +295,25 @@ impl Feed {
         std::thread::Builder::new()
             .name("gesta-input".into())
             .spawn(read)?;
-        Ok(Self { events, lines })
+        Ok(Self {
+            first: None,
+            events,
+            lines,
+        })
     }
 
     /// Returns the next event; `None` at the end.
     pub(crate) async fn next(&mut self) -> Outcome<Option<LineEvent>> {
-        self.events.recv().await.transpose()
+        match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => self.events.recv().await.transpose(),
+        }
+    }
+
+    /// Reads the first event, which stays the next one. Returns false if there is none.
+    pub(crate) async fn begin(&mut self) -> Outcome<bool> {
+        self.first = self.next().await?;
+        Ok(self.first.is_some())
     }
 
     /// Returns the number of lines, once the end has come.

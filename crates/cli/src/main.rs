@@ -10,6 +10,7 @@ mod exit;
 mod input;
 mod output;
 mod private_file;
+mod process;
 mod units;
 mod version;
 

@@ -7,15 +7,18 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Stdout, Write};
+use std::os::fd::AsFd;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use gesta_core::{Checkpoint, ContentType, RecordedEvent};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 
 use crate::args::OutputFormat;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 
 /// The buffered standard output.
 pub(crate) struct Output<W: Write = BufWriter<Stdout>> {
@@ -83,6 +86,27 @@ impl<W: Write> Output<W> {
     /// Hands everything that is buffered to the reader.
     pub(crate) fn flush(&mut self) -> Outcome {
         Ok(self.to.flush()?)
+    }
+}
+
+/// Does work whose only use is what it writes, and ends it as soon as the reader of standard output is gone: who
+/// follows
+/// a stream would otherwise notice that only when the next event comes.
+pub(crate) async fn until_reader_gone(work: impl Future<Output = Outcome>) -> Outcome {
+    tokio::select! {
+        biased;
+        outcome = work => outcome,
+        () = reader_gone() => Err(Failure::ClosedPipe),
+    }
+}
+
+/// Waits until the reader of standard output has closed it. Never ends if standard output is a file.
+async fn reader_gone() {
+    // Another handle of the same pipe, which is only watched. Neither a file can be watched, nor one that is closed.
+    let handle = io::stdout().as_fd().try_clone_to_owned();
+    match handle.and_then(pipe::Sender::from_owned_fd_unchecked) {
+        Ok(watched) => drop(watched.ready(Interest::ERROR).await),
+        Err(_) => std::future::pending().await,
     }
 }
 

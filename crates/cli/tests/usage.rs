@@ -11,7 +11,7 @@ mod support;
 
 use nix::sys::signal::Signal;
 use support::{
-    Server, code, gesta, output_of, run, run_with_input, stderr, stdout, succeed, url_of,
+    Server, code, gesta, get, output_of, run, run_with_input, stderr, stdout, succeed, url_of,
 };
 
 /// What happened: each help page ended with 30 lines about options that every command has.
@@ -257,4 +257,245 @@ fn a_secret_that_others_can_read_is_told_of() {
         let told = stderr(&done).contains("other users of this machine can read or write");
         assert_eq!(told, is_told, "{done:?}");
     }
+}
+
+/// What happened: everything but `backup` needs a SQLite store for itself, so that a server had to be stopped to check
+/// it, to scavenge it, and to switch virtual streams. Now the server does it.
+#[test]
+fn a_served_store_is_looked_after_through_its_server() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let server = Server::start(&store);
+    let lines = "{\"type\":\"t\",\"data\":1}\n".repeat(3);
+    let at = ["--store", &server.url];
+    let append = [&at[..], &["stream", "append", "a"]].concat();
+    assert!(run_with_input(&append, &lines).status.success());
+    let done = |arguments: &[&str]| succeed(&[&at[..], arguments].concat());
+    done(&["stream", "metadata", "a", "--set", "{\"$maxCount\":1}"]);
+
+    assert!(done(&["verify"]).starts_with("healthy: 4 events read"));
+    let summary = done(&["--output", "json", "verify"]);
+    assert_eq!(
+        summary, "{\"events\":4,\"findings\":0,\"healthy\":true}\n",
+        "as without a server"
+    );
+    assert!(done(&["scavenge", "--dry-run"]).starts_with("would remove 2 events"));
+    assert!(done(&["scavenge", "--yes"]).starts_with("removed 2 events"));
+    let compact = run(&[&at[..], &["scavenge", "--yes", "--compact"]].concat());
+    assert_eq!(code(&compact), 2, "{compact:?}");
+    for (switch, state) in [("status", "off"), ("on", "on"), ("off", "off")] {
+        let told = done(&["virtual-streams", switch]);
+        assert!(
+            told.starts_with(&format!("virtual streams are {state}")),
+            "{told}"
+        );
+    }
+    for command in [
+        &["verify"][..],
+        &["scavenge", "--dry-run"],
+        &["user", "list"],
+    ] {
+        let refused = run(&[&["--store", &store], command].concat());
+        assert_eq!(code(&refused), 5, "{refused:?}");
+        let told = stderr(&refused);
+        assert!(told.contains("--store http://127.0.0.1:2113"), "{told}");
+    }
+    server.stop();
+    assert!(succeed(&["--store", &store, "verify"]).starts_with("healthy: 2 events read"));
+}
+
+/// Goal: whoever watches a server sees what its process uses, and, if asked for, every request.
+#[test]
+fn a_server_tells_what_its_process_uses_and_what_it_was_asked() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let more = ["--listen", "127.0.0.1:0"];
+    let filter = [("GESTA_LOG_FILTER", "info,gesta::request=debug")];
+    let server = Server::start_with_variables(&store, &more, &filter);
+    let metrics = get(server.address(), "/metrics");
+    for name in [
+        "process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+    ] {
+        let value = metrics.lines().find_map(|line| {
+            let rest = line.strip_prefix(name)?.strip_prefix(' ')?;
+            rest.parse::<f64>().ok()
+        });
+        assert!(value.is_some_and(|value| value >= 0.0), "{name}: {metrics}");
+    }
+    assert_eq!(
+        code(&run(&["--store", &server.url, "stream", "read", "none"])),
+        3
+    );
+    support::wait_until("the request is told", || {
+        let told = server.logged("path=/streams/none");
+        told.iter().any(|line| line.contains("status=404"))
+    });
+    server.stop();
+}
+
+/// What happened: `gesta all tail | head -1` ended when the second event came, which may be never.
+#[test]
+fn who_follows_ends_with_its_reader() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    for command in [&["all", "tail"][..], &["stream", "tail", "a"]] {
+        let mut tail = gesta(&[&["--store", &server.url], command].concat());
+        let tail = tail
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let mut tail = tail.spawn().unwrap();
+        drop(tail.stdout.take());
+        let output = support::ended(tail);
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    }
+}
+
+/// Goal: a command that is given the wrong thing makes nothing and leaves nothing behind, says what is wrong, and does
+/// not invite its caller to try again.
+#[test]
+fn what_is_given_wrongly_leaves_nothing_behind() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("new");
+    let store = url_of(&folder.join("gesta.db"));
+    let missing = home.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    let text = home.path().join("text");
+    std::fs::write(&text, "no database, and longer than sixteen bytes\n").unwrap();
+    let bad = home.path().join("bad.jsonl");
+    std::fs::write(&bad, "{\"type\":\"t\",\"data\":1}\n{\n").unwrap();
+    let is_as_before = || {
+        let left = std::fs::read_dir(home.path()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["bad.jsonl", "text"]);
+    };
+    let (text, bad) = (url_of(&text), bad.to_str().unwrap());
+    for (arguments, exit, what) in [
+        (
+            &["restore", missing, "--store", &store][..],
+            2,
+            "there is none at",
+        ),
+        (&["all", "import", missing, "--store", &store], 2, "missing"),
+        (
+            &["all", "import", bad, "--stream", "a", "--store", &store],
+            2,
+            "line 2",
+        ),
+        (&["all", "import", "--store", &store], 2, "is empty"),
+        (&["info", "--store", &text], 1, "is no SQLite database"),
+        (
+            &[
+                "stream", "append", "a", "--type", "t", "--data", "1", "--store", &text,
+            ],
+            1,
+            "is no SQLite database",
+        ),
+        (
+            &[
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                "sqlite:/proc/gesta/gesta.db",
+            ],
+            1,
+            "the folder /proc/gesta cannot be made",
+        ),
+    ] {
+        let refused = run(arguments);
+        let told = stderr(&refused);
+        assert_eq!(code(&refused), exit, "{arguments:?}: {told}");
+        assert!(told.contains(what), "{arguments:?}: {told}");
+        assert!(!told.contains(".unfinished"), "{told}");
+        is_as_before();
+    }
+    // A folder that is missing is made, as by `serve`.
+    let (from, copy) = (home.path().join("from.db"), home.path().join("copy.db"));
+    let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    succeed(&[&append[..], &["--store", &url_of(&from)]].concat());
+    succeed(&["backup", copy.to_str().unwrap(), "--store", &url_of(&from)]);
+    succeed(&["restore", copy.to_str().unwrap(), "--store", &store]);
+    assert!(folder.join("gesta.db").exists());
+}
+
+/// Goal: who calls, and whom a client believes, is never taken from the wrong place in silence.
+#[test]
+fn contradictions_and_wrong_files_are_named() {
+    let home = tempfile::tempdir().unwrap();
+    let ca = home.path().join("ca.pem");
+    std::fs::write(&ca, "no certificate").unwrap();
+    let ca = ca.to_str().unwrap();
+    let server = ["info", "--store", "https://127.0.0.1:1"];
+    let told = run(&[&server[..], &["--ca-file", ca]].concat());
+    assert_eq!(code(&told), 2, "{told:?}");
+    assert!(stderr(&told).contains(ca), "{told:?}");
+
+    let mut both = gesta(&["info", "--store", "http://127.0.0.1:1"]);
+    both.env("GESTA_TOKEN", "gesta_none").env("GESTA_USER", "a");
+    let told = output_of(&mut both);
+    assert_eq!(code(&told), 2, "{told:?}");
+    assert!(
+        stderr(&told).contains("GESTA_TOKEN and GESTA_USER are both set"),
+        "{told:?}"
+    );
+
+    let store = url_of(&home.path().join("gesta.db"));
+    let append = [
+        "stream", "append", "a", "--type", "t", "--data", "1", "--store", &store,
+    ];
+    let mut mistyped = gesta(&append);
+    mistyped
+        .env("GESTA_TOKN", "x")
+        .env("GESTA_PORT", "tcp://10.0.0.1:2113");
+    let told = stderr(&output_of(&mut mistyped));
+    assert!(told.contains("GESTA_TOKN has no meaning"), "{told}");
+    assert!(!told.contains("GESTA_PORT"), "{told}");
+
+    let set = [
+        "stream",
+        "metadata",
+        "a",
+        "--set",
+        "{\"$maxage\":5,\"owner\":1}",
+        "--store",
+        &store,
+    ];
+    let told = stderr(&run(&set));
+    assert!(told.contains("$maxage has no meaning") && told.contains("is $maxAge meant?"));
+    assert!(!told.contains("owner"), "{told}");
+}
+
+/// Goal: nobody locks everybody out without being asked.
+#[test]
+fn the_last_administrator_is_not_taken_away_without_a_question() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let user = |arguments: &[&str]| {
+        let mut command = gesta(&[&["user"], arguments, &["--store", &store]].concat());
+        output_of(command.env("GESTA_NEW_PASSWORD", "a password of some length"))
+    };
+    assert!(user(&["add", "root", "--admin"]).status.success());
+    for taken in [&["disable", "root"][..], &["groups", "root", "sales"]] {
+        let refused = user(taken);
+        assert_eq!(code(&refused), 2, "{refused:?}");
+        assert!(
+            stderr(&refused).contains("last administrator"),
+            "{refused:?}"
+        );
+    }
+    assert!(
+        user(&["groups", "root", "$admins", "sales"])
+            .status
+            .success()
+    );
+    assert!(user(&["add", "second", "--admin"]).status.success());
+    assert!(user(&["disable", "root"]).status.success());
+    assert_eq!(code(&user(&["disable", "second"])), 2);
+    assert!(user(&["disable", "second", "--yes"]).status.success());
 }

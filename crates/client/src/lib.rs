@@ -21,6 +21,7 @@
 mod address;
 mod backup;
 mod groups;
+mod maintenance;
 mod owners;
 mod sse;
 mod store;

@@ -79,6 +79,14 @@ impl HttpStore {
         self.get(Path::of("/health/live")).await.map(drop)
     }
 
+    /// Returns what `GET /info` of the server tells, as JSON: the store, and the server itself. Cancel safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if no server answers.
+    pub async fn info_document(&self) -> Result<Bytes> {
+        self.get(Path::of("/info")).await
+    }
+
     fn check_open(&self) -> Result<()> {
         if self.closed.is_cancelled() {
             return Err(Error::unavailable("the store is closed"));
@@ -92,7 +100,18 @@ impl HttpStore {
         self.transport.open(call).await
     }
 
-    async fn get(&self, path: Path) -> Result<Bytes> {
+    /// Sends a call and takes its whole answer.
+    pub(crate) async fn send(&self, call: Call) -> Result<Bytes> {
+        self.check_open()?;
+        Ok(self.transport.send(call).await?.body)
+    }
+
+    /// Returns the longest silence in an answer that lasts.
+    pub(crate) fn silence_max(&self) -> std::time::Duration {
+        self.transport.config().silence_max
+    }
+
+    pub(crate) async fn get(&self, path: Path) -> Result<Bytes> {
         self.check_open()?;
         Ok(self.transport.send(Call::get(path)).await?.body)
     }

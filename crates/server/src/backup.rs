@@ -17,6 +17,7 @@ use hyper::header::{CONTENT_LENGTH, HeaderValue};
 
 use crate::api::{Answer, Call, with_type};
 use crate::body::AnswerBody;
+use crate::maintenance::check_administrator;
 use crate::problem::{self, Problem, Result};
 use crate::write::check_media_type;
 
@@ -28,14 +29,7 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
     let state = call.state;
-    call.check(Operation::Manage).await?;
-    if !call.is_guarded() && !state.config.listen.ip().is_loopback() {
-        return Err(Problem::new(
-            problem::UNSUPPORTED,
-            "a server without users that listens on other addresses than loopback gives no backups: \
-             run `gesta backup` where the store is while the server is stopped, or let the server listen on 127.0.0.1",
-        ));
-    }
+    check_administrator(call, "gives no backups").await?;
     let Some(source) = &state.backups else {
         return Err(Problem::new(
             problem::UNSUPPORTED,

@@ -26,6 +26,9 @@ pub struct Config {
     pub advertise: Option<HostPort>,
     /// Allows listening on addresses that are not loopback without TLS and users.
     pub insecure: bool,
+    /// Allows listening on addresses that are not loopback without TLS, because a proxy in front speaks TLS to clients.
+    /// Callers must prove who they are all the same.
+    pub behind_proxy: bool,
     /// True if callers must always prove who they are. Then every call is refused without
     /// [`with_access`](crate::Bound::with_access), and with TLS the server may listen on addresses that are not
     /// loopback.
@@ -69,6 +72,8 @@ pub struct Config {
     pub slow_reader_window: Duration,
     /// How long a connection may be idle between requests before it is closed.
     pub idle_max: Duration,
+    /// From which time on a request is slow, and told to the log: from its head to the head of its answer.
+    pub slow_request: Duration,
     /// Time between the comments that keep a silent subscription alive.
     pub heartbeat: Duration,
     /// Bounds and times of consumer groups.
@@ -86,6 +91,7 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
             advertise: None,
             insecure: false,
+            behind_proxy: false,
             requires_access: false,
             cors_origins: Vec::new(),
             trusted_proxies: Vec::new(),
@@ -105,6 +111,7 @@ impl Default for Config {
             slow_reader_bytes_per_second: 1_024,
             slow_reader_window: Duration::from_secs(60),
             idle_max: Duration::from_secs(300),
+            slow_request: Duration::from_secs(2),
             heartbeat: Duration::from_secs(15),
             groups: gesta_groups::Config::default(),
             shutdown_grace: Duration::from_secs(8),

@@ -42,6 +42,7 @@ use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
 use crate::problem;
+use crate::request_log::Answered;
 use crate::route::Route;
 use crate::state::State;
 
@@ -68,6 +69,7 @@ pub(crate) async fn answer(
     let (parts, body) = request.into_parts();
     let noted = state.clone();
     let path = parts.uri.path();
+    let mut caller = None;
     let answer = match admit(&state, activity, &parts, from).await {
         Err(refusal) => refuse(path, refusal),
         Ok((ticket, admitted)) => {
@@ -79,6 +81,7 @@ pub(crate) async fn answer(
             let call = GrpcCall::new(state, activity, admitted, from, &parts, body);
             let deadline = call.deadline();
             let holder = call.admitted.holder().clone();
+            caller = Some(holder.clone());
             let answering = reply::in_time(deadline, dispatch(path, call));
             let answering = shares::act(&holder, answering);
             let outcome = match &place.ticket {
@@ -109,6 +112,16 @@ pub(crate) async fn answer(
             answer
         }
     };
+    noted.request_log.answered(&Answered {
+        method: "POST",
+        path,
+        headers: &parts.headers,
+        status: answer.status().as_u16(),
+        took: begun.elapsed(),
+        from,
+        holder: caller.as_ref(),
+        may_last: false,
+    });
     noted.metrics.request(
         "POST",
         Route::Grpc,

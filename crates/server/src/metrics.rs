@@ -60,12 +60,17 @@ struct RefusedLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FileLabels {
+    file: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LogLabels {
     log: usize,
 }
 
 /// What is in flight when the metrics are read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct InFlight {
     pub(crate) connections: usize,
     pub(crate) full_connections: usize,
@@ -82,6 +87,8 @@ pub(crate) struct InFlight {
     pub(crate) group_counts: gesta_groups::Counts,
     /// Number of lines that the audit log has left out.
     pub(crate) audit_lines_left_out: u64,
+    /// File of the certificate, and how many seconds are left until it ends.
+    pub(crate) certificate: Option<(String, i64)>,
 }
 
 /// The metrics, and the registry that shows them together with the metrics of the caller.
@@ -105,6 +112,7 @@ pub(crate) struct Metrics {
     shares: ShareMetrics,
     groups: GroupMetrics,
     audit_lines_left_out: Counter,
+    certificate: Family<FileLabels, Gauge>,
 }
 
 impl Metrics {
@@ -128,6 +136,7 @@ impl Metrics {
             shares: ShareMetrics::default(),
             groups: GroupMetrics::default(),
             audit_lines_left_out: Counter::default(),
+            certificate: Family::default(),
         };
         let r = registry.sub_registry_with_prefix("gesta");
         unregistered.register_http(r);
@@ -174,6 +183,12 @@ impl Metrics {
             "audit_lines_left_out",
             "Lines of the audit log that were left out, because their callers had too many",
             self.audit_lines_left_out.clone(),
+        );
+        r.register_with_unit(
+            "tls_certificate_remaining",
+            "Time until the certificate of the server ends; less than 0 after that",
+            Unit::Seconds,
+            self.certificate.clone(),
         );
     }
 
@@ -272,6 +287,11 @@ impl Metrics {
         let counter = self.audit_lines_left_out.inner();
         counter.store(left_out, Ordering::Relaxed);
         self.shares.set(&in_flight);
+        if let Some((file, left)) = in_flight.certificate {
+            self.certificate
+                .get_or_create(&FileLabels { file })
+                .set(left);
+        }
         self.store.clear();
         self.heads.clear();
         if let Some(info) = store {

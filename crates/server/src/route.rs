@@ -22,6 +22,9 @@ pub(crate) enum Route {
     /// The nodes, as clients of EventStoreDB ask for them.
     Gossip,
     Backup,
+    Verify,
+    Scavenge,
+    VirtualStreams,
     /// A call of gRPC.
     Grpc,
     /// All consumer groups.
@@ -51,7 +54,7 @@ pub(crate) enum OfGroup {
 impl Route {
     /// All addresses, for the test of the OpenAPI document.
     #[cfg(test)]
-    pub(crate) const ALL: [Route; 33] = [
+    pub(crate) const ALL: [Route; 36] = [
         Route::Root,
         Route::Append,
         Route::Streams,
@@ -68,6 +71,9 @@ impl Route {
         Route::OpenApi,
         Route::Gossip,
         Route::Backup,
+        Route::Verify,
+        Route::Scavenge,
+        Route::VirtualStreams,
         Route::Groups,
         Route::GroupsRestart,
         Route::StreamGroups,
@@ -120,6 +126,9 @@ impl Route {
             Route::OpenApi => "/openapi.json",
             Route::Gossip => "/gossip",
             Route::Backup => "/admin/backup",
+            Route::Verify => "/admin/verify",
+            Route::Scavenge => "/admin/scavenge",
+            Route::VirtualStreams => "/admin/virtual-streams",
             Route::Grpc => "grpc",
             Route::Groups => "/groups",
             Route::GroupsRestart => "/groups/restart",
@@ -166,14 +175,18 @@ impl Route {
     /// Returns the methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {
-            Route::Append | Route::Backup | Route::GroupsRestart => "POST",
+            Route::Append
+            | Route::Backup
+            | Route::Verify
+            | Route::Scavenge
+            | Route::GroupsRestart => "POST",
             Route::StreamGroup(of) | Route::AllGroup(of) => match of {
                 OfGroup::Itself => "GET, HEAD, PUT, POST, DELETE",
                 OfGroup::Consume => "GET, HEAD",
                 OfGroup::Ack | OfGroup::Nack | OfGroup::ReplayParked | OfGroup::Reset => "POST",
             },
             Route::Stream => "GET, HEAD, POST, DELETE",
-            Route::Metadata => "GET, HEAD, PUT",
+            Route::Metadata | Route::VirtualStreams => "GET, HEAD, PUT",
             Route::Grpc | Route::Unknown => "",
             _ => "GET, HEAD",
         }
@@ -259,6 +272,9 @@ pub(crate) fn matched(path: &str) -> Matched<'_> {
         "openapi.json" => Route::OpenApi,
         "gossip" => Route::Gossip,
         "admin/backup" => Route::Backup,
+        "admin/verify" => Route::Verify,
+        "admin/scavenge" => Route::Scavenge,
+        "admin/virtual-streams" => Route::VirtualStreams,
         "groups" => Route::Groups,
         "groups/restart" => Route::GroupsRestart,
         "all/groups" => Route::AllGroups,

@@ -18,9 +18,10 @@ use crate::activity::Activity;
 use crate::api::{Answer, Call, RequestPlace, check_frame, show};
 use crate::body::RequestBody;
 use crate::problem::{self, Problem, Result};
+use crate::request_log::Answered;
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, cors, gossip, groups, grpc, read, sse, subscribe, system, write};
+use crate::{backup, cors, gossip, groups, grpc, maintenance, read, sse, subscribe, system, write};
 
 /// Answers a request. It never fails: an error is an answer too.
 pub(crate) async fn answer(
@@ -57,6 +58,16 @@ pub(crate) async fn answer(
     }
     let answer = answer.and_then(|answer| tells_its_end(&parts, answer));
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    state.request_log.answered(&Answered {
+        method: parts.method.as_str(),
+        path: parts.uri.path(),
+        headers: &parts.headers,
+        status: answer.status().as_u16(),
+        took: begun.elapsed(),
+        from,
+        holder: place.holder.as_ref(),
+        may_last: route == Route::Backup,
+    });
     place.keep_until_sent(&mut answer);
     cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
@@ -156,6 +167,9 @@ async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Re
         (Route::Ready, _) => system::ready(call).await,
         (Route::Metrics, _) => system::metrics(call).await,
         (Route::Backup, _) => backup::backup(call).await,
+        (Route::Verify, _) => maintenance::verify(call).await,
+        (Route::Scavenge, _) => maintenance::scavenge(call).await,
+        (Route::VirtualStreams, verb) => maintenance::virtual_streams(call, verb, body).await,
         (Route::Groups | Route::StreamGroups | Route::AllGroups, _) => groups::list(call).await,
         (Route::GroupsRestart, _) => groups::restart(call, body).await,
         (Route::StreamGroup(of) | Route::AllGroup(of), verb) => {
@@ -168,8 +182,14 @@ async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Re
 fn no_such_call(parts: &Parts, matched: &Matched<'_>) -> Problem {
     let (method, path) = (&parts.method, parts.uri.path());
     if matched.route == Route::Unknown {
-        let path = shown(path);
-        return Problem::new(problem::NOT_FOUND, format!("there is nothing at {path}"));
+        let hint = match path {
+            "/health" | "/healthz" | "/livez" | "/readyz" | "/ready" | "/live" => {
+                "; health is asked at /health/live and /health/ready"
+            }
+            _ => "",
+        };
+        let detail = format!("there is nothing at {}{hint}", shown(path));
+        return Problem::new(problem::NOT_FOUND, detail);
     }
     let (template, allow) = (matched.route.template(), matched.route.allow());
     let method = shortened(method.as_str(), 20);

@@ -35,6 +35,7 @@ use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::{APPEND_TURN_MAX, BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
+use crate::workshop::Maintenance;
 use crate::{groups, router};
 
 /// Largest head of a request, in bytes, and size of the parts in which bodies are read.
@@ -75,7 +76,8 @@ pub enum StartError {
     /// Other machines could reach the address, so that anybody could read and write, or read the passwords.
     #[error(
         "refusing to listen on {0}: other machines could reach it: speak TLS (--tls-certificate, or --tls-self-signed to try it out) with users \
-         (GESTA_ADMIN_PASSWORD makes the first one), or say --insecure to let everybody who reaches it read and write"
+         (GESTA_ADMIN_PASSWORD makes the first one), say --behind-proxy if a proxy in front speaks TLS, or --insecure to let \
+         everybody who reaches it read and write"
     )]
     NotLoopback(SocketAddr),
     /// The application cannot listen on the address.
@@ -116,6 +118,8 @@ pub struct Bound {
     tls: Option<Arc<Tls>>,
     /// Source of copies of the store.
     backups: Option<Arc<dyn BackupSource>>,
+    /// Who checks and scavenges the store.
+    maintenance: Option<Arc<dyn Maintenance>>,
     /// Cluster of which the server is a node.
     cluster: Option<Arc<dyn Cluster>>,
     /// Accounts of the callers, and what they may do.
@@ -140,7 +144,7 @@ impl std::fmt::Debug for Bound {
 /// If the future is dropped, the address is free.
 pub async fn bind(config: Config) -> Result<Bound, StartError> {
     let address = config.listen;
-    let is_safe = config.requires_access && config.tls.is_some();
+    let is_safe = config.requires_access && (config.tls.is_some() || config.behind_proxy);
     if !address.ip().is_loopback() && !config.insecure && !is_safe {
         return Err(StartError::NotLoopback(address));
     }
@@ -153,6 +157,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         config,
         tls,
         backups: None,
+        maintenance: None,
         cluster: None,
         access: None,
     })
@@ -169,6 +174,14 @@ impl Bound {
     #[must_use]
     pub fn with_backups(mut self, source: Arc<dyn BackupSource>) -> Self {
         self.backups = Some(source);
+        self
+    }
+
+    /// Lets administrators check and scavenge the store through the server, and switch its virtual streams, below
+    /// `/admin`.
+    #[must_use]
+    pub fn with_maintenance(mut self, maintenance: Arc<dyn Maintenance>) -> Self {
+        self.maintenance = Some(maintenance);
         self
     }
 
@@ -201,6 +214,7 @@ impl Bound {
                 groups,
                 Beside {
                     backups: self.backups,
+                    maintenance: self.maintenance,
                     cluster: self.cluster,
                     access: self.access,
                 },

@@ -27,8 +27,10 @@ use crate::patterns::Patterns;
 use crate::placement::{Cluster, host_and_port};
 use crate::problem::Result;
 use crate::readiness::Readiness;
+use crate::request_log::RequestLog;
 use crate::scavenges::Scavenges;
 use crate::tls::Tls;
+use crate::workshop::{Maintenance, Workshop};
 
 /// Most small appends that are handed to the store at once, and how many of them the largest counts as.
 const APPENDS_MAX: usize = 4_096;
@@ -87,10 +89,13 @@ pub(crate) struct State {
     pub(crate) patterns: Patterns,
     pub(crate) paces: Paces,
     pub(crate) metrics: Metrics,
+    pub(crate) request_log: RequestLog,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,
     /// Source of copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    /// Checks and scavenges of the store.
+    pub(crate) workshop: Workshop,
     /// Consumer groups that this server runs.
     pub(crate) groups: Groups,
     /// Cluster, if the server is a node of one.
@@ -109,6 +114,7 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Beside {
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    pub(crate) maintenance: Option<Arc<dyn Maintenance>>,
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
     pub(crate) access: Option<Access>,
 }
@@ -124,6 +130,7 @@ impl State {
     ) -> Arc<Self> {
         let Beside {
             backups,
+            maintenance,
             cluster,
             access,
         } = beside;
@@ -147,9 +154,11 @@ impl State {
             patterns: Patterns::default(),
             paces: Paces::default(),
             metrics: Metrics::new(registry),
+            request_log: RequestLog::new(config.slow_request),
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
             backups,
+            workshop: Workshop::new(maintenance),
             cluster,
             scavenges: Scavenges::default(),
             instance: Uuid::new_v4(),
@@ -248,6 +257,10 @@ impl State {
             groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),
             audit_lines_left_out: self.access.as_ref().map_or(0, Access::audit_lines_left_out),
+            certificate: self
+                .tls
+                .as_ref()
+                .and_then(|tls| Some((tls.certificate(), tls.seconds_left()?))),
         }
     }
 }

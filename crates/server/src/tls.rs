@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use gesta_core::{Clock, SystemClock};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificate::{self, Nearness};
 use crate::problem::{MALFORMED_REQUEST, Problem};
 
 /// First byte of every TLS connection: the type of a record that holds a handshake.
@@ -95,9 +97,10 @@ impl Contents {
         hasher.finish()
     }
 
-    fn config(&self, files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    fn config(&self, files: &TlsFiles) -> Result<InUse, TlsError> {
         let of_certificate = |why: String| wrong(&files.certificate, why);
         let chain = certificates(&self.certificate, &files.certificate)?;
+        let end = certificate::end_of(&chain);
         let key = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|error| wrong(&files.key, format!("no private key in PEM form: {error}")))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -111,8 +114,19 @@ impl Contents {
             .with_single_cert(chain, key)
             .map_err(|error| of_certificate(format!("it and its key cannot be used: {error}")))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(config)
+        Ok(InUse {
+            config: Arc::new(config),
+            end,
+        })
     }
+}
+
+/// What new connections are given.
+#[derive(Clone)]
+struct InUse {
+    config: Arc<ServerConfig>,
+    /// When the certificate ends, in seconds since 1970, if that can be read.
+    end: Option<i64>,
 }
 
 fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -141,13 +155,13 @@ pub(crate) struct Tls {
     files: TlsFiles,
     /// Digest of what the files held when the server was started.
     digest: u64,
-    config: RwLock<Arc<ServerConfig>>,
+    in_use: RwLock<InUse>,
 }
 
 /// What was found when the files were read again.
 enum Look {
     Same,
-    Changed(u64, Result<ServerConfig, TlsError>),
+    Changed(u64, Result<InUse, TlsError>),
     Unreadable(TlsError),
 }
 
@@ -169,7 +183,7 @@ impl Tls {
     pub(crate) fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let contents = Contents::read(&files)?;
         Ok(Self {
-            config: RwLock::new(Arc::new(contents.config(&files)?)),
+            in_use: RwLock::new(contents.config(&files)?),
             digest: contents.digest(),
             files,
         })
@@ -178,7 +192,9 @@ impl Tls {
     /// Reads the files again and again, until `stopping`.
     pub(crate) async fn follow(self: Arc<Self>, stopping: CancellationToken) {
         let mut known = Some(self.digest);
+        let mut told = Nearness::default();
         loop {
+            self.tell_of_end(&mut told);
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = tokio::time::sleep(self.files.reread_every) => {}
@@ -200,10 +216,34 @@ impl Tls {
         }
     }
 
-    fn take(&self, config: Result<ServerConfig, TlsError>) {
-        match config {
-            Ok(config) => {
-                *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    /// Tells the log when the end of the certificate has come nearer.
+    fn tell_of_end(&self, told: &mut Nearness) {
+        let Some(left) = self.seconds_left() else {
+            return;
+        };
+        let nearness = certificate::nearness(left);
+        if nearness > *told {
+            certificate::tell(nearness, left, &self.files.certificate);
+        }
+        *told = nearness;
+    }
+
+    /// Returns how many seconds are left until the certificate ends, less than 0 after that; `None` if its end cannot
+    /// be read.
+    pub(crate) fn seconds_left(&self) -> Option<i64> {
+        let end = self.in_use().end?;
+        Some(certificate::seconds_left(end, SystemClock.now()))
+    }
+
+    /// Returns the name of the file with the certificate.
+    pub(crate) fn certificate(&self) -> String {
+        self.files.certificate.display().to_string()
+    }
+
+    fn take(&self, read: Result<InUse, TlsError>) {
+        match read {
+            Ok(read) => {
+                *self.in_use.write().unwrap_or_else(PoisonError::into_inner) = read;
                 tracing::info!("the files of TLS were read again and are used from now on");
             }
             Err(error) => {
@@ -212,9 +252,9 @@ impl Tls {
         }
     }
 
-    fn current(&self) -> Arc<ServerConfig> {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&config)
+    fn in_use(&self) -> InUse {
+        let in_use = self.in_use.read().unwrap_or_else(PoisonError::into_inner);
+        in_use.clone()
     }
 
     /// Speaks TLS on a connection; returns `None` if the client does not.
@@ -230,7 +270,7 @@ impl Tls {
             }
             _ => return None,
         }
-        match TlsAcceptor::from(self.current()).accept(socket).await {
+        match TlsAcceptor::from(self.in_use().config).accept(socket).await {
             Ok(stream) => Some(stream),
             Err(error) => {
                 tracing::debug!(%error, "a TLS handshake failed");

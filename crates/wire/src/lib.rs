@@ -5,12 +5,14 @@
 //! addresses and their parameters (`gesta-server`, `gesta-client`), the rules of requests (`gesta-server`).
 //!
 //! * `request`: bodies of appends, filters; `answer`: what calls answer; `event`: events and pages of them;
+//! * `maintenance`: what administrators have done with a store;
 //! * `problem`: error answers; `expected`, `percent`: texts in addresses; `json`: strict reading and plain writing.
 
 pub mod answer;
 pub mod event;
 mod expected;
 pub mod json;
+pub mod maintenance;
 pub mod percent;
 pub mod problem;
 pub mod request;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::Confirm;
 use crate::units::Span;
 
 /// When callers of a server must say who they are.
@@ -43,6 +44,8 @@ pub(crate) enum UserCommand {
     Disable {
         /// The user.
         user: String,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Undo `disable`.
     Enable {
@@ -55,6 +58,8 @@ pub(crate) enum UserCommand {
         user: String,
         /// The groups. $admins may do everything, $ops may look at metrics; rights of streams name others.
         groups: Vec<String>,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 

@@ -7,7 +7,7 @@ use crate::units::Span;
 /// `gesta cluster …`.
 #[derive(Clone, Debug, Subcommand)]
 #[command(
-    after_help = "NODE is the number of a node or its address, as `gesta cluster status` shows them; LOG is a number from 0.\n\
+    after_help = "NODE is the number of a node or its address, as `gesta cluster status` shows them; LOG is a number from 0. \
     The commands work on the PostgreSQL database (--store postgres://…) that the nodes share; no server need run."
 )]
 pub(crate) enum ClusterCommand {
@@ -59,7 +59,7 @@ pub(crate) enum ClusterCommand {
 /// `gesta cluster move-log`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "--store names all databases of the store. Every process that uses the store must have been started with all of them.\n\
+    after_help = "--store names all databases of the store. Every process that uses the store must have been started with all of them. \
     Appends to the log wait for a moment at the end. A move that was stopped is finished by the same command, or undone by --undo."
 )]
 pub(crate) struct ClusterMoveLog {
@@ -76,8 +76,8 @@ pub(crate) struct ClusterMoveLog {
 /// `gesta cluster recover-log`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "--store names all databases of the store. The log is closed, one of its copies becomes the log, and a new incarnation\n\
-    begins: all checkpoints of consumers become invalid. Without --from it is the copy that has everything that any other copy\n\
+    after_help = "--store names all databases of the store. The log is closed, one of its copies becomes the log, and a new incarnation \
+    begins: all checkpoints of consumers become invalid. Without --from it is the copy that has everything that any other copy \
     has; if there is none, the command says what each has and changes nothing."
 )]
 pub(crate) struct ClusterRecoverLog {
@@ -94,7 +94,7 @@ pub(crate) struct ClusterRecoverLog {
 /// `gesta cluster drain`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again, unless it\n\
+    after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again, unless it \
     is held. --hold and --undo also work for a node that is not running, by its address."
 )]
 pub(crate) struct ClusterDrain {
@@ -134,7 +134,7 @@ impl ClusterDrain {
 /// `gesta cluster move`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "The owner is asked, and hands the log over: nothing is lost, and appends wait for some milliseconds.\n\
+    after_help = "The owner is asked, and hands the log over: nothing is lost, and appends wait for some milliseconds. \
     The log may move again for the sake of balance; `gesta cluster pin` keeps it where it is."
 )]
 pub(crate) struct ClusterMove {

@@ -5,8 +5,8 @@ use gesta_groups::{GroupId, ResetTo};
 
 use super::{Confirm, FilterArgs};
 
-const ABOUT_GROUPS: &str = "A group shares the events of a stream, or of all streams, out among consumers. GROUP is the name of the stream and\n\
-    the name of the group, such as orders::billing; that of a group on all events begins with $all::, in quotes.\n\
+const ABOUT_GROUPS: &str = "A group shares the events of a stream, or of all streams, out among consumers. GROUP is the name of the stream and \
+    the name of the group, such as orders::billing; that of a group on all events begins with $all::, in quotes. \
     These commands ask a server. Consumers join by HTTP, by a client library or by the clients of KurrentDB.";
 
 /// `gesta group …`.

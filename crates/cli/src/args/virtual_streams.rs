@@ -5,9 +5,9 @@ use clap::Subcommand;
 /// `gesta virtual-streams …`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 #[command(
-    after_help = "Virtual streams hold links to events: $ce-CATEGORY to those of the streams of a category, $et-TYPE to those of a type,\n\
-    $streams to the first one of each stream. They cost about two small rows for each event, so they are off in a new store.\n\
-    On PostgreSQL servers may run meanwhile; a SQLite store must not be open."
+    after_help = "Virtual streams hold links to events: $ce-CATEGORY to those of the streams of a category, $et-TYPE to those of a type, \
+    $streams to the first one of each stream. They cost about two small rows for each event, so they are off in a new store. \
+    On PostgreSQL servers may run meanwhile. A SQLite store that a server has open is switched through it: --store http://127.0.0.1:2113."
 )]
 pub(crate) enum VirtualStreamsCommand {
     /// Switch them on, and write the entries of all events that are stored. Stopped, it goes on when it is run again,

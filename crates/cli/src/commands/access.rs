@@ -75,7 +75,8 @@ pub(super) async fn start(
         );
     } else if access.is_on() && !has_users {
         tracing::warn!(
-            "there are no users, so nobody may do anything: make one with `gesta user add NAME --admin`"
+            "there are no users, so nobody may do anything: start this server with GESTA_ADMIN_PASSWORD, or stop it and \
+             run `gesta user add NAME --admin` (a store on PostgreSQL takes that while servers run)"
         );
     } else if access.is_on() {
         tracing::info!("callers must say who they are");

@@ -1,22 +1,22 @@
-//! The commands for administration: schema, verify, scavenge, info, health.
+//! The commands for administration: schema, info, health.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
-use gesta::verify::AuditReport;
-use gesta::{Database, Options, RunMode};
+use gesta::Options;
 use gesta_client::HttpStore;
-use gesta_core::{ErrorKind, EventStore};
+use gesta_core::{ErrorKind, EventStore, StoreInfo};
 use gesta_wire::answer::Info;
-use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::address::resolve;
-use super::client;
-use crate::args::{Global, Scavenge, SchemaCommand};
+use super::serve::place_of;
+use super::{client, given_store, is_server, with_store};
+use crate::args::{DEFAULT_SERVER, Global, SchemaCommand};
 use crate::config::Config;
 use crate::confirm;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
@@ -81,138 +81,77 @@ async fn check_existing(url: &str, logs: u16, output: &mut Output) -> Outcome {
     })
 }
 
-pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
-    let database = Database::open(url, &Options::default()).await?;
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(Duration::from_millis(200));
-    let report = database
-        .verify(|progress| bar.set_message(format!("{} events read", progress.events)))
-        .await;
-    bar.finish_and_clear();
-    database.close().await;
-    let report = report?;
-    show(&report, output)?;
-    if report.is_healthy() {
-        return Ok(());
-    }
-    Err(damaged(&report))
+/// A store as JSON shows it: what `GET /info` tells of it, and where it is.
+#[derive(Serialize)]
+struct Located {
+    place: String,
+    #[serde(flatten)]
+    info: Info,
 }
 
-/// Returns the failure of a command that found a damaged store.
-pub(super) fn damaged(report: &AuditReport) -> Failure {
-    Failure::Message(Code::Damaged, format!("{} findings", report.findings_total))
-}
-
-/// Shows what a check found, and the summary.
-pub(super) fn show(report: &AuditReport, output: &mut Output) -> Outcome {
-    for finding in &report.findings {
-        let record = json!({
-            "kind": finding.kind.as_str(),
-            "log": finding.log.0,
-            "position": finding.position,
-            "stream": finding.stream,
-            "revision": finding.revision,
-            "text": finding.text,
-        });
-        output.record(&record, |_| finding.to_string())?;
-    }
-    let events: u64 = report.logs.iter().map(|log| log.events).sum();
-    let summary = json!({"healthy": report.is_healthy(), "events": events, "findings": report.findings_total});
-    output.record(&summary, |_| {
-        if report.is_healthy() {
-            format!("healthy: {events} events read, every promise that data can show is kept")
-        } else {
-            format!(
-                "damaged: {events} events read, {} findings",
-                report.findings_total
-            )
-        }
-    })?;
-    output.flush()
-}
-
-pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) -> Outcome {
-    let mode = if args.dry_run {
-        RunMode::Dry
-    } else {
-        RunMode::Real
-    };
-    if mode == RunMode::Real {
-        confirm::ask(&args.confirm, "Hidden events are removed for ever")?;
-    }
-    let store = gesta::open_database(url).await?;
-    let bar = ProgressBar::new_spinner();
-    let report = store
-        .scavenge(mode, |progress| {
-            bar.set_message(format!(
-                "{} streams, {} events",
-                progress.streams, progress.removed.events
-            ))
-        })
-        .await;
-    bar.finish_and_clear();
-    store.shutdown().await?;
-    let report = report?;
-    let record = json!({
-        "dry_run": args.dry_run,
-        "streams": report.streams,
-        "streams_changed": report.streams_changed,
-        "streams_unreadable": report.streams_unreadable,
-        "events": report.removed.events,
-        "payload_bytes": report.removed.payload_bytes,
-    });
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
-    };
-    output.record(&record, |_| {
-        let unreadable = match report.streams_unreadable {
-            0 => String::new(),
-            count => {
-                format!("; {count} streams were left as they are: their metadata cannot be read")
-            }
-        };
-        format!(
-            "{verb} {} events ({} bytes) of {} streams{unreadable}",
-            report.removed.events, report.removed.payload_bytes, report.streams_changed
-        )
-    })?;
-    if !args.compact {
-        return Ok(());
-    }
-    let (before, after) = gesta::schema::compact(url).await?;
-    output.record(
-        &json!({"file_bytes_before": before, "file_bytes_after": after}),
-        |_| format!("the file had {before} bytes and has {after}"),
-    )
+/// What a server tells of itself.
+#[derive(Deserialize)]
+struct Version {
+    version: String,
 }
 
 pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
-    super::with_store(global, async |store| {
+    let url = given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
+    with_store(global, async |store| {
         let info = store.info().await?;
-        let heads: Vec<u64> = info.heads.iter().map(|position| position.0).collect();
-        // The same document as that of `GET /info`.
-        let record = Info::from(info.clone());
-        let ahead = match info.newest_event_ahead.as_secs() {
-            0 => String::new(),
-            seconds => format!("\nclock        the newest event is {seconds} s ahead of this machine's clock"),
+        if !is_server(&url) {
+            let place = place_of(&url);
+            let text = shown_info(&format!("store        {place}"), &info);
+            let info = Info::from(info);
+            return output.record(&Located { place, info }, |_| text);
+        }
+        let server = HttpStore::with_config(&url, client::config(global)?)?;
+        let document = server.info_document().await?;
+        let unreadable = |error: serde_json::Error| {
+            Failure::other(format!("the answer of the server cannot be read: {error}"))
         };
-        output.record(&record, |_| {
-            format!(
-                "{} ({})\nincarnation  {}\nlogs         {}\nheads        {heads:?}\ndurability   {}: {}\nretries      recognised for {} s and {} positions{ahead}",
-                info.backend, info.engine, info.incarnation, info.logs, info.durability.name(), info.durability.detail(),
-                info.idempotency.time.as_secs(), info.idempotency.positions
-            )
+        let Version { version } = serde_json::from_slice(&document).map_err(unreadable)?;
+        let document: Box<RawValue> = serde_json::from_slice(&document).map_err(unreadable)?;
+        output.record(&document, |_| {
+            shown_info(&format!("server       {url}, version {version}"), &info)
         })
     })
     .await
 }
 
+fn shown_info(place: &str, info: &StoreInfo) -> String {
+    let heads: Vec<u64> = info.heads.iter().map(|position| position.0).collect();
+    let (durability, retries) = (&info.durability, &info.idempotency);
+    let mut lines = vec![
+        place.to_owned(),
+        format!("database     {} ({})", info.backend, info.engine),
+        format!("incarnation  {}", info.incarnation),
+        format!("logs         {}", info.logs),
+        format!("heads        {heads:?}"),
+        format!(
+            "durability   {}: {}",
+            durability.name(),
+            durability.detail()
+        ),
+        format!(
+            "retries      recognised for {} s and {} positions",
+            retries.time.as_secs(),
+            retries.positions
+        ),
+    ];
+    let ahead = info.newest_event_ahead.as_secs();
+    if ahead > 0 {
+        lines.push(format!(
+            "clock        the newest event is {ahead} s ahead of this machine's clock"
+        ));
+    }
+    lines.join("\n")
+}
+
 /// Asks a server whether it is alive, or whether it can take appends.
 pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) -> Outcome {
     let url = match global.store_urls() {
-        Some(url) if !super::is_server(&url) => {
+        Some(url) if !is_server(&url) => {
             return Err(Failure::usage(
                 "health is asked of a server: --store must be http://HOST:PORT or https://HOST:PORT",
             ));
@@ -220,7 +159,7 @@ pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) ->
         Some(url) => url,
         None => {
             let given = std::env::var("GESTA_STORE").ok();
-            match given.filter(|url| super::is_server(url)) {
+            match given.filter(|url| is_server(url)) {
                 Some(url) => url,
                 None => server_of(&Config::of_environment()?).await?,
             }

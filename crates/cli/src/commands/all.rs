@@ -13,11 +13,12 @@ use gesta_core::{
 use super::import_groups::Home;
 use super::progress::Progress;
 use super::{
-    client, given_store, import, is_server, with_new_store, with_store, with_store_telling,
+    client, given_store, import, interrupts, is_server, with_new_store, with_store,
+    with_store_telling,
 };
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, until_reader_gone};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -31,7 +32,7 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
             let progress = Progress::default();
             progress.set("no event was read yet".into());
             with_store_telling(global, &progress, async |store| {
-                read(&*store, args, &progress, output).await
+                until_reader_gone(read(&*store, args, &progress, output)).await
             })
             .await
         }
@@ -44,12 +45,17 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
                     HttpStore::with_config(&url, client::config(global)?).map_err(Failure::from)
                 })
                 .transpose()?;
+            let mut interrupts = interrupts()?;
+            let feed = tokio::select! {
+                feed = import::prepare(&args) => feed?,
+                _ = interrupts.recv() => return Err(Failure::interrupted("stopped before anything was done")),
+            };
             with_new_store(global, &progress, async |store| {
                 let home = match &server {
                     Some(server) => Home::Server(Box::new(server.groups())),
                     None => Home::Store(Arc::clone(&store)),
                 };
-                import::run(&*store, &home, &args, &progress, output).await
+                import::run(&*store, &home, feed, &args, &progress, output).await
             })
             .await
         }
@@ -64,7 +70,7 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
                     to: SubscribeTo::All(filter(args.filter)),
                     from,
                 };
-                follow(&*store, request, args.limit, output).await
+                until_reader_gone(follow(&*store, request, args.limit, output)).await
             })
             .await
         }

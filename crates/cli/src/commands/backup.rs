@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::signal::unix::Signal;
 
-use super::{admin, client, given_store, interrupts, is_server};
+use super::{client, given_store, interrupts, is_server, maintenance, served};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
@@ -169,9 +169,10 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     bar.finish_and_clear();
     let restored = restored?;
     let Some(incarnation) = restored.incarnation else {
-        admin::show(&restored.report, output)?;
+        let verified = served::verified(&restored.report);
+        maintenance::show(&verified, output)?;
         eprintln!("{} is damaged: nothing was restored", args.from.display());
-        return Err(admin::damaged(&restored.report));
+        return Err(maintenance::damaged(&verified));
     };
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();
     let record = json!({"store": url, "events": events, "incarnation": incarnation.to_string()});

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use gesta_client::{Config, Credentials, PlainHttp, Tls};
+use gesta_client::{Config, Credentials, HttpStore, PlainHttp, Tls};
 
 use crate::args::Global;
 use crate::exit::{Failure, Outcome};
@@ -17,14 +17,12 @@ pub(super) fn config(global: &Global) -> Outcome<Config> {
         Some(path) => Some(path.clone()),
         None => std::env::var_os("GESTA_CA_FILE").map(Into::into),
     };
-    let ca_pem = ca.map(|path| {
-        std::fs::read(&path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-    });
     Ok(Config {
-        tls: Tls {
-            ca_pem: ca_pem.transpose()?,
-            ..Tls::default()
-        },
+        tls: ca
+            .as_deref()
+            .map(believing)
+            .transpose()?
+            .unwrap_or_default(),
         credentials: credentials(global)?,
         plain_http: match global.plain_http {
             true => PlainHttp::Anywhere,
@@ -34,10 +32,42 @@ pub(super) fn config(global: &Global) -> Outcome<Config> {
     })
 }
 
+/// Makes the TLS settings of a client that believes the authorities in a file.
+fn believing(path: &Path) -> Outcome<Tls> {
+    let refuse = |why: String| {
+        Failure::usage(format!(
+            "--ca-file (GESTA_CA_FILE) {}: {why}",
+            path.display()
+        ))
+    };
+    let pem = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let tls = Tls {
+        ca_pem: Some(pem),
+        ..Tls::default()
+    };
+    // A client is made of it for trial, because only its error tells what is wrong, and nothing tells the file later.
+    let trial = Config {
+        tls: tls.clone(),
+        ..Config::default()
+    };
+    HttpStore::with_config("https://localhost", trial)
+        .map_err(|error| refuse(error.to_string()))?;
+    Ok(tls)
+}
+
 fn credentials(global: &Global) -> Outcome<Option<Credentials>> {
     let variable = |name: &str| std::env::var(name).ok();
     if let Some(path) = &global.token_file {
         return Ok(Some(Credentials::Token(secret(path)?)));
+    }
+    let ways = ["GESTA_TOKEN", "GESTA_TOKEN_FILE", "GESTA_USER"];
+    let set: Vec<&str> = ways
+        .into_iter()
+        .filter(|name| std::env::var_os(name).is_some())
+        .collect();
+    if let [one, other, ..] = set[..] {
+        let text = format!("{one} and {other} are both set, and say who calls: set one of them");
+        return Err(Failure::usage(text));
     }
     if let Some(token) = variable("GESTA_TOKEN") {
         return Ok(Some(Credentials::Token(token.trim().to_owned())));

@@ -118,7 +118,16 @@ fn pretty(group: &Group, id: &GroupId) -> String {
     let mut line = |what: &str, value: String| {
         let _ = writeln!(text, "{what:<12} {}", visible(&value));
     };
-    line("finished to", place(group.checkpoint));
+    let running = group.running.as_ref();
+    let finished = running.and_then(|running| running.finished_to);
+    let finished = finished.max(group.checkpoint);
+    line(
+        "finished to",
+        match finished == group.checkpoint {
+            true => place(finished),
+            false => format!("{}, stored: {}", place(finished), place(group.checkpoint)),
+        },
+    );
     if let Some(halted) = &group.halted {
         line("halted", halted.why.clone());
         let surviving = halted
@@ -160,10 +169,11 @@ fn pretty(group: &Group, id: &GroupId) -> String {
             ),
         );
         for consumer in &running.consumers {
-            let name = match consumer.name.as_str() {
-                "" => &consumer.consumer,
-                name => name,
-            };
+            let names = [consumer.name.as_str(), &consumer.consumer, "(not told)"];
+            let name = names
+                .into_iter()
+                .find(|name| !name.is_empty())
+                .unwrap_or("");
             let held = format!("{} of {}", consumer.in_flight, consumer.buffer);
             let delivered = consumer.delivered;
             line("consumer", format!("{name}  holds {held}, got {delivered}"));

@@ -68,23 +68,37 @@ struct Import<'a> {
     groups: GroupsOfCopy,
 }
 
-pub(super) async fn run(
-    store: &dyn EventStore,
-    home: &Home,
-    args: &AllImport,
-    progress: &Progress,
-    output: &mut Output,
-) -> Outcome {
-    let file = args.file.as_deref().filter(|path| *path != Path::new("-"));
-    let open = |path: &Path| {
-        File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-    };
+/// Looks at the input before a store is opened, or made: a mistake in it should leave no empty store behind.
+pub(super) async fn prepare(args: &AllImport) -> Outcome<Feed> {
+    let file = file_of(args);
     if let Some(path) = file
         && !args.revive_deleted
     {
         refuse_what_hides(open(path)?, args.skip).await?;
     }
     let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, 0)?;
+    if !feed.begin().await? {
+        return Err(Failure::usage("the input is empty: nothing to import"));
+    }
+    Ok(feed)
+}
+
+fn file_of(args: &AllImport) -> Option<&Path> {
+    args.file.as_deref().filter(|path| *path != Path::new("-"))
+}
+
+fn open(path: &Path) -> Outcome<File> {
+    File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+pub(super) async fn run(
+    store: &dyn EventStore,
+    home: &Home,
+    mut feed: Feed,
+    args: &AllImport,
+    progress: &Progress,
+    output: &mut Output,
+) -> Outcome {
     let mut import = Import {
         store,
         one_stream: store.info().await?.logs > 1,
@@ -106,9 +120,6 @@ pub(super) async fn run(
         eprintln!("{}", import.came());
         return Err(failure);
     }
-    if feed.lines() == 0 {
-        return Err(Failure::usage("the input is empty: nothing to import"));
-    }
     if import.passed_over > 0 {
         eprintln!(
             "lines passed over because they hide events: {}; what they hid can be read now",
@@ -116,7 +127,12 @@ pub(super) async fn run(
         );
     }
     let (stored, there) = (import.stored, import.there);
-    let groups = import_groups::make(import.groups, store, home, file.map(open).transpose()?);
+    let groups = import_groups::make(
+        import.groups,
+        store,
+        home,
+        file_of(args).map(open).transpose()?,
+    );
     let groups = groups.await?;
     let record = json!({
         "lines": feed.lines(), "stored": stored, "already_stored": there, "passed_over": import.passed_over, "groups": groups,

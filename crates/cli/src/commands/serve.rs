@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::address::resolve;
 use super::node::{self, OfNode};
+use super::served::Served;
 use super::supervisor::{Supervisor, look_at};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
@@ -28,6 +29,7 @@ use crate::config::{
 };
 use crate::exit::{Code, Failure, Outcome};
 use crate::private_file;
+use crate::process::ProcessMetrics;
 use crate::units::Span;
 use crate::version;
 
@@ -69,13 +71,19 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         None => pending().boxed(),
     };
     let mut registry = gesta_server::Registry::default();
+    registry.register_collector(Box::new(ProcessMetrics::new()));
     registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(&store))));
     registry.register(
         "gesta_build_info",
         "The version of the program, and the commit that it was built from",
         build_info(),
     );
-    let mut bound = bound.with_backups(Arc::new(Backups(database)));
+    let served = Arc::new(Served {
+        database,
+        store: Arc::clone(&store),
+    });
+    let bound = bound.with_backups(Arc::clone(&served) as _);
+    let mut bound = bound.with_maintenance(served);
     let shared: Arc<dyn EventStore> = match node {
         Some(node) => {
             let address = match &advertised {
@@ -91,6 +99,14 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     };
     let info = shared.info().await?;
     let access = access::start(&config, listen, &shared).await?;
+    let asks = access.as_ref().is_some_and(Access::is_on);
+    if asks && scheme == "http" && !config.behind_proxy && !listen.ip().is_loopback() {
+        tracing::warn!(
+            %listen,
+            "passwords and tokens travel as plain text to this address: speak TLS (--tls-certificate), or let a proxy in \
+             front do so and say --behind-proxy"
+        );
+    }
     if let Some(access) = &access {
         bound = bound.with_access(access.clone());
     }
@@ -246,15 +262,6 @@ fn build_info() -> Family<[(&'static str, &'static str); 2], Gauge> {
     family
 }
 
-/// Makes copies of the store that is served.
-struct Backups(gesta::Database);
-
-impl gesta_server::BackupSource for Backups {
-    fn copy(&self) -> BoxFuture<'_, gesta_core::Result<std::fs::File>> {
-        Box::pin(self.0.backup_file())
-    }
-}
-
 fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
     let path = serve
         .config
@@ -276,6 +283,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             listen: serve.listen.clone(),
             advertise_clients: serve.advertise_clients.clone(),
             insecure: serve.insecure,
+            behind_proxy: serve.behind_proxy,
             access: serve.access,
             log: LogFlags {
                 format: global.log_format,
@@ -378,6 +386,7 @@ fn server_config(
         listen,
         advertise,
         insecure: config.insecure,
+        behind_proxy: config.behind_proxy,
         requires_access: access::is_required(config, listen),
         tls,
         handshake_max: server.handshake_max.0,
@@ -394,6 +403,7 @@ fn server_config(
         slow_reader_bytes_per_second: server.slow_reader_bytes_per_second,
         slow_reader_window: server.slow_reader_window.0,
         idle_max: server.idle_max.0,
+        slow_request: server.slow_request.0,
         heartbeat: server.heartbeat.0,
         shutdown_grace: server.shutdown_grace.0,
         cors_origins,
@@ -426,7 +436,7 @@ fn suggest(address: SocketAddr) {
 
 /// Returns where a store is, for people: the absolute path of its file, or the hosts and databases without users and
 /// passwords.
-fn place_of(store: &str) -> String {
+pub(super) fn place_of(store: &str) -> String {
     if let Some(path) = store.strip_prefix("sqlite:") {
         return match std::path::absolute(path) {
             Ok(absolute) if path != ":memory:" => format!("sqlite:{}", absolute.display()),

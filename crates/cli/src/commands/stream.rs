@@ -14,7 +14,7 @@ use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
-use crate::output::{Output, visible};
+use crate::output::{Output, until_reader_gone, visible};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -25,7 +25,7 @@ pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Ou
             let progress = Progress::default();
             progress.set("no event was read yet".into());
             with_store_telling(global, &progress, async |store| {
-                read(&*store, args, &progress, output).await
+                until_reader_gone(read(&*store, args, &progress, output)).await
             })
             .await
         }
@@ -40,7 +40,8 @@ pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Ou
                     to: SubscribeTo::Stream(args.stream),
                     from,
                 };
-                super::all::follow(&*store, request, args.limit, output).await
+                let following = super::all::follow(&*store, request, args.limit, output);
+                until_reader_gone(following).await
             })
             .await
         }
@@ -237,6 +238,41 @@ fn says_nothing_of_changes(json: &[u8]) -> bool {
     acl.is_some_and(|acl| !acl.is_empty() && acl.get("$mw").is_none_or(serde_json::Value::is_null))
 }
 
+/// The keys of metadata that have a meaning, here or for clients that were written for EventStoreDB.
+const KNOWN_KEYS: [&str; 6] = [
+    "$maxAge",
+    "$maxCount",
+    "$tb",
+    "$acl",
+    "$cacheControl",
+    "$correlationId",
+];
+
+/// Warns of keys that look as if they had a meaning, and have none, such as `$maxage`.
+fn warn_of_unknown_keys(text: &str) {
+    for key in unknown_keys(text) {
+        let nearest = KNOWN_KEYS.iter().find(|known| {
+            known.eq_ignore_ascii_case(&key) || strsim::osa_distance(known, &key) <= 2
+        });
+        let meant = nearest.map_or(String::new(), |known| format!(": is {known} meant?"));
+        eprintln!(
+            "warning: {} has no meaning for the store{meant}",
+            visible(&key)
+        );
+    }
+}
+
+fn unknown_keys(text: &str) -> Vec<String> {
+    let document: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let keys = document
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys);
+    keys.filter(|key| key.starts_with('$') && !KNOWN_KEYS.contains(&key.as_str()))
+        .cloned()
+        .collect()
+}
+
 async fn metadata(
     store: &dyn EventStore,
     args: args::StreamMetadata,
@@ -247,6 +283,7 @@ async fn metadata(
         output.text(&String::from_utf8_lossy(record.metadata.json()))?;
         return output.text("\n");
     };
+    warn_of_unknown_keys(&text);
     let metadata =
         StreamMetadata::parse(text).map_err(|error| Failure::usage(error.to_string()))?;
     let says_little = says_nothing_of_changes(metadata.json());

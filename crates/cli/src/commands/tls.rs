@@ -6,7 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -113,8 +113,14 @@ fn of_server(
         IpAddr::from([127, 0, 0, 1]),
         IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]),
     ];
-    if !address.is_unspecified() && !addresses.contains(&address) {
-        addresses.push(address);
+    let more = match address.is_unspecified() {
+        true => own_addresses(),
+        false => vec![address],
+    };
+    for own in more {
+        if !addresses.contains(&own) {
+            addresses.push(own);
+        }
     }
     let addresses = addresses.into_iter().map(SanType::IpAddress);
     params.subject_alt_names.extend(addresses);
@@ -123,6 +129,19 @@ fn of_server(
     params.use_authority_key_identifier_extension = true;
     name(&mut params, "Gesta server for trying out");
     Ok(params)
+}
+
+/// Returns the addresses by which this machine would call others, and so by which most of them reach it. Nothing is
+/// sent: the system only chooses a way.
+fn own_addresses() -> Vec<IpAddr> {
+    // Documentation addresses, which belong to nobody.
+    let ways = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    let found = ways.into_iter().filter_map(|(from, to)| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    found.collect()
 }
 
 /// Returns the name of this machine, if it can be known and may be part of a certificate.

@@ -8,18 +8,21 @@ use std::sync::Arc;
 
 use gesta::Missing;
 use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope, ShownToken, ShownUser};
-use gesta_core::{Clock, ErrorKind, EventStore, SystemClock, Timestamp};
+use gesta_core::{Clock, Error, ErrorKind, EventStore, SystemClock, Timestamp};
 use serde_json::json;
 
 use super::progress::Progress;
 use super::{client, given_store, work_on};
 use crate::args::{
-    Global, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
+    Confirm, Global, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
 };
 use crate::config::DEFAULT_STORE;
+use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 
+/// The group of those who may do everything.
+const ADMINS: &str = "$admins";
 /// The variable for a new password, which is read if no file is named.
 const NEW_PASSWORD: &str = "GESTA_NEW_PASSWORD";
 
@@ -43,8 +46,9 @@ pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut 
             })
             .await
         }
-        UserCommand::Disable { user } => {
+        UserCommand::Disable { user, confirm } => {
             on_accounts(global, Missing::Refuse, async |accounts| {
+                ask_if_last(&accounts, &user, &confirm).await?;
                 accounts.disable(&user).await?;
                 tell(output, &user, "may do nothing any more")
             })
@@ -57,8 +61,15 @@ pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut 
             })
             .await
         }
-        UserCommand::Groups { user, groups } => {
+        UserCommand::Groups {
+            user,
+            groups,
+            confirm,
+        } => {
             on_accounts(global, Missing::Refuse, async |accounts| {
+                if !groups.iter().any(|group| group == ADMINS) {
+                    ask_if_last(&accounts, &user, &confirm).await?;
+                }
                 accounts.set_groups(&user, groups).await?;
                 tell(output, &user, "has other groups")
             })
@@ -73,8 +84,8 @@ async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome 
     }
     let password = read(&add.password, &add.user)?;
     let mut groups = add.groups;
-    if add.admin && !groups.iter().any(|group| group == "$admins") {
-        groups.push("$admins".into());
+    if add.admin && !groups.iter().any(|group| group == ADMINS) {
+        groups.push(ADMINS.into());
     }
     let user = add.user.clone();
     let add = AddUser {
@@ -94,6 +105,25 @@ async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome 
     .await
 }
 
+/// Asks for consent if the user is the last one who may do everything: without one, nobody can make users or change
+/// them through a server.
+async fn ask_if_last(accounts: &Accounts, user: &str, confirm: &Confirm) -> Outcome {
+    let users = accounts.users().await?;
+    let is_admin =
+        |other: &&ShownUser| !other.disabled && other.groups.iter().any(|group| group == ADMINS);
+    let admins: Vec<&ShownUser> = users.iter().filter(is_admin).collect();
+    match admins[..] {
+        [last] if last.user == user => confirm::ask(
+            confirm,
+            &format!(
+                "{user} is the last administrator: without one, accounts can be changed on the store alone, while no \
+                 server has a SQLite store open"
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what would be refused after the password was typed twice.
 async fn look(global: &mut Global, add: &UserAdd) -> Outcome {
     let mut users = Vec::new();
@@ -108,7 +138,7 @@ async fn look(global: &mut Global, add: &UserAdd) -> Outcome {
         // Any other error comes again, when the user is added.
         Err(_) => return Ok(()),
     }
-    let is_admin = add.admin || add.groups.iter().any(|group| group == "$admins");
+    let is_admin = add.admin || add.groups.iter().any(|group| group == ADMINS);
     if users.is_empty() && !is_admin {
         return Err(Failure::usage(
             "the first user must be an administrator, who can add others: say --admin",
@@ -231,13 +261,30 @@ async fn on_accounts(
     if given_store(global).is_none() {
         global.store = vec![DEFAULT_STORE.into()];
     }
-    work_on(
+    let progress = Progress::default();
+    let done = work_on(
         global,
         missing,
-        &Progress::default(),
+        &progress,
         async |store: Arc<dyn EventStore>| work(Accounts::of(store)).await,
-    )
-    .await
+    );
+    done.await.map_err(|failure| match failure {
+        Failure::Store(error) => hint_at_running_server(error),
+        other => other,
+    })
+}
+
+/// Adds to the error of a store that a server has open what to do about it.
+fn hint_at_running_server(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Unavailable(text) if text.contains("is open in") => {
+            let text = "a server has this store open: an administrator changes accounts through it, with --store \
+                        http://127.0.0.1:2113 and GESTA_USER. If there is no user yet, stop the server first, or start \
+                        it with GESTA_ADMIN_PASSWORD, which makes the user admin";
+            Error::unavailable(text).caused_by(error).into()
+        }
+        _ => error.into(),
+    }
 }
 
 /// Tells whether a new password is asked for at the terminal.

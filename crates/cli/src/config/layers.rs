@@ -14,6 +14,23 @@ use crate::exit::{Failure, Outcome};
 
 /// The beginning of the names of environment variables.
 const PREFIX: &str = "GESTA_";
+/// Variables that are read elsewhere than here.
+const OTHERS: [&str; 11] = [
+    "GESTA_CONFIG",
+    "GESTA_STORE_FILE",
+    "GESTA_CA_FILE",
+    "GESTA_TOKEN",
+    "GESTA_TOKEN_FILE",
+    "GESTA_USER",
+    "GESTA_PASSWORD_FILE",
+    "GESTA_NEW_PASSWORD",
+    "GESTA_ADMIN_PASSWORD",
+    "GESTA_ADMIN_PASSWORD_FILE",
+    // Of the lab, which is often run in the same shell.
+    "GESTA_BIN",
+];
+/// How much of a value is shown in an error, in bytes.
+const SHOWN_BYTES_MAX: usize = 60;
 /// How many letters of a mistyped name are wrong, missing or too much, at most.
 const MISTYPED_LETTERS_MAX: usize = 2;
 
@@ -46,9 +63,7 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
         let Some((key, default)) = known.iter().find(|(key, _)| variable_of(key) == *variable)
         else {
             if is_mistyped(variable, &defaults) {
-                warnings.push(format!(
-                    "environment variable {variable} means nothing and is ignored"
-                ));
+                warnings.push(ignored(variable));
             }
             continue;
         };
@@ -63,8 +78,13 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
                 .map_err(|_| "must be true or false"),
             _ => Ok(Value::String(text.clone())),
         };
-        let value = value
-            .map_err(|error| Failure::usage(format!("environment variable {variable}: {error}")))?;
+        // A key of numbers or of true and false holds no secret, so that its value can be shown.
+        let value = value.map_err(|error| {
+            Failure::usage(format!(
+                "environment variable {variable}: {error}, found {:?}",
+                gesta_wire::shortened(text, SHOWN_BYTES_MAX)
+            ))
+        })?;
         let mut single = Table::new();
         match key.split_once('.') {
             None => single.insert(key.clone(), value),
@@ -82,16 +102,39 @@ pub(super) fn read_environment(variables: &[(String, String)]) -> Outcome<(Table
     Ok((sum, warnings))
 }
 
+/// Warns of variables whose names are mistyped, for commands that do not read the configuration of a server.
+pub(crate) fn mistyped(variables: impl Iterator<Item = String>) -> Outcome<Vec<String>> {
+    let defaults = table_of(&Config::default())?;
+    let known = leaves(&defaults);
+    let is_known = |variable: &String| known.iter().any(|(key, _)| variable_of(key) == *variable);
+    Ok(variables
+        .filter(|variable| !is_known(variable) && is_mistyped(variable, &defaults))
+        .map(|variable| ignored(&variable))
+        .collect())
+}
+
+fn ignored(variable: &str) -> String {
+    format!("environment variable {variable} has no meaning and is ignored: is it mistyped?")
+}
+
 /// Tells whether a variable has the name of a section of the configuration, or is some letters away from a key outside
-/// of the sections. Other variables, such as those that an orchestrator sets, are left alone.
+/// of the sections or from another variable that is read. Other variables, such as those that an orchestrator sets, are
+/// left alone.
 fn is_mistyped(variable: &str, defaults: &Table) -> bool {
-    defaults.iter().any(|(name, value)| {
-        let name = variable_of(name);
-        match value {
-            Value::Table(_) => variable.starts_with(&format!("{name}_")),
-            _ => strsim::osa_distance(&name, variable) <= MISTYPED_LETTERS_MAX,
-        }
-    })
+    let is_near = |name: &str| strsim::osa_distance(name, variable) <= MISTYPED_LETTERS_MAX;
+    if !variable.starts_with(PREFIX) || OTHERS.contains(&variable) {
+        return false;
+    }
+    // A password comes from a file.
+    variable == "GESTA_PASSWORD"
+        || OTHERS.iter().any(|name| is_near(name))
+        || defaults.iter().any(|(name, value)| {
+            let name = variable_of(name);
+            match value {
+                Value::Table(_) => variable.starts_with(&format!("{name}_")),
+                _ => is_near(&name),
+            }
+        })
 }
 
 /// Returns the variable that stands for a key.

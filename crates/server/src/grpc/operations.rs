@@ -2,7 +2,9 @@
 //!
 //! A scavenge begins and finds nothing to do: the log keeps no space of its own that a server could take back. It has
 //! ended when its answer leaves, and the ids of the last ones are kept for those who stop them all the same. Events
-//! that deletes hide are removed by `gesta scavenge`, which needs a role of the database that no server has.
+//! that deletes hide are removed by `gesta scavenge` and `POST /admin/scavenge`; on PostgreSQL that needs a role that
+//! no
+//! server has.
 
 use gesta_access::Operation;
 use gesta_grpc::Refusal;

@@ -1,5 +1,10 @@
 //! Tests each call and its answer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
@@ -7,7 +12,45 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use crate::client::{Server, soon};
+use crate::client::{Server, config, soon};
+use crate::logged::Logged;
+
+#[tokio::test]
+async fn who_asks_for_health_elsewhere_is_told_where_it_is() {
+    let server = Server::start().await;
+    for (path, is_told) in [("/health", true), ("/healthz", true), ("/nowhere", false)] {
+        let answer = server.get(path).await;
+        let detail = answer.json()["detail"].to_string();
+        assert_eq!(answer.status, 404, "{path}");
+        assert_eq!(detail.contains("/health/ready"), is_told, "{detail}");
+    }
+}
+
+/// Goal: a slow request leaves a line that says which one it was, without what its parameters tell.
+#[tokio::test]
+async fn a_slow_request_is_told() {
+    let (logged, _guard) = Logged::begin();
+    let config = Config {
+        slow_request: Duration::ZERO,
+        ..config()
+    };
+    let server = Server::with(config, Arc::new(MemoryStore::new())).await;
+    let headers = [("x-request-id", "of-a-proxy")];
+    let target = "/streams/nowhere?from=3";
+    let answer = server.send("GET", target, &headers, "").await;
+    assert_eq!(answer.status, 404);
+    let lines = logged.with("slow request");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in [
+        "method=\"GET\"",
+        "path=/streams/nowhere ",
+        "status=404",
+        "from=127.0.0.1",
+        "id=of-a-proxy",
+    ] {
+        assert!(lines[0].contains(part), "{part}: {lines:?}");
+    }
+}
 
 #[tokio::test]
 async fn an_append_tells_where_the_events_are() {

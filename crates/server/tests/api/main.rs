@@ -15,6 +15,7 @@ mod frame;
 mod gated;
 mod groups;
 mod logged;
+mod maintenance;
 mod openapi;
 mod placement;
 mod raw;

@@ -150,6 +150,48 @@ async fn both_versions_of_http_are_spoken_over_tls() {
     assert_eq!(info(&server, &Authority::new().client(None, &[])).await, "");
 }
 
+/// Goal: before its certificate ends, a server says so in its log and in its metrics.
+#[tokio::test]
+async fn the_end_of_a_certificate_is_told() {
+    let (logged, _guard) = Logged::begin();
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::new();
+    for (year, told) in [(4_000, ""), (2_001, "has ended")] {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let certificate = params.signed_by(&key, &authority.issuer).expect("signed");
+        let files = Identity {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+        .write(folder.path());
+        let server = started(files, |_| {}).await;
+        if !told.is_empty() {
+            soon(async {
+                while logged.with(told).is_empty() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await;
+            continue;
+        }
+        let mut stream = connect(&server, &authority.client(None, &[]))
+            .await
+            .expect("connected");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut answer = String::new();
+        let _ = soon(stream.read_to_string(&mut answer)).await;
+        let line = answer
+            .lines()
+            .find(|line| line.starts_with("gesta_tls_certificate_remaining_seconds{"));
+        let left = line.and_then(|line| line.rsplit(' ').next()?.parse::<i64>().ok());
+        assert!(left.is_some_and(|left| left > 1_000_000_000), "{line:?}");
+        assert!(logged.with("certificate of this server").is_empty());
+    }
+}
+
 /// Goal: a client that speaks plain HTTP hears why nothing works.
 #[tokio::test]
 async fn plain_http_is_told_to_use_https() {

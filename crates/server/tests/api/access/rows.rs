@@ -57,6 +57,13 @@ fn calls_of_the_server() -> Vec<Row> {
         ("GET", "/info", "", KNOWN),
         ("GET", "/metrics", "", OPERATORS),
         ("POST", "/admin/backup", "", with(501, ADMINS)),
+        ("GET", "/admin/virtual-streams", "", with(501, ADMINS)),
+        (
+            "PUT",
+            "/admin/virtual-streams",
+            r#"{"on":true}"#,
+            with(501, ADMINS),
+        ),
         ("GET", "/streams", "", READERS),
         ("GET", "/all", "", READERS),
         ("HEAD", "/all?limit=1", "", READERS),
