@@ -370,8 +370,7 @@ async fn changed(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result
 
 /// Tells what a group is and does. Who consumes is told only to those who may manage groups.
 async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
-    let info = call.state.groups.info(group).await?;
-    let mut shown = Group::from(&info);
+    let mut shown = Group::from(&call.state.groups.info(group).await?);
     let may_manage = call.admitted().may(call.state, Operation::ManageGroups);
     if let Some(running) = shown.running.as_mut()
         && !may_manage.await?
@@ -464,10 +463,9 @@ async fn nack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let asked = events.len();
     let user = call.admitted().user(call.state);
     let groups = &call.state.groups;
-    let answered = groups
-        .nack_as(&user, &group, consumer, events, (action, &body.reason))
-        .await?;
-    Ok(shown_answers(asked, answered))
+    let refusal = (action, body.reason.as_str());
+    let answered = groups.nack_as(&user, &group, consumer, events, refusal);
+    Ok(shown_answers(asked, answered.await?))
 }
 
 async fn replay(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {

@@ -205,7 +205,7 @@ fn copy_pages(
 }
 
 fn failed_at(path: &Path, error: std::io::Error) -> Error {
-    place::failed(&path.display().to_string(), error)
+    files::failed(&path.display().to_string(), error)
 }
 
 /// Gives a synced copy its name.
@@ -300,7 +300,7 @@ impl Restoring {
         let folder = files::directory_of(to);
         files::create_directories(folder).map_err(|error| {
             let what = format!("the folder {} cannot be made", folder.display());
-            place::failed(&what, error)
+            files::failed(&what, error)
         })?;
         let restoring = Self {
             unfinished: with_suffix(to, UNFINISHED),
@@ -324,7 +324,7 @@ impl Restoring {
                     from.display(),
                     folder.display()
                 );
-                place::failed(&what, error)
+                files::failed(&what, error)
             })?;
         Ok(restoring)
     }

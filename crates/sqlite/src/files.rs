@@ -333,6 +333,34 @@ pub(crate) fn write_at(mut file: &File, bytes: &[u8], at: u64) -> std::io::Resul
     written
 }
 
+/// Makes the error for a database file that cannot be opened.
+pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
+    if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) && path.exists() {
+        let text = format!(
+            "{} is read-only for this user: a store must be writable, also to be read ({error})",
+            path.display()
+        );
+        return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+    }
+    failed(&format!("cannot open {}", path.display()), error)
+}
+
+/// Makes the error for something that the file system refuses. What will be refused again is not `Unavailable`, for
+/// which callers wait.
+pub(crate) fn failed(what: &str, error: std::io::Error) -> Error {
+    let text = format!("{what}: {error}");
+    let kind = match error.kind() {
+        Io::PermissionDenied
+        | Io::ReadOnlyFilesystem
+        | Io::NotFound
+        | Io::NotADirectory
+        | Io::IsADirectory
+        | Io::InvalidFilename => ErrorKind::Unsupported(text),
+        _ => ErrorKind::Unavailable(text),
+    };
+    Error::new(kind).caused_by(error)
+}
+
 /// Gives a file another name, unless something has that name.
 ///
 /// # Errors

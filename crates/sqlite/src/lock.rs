@@ -17,7 +17,6 @@ use std::time::Duration;
 use gesta_core::{Error, ErrorKind, Result};
 
 use crate::files::{self, with_suffix};
-use crate::place;
 
 /// Largest number of bytes of a lock file that are read.
 const BYTES_MAX: u64 = 256;
@@ -41,7 +40,7 @@ impl StoreLock {
         let lock_path = with_suffix(path, ".lock");
         files::check_one_name(&lock_path)?;
         let failed = |error: std::io::Error| {
-            place::failed(&format!("cannot lock {}", lock_path.display()), error)
+            files::failed(&format!("cannot lock {}", lock_path.display()), error)
         };
         let open = || {
             files::private()

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, Result, uptime};
 
-use crate::files::{self, FileId, with_suffix};
+use crate::files::{self, FileId, cannot_open, with_suffix};
 use crate::tries::{Disk, Tries};
 
 /// Where in the header of a SQLite file its `user_version` stands; see `end_note` for what it says here.
@@ -442,36 +442,6 @@ pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
         Err(error) => Err(error),
     }
-}
-
-/// Makes the error for a database file that cannot be opened.
-pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
-    use std::io::ErrorKind as Io;
-    if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) && path.exists() {
-        let text = format!(
-            "{} is read-only for this user: a store must be writable, also to be read ({error})",
-            path.display()
-        );
-        return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
-    }
-    failed(&format!("cannot open {}", path.display()), error)
-}
-
-/// Makes the error for something that the file system refuses. What will be refused again is not `Unavailable`, for
-/// which callers wait.
-pub(crate) fn failed(what: &str, error: std::io::Error) -> Error {
-    use std::io::ErrorKind as Io;
-    let text = format!("{what}: {error}");
-    let kind = match error.kind() {
-        Io::PermissionDenied
-        | Io::ReadOnlyFilesystem
-        | Io::NotFound
-        | Io::NotADirectory
-        | Io::IsADirectory
-        | Io::InvalidFilename => ErrorKind::Unsupported(text),
-        _ => ErrorKind::Unavailable(text),
-    };
-    Error::new(kind).caused_by(error)
 }
 
 /// The first bytes of every SQLite database that is not empty.

@@ -32,9 +32,9 @@ use crate::checkpoint::{CountedSnapshot, WalWatch};
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::end_note::{self, EndNote, Opening};
 use crate::error::{FaultMark, Outcome, closed, opening_failed};
-use crate::files::create_directories;
+use crate::files::{cannot_open, create_directories};
 use crate::lock::StoreLock;
-use crate::place::{self, Found, Place, cannot_open};
+use crate::place::{self, Found, Place};
 use crate::read_connection::ReadConnection;
 use crate::reader::Readers;
 use crate::schema::{self, Migrated};
@@ -468,7 +468,7 @@ fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     create_directories(parent).map_err(|error| {
-        place::failed(
+        files::failed(
             &format!("the folder {} cannot be made", parent.display()),
             error,
         )
@@ -495,7 +495,7 @@ fn check_name(path: &Path) -> Result<()> {
 fn create_file(path: &Path) -> Result<()> {
     let created = files::private().write(true).create_new(true).open(path);
     match created {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(place::failed(
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(files::failed(
             &format!("the database {} cannot be made", path.display()),
             error,
         )),
