@@ -14,16 +14,16 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventId, Incarnation, LogId, Position, Timestamp};
+use gesta_core::{EventId, LogId, Position, Timestamp};
 use uuid::Uuid;
 
-use crate::definition::{ProjectionId, Registration, Table};
 use crate::error::{TargetError, TargetErrorKind};
-use crate::row::{Found, KeyedRows, Keys};
+use crate::row::{Found, KeyedRows};
 use crate::state::{Life, State};
 use crate::target::{Begin, Fence, Order, Parked, Session, Stored, Switched, Target};
-use crate::value::Json;
-use crate::view::View;
+use crate::testing::sample::{
+    AllKinds, NODE, OTHER, id, key, keys, place, registration, row, rows, table,
+};
 
 /// Makes targets for the cases.
 pub trait Factory: Send + Sync {
@@ -35,114 +35,6 @@ pub trait Factory: Send + Sync {
 
     /// Returns how many rows readers see under a name; `None` if there is no such name.
     fn count(&self, target: &Self::Target, name: &str) -> impl Future<Output = Option<i64>> + Send;
-}
-
-crate::columns! {
-    /// A column of each kind.
-    pub struct AllKinds {
-        /// Bool.
-        pub flag: bool,
-        /// Int.
-        pub number: i64,
-        /// Float.
-        pub measure: f64,
-        /// Text.
-        pub title: String,
-        /// Bytes.
-        pub bytes: Vec<u8>,
-        /// UUID.
-        pub reference: Uuid,
-        /// Timestamp.
-        pub at: Timestamp,
-        /// JSON.
-        pub document: Json,
-        /// A column that may hold nothing.
-        pub note: Option<String>,
-    }
-}
-
-struct Kinds;
-
-impl View for Kinds {
-    const NAME: &'static str = "kinds";
-    const VERSION: u32 = 1;
-    const KEY: &'static [&'static str] = &["tenant", "id"];
-    type Key = (String, i64);
-    type Row = AllKinds;
-
-    fn filter(&self) -> gesta_core::Filter {
-        gesta_core::Filter::ALL
-    }
-
-    fn key(&self, _: &gesta_core::RecordedEvent) -> Option<(String, i64)> {
-        None
-    }
-
-    fn evolve(
-        &self,
-        _: &mut Option<AllKinds>,
-        _: &gesta_core::RecordedEvent,
-    ) -> Result<(), crate::error::ApplyError> {
-        Ok(())
-    }
-}
-
-const NODE: Uuid = Uuid::from_u128(1);
-const OTHER: Uuid = Uuid::from_u128(2);
-
-fn place(position: u64) -> Checkpoint {
-    let incarnation = Incarnation(Uuid::from_u128(7));
-    Checkpoint::logs(incarnation, vec![Position(position)])
-}
-
-fn table(version: u32) -> Table {
-    let mut table = Table::of::<Kinds>().expect("a plain table");
-    table.stored = format!("kinds_v{version}");
-    table
-}
-
-fn id(version: u32) -> ProjectionId {
-    ProjectionId {
-        name: "kinds".to_owned(),
-        version,
-    }
-}
-
-fn registration(version: u32) -> Registration {
-    Registration {
-        id: id(version),
-        table: Some(table(version)),
-        read_as: vec!["kinds".to_owned()],
-        made_with: 5,
-        start: place(0),
-    }
-}
-
-fn row(number: i64) -> AllKinds {
-    AllKinds {
-        flag: number % 2 == 0,
-        number: i64::MIN + number,
-        measure: 0.5,
-        title: format!("Größe {number} 'quoted' \\ \u{1F3AC}"),
-        bytes: vec![0, 255, 7],
-        reference: Uuid::from_u128(9),
-        at: Timestamp(1_790_000_000_000_001),
-        document: Json("{\"a\": [1, null]}".to_owned()),
-        note: (number % 3 == 0).then(|| "a note".to_owned()),
-    }
-}
-
-fn key(number: i64) -> (String, i64) {
-    (format!("t{}", number % 2), number)
-}
-
-fn rows(numbers: impl IntoIterator<Item = i64>) -> KeyedRows<(String, i64), AllKinds> {
-    let numbers = numbers.into_iter();
-    KeyedRows(numbers.map(|number| (key(number), row(number))).collect())
-}
-
-fn keys(numbers: impl IntoIterator<Item = i64>) -> Keys<(String, i64)> {
-    Keys(numbers.into_iter().map(key).collect())
 }
 
 async fn registered<F: Factory>(factory: &F) -> F::Target {

@@ -1,7 +1,7 @@
 //! Tests of projections: given events, then rows; and, with the feature `testkit`, histories with crashes.
 //!
 //! * `given`: a view without a database; `faulty`: a target that dies at a chosen call; `kit`: random histories;
-//!   `conformance`: what every target must do.
+//!   `conformance`: what every target must do, with the rows of `sample`.
 
 #[cfg(feature = "testkit")]
 pub mod conformance;
@@ -10,6 +10,8 @@ mod faulty;
 mod given;
 #[cfg(feature = "testkit")]
 mod kit;
+#[cfg(feature = "testkit")]
+mod sample;
 
 #[cfg(feature = "testkit")]
 pub use faulty::{Fate, Faulty, Through};
