@@ -10,6 +10,7 @@
 )]
 mod read_model;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
@@ -28,6 +29,8 @@ use read_model::{Seats, SeatsRow};
 /// Where the process that is killed keeps its files; it is one only if this is set.
 const FOLDER: &str = "GESTA_READ_MODEL_FOLDER";
 const OVERFLOWS: &str = "GESTA_READ_MODEL_OVERFLOWS";
+/// What the process says once it appends.
+const BEGUN: &str = "the read model has begun";
 const SEED: &str = "GESTA_READ_MODEL_SEED";
 
 /// Given events, then rows: without a store and without a database.
@@ -87,6 +90,7 @@ async fn the_process_that_is_killed() {
     let projections = Projections::on(&store, SqliteTarget::at(folder.join("read.db")));
     let running = projections.config(config).view(Seats).start().await;
     let _running = running.expect("the read model begins");
+    println!("{BEGUN}");
     loop {
         let stream = format!("show-{}", random.below(20));
         let events = (0..1 + random.below(5)).map(|_| match random.below(9) {
@@ -140,11 +144,17 @@ async fn it_survives_kill_9_at_any_moment() {
             .args(["--exact", "the_process_that_is_killed", "--nocapture"])
             .env(FOLDER, folder.path())
             .env(SEED, kill.to_string())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("it begins");
-        tokio::time::sleep(Duration::from_millis(20 + random.below(400))).await;
+        // Some die while they begin, the others while they are at it.
+        if !random.one_in(4) {
+            let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+            let begun = lines.map_while(Result::ok).any(|line| line.contains(BEGUN));
+            assert!(begun, "it ended by itself");
+        }
+        tokio::time::sleep(Duration::from_millis(random.below(200))).await;
         assert!(
             process.try_wait().expect("known").is_none(),
             "it ended by itself"
