@@ -347,7 +347,9 @@ async fn stores_that_are_missing_or_foreign_are_refused() {
     )
     .expect("writes");
     let error = SqliteBackend::open(SqliteConfig::file(&path)).expect_err("foreign");
-    assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
+    let left = std::fs::read_dir(home.path()).expect("reads").count();
+    assert_eq!(left, 1, "no lock stays beside a file that is no store");
     assert!(SqliteBackend::open(SqliteConfig::file("/")).is_err());
     assert!(SqliteBackend::open(SqliteConfig::file("/proc/none/gesta.db")).is_err());
 }
