@@ -1,10 +1,8 @@
 //! Tells the program from which commit it is built: `GESTA_COMMIT`, empty if that is not known, and `GESTA_BUILD`,
-//! words
-//! for people.
+//! words for people.
 //!
 //! The commit is, in this order, what the variable `GESTA_COMMIT` says (`scripts/release` sets it), what cargo noted in
-//! a
-//! published crate, or what git says of a clone. A build for debugging does not ask git: each commit would compile the
+//! a published crate, or what git says of a clone. A build for debugging does not ask git: each commit would compile the
 //! program and its tests anew.
 
 use std::path::Path;

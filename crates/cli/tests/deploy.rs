@@ -347,8 +347,7 @@ fn the_pod_with_sqlite_serves() {
 }
 
 /// Goal: pods on PostgreSQL make the store with its logs, whoever comes first, and join as nodes; the hook before a
-/// stop
-/// empties the node, which goes on answering.
+/// stop empties the node, which goes on answering.
 #[test]
 fn the_pods_on_postgresql_are_nodes_that_hand_over_before_they_stop() {
     let Some(postgres) = gesta_pgtest::shared() else {
@@ -484,8 +483,7 @@ fn setting(unit: &str, name: &str) -> String {
 }
 
 /// Goal: the unit starts a server with the settings of the package, and the server tells systemd when it listens, that
-/// it
-/// lives, and when it stops.
+/// it lives, and when it stops.
 #[test]
 fn the_unit_starts_a_server_that_tells_how_it_is() {
     let (unit, settings) = (

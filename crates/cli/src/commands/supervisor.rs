@@ -143,8 +143,7 @@ mod tests {
     use super::*;
 
     /// Goal: a look that finds the database away feeds the watchdog, for a restart would mend nothing; one that is
-    /// never
-    /// answered does not.
+    /// never answered does not.
     #[tokio::test(start_paused = true)]
     async fn only_a_look_that_is_answered_feeds_the_watchdog() {
         let folder = tempfile::tempdir().expect("a folder");
