@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
-use gesta::{Database, EventStore, Node, NodeOptions, Options, Store};
+use gesta::{Database, DatabaseStore, EventStore, Node, NodeOptions, Options};
 
 use crate::config::Config;
 pub use crate::error::Error;
@@ -88,7 +88,7 @@ impl Application {
 }
 
 /// Opens the store. Joins the other nodes on its database, if this process is to be a node.
-async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error> {
+async fn open(config: &Config) -> Result<(Arc<DatabaseStore>, Option<Arc<Node>>), Error> {
     let options = Options::creating();
     let (Some(address), Some(path)) = (config.node, &config.cluster_secret_file) else {
         return Ok((options.open_database(&config.store).await?, None));

@@ -19,7 +19,7 @@ use axum::middleware;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, patch, post};
 use axum::{Json, Router};
-use gesta::{EventStore, Node, Store};
+use gesta::{DatabaseStore, EventStore, Node};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -44,7 +44,7 @@ pub(crate) struct App {
     pub(crate) shows: Shows,
     pub(crate) read_model: ReadModel,
     /// Store of the shows and of the read model.
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<DatabaseStore>,
     /// Node that this process is, if there are other nodes.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) metrics: Arc<Metrics>,

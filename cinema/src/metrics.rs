@@ -7,7 +7,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use gesta::metrics::{ClusterMetrics, EntityMetrics, PipelineMetrics};
-use gesta::{Node, Store};
+use gesta::{DatabaseStore, Node};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -48,7 +48,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Makes metrics of the requests to come, and of what the store, its node, the shows and the read model do.
     pub(crate) fn new(
-        store: &Arc<Store>,
+        store: &Arc<DatabaseStore>,
         node: Option<&Arc<Node>>,
         shows: &Shows,
         stats: &Stats,

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use gesta::entity::{Builder, Entities, EntityType, Error, Request, Snapshots, Stats};
-use gesta::peers::Peers;
-use gesta::{ContentType, OwnerStore};
+use gesta::ContentType;
+use gesta::entity::{
+    Builder, Entities, EntityType, Error, OwnerStore, Peers, Request, Snapshots, Stats,
+};
 use uuid::Uuid;
 
 use crate::config::Config;

@@ -15,7 +15,7 @@ use tally::{Event, Tally};
 
 /// A runtime that takes a snapshot every so many events, or none.
 pub(crate) fn start(
-    store: &Arc<gesta::Store>,
+    store: &Arc<gesta::DatabaseStore>,
     config: Config,
     snapshot_every: Option<u64>,
 ) -> Result<Entities<Tally>> {

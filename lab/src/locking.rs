@@ -231,7 +231,7 @@ async fn try_once(store: &dyn EventStore, stream: &str, command: Command) -> Res
     let mut events = Vec::with_capacity(decided.len());
     for Event::Counted { by, n } in decided {
         let data = format!("{{\"by\":{by},\"n\":{n}}}");
-        events.push(EventData::json(EventType::new("counted")?, data));
+        events.push(EventData::json(EventType::new("counted")?, data).without_id());
     }
     match store.append_to(stream, expected, events).await {
         Ok(_) => Ok(true),

@@ -58,7 +58,7 @@ pub(crate) struct Opened {
     /// The store.
     pub(crate) store: Arc<dyn EventStore>,
     /// The same, if it runs in this process on a database.
-    embedded: Option<Arc<gesta::Store>>,
+    embedded: Option<Arc<gesta::DatabaseStore>>,
     /// What is known about it.
     pub(crate) facts: StoreFacts,
     /// The delay in between.
@@ -103,7 +103,7 @@ impl Opened {
     }
 
     /// The store itself, whose streams a runtime of this process can own.
-    pub(crate) fn owner(&self) -> Result<Arc<gesta::Store>> {
+    pub(crate) fn owner(&self) -> Result<Arc<gesta::DatabaseStore>> {
         match &self.embedded {
             Some(store) => Ok(Arc::clone(store)),
             None => fail("entities need a store on a database, not a server or `memory:`"),
@@ -233,7 +233,7 @@ pub(crate) async fn open_store(url: &str) -> Result<Arc<dyn EventStore>> {
 async fn open_either(
     url: &str,
     logs: u16,
-) -> Result<(Arc<dyn EventStore>, Option<Arc<gesta::Store>>)> {
+) -> Result<(Arc<dyn EventStore>, Option<Arc<gesta::DatabaseStore>>)> {
     if url == "memory:" {
         return Ok((Arc::new(gesta_memory::MemoryStore::new()), None));
     }
@@ -249,11 +249,7 @@ async fn open_either(
         let store = gesta_client::HttpStore::with_config(url, config)?;
         return Ok((Arc::new(store), None));
     }
-    let options = gesta::Options {
-        logs,
-        ..gesta::Options::creating()
-    };
-    let store = options.open_database(url).await?;
+    let store = gesta::open(url).create().logs(logs).database().await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gesta::entity::EventCodec;
-use gesta::{EventData, EventStoreExt, ExpectedRevision, Options, Store, Timestamp};
+use gesta::{DatabaseStore, EventData, EventStoreExt, ExpectedRevision, Options, Timestamp};
 use gesta_pgtest::{FaultProxy, fresh_schema, shared};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,7 +20,7 @@ const AT: Timestamp = Timestamp(1_790_000_000_000_000);
 
 /// A store, and what should be counted of it.
 struct Cinema {
-    store: Arc<Store>,
+    store: Arc<DatabaseStore>,
     expected: BTreeMap<Uuid, i64>,
 }
 
@@ -43,7 +43,7 @@ impl Cinema {
                 .expect("every event has a form");
             EventData::binary(form.event_type, form.data)
         };
-        let events = events.iter().map(stored).collect();
+        let events: Vec<_> = events.iter().map(stored).collect();
         let stream = format!("show-{show_id}");
         let appended = self.store.append_to(&stream, ExpectedRevision::Any, events);
         appended.await.expect("appended");

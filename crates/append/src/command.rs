@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn a_packed_form_belongs_to_one_event() {
         let stream = StreamId::new("s").expect("valid");
-        let event = || EventData::json(EventType::new("e").expect("valid"), "{}");
+        let event = || EventData::json(EventType::new("e").expect("valid"), "{}").without_id();
         let append = Append::to(
             stream,
             ExpectedRevision::Any,
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn a_command_costs_its_events_and_names() {
         let stream = StreamId::new("stream").expect("valid");
-        let event = EventData::json(EventType::new("e").expect("valid"), "{}");
+        let event = EventData::json(EventType::new("e").expect("valid"), "{}").without_id();
         let bytes = event.cost_bytes() * 2 + "stream".len();
         let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event; 2]);
         let cost = cost_of(&of_append(append).expect("valid"));

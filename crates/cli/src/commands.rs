@@ -195,11 +195,8 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
         }
         return Ok(Arc::new(store));
     }
-    let options = gesta::Options {
-        missing,
-        ..gesta::Options::default()
-    };
-    Ok(options.open(&url).await?)
+    let options = gesta::Options::default().missing(missing);
+    Ok(options.open_database(&url).await?)
 }
 
 /// Runs `work` on a store that exists and closes the store afterwards, also after Ctrl-C.

@@ -260,7 +260,7 @@ fn what_hides_events_is_not_lost_in_silence() {
 /// Makes groups in a store: `orders::kept` and `$all::kept` have finished six of ten events and parked the next one;
 /// `orders::gone` is deleted.
 async fn make_groups(url: &str) {
-    let store = gesta::Options::creating().open(url).await.unwrap();
+    let store = gesta::open(url).create().await.unwrap().event_store();
     let groups = Groups::start(Arc::clone(&store), Config::default());
     let group = |text: &str| text.parse::<GroupId>().unwrap();
     for name in ["orders::kept", "$all::kept", "orders::gone"] {
@@ -331,7 +331,7 @@ async fn make_groups(url: &str) {
 
 /// Makes a group on a stream, as an import does before it appends what the group had parked.
 async fn make_group(url: &str, name: &str, settings: Settings) {
-    let store = gesta::Options::creating().open(url).await.unwrap();
+    let store = gesta::open(url).create().await.unwrap().event_store();
     let groups = Groups::start(Arc::clone(&store), Config::default());
     let create = Create {
         group: name.parse().unwrap(),
@@ -345,7 +345,7 @@ async fn make_group(url: &str, name: &str, settings: Settings) {
 
 /// Returns the number of parked events of a group, and what a replay and the group deliver, in order.
 async fn what_is_left(url: &str, name: &str) -> (u64, Vec<u64>) {
-    let store = gesta::Options::creating().open(url).await.unwrap();
+    let store = gesta::open(url).create().await.unwrap().event_store();
     let groups = Groups::start(Arc::clone(&store), Config::default());
     let group: GroupId = name.parse().unwrap();
     let info = groups.info(&group).await.unwrap();

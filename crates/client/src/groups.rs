@@ -1,14 +1,22 @@
-//! Consumer groups on a server.
+//! Consumer groups on a server, or on the servers of a cluster.
+//!
+//! A group is run by one node, and the others refuse. A client of several servers asks the next one then.
 //!
 //! A consumer is a connection: when it is dropped or breaks, the consumer leaves its group and the events that it held
 //! are delivered to others. A caller who loses the connection joins again, and the group goes on where it was. Not
 //! here: joining again automatically, since only the caller knows which events it was working on.
 
-use gesta_core::LogId;
-use gesta_groups::document::{self, Name, Names};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream;
+use gesta_core::{ErrorKind, LogId};
+use gesta_groups::document::{self, Names};
 use gesta_groups::{
-    Action, CONSUMERS_MAX, ConsumerId, Create, Delivery, Elsewhere, Error, GroupId, Refused,
-    ResetTo, Result, Settings, Source, Token, Which,
+    Action, CONSUMERS_MAX, ConsumerGroups, ConsumerId, Create, Delivery, Elsewhere, Error,
+    GroupConsumer, GroupId, Refused, ResetTo, Result, Settings, Source, Token, Which,
 };
 use gesta_wire::answer;
 use gesta_wire::event::read_event;
@@ -24,23 +32,7 @@ use crate::address::Path;
 use crate::sse::SseReader;
 use crate::transport::{Call, Told, Transport, told};
 
-/// The consumer groups of a server. Clones are cheap.
-///
-/// ```no_run
-/// # async fn example() -> Result<(), gesta_groups::Error> {
-/// use gesta_core::StreamId;
-/// use gesta_groups::{GroupId, Source, Which};
-///
-/// let store = gesta_client::HttpStore::connect("http://127.0.0.1:2113")?;
-/// let group = GroupId::new(Source::Stream(StreamId::new("cart-1")?), "mail")?;
-/// let mut consumer = store.groups().join(&group, 10, "worker-1").await?;
-/// loop {
-///     let delivery = consumer.next().await?;
-///     println!("{}", delivery.event.event_type);
-///     consumer.ack(&[Which::Delivery(delivery.number)]).await?;
-/// }
-/// # }
-/// ```
+/// The consumer groups of a server: [`ConsumerGroups`] over HTTP. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct HttpGroups {
     transport: Transport,
@@ -52,15 +44,97 @@ impl HttpGroups {
         Self { transport, closed }
     }
 
-    /// Creates a group.
-    ///
-    /// # Errors
-    /// `Exists` if there is such a group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store refuses
-    /// or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the group may have been created or not.
-    pub async fn create(&self, create: &Create) -> Result<document::Group> {
+    async fn group(
+        &self,
+        method: Method,
+        group: &GroupId,
+        body: serde_json::Value,
+    ) -> Result<document::Group> {
+        let found = self.sent(method, group, "", body.to_string()).await?;
+        Ok(answer::read(&found)?)
+    }
+
+    async fn answered(
+        &self,
+        group: &GroupId,
+        path: &str,
+        body: serde_json::Value,
+    ) -> Result<usize> {
+        let found = self.sent(Method::POST, group, path, body.to_string());
+        Ok(answer::read::<Answered>(&found.await?)?.answered)
+    }
+
+    /// Sends a change of a group, to the node that runs it. `rest` is what follows its name in the address.
+    async fn sent(
+        &self,
+        method: Method,
+        group: &GroupId,
+        rest: &str,
+        body: String,
+    ) -> Result<Bytes> {
+        let body = Bytes::from(body);
+        let call = || Call::write(method.clone(), Path::of_group(group, rest), body.clone());
+        self.asked(call, group).await
+    }
+
+    /// Asks one server after the other, until one runs the group.
+    async fn asked(&self, call: impl Fn() -> Call + Send, group: &GroupId) -> Result<Bytes> {
+        let refused = match self.send(call(), group).await {
+            Err(error @ Error::NotHere { .. }) => error,
+            sent => return sent,
+        };
+        for other in self.others() {
+            match other.send(call(), group).await {
+                Err(error) if goes_on(&error) => {}
+                sent => return sent,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Returns these groups as each of the servers alone tells that the client was given; none if it is one.
+    fn others(&self) -> impl Iterator<Item = Self> + Send {
+        let of = |transport| Self::new(transport, self.closed.clone());
+        self.transport.each_server().into_iter().map(of)
+    }
+
+    async fn send(&self, call: Call, group: &GroupId) -> Result<Bytes> {
+        if self.closed.is_cancelled() {
+            return Err(gesta_core::Error::unavailable("the store is closed").into());
+        }
+        let sent = self.transport.send(call).await;
+        Ok(sent.map_err(|error| of_group(error, group))?.body)
+    }
+
+    async fn join_here(&self, group: &GroupId, buffer: u32, name: &str) -> Result<GroupConsumer> {
+        let mut path = Path::of_group(group, "/consume").with("buffer", buffer.to_string());
+        if !name.is_empty() {
+            path = path.with("name", name);
+        }
+        let opened = self.transport.open(Call::get(path)).await;
+        let body = opened.map_err(|error| of_group(error, group))?.into_body();
+        let silence_max = self.transport.config().silence_max;
+        let mut reader = SseReader::new(body, silence_max, self.closed.clone());
+        let id = loop {
+            let message = reader.message().await?;
+            match message.name.as_str() {
+                "joined" => break answer::read::<Joined>(&message.data)?.consumer,
+                "error" => return Err(ended(&message.data, group)),
+                _ => {}
+            }
+        };
+        Ok(GroupConsumer::new(
+            Arc::new(self.clone()),
+            group.clone(),
+            ConsumerId(id),
+            deliveries(reader, group.clone()),
+        ))
+    }
+}
+
+#[async_trait]
+impl ConsumerGroups for HttpGroups {
+    async fn create(&self, create: &Create) -> Result<document::Group> {
         let filter: Vec<QueryBody> = create.filter.any_of.iter().map(QueryBody::from).collect();
         let mut body = json!({ "settings": create.settings });
         if !filter.is_empty() {
@@ -69,65 +143,28 @@ impl HttpGroups {
         self.group(Method::PUT, &create.group, body).await
     }
 
-    /// Replaces all settings of a group.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
-    /// refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the settings may have been replaced or not.
-    pub async fn update(&self, group: &GroupId, settings: &Settings) -> Result<document::Group> {
+    async fn update(&self, group: &GroupId, settings: &Settings) -> Result<document::Group> {
         let body = json!({ "settings": settings });
         self.group(Method::POST, group, body).await
     }
 
-    /// Deletes a group.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the store
-    /// refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the group may have been deleted or not.
-    pub async fn delete(&self, group: &GroupId) -> Result<()> {
-        let call = Call::write(
-            Method::DELETE,
-            Path::of_group(group, ""),
-            Default::default(),
-        );
-        self.sent(call, group).await.map(|_| ())
+    async fn delete(&self, group: &GroupId) -> Result<()> {
+        self.sent(Method::DELETE, group, "", String::new())
+            .await
+            .map(drop)
     }
 
-    /// Returns a group as it is now.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Store` if the store refuses or does
-    /// not answer.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn info(&self, group: &GroupId) -> Result<document::Group> {
-        let found = self
-            .sent(Call::get(Path::of_group(group, "")), group)
-            .await?;
-        Ok(answer::read(&found)?)
+    async fn info(&self, group: &GroupId) -> Result<document::Group> {
+        let call = || Call::get(Path::of_group(group, ""));
+        Ok(answer::read(&self.asked(call, group).await?)?)
     }
 
-    /// Lists the names of the groups of a source, or of all groups. The list begins after the group `after` and has at
-    /// most `limit` names.
-    ///
-    /// # Errors
-    /// `Store` if the store refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn list(
+    async fn list(
         &self,
         source: Option<&Source>,
         after: Option<&GroupId>,
         limit: usize,
-    ) -> Result<Vec<Name>> {
+    ) -> Result<Vec<GroupId>> {
         let mut path = match source {
             None => Path::of("/groups"),
             Some(Source::Stream(stream)) => Path::of_stream(stream, "/groups"),
@@ -142,69 +179,38 @@ impl HttpGroups {
         }
         let call = Call::get(path.with("limit", limit.to_string()));
         let found = self.transport.send(call).await?.body;
-        Ok(answer::read::<Names>(&found)?.groups)
+        let names = answer::read::<Names>(&found)?.groups.into_iter();
+        let read = |name: document::Name| {
+            GroupId::new(name.source.as_str(), &name.group).map_err(|error| {
+                gesta_core::Error::corrupt("answer of the server: the name of a group")
+                    .caused_by(error)
+                    .into()
+            })
+        };
+        names.map(read).collect()
     }
 
-    /// Joins a group as a consumer that holds at most `buffer` events at a time. The name is shown to people who look
-    /// at the group.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `Refused` if the group is full; `NotHere` if another node runs it;
-    /// `Dropped` if the group was changed meanwhile, so that it must be joined again; `Overloaded`; `Store` if the
-    /// store refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the consumer leaves the group again.
-    pub async fn join(&self, group: &GroupId, buffer: u32, name: &str) -> Result<GroupConsumer> {
-        let mut path = Path::of_group(group, "/consume").with("buffer", buffer.to_string());
-        if !name.is_empty() {
-            path = path.with("name", name);
-        }
-        let opened = self.transport.open(Call::get(path)).await;
-        let body = opened.map_err(|error| of_group(error, group))?.into_body();
-        let silence_max = self.transport.config().silence_max;
-        let mut reader = SseReader::new(body, silence_max, self.closed.clone());
-        loop {
-            let message = reader.message().await?;
-            match message.name.as_str() {
-                "joined" => {
-                    let joined: Joined = answer::read(&message.data)?;
-                    return Ok(GroupConsumer {
-                        groups: self.clone(),
-                        group: group.clone(),
-                        id: ConsumerId(joined.consumer),
-                        reader,
-                    });
-                }
-                "error" => return Err(ended(&message.data, group)),
-                _ => {}
+    async fn join(&self, group: &GroupId, buffer: u32, name: &str) -> Result<GroupConsumer> {
+        let refused = match self.join_here(group, buffer, name).await {
+            Err(error @ Error::NotHere { .. }) => error,
+            joined => return joined,
+        };
+        for other in self.others() {
+            match other.join_here(group, buffer, name).await {
+                Err(error) if goes_on(&error) => {}
+                joined => return joined,
             }
         }
+        Err(refused)
     }
 
-    /// Acknowledges events for a consumer: they are finished. Returns for how many of them the answer came in time.
-    ///
-    /// # Errors
-    /// `NoConsumer` if the consumer has left the group; `NotHere` if another node runs the group; `Store` if the store
-    /// refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the answer may have been taken or not.
-    pub async fn ack(&self, group: &GroupId, id: ConsumerId, events: &[Which]) -> Result<usize> {
-        let body = answers(id, events);
-        self.answered(group, "/ack", body)
+    async fn ack(&self, group: &GroupId, id: ConsumerId, events: &[Which]) -> Result<usize> {
+        self.answered(group, "/ack", answers(id, events))
             .await
             .map_err(|error| lost(error, group, id))
     }
 
-    /// Refuses events for a consumer. Returns for how many of them the answer came in time.
-    ///
-    /// # Errors
-    /// The errors of [`HttpGroups::ack`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the answer may have been taken or not.
-    pub async fn nack(
+    async fn nack(
         &self,
         group: &GroupId,
         id: ConsumerId,
@@ -226,31 +232,14 @@ impl HttpGroups {
             .map_err(|error| lost(error, group, id))
     }
 
-    /// Delivers the parked events again: those before revision `stop_at` of the parked stream, or all of them.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `ReplayRunning` if parked events are being delivered again already;
-    /// `NotHere` if another node runs the group; `Overloaded`; `Store` if the store refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the delivery may have begun or not.
-    pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
+    async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
         let body = stop_at.map_or_else(|| json!({}), |stop_at| json!({ "stop_at": stop_at }));
-        let path = Path::of_group(group, "/replay-parked");
-        let call = Call::write(Method::POST, path, body.to_string().into());
-        self.sent(call, group).await.map(|_| ())
+        self.sent(Method::POST, group, "/replay-parked", body.to_string())
+            .await
+            .map(drop)
     }
 
-    /// Lets a group go on at another place, whatever it has finished: above all a group that is halted. Returns the
-    /// group as it is then.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such group; `NotHere` if another node runs it; `Overloaded`; `Store` if the place
-    /// cannot be, or if the store refuses or does not answer.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the group may have been moved or not.
-    pub async fn reset(&self, group: &GroupId, to: ResetTo) -> Result<document::Group> {
+    async fn reset(&self, group: &GroupId, to: ResetTo) -> Result<document::Group> {
         let to = match to {
             ResetTo::Start => json!("start"),
             ResetTo::End => json!("end"),
@@ -258,117 +247,47 @@ impl HttpGroups {
             ResetTo::At(at) => json!({ "at": at }),
         };
         let body = json!({ "to": to }).to_string();
-        let call = Call::write(Method::POST, Path::of_group(group, "/reset"), body.into());
-        let found = self.sent(call, group).await?;
+        let found = self.sent(Method::POST, group, "/reset", body).await?;
         Ok(answer::read(&found)?)
     }
+}
 
-    async fn group(
-        &self,
-        method: Method,
-        group: &GroupId,
-        body: serde_json::Value,
-    ) -> Result<document::Group> {
-        let call = Call::write(method, Path::of_group(group, ""), body.to_string().into());
-        let found = self.sent(call, group).await?;
-        Ok(answer::read(&found)?)
+/// Tells whether another server is asked after this answer, once one has said that another one runs the group.
+fn goes_on(error: &Error) -> bool {
+    match error {
+        Error::NotHere { .. } => true,
+        Error::Store(error) => matches!(error.kind(), ErrorKind::Unavailable(_)),
+        _ => false,
     }
+}
 
-    async fn answered(
-        &self,
-        group: &GroupId,
-        path: &str,
-        body: serde_json::Value,
-    ) -> Result<usize> {
-        let path = Path::of_group(group, path);
-        let call = Call::write(Method::POST, path, body.to_string().into());
-        let found = self.sent(call, group).await?;
-        Ok(answer::read::<Answered>(&found)?.answered)
-    }
-
-    async fn sent(&self, call: Call, group: &GroupId) -> Result<bytes::Bytes> {
-        if self.closed.is_cancelled() {
-            return Err(gesta_core::Error::unavailable("the store is closed").into());
+/// Returns what the server delivers to a consumer, until the consumer has left its group.
+fn deliveries(reader: SseReader, group: GroupId) -> impl Stream<Item = Result<Delivery>> + Send {
+    stream::unfold(Some((reader, group)), |joined| async move {
+        let (mut reader, group) = joined?;
+        match next(&mut reader, &group).await {
+            Ok(delivery) => Some((Ok(delivery), Some((reader, group)))),
+            Err(error) => Some((Err(error), None)),
         }
-        let sent = self.transport.send(call).await;
-        Ok(sent.map_err(|error| of_group(error, group))?.body)
-    }
+    })
 }
 
-/// A consumer of a group on a server. Dropping it leaves the group.
-pub struct GroupConsumer {
-    groups: HttpGroups,
-    group: GroupId,
-    id: ConsumerId,
-    reader: SseReader,
-}
-
-impl std::fmt::Debug for GroupConsumer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GroupConsumer")
-            .field("group", &self.group)
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
-
-impl GroupConsumer {
-    /// Returns the id of the consumer.
-    #[must_use]
-    pub fn id(&self) -> ConsumerId {
-        self.id
-    }
-
-    /// Waits for the next event and returns it.
-    ///
-    /// # Errors
-    /// The reason why the consumer is not in the group any more: `Dropped`, `NotHere`, `NotFound`, or `Store` with
-    /// `Unavailable` if the connection broke. The events that it held are delivered again.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Result<Delivery> {
-        loop {
-            let message = self.reader.message().await?;
-            match message.name.as_str() {
-                "event" => {
-                    let found: Delivered<'_> = answer::read(&message.data)?;
-                    return Ok(Delivery {
-                        number: Token(found.delivery),
-                        event: read_event(found.event.get().as_bytes())?.into(),
-                        retries: found.retries,
-                    });
-                }
-                "error" => return Err(ended(&message.data, &self.group)),
-                // Messages of other names are skipped; a newer server may send them.
-                _ => {}
+async fn next(reader: &mut SseReader, group: &GroupId) -> Result<Delivery> {
+    loop {
+        let message = reader.message().await?;
+        match message.name.as_str() {
+            "event" => {
+                let found: Delivered<'_> = answer::read(&message.data)?;
+                return Ok(Delivery {
+                    number: Token(found.delivery),
+                    event: read_event(found.event.get().as_bytes())?.into(),
+                    retries: found.retries,
+                });
             }
+            "error" => return Err(ended(&message.data, group)),
+            // Messages of other names are skipped; a newer server may send them.
+            _ => {}
         }
-    }
-
-    /// Acknowledges these events: they are finished. Returns for how many of them the answer came in time.
-    ///
-    /// # Errors
-    /// The errors of [`HttpGroups::ack`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the answer may have been taken or not.
-    pub async fn ack(&self, events: &[Which]) -> Result<usize> {
-        self.groups.ack(&self.group, self.id, events).await
-    }
-
-    /// Refuses these events. Returns for how many of them the answer came in time.
-    ///
-    /// # Errors
-    /// The errors of [`HttpGroups::ack`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the answer may have been taken or not.
-    pub async fn nack(&self, events: &[Which], action: Action, reason: &str) -> Result<usize> {
-        let groups = &self.groups;
-        groups
-            .nack(&self.group, self.id, events, action, reason)
-            .await
     }
 }
 

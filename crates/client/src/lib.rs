@@ -7,11 +7,11 @@
 //!
 //! ```no_run
 //! # async fn example() -> gesta_core::Result<()> {
-//! use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
+//! use gesta_core::{EventData, EventStoreExt, ExpectedRevision};
 //!
 //! let store = gesta_client::HttpStore::connect("http://127.0.0.1:2113")?;
-//! let event = EventData::json(EventType::new("CartOpened")?, "{}");
-//! store.append_to("cart-1", ExpectedRevision::NoStream, vec![event]).await?;
+//! let event = EventData::new("item-added", "book")?;
+//! store.append_to("cart-1", ExpectedRevision::NoStream, [event]).await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -29,7 +29,7 @@ mod tls;
 mod transport;
 
 pub use backup::BackupDownload;
-pub use groups::{GroupConsumer, HttpGroups};
+pub use groups::HttpGroups;
 pub use store::HttpStore;
 pub use tls::{Credentials, Tls};
 pub use transport::{Config, OwnerHints, PlainHttp};

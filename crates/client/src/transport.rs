@@ -94,6 +94,50 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Sets the longest wait for a connection.
+    #[must_use]
+    pub fn with_connect_max(mut self, time: Duration) -> Self {
+        self.connect_max = time;
+        self
+    }
+
+    /// Sets the longest time from a request to the end of its answer; of a subscription, to its beginning.
+    #[must_use]
+    pub fn with_answer_max(mut self, time: Duration) -> Self {
+        self.answer_max = time;
+        self
+    }
+
+    /// Sets the longest silence in a subscription.
+    #[must_use]
+    pub fn with_silence_max(mut self, time: Duration) -> Self {
+        self.silence_max = time;
+        self
+    }
+
+    /// Sets which authorities the client believes, and the certificate that it shows.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Sets who the client is.
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
+    /// Sets whether changes go straight to the owners of their logs.
+    #[must_use]
+    pub fn with_owner_hints(mut self, hints: OwnerHints) -> Self {
+        self.owner_hints = hints;
+        self
+    }
+}
+
 /// What a call may have done when no answer comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -318,6 +362,23 @@ impl Transport {
             authorization: credentials.map(Credentials::header).transpose()?,
             config,
         })
+    }
+
+    /// Returns the connections to each of the servers alone that this client was given; none if it is one.
+    pub(crate) fn each_server(&self) -> Vec<Self> {
+        let given = self.servers.given.iter();
+        let alone = |base: &Base| Self {
+            servers: Arc::new(Servers {
+                given: vec![base.clone()],
+                turn: AtomicUsize::new(0),
+                owners: None,
+            }),
+            ..self.clone()
+        };
+        match given.len() {
+            1 => Vec::new(),
+            _ => given.map(alone).collect(),
+        }
     }
 
     pub(crate) fn config(&self) -> &Config {

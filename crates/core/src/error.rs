@@ -129,6 +129,13 @@ impl std::error::Error for Error {
     }
 }
 
+/// What cannot fail has no error: so a value that is valid already may stand where one is made of a text.
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 impl Error {
     /// Makes an error of this kind, without operation and cause.
     #[must_use]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -60,6 +61,27 @@ impl Tags {
         Ok(Self::from_stored(tags))
     }
 
+    /// Makes the tags of an event of texts.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a text is no tag, if there are more than 32, or if two are equal.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::{EventData, Tags};
+    /// # fn main() -> gesta_core::Result<()> {
+    /// let reserved = EventData::new("seat-reserved", &7)?.with_tags(Tags::of(["show:12", "seat:7"])?);
+    /// # assert_eq!(reserved.tags.as_slice().len(), 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn of(tags: impl IntoIterator<Item: TryInto<Tag, Error: Into<Error>>>) -> Result<Self> {
+        let tags: Result<Vec<Tag>> = tags
+            .into_iter()
+            .map(|tag| tag.try_into().map_err(Into::into))
+            .collect();
+        Self::new(tags?)
+    }
+
     /// Takes tags that a store has kept, without checking them again. For backends only.
     #[must_use]
     pub fn from_stored(tags: Vec<Tag>) -> Self {
@@ -90,6 +112,10 @@ impl Tags {
 }
 
 /// An event to be appended.
+///
+/// Its id is drawn when it is made. So the same value, appended a second time because the first answer was lost, is a
+/// retry: it gets the first answer, and nothing is stored twice. Values that are made anew for a second attempt are
+/// other events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventData {
     /// Identity for idempotent retries. With `None` the store makes an id, and a retry is not recognised.
@@ -107,11 +133,42 @@ pub struct EventData {
 }
 
 impl EventData {
-    /// Makes an event with JSON data. The text is stored as it is; it is not checked to be JSON.
+    /// Makes an event whose data are a value as JSON, and draws its id.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the type is empty, too long or has control characters, or if the value has no JSON form.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::EventData;
+    /// #[derive(serde::Serialize)]
+    /// struct ItemAdded {
+    ///     item: String,
+    /// }
+    ///
+    /// # fn main() -> gesta_core::Result<()> {
+    /// let added = EventData::new("item-added", &ItemAdded { item: "book".into() })?;
+    /// assert_eq!(added.data, r#"{"item":"book"}"#);
+    /// assert!(added.id.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn new<T: Serialize + ?Sized>(
+        event_type: impl TryInto<EventType, Error: Into<Error>>,
+        data: &T,
+    ) -> Result<Self> {
+        let event_type = event_type.try_into().map_err(Into::into)?;
+        let json = serde_json::to_vec(data).map_err(|error| {
+            let rule = format!("of an event {event_type:?} must have a JSON form: {error}");
+            Error::invalid("data", rule)
+        })?;
+        Ok(Self::json(event_type, json))
+    }
+
+    /// Makes an event with JSON data, and draws its id. The text is stored as it is; it is not checked to be JSON.
     #[must_use]
     pub fn json(event_type: EventType, data: impl Into<Bytes>) -> Self {
         Self {
-            id: None,
+            id: Some(EventId::random()),
             event_type,
             content_type: ContentType::Json,
             data: data.into(),
@@ -120,7 +177,7 @@ impl EventData {
         }
     }
 
-    /// Makes an event with data of any kind.
+    /// Makes an event with data of any kind, and draws its id.
     #[must_use]
     pub fn binary(event_type: EventType, data: impl Into<Bytes>) -> Self {
         Self {
@@ -129,10 +186,18 @@ impl EventData {
         }
     }
 
-    /// Sets the id, which makes a retry safe.
+    /// Sets the id: for who derives it of something that is the same whenever the event is made, such as the message
+    /// that caused it.
     #[must_use]
     pub fn with_id(mut self, id: EventId) -> Self {
         self.id = Some(id);
+        self
+    }
+
+    /// Leaves the id to the store. Then a retry is not recognised, and stores the event a second time.
+    #[must_use]
+    pub fn without_id(mut self) -> Self {
+        self.id = None;
         self
     }
 
@@ -210,6 +275,34 @@ pub struct RecordedEvent {
 }
 
 impl RecordedEvent {
+    /// Reads the data as JSON.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the data are not JSON of this type.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// #[derive(serde::Deserialize)]
+    /// struct ItemAdded {
+    ///     item: String,
+    /// }
+    ///
+    /// # fn print(event: RecordedEvent) -> Result<()> {
+    /// let added: ItemAdded = event.json()?;
+    /// println!("{}", added.item);
+    /// # Ok(()) }
+    /// ```
+    pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T> {
+        serde_json::from_slice(&self.data).map_err(|error| {
+            let rule = format!(
+                "of event {} of stream {} (type {}) must be JSON of the type that is asked for: {error}",
+                self.revision, self.stream, self.event_type
+            );
+            Error::invalid("data", rule)
+        })
+    }
+
     /// Returns the size of data and metadata, in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {

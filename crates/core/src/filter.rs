@@ -19,6 +19,65 @@ pub struct Query {
 }
 
 impl Query {
+    /// Asks for streams of this category: the text before the first `-` of their names, or the whole name.
+    #[must_use]
+    pub fn category(category: impl Into<String>) -> Self {
+        Self::default().or_category(category)
+    }
+
+    /// Asks for streams whose names begin with this text.
+    #[must_use]
+    pub fn stream_prefix(prefix: impl Into<String>) -> Self {
+        Self {
+            stream_prefixes: vec![prefix.into()],
+            ..Self::default()
+        }
+    }
+
+    /// Asks for events of this type.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no type.
+    pub fn event_type(event_type: impl TryInto<EventType, Error: Into<Error>>) -> Result<Self> {
+        Self::default().or_event_type(event_type)
+    }
+
+    /// Asks for events with this tag.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no tag.
+    pub fn tag(tag: impl TryInto<Tag, Error: Into<Error>>) -> Result<Self> {
+        Self::default().and_tag(tag)
+    }
+
+    /// Asks for streams of this category too.
+    #[must_use]
+    pub fn or_category(mut self, category: impl Into<String>) -> Self {
+        self.categories.push(category.into());
+        self
+    }
+
+    /// Asks for events of this type too. A query that asked for no type yet asks for this one alone.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no type.
+    pub fn or_event_type(
+        mut self,
+        event_type: impl TryInto<EventType, Error: Into<Error>>,
+    ) -> Result<Self> {
+        self.types.push(event_type.try_into().map_err(Into::into)?);
+        Ok(self)
+    }
+
+    /// Asks only for those of the events that have this tag besides.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no tag.
+    pub fn and_tag(mut self, tag: impl TryInto<Tag, Error: Into<Error>>) -> Result<Self> {
+        self.tags.push(tag.try_into().map_err(Into::into)?);
+        Ok(self)
+    }
+
     /// Returns true if the event meets every condition.
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
@@ -59,6 +118,53 @@ pub struct Filter {
 impl Filter {
     /// The filter that every event passes.
     pub const ALL: Filter = Filter { any_of: Vec::new() };
+
+    /// Makes the filter of streams of a category: the text before the first `-` of their names, or the whole name.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::{Filter, Query};
+    /// # fn main() -> gesta_core::Result<()> {
+    /// let carts = Filter::category("cart");
+    /// let books_added = Filter::from(Query::category("cart").or_event_type("item-added")?.and_tag("book")?);
+    /// let either = Filter::any_of([Query::category("cart"), Query::tag("book")?]);
+    /// # assert!(!carts.is_all() && !books_added.is_all() && either.any_of.len() == 2);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn category(category: impl Into<String>) -> Self {
+        Query::category(category).into()
+    }
+
+    /// Makes the filter of streams whose names begin with this text.
+    #[must_use]
+    pub fn stream_prefix(prefix: impl Into<String>) -> Self {
+        Query::stream_prefix(prefix).into()
+    }
+
+    /// Makes the filter of events of a type.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no type.
+    pub fn event_type(event_type: impl TryInto<EventType, Error: Into<Error>>) -> Result<Self> {
+        Query::event_type(event_type).map(Into::into)
+    }
+
+    /// Makes the filter of events with a tag.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the text is no tag.
+    pub fn tag(tag: impl TryInto<Tag, Error: Into<Error>>) -> Result<Self> {
+        Query::tag(tag).map(Into::into)
+    }
+
+    /// Makes the filter of events that match any of the queries. Without queries every event passes.
+    #[must_use]
+    pub fn any_of(queries: impl IntoIterator<Item = Query>) -> Self {
+        Self {
+            any_of: queries.into_iter().collect(),
+        }
+    }
 
     /// Makes a filter of one query.
     #[must_use]
@@ -130,6 +236,12 @@ impl Filter {
             }
         }
         Ok(())
+    }
+}
+
+impl From<Query> for Filter {
+    fn from(query: Query) -> Self {
+        Self::query(query)
     }
 }
 

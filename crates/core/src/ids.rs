@@ -82,6 +82,19 @@ macro_rules! name_type {
             }
         }
 
+        impl TryFrom<&String> for $name {
+            type Error = Error;
+            fn try_from(value: &String) -> Result<Self> {
+                Self::new(value.as_str())
+            }
+        }
+
+        impl From<&$name> for $name {
+            fn from(value: &$name) -> Self {
+                value.clone()
+            }
+        }
+
         impl std::str::FromStr for $name {
             type Err = Error;
             fn from_str(value: &str) -> Result<Self> {

@@ -7,6 +7,7 @@
 
 mod back_off;
 pub mod backend;
+mod builders;
 pub mod capacity;
 mod checkpoint;
 mod clock;
@@ -14,6 +15,7 @@ pub mod durations;
 mod error;
 mod event;
 mod filter;
+mod follow;
 mod host_port;
 mod ids;
 mod info;
@@ -44,6 +46,7 @@ pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tags};
 pub use filter::{Filter, Query};
+pub use follow::{Follow, Following};
 pub use host_port::HostPort;
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};

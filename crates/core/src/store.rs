@@ -174,9 +174,9 @@ pub trait EventStore: Send + Sync + 'static {
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
     /// let cart = StreamId::new("cart-1")?;
-    /// let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// // The id is made once, before the first attempt, and is the same in every attempt.
-    /// let append = Append::to(cart, ExpectedRevision::NoStream, vec![added.with_id(EventId::random())]);
+    /// // The id is drawn here, before the first attempt, and is the same in every attempt.
+    /// let added = EventData::new("item-added", &["book"])?;
+    /// let append = Append::to(cart, ExpectedRevision::NoStream, vec![added]);
     /// let first = store.append(append.clone()).await?;
     /// let again = store.append(append).await?;
     /// assert_eq!(first, again);
@@ -199,8 +199,8 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// let cart = StreamId::new("cart-1")?;
     /// let mut request = ReadStream::forwards(cart).limit(100);
@@ -232,11 +232,10 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
-    /// let carts = Filter::query(Query { categories: vec!["cart".into()], ..Query::default() });
-    /// let mut request = ReadAll::forwards().filter(carts);
+    /// let mut request = ReadAll::forwards().filter(Filter::category("cart"));
     /// loop {
     ///     let page = store.read_all(request.clone()).await?;
     ///     for event in &page.events {
@@ -266,11 +265,10 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
-    /// let request = ListStreams { prefix: "cart-".into(), after: None, limit: 100 };
-    /// let page = store.list_streams(request).await?;
+    /// let page = store.list_streams(ListStreams::of_prefix("cart-")).await?;
     /// assert_eq!(page.streams[0].stream.as_str(), "cart-1");
     /// # Ok(()) }
     /// ```
@@ -291,15 +289,11 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// let cart = StreamId::new("cart-1")?;
-    /// let request = DeleteStream {
-    ///     stream: cart.clone(),
-    ///     expected: ExpectedRevision::Exact(Revision(0)),
-    ///     kind: DeleteKind::Soft,
-    /// };
+    /// let request = DeleteStream::soft(cart.clone()).expecting(ExpectedRevision::Exact(Revision(0)));
     /// store.delete_stream(request).await?;
     /// let error = store.read_stream(ReadStream::forwards(cart)).await.expect_err("it is deleted");
     /// assert!(matches!(error.kind(), ErrorKind::StreamNotFound(_)));
@@ -342,12 +336,9 @@ pub trait EventStore: Send + Sync + 'static {
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
     /// let cart = StreamId::new("cart-1")?;
-    /// let request = SetStreamMetadata {
-    ///     stream: cart.clone(),
-    ///     // A claim about the metadata, not about the stream.
-    ///     expected: ExpectedRevision::NoStream,
-    ///     metadata: StreamMetadata::parse(r#"{"$maxCount": 100, "owner": "shop"}"#)?,
-    /// };
+    /// let metadata = StreamMetadata::parse(r#"{"$maxCount": 100, "owner": "shop"}"#)?;
+    /// // A claim about the metadata, not about the stream.
+    /// let request = SetStreamMetadata::new(cart.clone(), metadata).expecting(ExpectedRevision::NoStream);
     /// store.set_stream_metadata(request).await?;
     /// assert_eq!(store.stream_metadata(cart).await?.metadata.max_count, Some(100));
     /// # Ok(()) }
@@ -369,11 +360,10 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
-    /// let cart = SubscribeTo::Stream(StreamId::new("cart-1")?);
-    /// let mut messages = store.subscribe(Subscribe { to: cart, from: SubscribeFrom::Start }).await?;
+    /// let mut messages = store.subscribe(Subscribe::to(StreamId::new("cart-1")?)).await?;
     /// while let Some(message) = messages.next().await {
     ///     match message? {
     ///         SubscriptionMessage::Event { event, checkpoint } => {
@@ -408,8 +398,8 @@ pub trait EventStore: Send + Sync + 'static {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// // Virtual streams hold links; `read_stream_resolved` does these two steps.
     /// let links = store.read_stream(ReadStream::forwards(StreamId::new("$ce-cart")?)).await?;

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventData, RecordedEvent};
 use crate::ids::{Revision, StreamId};
 use crate::links::{self, ResolvedPage};
 use crate::request::{
-    AllFrom, Append, Appended, Direction, ExpectedRevision, ReadAll, ReadStream, StreamFrom,
+    AllFrom, Append, Appended, ExpectedRevision, ReadAll, ReadStream, StreamFrom,
 };
 use crate::store::EventStore;
 
@@ -18,7 +18,8 @@ use crate::store::EventStore;
 /// append, as with [`EventStore::append`].
 #[async_trait]
 pub trait EventStoreExt: EventStore {
-    /// Appends events to one stream.
+    /// Appends events to one stream. Events that were appended before and are appended again, for example after an
+    /// error, are a retry: their ids were drawn when they were made.
     ///
     /// # Errors
     /// Those of [`EventStore::append`].
@@ -29,19 +30,22 @@ pub trait EventStoreExt: EventStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// let appended = store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
+    /// let added = EventData::new("item-added", &["book"])?;
+    /// let appended = store.append_to("cart-1", ExpectedRevision::NoStream, [added.clone()]).await?;
     /// assert_eq!(appended.streams[0].last_revision, Revision(0));
+    /// // The same value once more stores nothing, and gets the first answer.
+    /// assert_eq!(store.append_to("cart-1", ExpectedRevision::NoStream, [added]).await?, appended);
     /// # Ok(()) }
     /// ```
-    async fn append_to(
+    fn append_to(
         &self,
-        stream: &str,
+        stream: impl TryInto<StreamId, Error: Into<Error>>,
         expected: ExpectedRevision,
-        events: Vec<EventData>,
-    ) -> Result<Appended> {
-        self.append(Append::to(StreamId::new(stream)?, expected, events))
-            .await
+        events: impl IntoIterator<Item = EventData>,
+    ) -> impl Future<Output = Result<Appended>> + Send {
+        let stream = stream.try_into().map_err(Into::into);
+        let events = events.into_iter().collect();
+        async move { self.append(Append::to(stream?, expected, events)).await }
     }
 
     /// Reads all readable events of a stream, page by page.
@@ -55,22 +59,28 @@ pub trait EventStoreExt: EventStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// let events = store.read_whole_stream("cart-1").await?;
     /// assert_eq!(events[0].event_type.as_str(), "item-added");
     /// # Ok(()) }
     /// ```
-    async fn read_whole_stream(&self, stream: &str) -> Result<Vec<RecordedEvent>> {
-        let mut request = ReadStream::forwards(StreamId::new(stream)?);
-        let mut events = Vec::new();
-        loop {
-            let page = self.read_stream(request.clone()).await?;
-            events.extend(page.events);
-            match page.next {
-                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
-                _ => return Ok(events),
+    fn read_whole_stream(
+        &self,
+        stream: impl TryInto<StreamId, Error: Into<Error>>,
+    ) -> impl Future<Output = Result<Vec<RecordedEvent>>> + Send {
+        let stream = stream.try_into().map_err(Into::into);
+        async move {
+            let mut request = ReadStream::forwards(stream?);
+            let mut events = Vec::new();
+            loop {
+                let page = self.read_stream(request.clone()).await?;
+                events.extend(page.events);
+                match page.next {
+                    Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                    _ => return Ok(events),
+                }
             }
         }
     }
@@ -86,24 +96,29 @@ pub trait EventStoreExt: EventStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
-    /// let event = store.read_event(StreamId::new("cart-1")?, Revision(0)).await?;
+    /// let event = store.read_event("cart-1", Revision(0)).await?;
     /// assert_eq!(event.event_type.as_str(), "item-added");
     /// # Ok(()) }
     /// ```
-    async fn read_event(&self, stream: StreamId, revision: Revision) -> Result<RecordedEvent> {
-        let request = ReadStream {
-            stream: stream.clone(),
-            from: StreamFrom::Revision(revision),
-            direction: Direction::Forwards,
-            limit: 1,
-        };
-        let found = self.read_stream(request).await?.events.into_iter().next();
-        found
-            .filter(|event| event.revision == revision)
-            .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
+    fn read_event(
+        &self,
+        stream: impl TryInto<StreamId, Error: Into<Error>>,
+        revision: Revision,
+    ) -> impl Future<Output = Result<RecordedEvent>> + Send {
+        let stream = stream.try_into().map_err(Into::into);
+        async move {
+            let stream = stream?;
+            let request = ReadStream::forwards(stream.clone())
+                .from(StreamFrom::Revision(revision))
+                .limit(1);
+            let found = self.read_stream(request).await?.events.into_iter().next();
+            found
+                .filter(|event| event.revision == revision)
+                .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
+        }
     }
 
     /// Reads one page of a stream and follows its links.
@@ -117,8 +132,8 @@ pub trait EventStoreExt: EventStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// let carts = ReadStream::forwards(StreamId::new("$ce-cart")?);
     /// for found in store.read_stream_resolved(carts).await?.events {
@@ -143,8 +158,8 @@ pub trait EventStoreExt: EventStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let store = gesta_memory::MemoryStore::new();
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// # let event = EventData::new("item-added", &["book"])?;
+    /// # store.append_to("cart-1", ExpectedRevision::Any, [event]).await?;
     ///
     /// for event in store.read_everything().await? {
     ///     println!("{} {} {}", event.position, event.stream, event.event_type);

@@ -41,6 +41,8 @@ pub use config::Config;
 pub use decider::{Context, Decider};
 pub use entities::{Builder, Entities};
 pub use error::Error;
+pub use gesta_core::OwnerStore;
+pub use gesta_core::peers::Peers;
 pub use keys::KEY_BYTES_MAX;
 pub use kind::EntityType;
 pub use scenario::Scenario;

@@ -141,13 +141,16 @@ fn snapshots() -> Snapshots<Fragile> {
     Snapshots::with(1, ContentType::Json, encode, decode).every(1)
 }
 
-async fn store() -> Arc<gesta::Store> {
+async fn store() -> Arc<gesta::DatabaseStore> {
     let opened = gesta::open_database("sqlite::memory:");
     opened.await.unwrap()
 }
 
 /// All entities in one shard.
-fn start(store: &Arc<gesta::Store>, snapshots: Option<Snapshots<Fragile>>) -> Entities<Fragile> {
+fn start(
+    store: &Arc<gesta::DatabaseStore>,
+    snapshots: Option<Snapshots<Fragile>>,
+) -> Entities<Fragile> {
     let tags = |_: &str, event: &Event| {
         let Event::Added { amount } = *event;
         panic_at(amount, TAGS);

@@ -20,7 +20,7 @@ use support::{Command, account_type, config, start, store};
 const SNAPSHOTS: &str = "$snapshot-account-1";
 
 /// Ten commands, so one snapshot; it is written when this returns.
-async fn ten_commands(store: &Arc<gesta::Store>) {
+async fn ten_commands(store: &Arc<gesta::DatabaseStore>) {
     let accounts = start(store, config());
     for _ in 0..10 {
         accounts.execute("1", Command::Deposit(1)).await.unwrap();
@@ -29,7 +29,7 @@ async fn ten_commands(store: &Arc<gesta::Store>) {
 }
 
 /// How many snapshots can be read.
-async fn readable(store: &Arc<gesta::Store>) -> usize {
+async fn readable(store: &Arc<gesta::DatabaseStore>) -> usize {
     store.read_whole_stream(SNAPSHOTS).await.unwrap().len()
 }
 
@@ -190,14 +190,14 @@ fn plain() -> EntityType<support::Account> {
 }
 
 fn start_type(
-    store: &Arc<gesta::Store>,
+    store: &Arc<gesta::DatabaseStore>,
     accounts: EntityType<support::Account>,
 ) -> gesta_entity::Entities<support::Account> {
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
     Builder::new().config(config()).start(store, accounts)
 }
 
-async fn set_metadata(store: &Arc<gesta::Store>, stream: &str, json: &'static str) {
+async fn set_metadata(store: &Arc<gesta::DatabaseStore>, stream: &str, json: &'static str) {
     let request = SetStreamMetadata {
         stream: StreamId::new(stream).unwrap(),
         expected: ExpectedRevision::Any,

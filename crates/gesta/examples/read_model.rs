@@ -31,7 +31,7 @@ impl View for Seats {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = gesta::open("sqlite:events.db").await?;
+    let store = gesta::open("sqlite:events.db").await?.event_store();
     let target = SqliteTarget::at("read.db");
     let running = Projections::on(&store, target).view(Seats).start().await?;
     tokio::signal::ctrl_c().await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gesta_core::backend::{Backend, BackendInfo};
 use gesta_core::registry::Registry;
-use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
+use gesta_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use gesta_sql::verify::{AuditProgress, AuditReport, AuditSource, audit};
 use gesta_store::{Config, Store, VirtualStreamsStatus};
 
@@ -24,18 +24,13 @@ pub enum Missing {
     Create,
 }
 
-/// How a store is opened.
+/// How a store in a database is opened.
 #[derive(Clone)]
 pub struct Options {
-    /// The bounds and times of the store.
-    pub config: Config,
-    /// How many logs the store gets if it does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps its
-    /// number.
-    pub logs: u16,
-    /// What to do if there is no store yet. A store in memory is always made.
-    pub missing: Missing,
-    /// The clock that tells the time at which events are stored.
-    pub clock: Arc<dyn Clock>,
+    config: Config,
+    pub(crate) logs: u16,
+    missing: Missing,
+    clock: Arc<dyn Clock>,
 }
 
 impl Default for Options {
@@ -51,28 +46,40 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Makes the store, with one log, if there is none.
+    /// Creates the store, with one log, if there is none.
     #[must_use]
     pub fn creating() -> Self {
-        Self {
-            missing: Missing::Create,
-            ..Self::default()
-        }
+        Self::default().missing(Missing::Create)
     }
 
-    /// Opens the store at `url` with these options, as [`open`](crate::open) does. For the URL of a server the options
-    /// have no effect.
-    ///
-    /// # Errors
-    /// The errors of [`open`](crate::open).
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, a store that was to be made may have been made or not.
-    pub async fn open(self, url: &str) -> Result<Arc<dyn EventStore>> {
-        if crate::url::is_server(url) {
-            return crate::connect(url);
-        }
-        Ok(self.open_database(url).await?)
+    /// Sets what to do if there is no store yet. A store in memory is always created.
+    #[must_use]
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.missing = missing;
+        self
+    }
+
+    /// Sets how many logs the store gets if it does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps
+    /// its
+    /// number.
+    #[must_use]
+    pub fn logs(mut self, logs: u16) -> Self {
+        self.logs = logs;
+        self
+    }
+
+    /// Sets the bounds and times of the store.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sets the clock that tells the time at which events are stored.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Opens the store in the database at `url` with these options, as [`open_database`](crate::open_database) does.
@@ -182,11 +189,12 @@ impl Database {
         started.map_err(|error| error.during("join the cluster"))
     }
 
-    /// Returns the registries of the nodes that share this store, one for each of its databases. They tell for
+    /// For the command line. Returns the registries of the nodes that share this store, one for each of its databases. They tell for
     /// administration who is alive, and who appends to the logs that lie there.
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone.
+    #[doc(hidden)]
     pub fn registries(&self) -> Result<Vec<Arc<dyn Registry>>> {
         let registries = self.backend().registries();
         if registries.is_empty() {

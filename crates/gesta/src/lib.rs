@@ -1,57 +1,53 @@
 //! Gesta: an event store on the SQL database you already run.
 //!
 //! ```
-//! use gesta::{EventData, EventStore, EventStoreExt, EventType, ExpectedRevision};
-//! use gesta::{StreamId, Subscribe, SubscribeFrom, SubscribeTo};
+//! use gesta::{EventData, ExpectedRevision::NoStream, Filter};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct ItemAdded {
+//!     item: String,
+//! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> gesta::Result<()> {
-//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL,
-//! // "http://host:port" for a server (feature `client`).
-//! let store = gesta::open("sqlite::memory:").await?;
+//! // "sqlite:shop.db" for a file, "postgres://user@host/db" for PostgreSQL, "https://host:port" for a server.
+//! let store = gesta::open("sqlite::memory:").create().await?;
 //!
-//! let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-//! store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
-//! for event in store.read_whole_stream("cart-1").await? {
-//!     println!("{} {} {:?}", event.revision, event.event_type, event.data);
+//! // The id is drawn here: the same value appended again is a retry.
+//! let added = EventData::new("item-added", &ItemAdded { item: "book".into() })?;
+//! store.append_to("cart-1", NoStream, [added]).await?;
+//!
+//! let mut carts = store.follow(Filter::category("cart")).from_start().await?;
+//! while let Some(next) = carts.next().await {
+//!     let (event, checkpoint) = next?;
+//!     let added: ItemAdded = event.json()?;
+//!     println!("{} was added to {}; go on after {checkpoint}", added.item, event.stream);
+//! #   break;
 //! }
 //!
-//! let cart = SubscribeTo::Stream(StreamId::new("cart-1")?);
-//! let mut events = store.subscribe(Subscribe { to: cart, from: SubscribeFrom::Start }).await?;
-//! assert_eq!(events.next_event().await?.event_type.as_str(), "item-added");
-//!
+//! let mut mails = store.join("cart-1", "mail").await?;
+//! while let Some(delivery) = mails.next().await {
+//!     let delivery = delivery?;
+//!     println!("a mail about {}", delivery.event.json::<ItemAdded>()?.item);
+//!     mails.ack(&delivery).await?;
+//! #   break;
+//! }
 //! store.shutdown().await?;
 //! # Ok(()) }
 //! ```
 //!
-//! What is promised is written in `docs/reference/contract.md`. This crate only chooses the backend by URL:
-//! the vocabulary is that of `gesta-core`, the store that of `gesta-store`.
-//! Administration of a store that no server has open: [`schema`], and [`Database`] for `verify` and `backup`.
+//! [`open`] gives a [`Store`], the same for a file, a database and a server. [`entity`] has the runtime for entities,
+//! [`groups`] consumer groups. What is promised is written in `docs/reference/contract.md`. Administration of a store
+//! that no server has open: [`schema`], and [`Database`] for `verify` and `backup`.
+//!
+//! This crate chooses the backend by URL, and names what programs use: the vocabulary is that of `gesta-core`, which
+//! holds the interface of backends too, the store in a database that of `gesta-store`.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("choose a backend: feature `sqlite`, `postgres`, or both");
 
-/// Compiles the example of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/entities.md")]
-struct EntitiesGuide;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/consumers.md")]
-struct ConsumersGuide;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/consumer-groups.md")]
-struct ConsumerGroupsGuide;
-
-#[cfg(all(doctest, feature = "projection-sqlite"))]
-#[doc = include_str!("../../../docs/guides/read-models.md")]
-struct ReadModelsGuide;
-
+/// Compiles the programs of the tutorials. Those of the README and of the guides are the files of `examples`.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorials/rust.md")]
 struct RustTutorial;
@@ -60,25 +56,47 @@ struct RustTutorial;
 #[doc = include_str!("../../../docs/tutorials/akka.md")]
 struct AkkaTutorial;
 
+#[cfg(all(doctest, feature = "projection-sqlite"))]
+#[doc = include_str!("../../../docs/guides/read-models.md")]
+struct ReadModelsGuide;
+
 #[cfg(feature = "sqlite")]
 mod blocking;
 mod database;
 #[cfg(feature = "postgres")]
 pub mod databases;
+pub mod groups;
+mod join;
 mod left_virtual_streams;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+mod open;
 mod restore;
 pub mod schema;
+#[cfg(feature = "client")]
+mod servers;
 #[cfg(feature = "postgres")]
 mod several;
+mod store;
 mod url;
 
 pub use database::{Database, Missing, Options};
+pub use gesta_append::ClockPolicy;
+#[cfg(feature = "client")]
+pub use gesta_client::{Config as ClientConfig, Credentials, OwnerHints, PlainHttp, Tls};
 pub use gesta_core::backend::{Removed, RunMode};
-pub use gesta_core::*;
+pub use gesta_core::{
+    ALL_EVENTS, AllFrom, AllPage, Append, Appended, AppendedStream, BackOff, Capabilities,
+    Checkpoint, Clock, Condition, ContentType, DeleteKind, DeleteStream, Deleted, Direction,
+    Durability, Error, ErrorKind, EventData, EventId, EventStore, EventStoreExt, EventType,
+    ExpectedRevision, Filter, Follow, Following, IdempotencyWindow, Incarnation, LinkTarget,
+    ListStreams, LogId, MetadataSet, Place, Position, Query, ReadAll, ReadStream, RecordedEvent,
+    Resolved, ResolvedMessage, ResolvedPage, Result, Revision, SetStreamMetadata, SharedEvent,
+    StoreInfo, StreamAppend, StreamFrom, StreamId, StreamInfo, StreamMetadata,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
+    Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of,
+};
 pub use gesta_entity as entity;
-pub use gesta_groups as groups;
 #[cfg(feature = "cluster")]
 pub use gesta_node::{Build as NodeBuild, Node, NodeOptions, Protocols, Stop as NodeStop};
 #[cfg(feature = "projection")]
@@ -87,13 +105,15 @@ pub use gesta_projection as projection;
 pub use gesta_projection_sqlite as projection_sqlite;
 pub use gesta_sql::verify;
 pub use gesta_store::{
-    Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,
+    Config, ScavengeProgress, ScavengeReport, Store as DatabaseStore, VirtualStreamsConfig,
+    VirtualStreamsStatus,
 };
+pub use join::Join;
 pub use left_virtual_streams::LeftVirtualStreams;
+pub use open::Open;
 pub use restore::{MadeBy, Restored, restore};
+pub use store::Store;
 pub use url::SCHEMES;
-
-pub use gesta_append::ClockPolicy;
 
 /// The bounds and times of the append pipeline.
 pub type AppendConfig = gesta_append::Config;
@@ -102,48 +122,44 @@ pub type TailConfig = gesta_tail::Config;
 
 use std::sync::Arc;
 
-/// Opens the store at `url`.
+/// Opens the store at `url`, once it is awaited.
 ///
 /// * `sqlite:PATH`: a file, for one process (options:
 ///   `?synchronous=full|normal|off&readers=1..64&wal_mib=1..4096&create=false`);
 /// * `sqlite::memory:`: gone when it is closed;
 /// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
-///   `?schema=`, `sslmode=`, `readers=`, …);
+///   `?schema=`, `sslmode=`, `readers=`, …), with the feature `postgres`;
 /// * several of these, separated by spaces: a store whose logs lie in several PostgreSQL databases. All of them must be
 ///   named, in any order ([`schema::create`] makes such a store);
-/// * `http://host:port`: a server, with the feature `client`. It is asked for the first time by the first call.
+/// * `http://host:port` or `https://host:port`: a server, with the feature `client`. It is asked for the first time by
+///   the first call. [`Open::token`], [`Open::credentials`] and [`Open::ca_file`] are for servers with users and TLS;
+/// * several of these, separated by spaces: the servers of one cluster. If one cannot be reached, another one is asked,
+///   and changes go to the owner of their log.
 ///
-/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] returns
-/// the store of a database with what only such a store can do, for example owning entities and scavenging.
+/// A store that does not exist is created only by [`Open::create`], unless it is in memory.
 ///
-/// # Errors
-/// `InvalidArgument` for another scheme or a wrong option; `Unavailable` if the database does not answer; `Schema` if
-/// there is no store, or it must be migrated or is newer than this program; `Unsupported` if the database cannot keep
-/// the contract, or this program was built without the feature.
-///
-/// # Cancel safety
-/// Dropping the future changes no stored data.
-pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
-    Options::default().open(url).await
+/// # Examples
+#[cfg_attr(feature = "client", doc = "```no_run")]
+#[cfg_attr(not(feature = "client"), doc = "```ignore")]
+/// # async fn example() -> gesta::Result<()> {
+/// let store = gesta::open("https://gesta-1.internal:2113 https://gesta-2.internal:2113")
+///     .token("gst_…")
+///     .ca_file("authority.pem")
+///     .await?;
+/// # Ok(()) }
+/// ```
+pub fn open(url: &str) -> Open {
+    Open::new(url)
 }
 
-/// Opens the store in the database at `url`, as [`open`] does, but never a server.
+/// Opens the store in the database at `url`, which must exist, and never a server; with what only such a store can do,
+/// for example owning entities and scavenging. [`Options`] says more.
 ///
 /// # Errors
-/// The errors of [`open`]; `InvalidArgument` for the URL of a server.
+/// Those of [`Open`]; `InvalidArgument` for the URL of a server.
 ///
 /// # Cancel safety
 /// Dropping the future changes no stored data.
-pub async fn open_database(url: &str) -> Result<Arc<Store>> {
+pub async fn open_database(url: &str) -> Result<Arc<DatabaseStore>> {
     Options::default().open_database(url).await
-}
-
-#[cfg(feature = "client")]
-fn connect(url: &str) -> Result<Arc<dyn EventStore>> {
-    Ok(Arc::new(gesta_client::HttpStore::connect(url)?))
-}
-
-#[cfg(not(feature = "client"))]
-fn connect(_url: &str) -> Result<Arc<dyn EventStore>> {
-    Err(url::left_out("client"))
 }

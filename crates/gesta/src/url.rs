@@ -70,8 +70,9 @@ pub(crate) fn list(urls: &str) -> Result<Vec<&str>> {
     Ok(list)
 }
 
-/// Tells whether the URL is that of a server.
+/// Tells whether the URL, or the first of several, is that of a server.
 pub(crate) fn is_server(url: &str) -> bool {
+    let url = url.trim_start();
     url.starts_with("http://") || url.starts_with("https://")
 }
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta::registry::{ClusterVersion, Registry};
 use gesta::*;
+use gesta_core::registry::{ClusterVersion, Registry};
 use gesta_pgtest::{fresh_schema, shared};
 use tokio::net::TcpListener;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta::databases::{self, Loss, MoveTo};
-use gesta::{Clock, LogId, Options, SystemClock, schema};
+use gesta::{Clock, LogId, SystemClock, schema};
 use gesta_pgtest::{fresh_schema, shared};
 use gesta_testkit::{StoreFactory, TestStore};
 
@@ -69,11 +69,8 @@ impl ChangedFactory {
 }
 
 async fn open(urls: Arc<String>, clock: Arc<dyn Clock>) -> TestStore {
-    let options = Options {
-        clock,
-        ..Options::default()
-    };
-    let store = options.open_database(&urls).await.expect("opens");
+    let store = gesta::open(&urls).clock(clock).database().await;
+    let store = store.expect("opens");
     TestStore::owned(store, urls)
 }
 

@@ -55,7 +55,7 @@ fn event() -> (EventId, EventData) {
 }
 
 /// Appends one event, again with the same id until it is stored.
-async fn append(store: &Store, stream: &StreamId) -> (EventId, Revision) {
+async fn append(store: &DatabaseStore, stream: &StreamId) -> (EventId, Revision) {
     let (id, event) = event();
     let begun = Instant::now();
     loop {
@@ -82,7 +82,7 @@ struct Load {
 }
 
 impl Load {
-    fn begin(stores: &[Arc<Store>]) -> Self {
+    fn begin(stores: &[Arc<DatabaseStore>]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let writers = stores.iter().flat_map(|store| {
             let (store, stop) = (Arc::clone(store), Arc::clone(&stop));
@@ -116,7 +116,7 @@ impl Load {
 type Seen = Arc<Mutex<Vec<RecordedEvent>>>;
 
 /// Follows the log.
-async fn follow(store: &Arc<Store>) -> Seen {
+async fn follow(store: &Arc<DatabaseStore>) -> Seen {
     let subscribe = Subscribe {
         to: SubscribeTo::All(Filter::ALL),
         from: SubscribeFrom::Start,
@@ -157,12 +157,12 @@ async fn sees_all(seen: &Seen, events: &[RecordedEvent]) {
     }
 }
 
-async fn open(urls: &[String]) -> Arc<Store> {
+async fn open(urls: &[String]) -> Arc<DatabaseStore> {
     open_database(&urls.join(" ")).await.expect("opens")
 }
 
 /// Opens a store that gives databases up so soon that a busy machine may exceed it.
-async fn open_hasty(urls: &[String]) -> Arc<Store> {
+async fn open_hasty(urls: &[String]) -> Arc<DatabaseStore> {
     let begun = Instant::now();
     loop {
         match open_database(&urls.join(" ")).await {
@@ -173,7 +173,7 @@ async fn open_hasty(urls: &[String]) -> Arc<Store> {
 }
 
 /// All events of the log, as a fresh process reads them.
-async fn stored(store: &Store) -> Vec<RecordedEvent> {
+async fn stored(store: &DatabaseStore) -> Vec<RecordedEvent> {
     let mut request = ReadAll::forwards();
     let mut events = Vec::new();
     loop {
@@ -261,7 +261,7 @@ async fn finish(urls: &[String], goal: MoveTo<'_>) {
     }
 }
 
-async fn settled(stores: Vec<Arc<Store>>) {
+async fn settled(stores: Vec<Arc<DatabaseStore>>) {
     for store in stores {
         store.shutdown().await.expect("shuts down");
     }
@@ -388,7 +388,7 @@ async fn copy_database(server: &Server, from: &str, to: &str) {
 }
 
 /// Appends until that fails because the log is lost.
-async fn is_told_of_the_loss(store: &Store, stream: &StreamId) {
+async fn is_told_of_the_loss(store: &DatabaseStore, stream: &StreamId) {
     let begun = Instant::now();
     loop {
         let appended = store.append_to(stream.as_str(), ExpectedRevision::Any, vec![event().1]);

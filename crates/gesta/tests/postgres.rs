@@ -26,28 +26,29 @@ fn url(server: &Server) -> String {
 
 /// Stores that give nothing up soon, however busy the machine is.
 fn options(logs: u16) -> Options {
-    let mut options = Options {
-        logs,
-        ..Options::creating()
-    };
-    options.config.append.give_up_after = PATIENCE * 5;
-    options
+    Options::creating().logs(logs).config(config())
 }
 
-async fn open(url: &str, logs: u16) -> Arc<Store> {
+fn config() -> gesta::Config {
+    let mut config = gesta::Config::default();
+    config.append.give_up_after = PATIENCE * 5;
+    config
+}
+
+async fn open(url: &str, logs: u16) -> Arc<DatabaseStore> {
     let opened = options(logs).open_database(url).await;
     opened.expect("opened")
 }
 
-async fn append(store: &Store, stream: &str, count: usize) {
-    let events = (0..count).map(|_| event()).collect();
+async fn append(store: &DatabaseStore, stream: &str, count: usize) {
+    let events: Vec<_> = (0..count).map(|_| event()).collect();
     store
         .append_to(stream, ExpectedRevision::Any, events)
         .await
         .expect("appended");
 }
 
-async fn subscribe(store: &Store, from: SubscribeFrom) -> Subscription {
+async fn subscribe(store: &DatabaseStore, from: SubscribeFrom) -> Subscription {
     let to = SubscribeTo::All(Filter::ALL);
     let subscription = store.subscribe(Subscribe { to, from }).await;
     subscription.expect("subscribed")
@@ -74,8 +75,9 @@ async fn servers_wake_each_others_subscribers() {
     let Some(server) = shared() else { return };
     let url = url(server);
     // Who subscribes never polls while this test runs.
-    let mut options = options(1);
-    options.config.tail.poll_interval = Duration::from_secs(3_600);
+    let mut config = config();
+    config.tail.poll_interval = Duration::from_secs(3_600);
+    let options = options(1).config(config);
     let a = options.open_database(&url).await.expect("opened");
     let b = open(&url, 1).await;
     let mut subscription = subscribe(&a, SubscribeFrom::End).await;

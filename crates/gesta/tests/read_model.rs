@@ -66,7 +66,8 @@ fn url(folder: &Path) -> String {
 }
 
 async fn open(folder: &Path) -> Arc<dyn EventStore> {
-    gesta::open(&url(folder)).await.expect("the store opens")
+    let store = gesta::open(&url(folder)).await.expect("the store opens");
+    store.event_store()
 }
 
 /// The process that is killed: it appends, and runs the read model beside it, until it is killed.
@@ -100,7 +101,7 @@ async fn the_process_that_is_killed() {
             _ => event("reserved", "{}"),
         });
         let appended = store
-            .append_to(&stream, ExpectedRevision::Any, events.collect())
+            .append_to(&stream, ExpectedRevision::Any, events)
             .await;
         appended.expect("appended");
     }

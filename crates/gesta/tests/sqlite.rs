@@ -44,7 +44,7 @@ async fn a_store_is_made_used_checked_copied_and_begun_anew() {
     let url_b = url(&directory, "b.db");
     let second = schema::new_incarnation(&url_b).await.expect("begun");
     assert_ne!(first, second);
-    let restored = options.open(&url_b).await.expect("opened");
+    let restored = gesta::open(&url_b).await.expect("opened");
     assert_eq!(restored.read_everything().await.expect("readable"), events);
     let old = Checkpoint::in_log(first, 1, gesta::LogId(0), gesta::Position(1));
     let request = ReadAll::forwards().from(AllFrom::Checkpoint(old));
@@ -58,16 +58,13 @@ async fn a_store_is_made_used_checked_copied_and_begun_anew() {
 
 #[tokio::test]
 async fn wrong_urls_and_numbers_of_logs_are_refused() {
-    let many = Options {
-        logs: 4,
-        ..Options::default()
-    };
-    for (url, options) in [
-        ("mysql://localhost/x", Options::default()),
-        ("sqlite:", Options::default()),
-        ("sqlite::memory:", many),
+    for (url, logs) in [
+        ("mysql://localhost/x", 1),
+        ("sqlite:", 1),
+        ("sqlite::memory:", 4),
     ] {
-        let error = options.open(url).await.map(drop).expect_err("refused");
+        let opened = gesta::open(url).logs(logs).await;
+        let error = opened.map(drop).expect_err("refused");
         assert!(
             matches!(error.kind(), ErrorKind::InvalidArgument { .. }),
             "{error}"
@@ -94,14 +91,14 @@ async fn a_store_is_made_only_when_asked_for() {
     assert!(error.to_string().contains("sub/a.db"), "{error}");
     let refusing = format!("{url}?create=false");
     assert!(
-        Options::creating().open(&refusing).await.is_err(),
+        gesta::open(&refusing).create().await.is_err(),
         "the URL says no"
     );
     assert_eq!(
         std::fs::read_dir(directory.path()).expect("lists").count(),
         0
     );
-    let store = Options::creating().open(&url).await.expect("made");
+    let store = gesta::open(&url).create().await.expect("made");
     store.shutdown().await.expect("shut down");
     let store = gesta::open(&url).await.expect("there");
     store.shutdown().await.expect("shut down");

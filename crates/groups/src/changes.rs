@@ -28,6 +28,32 @@ pub struct Create {
     pub filter: Filter,
 }
 
+impl Create {
+    /// Makes a request for a group with the default settings that takes all events of its source.
+    #[must_use]
+    pub fn new(group: GroupId) -> Self {
+        Self {
+            group,
+            settings: Settings::default(),
+            filter: Filter::ALL,
+        }
+    }
+
+    /// Sets the settings of the group.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Sets the filter for the events that the group takes: for a group on all events only.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+}
+
 impl Groups {
     /// Creates a group.
     ///

@@ -123,3 +123,28 @@ impl Error {
         }
     }
 }
+
+/// For programs that have one error for all that they ask of a store. The error of the group is the cause.
+impl From<Error> for gesta_core::Error {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        let kind = match &error {
+            Error::Store(of_store) => return of_store.clone(),
+            Error::Exists(_) | Error::NotFound(_) => {
+                let rule = text.strip_prefix("group ").unwrap_or(&text).to_owned();
+                return Self::invalid("group", rule).caused_by(error);
+            }
+            Error::Refused { .. } | Error::ReplayRunning(_) => ErrorKind::Overloaded(text),
+            Error::Overloaded(detail) => ErrorKind::Overloaded(detail.clone()),
+            Error::Halted { .. } => return Self::needs_administrator(text).caused_by(error),
+            Error::Dropped(_)
+            | Error::TakenOver(_)
+            | Error::HistoryChanged(_)
+            | Error::Silent { .. }
+            | Error::NotHere { .. }
+            | Error::NoConsumer { .. }
+            | Error::Stopping => ErrorKind::Unavailable(text),
+        };
+        Self::new(kind).caused_by(error)
+    }
+}

@@ -61,29 +61,7 @@ impl std::fmt::Debug for Groups {
 impl Groups {
     /// Starts the groups of this store, which this process runs alone. Must be used within a tokio runtime.
     ///
-    /// # Examples
-    /// ```
-    /// # use std::time::Duration;
-    /// # use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
-    /// # use gesta_groups::{Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), gesta_groups::Error> {
-    /// # let store = std::sync::Arc::new(gesta_memory::MemoryStore::new());
-    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
-    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
-    /// let groups = Groups::start(store, Config::default());
-    /// let group = GroupId::new(Source::Stream(StreamId::new("cart-1")?), "mail")?;
-    /// let settings = Settings::default();
-    /// groups.create(Create { group: group.clone(), settings, filter: Filter::ALL }).await?;
-    ///
-    /// let join = JoinGroup { buffer: 10, identity: Identity::default(), patience: Duration::ZERO };
-    /// let mut consumer = groups.join(&group, join).await?;
-    /// let delivery = consumer.next().await?;
-    /// println!("{} for the {}th time", delivery.event.event_type, delivery.retries + 1);
-    /// consumer.ack(vec![Which::Delivery(delivery.number)]).await?;
-    /// groups.shutdown().await;
-    /// # Ok(()) }
-    /// ```
+    /// Programs use them through [`ConsumerGroups`](crate::ConsumerGroups), whose page has an example.
     #[must_use]
     pub fn start(store: Arc<dyn EventStore>, config: Config) -> Self {
         Self::start_as(store, config, Arc::new(Alone), Arc::new(SystemClock))
@@ -336,6 +314,11 @@ impl Groups {
         let halted = &self.inner.halted;
         let halted = halted.lock().unwrap_or_else(PoisonError::into_inner);
         halted.len()
+    }
+
+    /// Returns the store whose groups these are.
+    pub(crate) fn store(&self) -> Arc<dyn EventStore> {
+        Arc::clone(&self.inner.store)
     }
 
     /// Notes whether a group is halted.

@@ -14,6 +14,7 @@
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `reset`: how they are
 //!   moved; `copy`: what becomes of them in a copy of the store; `config`: their bounds; `commands`: how their tasks
 //!   are reached; `consumer`: the consumer that a caller holds; `queue`: the deliveries to a consumer;
+//! * `consumer_groups`: what programs use, wherever the groups run;
 //! * `settings`, `names`, `info`, `error`: the types of requests and answers; `document`: how the API shows a group.
 
 mod begin;
@@ -21,6 +22,7 @@ mod changes;
 mod commands;
 mod config;
 mod consumer;
+mod consumer_groups;
 mod copy;
 pub mod document;
 mod error;
@@ -42,6 +44,7 @@ pub use changes::Create;
 pub use commands::JoinGroup;
 pub use config::{Alone, Config, GroupPlacement};
 pub use consumer::Consumer;
+pub use consumer_groups::{ConsumerGroups, GroupConsumer};
 pub use copy::{FoundGroup, GroupToMake, GroupsOfCopy};
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;

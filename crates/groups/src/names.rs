@@ -43,6 +43,30 @@ impl Source {
     }
 }
 
+impl From<StreamId> for Source {
+    fn from(stream: StreamId) -> Self {
+        Source::Stream(stream)
+    }
+}
+
+impl From<&Source> for Source {
+    fn from(source: &Source) -> Self {
+        source.clone()
+    }
+}
+
+impl TryFrom<&str> for Source {
+    type Error = Error;
+
+    /// Takes the name of a stream, or `$all`.
+    fn try_from(text: &str) -> Result<Self> {
+        match text {
+            ALL => Ok(Source::All),
+            stream => StreamId::new(stream).map(Source::Stream),
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -57,12 +81,19 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// Makes the identity of a group of this name on this source.
+    /// Makes the identity of a group of this name on this source, which may be given as a text: the name of a stream,
+    /// or
+    /// `$all`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name is empty, too long, or contains control characters or `::`, if it begins with `:`,
+    /// `InvalidArgument` if the text is no name of a stream; if the name is empty, too long, or contains control
+    /// characters or `::`, if it begins with `:`,
     /// if the source is a stream named `$all`, or if the names of the group's streams would be too long.
-    pub fn new(source: Source, name: &str) -> Result<Self> {
+    pub fn new(source: impl TryInto<Source, Error: Into<Error>>, name: &str) -> Result<Self> {
+        Self::checked(source.try_into().map_err(Into::into)?, name)
+    }
+
+    fn checked(source: Source, name: &str) -> Result<Self> {
         let rule = |rule: String| Err(Error::invalid("group", rule));
         if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX {
             let found = name.len();
@@ -179,11 +210,6 @@ impl FromStr for GroupId {
         let Some((source, name)) = text.rsplit_once(BETWEEN) else {
             let rule = format!("must be STREAM::GROUP or {ALL}::GROUP, found {text:?}");
             return Err(Error::invalid("group", rule));
-        };
-        let source = if source == ALL {
-            Source::All
-        } else {
-            Source::Stream(StreamId::new(source)?)
         };
         Self::new(source, name)
     }

@@ -158,6 +158,42 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Sets where the group begins while it has no checkpoint.
+    #[must_use]
+    pub fn with_start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Sets how long a consumer may take to answer for an event before it is delivered again, in whole milliseconds.
+    /// With no time at all there is no such bound.
+    #[must_use]
+    pub fn with_message_timeout(mut self, timeout: Duration) -> Self {
+        self.message_timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Sets how many times an event is delivered again before it is parked.
+    #[must_use]
+    pub fn with_max_retry_count(mut self, count: u32) -> Self {
+        self.max_retry_count = count;
+        self
+    }
+
+    /// Sets the rule by which the consumer that gets an event is chosen.
+    #[must_use]
+    pub fn with_strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
+    /// Delivers what a link leads to in its place.
+    #[must_use]
+    pub fn with_resolved_links(mut self) -> Self {
+        self.resolve_links = true;
+        self
+    }
+
     /// Checks every value, and the relations between the values.
     ///
     /// # Errors

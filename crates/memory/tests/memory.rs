@@ -10,7 +10,7 @@ use gesta_core::{
 use gesta_memory::{Config, MemoryStore};
 
 fn event(data: &'static str) -> EventData {
-    EventData::json(EventType::new("added").expect("valid"), data)
+    EventData::json(EventType::new("added").expect("valid"), data).without_id()
 }
 
 #[tokio::test]

@@ -274,7 +274,7 @@ impl World {
             Event::Hears(process, signal) => self.input(process, Input::Signal(signal)),
             Event::Calls(process, caller) => {
                 let event_type = EventType::new("e").expect("valid");
-                let events = vec![EventData::json(event_type, "{}")];
+                let events = vec![EventData::json(event_type, "{}").without_id()];
                 let to = stream(process, caller);
                 let append = Append::to(to, ExpectedRevision::Any, events);
                 let command = Command::append(caller, append, self.now().instant);

@@ -18,7 +18,7 @@ use support::*;
 /// The same history in any store: streams of all kinds of lives.
 async fn fill(store: &dyn EventStore) {
     let append = async |name: &str, count: usize| {
-        let events = (0..count)
+        let events: Vec<_> = (0..count)
             .map(|i| event(if i % 3 == 0 { "third" } else { "other" }))
             .collect();
         store

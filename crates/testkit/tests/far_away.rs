@@ -28,7 +28,7 @@ fn event_of(caller: u64, number: u64) -> EventData {
         0 => event.with_id(EventId(uuid::Uuid::from_u128(u128::from(
             caller * APPENDS_EACH + number + 1,
         )))),
-        _ => event,
+        _ => event.without_id(),
     }
 }
 

@@ -11,7 +11,7 @@ use gesta_testkit::faulty::{
 };
 
 fn event(event_type: &str) -> EventData {
-    EventData::json(EventType::new(event_type).expect("valid"), "{}")
+    EventData::json(EventType::new(event_type).expect("valid"), "{}").without_id()
 }
 
 async fn append(store: &FaultyStore, stream: &str) -> Result<Appended> {

@@ -100,7 +100,7 @@ struct Rounds<'a> {
     groups: ConsumerGroups,
     entities: Entities<Tally>,
     /// The process with the entities: this one.
-    own: Arc<gesta::Store>,
+    own: Arc<gesta::DatabaseStore>,
     operator: Arc<Operator>,
     world: World,
     per_loss: PerFault<Loss>,

@@ -155,7 +155,7 @@ mod tests {
 
     fn arrives(queue: &mut Queue<&'static str>, ticket: &'static str, stream: &str) {
         let stream = StreamId::new(stream).expect("valid");
-        let event = EventData::json(EventType::new("e").expect("valid"), "{}");
+        let event = EventData::json(EventType::new("e").expect("valid"), "{}").without_id();
         let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
         queue.arrive(Command::append(ticket, append, Instant::now()).expect("valid"));
     }

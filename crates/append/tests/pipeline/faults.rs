@@ -19,7 +19,7 @@ async fn lost_connections_leave_no_outcome_unknown() {
         p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
         p.fail_next_commit(fault.clone());
         // Ids of the store: only the pipeline itself can keep these from being stored twice.
-        let plain = EventData::json(EventType::new("a").unwrap(), "{}");
+        let plain = EventData::json(EventType::new("a").unwrap(), "{}").without_id();
         let requests =
             (0..50).map(|i| p.append(to(&format!("s-{}", i % 7), Any, vec![plain.clone()])));
         for (answer, i) in join_all(requests).await.into_iter().zip(0..) {
@@ -46,7 +46,7 @@ async fn a_statement_that_commits_while_reconnecting_counts() {
     let attempt = p.append(to(
         "s",
         Any,
-        vec![EventData::json(EventType::new("a").unwrap(), "{}")],
+        vec![EventData::json(EventType::new("a").unwrap(), "{}").without_id()],
     ));
     let late_commit = async {
         eventually("the statement is under way", || p.lost() == 1).await;
@@ -67,7 +67,7 @@ async fn second_batch_after_a_missed_one(world: &Arc<World>) -> bool {
         to(
             "s",
             Any,
-            vec![EventData::json(EventType::new("a").unwrap(), "{}")],
+            vec![EventData::json(EventType::new("a").unwrap(), "{}").without_id()],
         )
     };
     a.append(plain()).await.unwrap();

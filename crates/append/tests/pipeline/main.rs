@@ -122,7 +122,8 @@ async fn no_refusal_from_a_stale_cache() {
 }
 
 fn metadata(stream: &str) -> Append {
-    let event = EventData::json(EventType::new("$metadata").unwrap(), r#"{"$maxCount":5}"#);
+    let event =
+        EventData::json(EventType::new("$metadata").unwrap(), r#"{"$maxCount":5}"#).without_id();
     to(&format!("$${stream}"), Any, vec![event])
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use gesta::Options;
 use gesta_client::HttpStore;
 use gesta_core::{ErrorKind, EventStore, StoreInfo};
 use gesta_wire::answer::Info;
@@ -63,7 +62,7 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
 
 /// Looks whether the store that exists is the one that was to be made.
 async fn check_existing(url: &str, logs: u16, output: &mut Output) -> Outcome {
-    let store = Options::default().open(url).await?;
+    let store = gesta::open(url).await?;
     let info = store.info().await;
     store.shutdown().await?;
     let info = info?;

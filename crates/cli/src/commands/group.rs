@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use gesta_client::{HttpGroups, HttpStore};
 use gesta_core::StreamId;
 use gesta_groups::document::{Group, Name};
-use gesta_groups::{ALL, Create, Error, GroupId, Settings, Source};
+use gesta_groups::{ALL, ConsumerGroups, Create, Error, GroupId, Settings, Source};
 use serde_json::json;
 
 use super::{all, client, given_store, is_server};
@@ -68,11 +68,9 @@ async fn create(groups: &HttpGroups, create: GroupCreate, output: &mut Output) -
         settings,
         filter,
     } = create;
-    let create = Create {
-        group: group.clone(),
-        settings: read_settings(&settings)?,
-        filter: all::filter(filter),
-    };
+    let create = Create::new(group.clone())
+        .settings(read_settings(&settings)?)
+        .filter(all::filter(filter));
     let created = groups.create(&create).await?;
     output.record(&created, |_| format!("group {group} was created"))
 }
@@ -94,21 +92,17 @@ async fn list(groups: &HttpGroups, stream: Option<String>, output: &mut Output) 
     };
     let mut after = None;
     loop {
-        let names = groups
+        let mut found = groups
             .list(source.as_ref(), after.as_ref(), PAGE_GROUPS)
             .await?;
-        for name in &names {
-            output.record(name, full_name)?;
+        for group in &found {
+            output.record(&Name::from(group), |_| group.to_string())?;
         }
-        match names.last() {
-            Some(last) if names.len() == PAGE_GROUPS => after = Some(full_name(last).parse()?),
+        match found.pop() {
+            Some(last) if found.len() + 1 == PAGE_GROUPS => after = Some(last),
             _ => return Ok(()),
         }
     }
-}
-
-fn full_name(name: &Name) -> String {
-    format!("{}::{}", name.source, name.group)
 }
 
 /// Returns the group as people read it, a line for each thing that matters.

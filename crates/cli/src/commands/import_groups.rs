@@ -18,7 +18,8 @@ use gesta_core::{
     StreamId,
 };
 use gesta_groups::{
-    Config, Error, FoundGroup, GroupId, GroupToMake, Groups, GroupsOfCopy, Source, document,
+    Config, ConsumerGroups, Error, FoundGroup, GroupId, GroupToMake, Groups, GroupsOfCopy, Source,
+    document,
 };
 use gesta_wire::request::QueryBody;
 use serde::Serialize;

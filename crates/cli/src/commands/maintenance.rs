@@ -221,7 +221,9 @@ async fn in_database(url: &str, command: VirtualStreamsCommand) -> Outcome<Virtu
     Ok(served::virtual_streams(status?))
 }
 
-async fn switch_on(store: &gesta::Store) -> gesta_core::Result<gesta::VirtualStreamsStatus> {
+async fn switch_on(
+    store: &gesta::DatabaseStore,
+) -> gesta_core::Result<gesta::VirtualStreamsStatus> {
     store.switch_virtual_streams(true).await?;
     let bar = spinner();
     let status = store

@@ -336,8 +336,7 @@ fn advertised(config: &Config) -> Outcome<Option<HostPort>> {
 
 fn options(config: &Config) -> gesta::Options {
     let append = &config.append;
-    let mut options = gesta::Options::creating();
-    options.config.append = gesta::AppendConfig {
+    let append = gesta::AppendConfig {
         batch_events_max: append.batch_events_max,
         batch_bytes_max: append.batch_bytes_max.0,
         queue_events_max: append.queue_events_max,
@@ -356,7 +355,10 @@ fn options(config: &Config) -> gesta::Options {
             ClockPolicy::SetBack => gesta::ClockPolicy::SetBack,
         },
     };
-    options
+    gesta::Options::creating().config(gesta::Config {
+        append,
+        ..gesta::Config::default()
+    })
 }
 
 fn server_config(

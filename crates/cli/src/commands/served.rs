@@ -8,7 +8,9 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta::verify::AuditReport;
-use gesta::{Database, LeftVirtualStreams, RunMode, ScavengeReport, Store, VirtualStreamsStatus};
+use gesta::{
+    Database, DatabaseStore, LeftVirtualStreams, RunMode, ScavengeReport, VirtualStreamsStatus,
+};
 use gesta_core::Result;
 use gesta_server::{BackupSource, Maintenance, Told, VirtualStreamsCall};
 use gesta_wire::maintenance::{Finding, Progress, Scavenged, Verified, VirtualStreams};
@@ -16,7 +18,7 @@ use gesta_wire::maintenance::{Finding, Progress, Scavenged, Verified, VirtualStr
 /// The store that is served, and its database.
 pub(super) struct Served {
     pub(super) database: Database,
-    pub(super) store: Arc<Store>,
+    pub(super) store: Arc<DatabaseStore>,
 }
 
 impl BackupSource for Served {
@@ -57,7 +59,7 @@ impl Maintenance for Served {
 }
 
 /// Switches virtual streams on, and begins to write the entries of what is stored, for which nobody waits here.
-async fn switch_on(store: &Arc<Store>) -> Result<VirtualStreamsStatus> {
+async fn switch_on(store: &Arc<DatabaseStore>) -> Result<VirtualStreamsStatus> {
     let status = store.switch_virtual_streams(true).await?;
     let store = Arc::clone(store);
     tokio::spawn(async move {
@@ -84,7 +86,7 @@ pub(super) async fn verify(
 
 /// Removes what is hidden in a store, or counts it.
 pub(super) async fn scavenge(
-    store: &Store,
+    store: &DatabaseStore,
     mode: RunMode,
     mut told: impl FnMut(Progress) + Send,
 ) -> Result<Scavenged> {

@@ -9,10 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope};
 use gesta_client::{Config, Credentials, HttpStore};
 use gesta_core::{
-    ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
+    ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
     SetStreamMetadata, StreamId, StreamMetadata,
 };
-use gesta_groups::{Create, Error, GroupId, Settings, Source};
+use gesta_groups::{ConsumerGroups, Create, Error, GroupId};
 
 use crate::nodes::{Node, Nodes};
 use crate::raw::{Raw, soon};
@@ -225,15 +225,7 @@ impl World {
 
     /// Makes the group `g` of a stream, or of `$all`.
     pub(crate) async fn group(&self, source: &str) {
-        let source = match source {
-            "$all" => Source::All,
-            stream => Source::Stream(StreamId::new(stream).unwrap()),
-        };
-        let create = Create {
-            group: GroupId::new(source, "g").unwrap(),
-            settings: Settings::default(),
-            filter: Filter::ALL,
-        };
+        let create = Create::new(GroupId::new(source, "g").unwrap());
         let groups = self.store(self.owner).groups();
         served(async || match groups.create(&create).await {
             Err(Error::Store(error)) => Err(error),

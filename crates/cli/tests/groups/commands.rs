@@ -1,7 +1,7 @@
 //! `gesta group …` against a server.
 
 use gesta_client::HttpStore;
-use gesta_groups::{Action, GroupId, Which};
+use gesta_groups::{Action, ConsumerGroups, GroupId};
 use serde_json::{Value, json};
 
 use crate::support::{Server, code, run, stderr, succeed, url_of, wait_until};
@@ -24,16 +24,15 @@ fn refused(url: &str, arguments: &[&str], expected: i32, says: &str) {
 async fn park_one(url: &str, group: &GroupId) {
     let groups = HttpStore::connect(url).unwrap().groups();
     let mut consumer = groups.join(group, 10, "worker\u{1b}[2J").await.unwrap();
-    let delivery = consumer.next().await.unwrap();
+    let delivery = consumer.next().await.unwrap().unwrap();
     let text = succeed(&["--store", url, "group", "info", &group.to_string()]);
     assert!(
         text.contains("consumer") && text.contains("holds 1 of 10"),
         "{text}"
     );
     assert!(!text.contains('\u{1b}'), "{text:?}");
-    let which = [Which::Delivery(delivery.number)];
-    let answered = consumer.nack(&which, Action::Park, "no such book").await;
-    assert_eq!(answered.unwrap(), 1);
+    let answered = consumer.nack(&delivery, Action::Park, "no such book").await;
+    assert!(answered.unwrap());
 }
 
 /// Goal: from making a group to deleting it, people need no other tool to look after it.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gesta_client::{HttpGroups, HttpStore};
+use gesta_groups::ConsumerGroups;
 use gesta_testkit::depth;
 use nodes::Nodes;
 use support::{Server, patient, url_of};

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gesta_client::{GroupConsumer, HttpGroups, HttpStore};
+use gesta_client::{HttpGroups, HttpStore};
 use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
-use gesta_groups::{Action, Create, Error, GroupId, Settings, Source, Which};
+use gesta_groups::{
+    Action, ConsumerGroups, Create, Error, GroupConsumer, GroupId, Settings, Source,
+};
 use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -91,8 +93,8 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
     while !seen.stop.load(Ordering::SeqCst) {
         let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
         let delivery = match next.await {
-            Ok(Ok(delivery)) => delivery,
-            Ok(Err(_)) => return,
+            Ok(Some(Ok(delivery))) => delivery,
+            Ok(_) => return,
             Err(_) => continue,
         };
         seen.deliveries.fetch_add(1, Ordering::SeqCst);
@@ -104,24 +106,23 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
         if revision % SILENT_EVERY == 7 && seen.is_first_silence(revision) {
             continue;
         }
-        let which = [Which::Delivery(delivery.number)];
         let answered = match rng.random_range(0..1_000) {
             0..5 => return,
             // Also an event that was not answered for before may time out, until it is parked.
             5..15 => continue,
-            15..60 => consumer.nack(&which, Action::Retry, "not now").await,
+            15..60 => consumer.nack(&delivery, Action::Retry, "not now").await,
             60..80 => {
                 consumer
-                    .nack(&which, Action::Park, "cannot be billed")
+                    .nack(&delivery, Action::Park, "cannot be billed")
                     .await
             }
             80..100 => {
                 seen.finish(delivery.event.revision.0);
-                consumer.nack(&which, Action::Skip, "").await
+                consumer.nack(&delivery, Action::Skip, "").await
             }
             _ => {
                 seen.finish(delivery.event.revision.0);
-                consumer.ack(&which).await
+                consumer.ack(&delivery).await
             }
         };
         if answered.is_err() {
@@ -135,7 +136,7 @@ pub(crate) async fn append(store: &HttpStore, revisions: Range<usize>) {
         let until = revisions.end.min(from + BATCH);
         let event =
             |number: usize| EventData::json(EventType::new("ordered").unwrap(), number.to_string());
-        let events = (from..until).map(event).collect();
+        let events: Vec<_> = (from..until).map(event).collect();
         let appended = store.append_to(STREAM, ExpectedRevision::Any, events).await;
         appended.unwrap();
     }

@@ -71,7 +71,7 @@ impl Decider for Account {
     }
 }
 
-pub(crate) async fn store() -> Arc<gesta::Store> {
+pub(crate) async fn store() -> Arc<gesta::DatabaseStore> {
     gesta::open_database("sqlite::memory:")
         .await
         .expect("opens")
@@ -91,7 +91,7 @@ pub(crate) fn config() -> Config {
     }
 }
 
-pub(crate) fn start(store: &Arc<gesta::Store>, config: Config) -> Entities<Account> {
+pub(crate) fn start(store: &Arc<gesta::DatabaseStore>, config: Config) -> Entities<Account> {
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
     Builder::new().config(config).start(store, account_type())
 }

@@ -27,7 +27,7 @@ pub(crate) async fn memory() -> Option<Home> {
 pub(crate) async fn sqlite() -> Option<Home> {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite:{}", directory.path().join("gesta.db").display());
-    let store = gesta::Options::creating().open(&url).await.expect("opens");
+    let store = gesta::open(&url).create().await.expect("opens").into();
     let _home = Arc::new(directory);
     Some(Home { store, _home })
 }
@@ -38,7 +38,7 @@ pub(crate) async fn postgres() -> Option<Home> {
     // Longer than a busy machine stands still.
     let times = "answer_timeout=60&connect_timeout=60";
     let url = format!("{}?schema={schema}&{times}", server.url());
-    let store = gesta::Options::creating().open(&url).await.expect("opens");
+    let store = gesta::open(&url).create().await.expect("opens").into();
     let _home = Arc::new(());
     Some(Home { store, _home })
 }

@@ -124,7 +124,7 @@ impl Projection<SqliteTarget> for Journal {
 
 pub(crate) fn event(event_type: &str, amount: &str) -> EventData {
     let event_type = EventType::new(event_type).expect("valid");
-    EventData::json(event_type, amount.to_owned())
+    EventData::json(event_type, amount.to_owned()).without_id()
 }
 
 /// The checkpoint of a projection within a reader's transaction.

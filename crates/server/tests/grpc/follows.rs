@@ -39,7 +39,7 @@ struct World {
 
 async fn append(store: &dyn EventStore, stream: &str, count: usize) {
     let event = || EventData::json(EventType::new("added").expect("valid"), "{}");
-    let events = (0..count).map(|_| event()).collect();
+    let events: Vec<_> = (0..count).map(|_| event()).collect();
     let appended = store.append_to(stream, ExpectedRevision::Any, events);
     appended.await.expect("stored");
 }

@@ -40,7 +40,7 @@ impl Process {
 
     /// Appends `count` events at once.
     pub async fn append_together(&self, stream: &str, count: usize) {
-        let events = (0..count).map(|_| event("tested")).collect();
+        let events: Vec<_> = (0..count).map(|_| event("tested")).collect();
         let appended = self
             .store
             .append_to(stream, ExpectedRevision::Any, events)
@@ -66,7 +66,7 @@ pub fn stream(name: &str) -> StreamId {
 }
 
 pub fn event(event_type: &str) -> EventData {
-    EventData::json(EventType::new(event_type).expect("valid"), "{}")
+    EventData::json(EventType::new(event_type).expect("valid"), "{}").without_id()
 }
 
 pub fn category(name: &str) -> Filter {

@@ -84,7 +84,7 @@ impl Default for ForeignEvents {
         Self::new(|_, _| {
             let stream = StreamId::new("overtaken-1").expect("valid");
             let event_type = EventType::new("overtaken").expect("valid");
-            (stream, vec![EventData::json(event_type, "{}")])
+            (stream, vec![EventData::json(event_type, "{}").without_id()])
         })
     }
 }

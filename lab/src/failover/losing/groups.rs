@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gesta::groups::{Create, GroupId, Settings, Source};
+use gesta::groups::{ConsumerGroups as _, Create, GroupId, Settings, Source};
 use gesta_core::{Filter, StreamId};
 use gesta_grpc::messages::groups::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::messages::shared::Empty;

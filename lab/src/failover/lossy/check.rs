@@ -147,7 +147,7 @@ mod tests {
             let event_type = EventType::new("tested").unwrap();
             let event = EventData::json(event_type, format!("{{\"stream\":\"{named}\"}}"));
             let any = ExpectedRevision::Any;
-            store.append_to(stream, any, vec![event]).await.unwrap();
+            store.append_to(*stream, any, vec![event]).await.unwrap();
         }
         let events = store.read_all(ReadAll::forwards()).await.unwrap().events;
         (store, events)

@@ -132,7 +132,7 @@ async fn what_is_left_out_moves_the_checkpoint() {
     let world = World::closed().await;
     let user = world.login("u").await;
     for _ in 0..3 {
-        let events = (0..900).map(|_| event("{}")).collect();
+        let events: Vec<_> = (0..900).map(|_| event("{}")).collect();
         world
             .store
             .append_to("$hidden", ExpectedRevision::Any, events)

@@ -67,7 +67,7 @@ fn looking_up_is_tried_again_until_the_append_is_given_up() {
 fn a_type_is_looked_up_with_its_stream() {
     let mut d = Driver::running(Config::default(), 1);
     d.append("first", Any, 1);
-    let event = EventData::json(EventType::new("unknown").expect("valid"), "{}");
+    let event = EventData::json(EventType::new("unknown").expect("valid"), "{}").without_id();
     d.request(Append::to(name("second"), Any, vec![event]));
     let asked = d.reads.iter().map(|(_, job)| match &job.0 {
         What::Load(request) => (request.streams.len(), request.types.len()),
