@@ -71,12 +71,19 @@ impl Table {
     /// # Errors
     /// `Invalid` if a name is not plain, comes twice, or the key has other names than columns.
     pub fn of<V: View>() -> Result<Self, Error> {
-        check_name("the name of a view", V::NAME)?;
+        Self::named::<V>(V::NAME)
+    }
+
+    /// Returns the table of a view under another name than its own.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub(crate) fn named<V: View>(name: &str) -> Result<Self, Error> {
+        check_name("the name of a view", name)?;
         let kinds = <V::Key as Key>::KINDS;
         if kinds.len() != V::KEY.len() {
             return Err(Error::Invalid(format!(
-                "view {} must name the {} columns of its key, found {:?}",
-                V::NAME,
+                "view {name} must name the {} columns of its key, found {:?}",
                 kinds.len(),
                 V::KEY
             )));
@@ -91,14 +98,14 @@ impl Table {
             .collect();
         let columns = <V::Row as Row>::COLUMNS.to_vec();
         let all: Vec<&str> = key.iter().chain(&columns).map(|c| c.name).collect();
-        for (at, name) in all.iter().enumerate() {
-            check_name("the name of a column", name)?;
-            if all[..at].contains(name) {
-                let text = format!("view {} has two columns {name:?}", V::NAME);
+        for (at, column) in all.iter().enumerate() {
+            check_name("the name of a column", column)?;
+            if all[..at].contains(column) {
+                let text = format!("view {name} has two columns {column:?}");
                 return Err(Error::Invalid(text));
             }
         }
-        let name = V::NAME.to_owned();
+        let name = name.to_owned();
         let stored = format!("{name}_v{}", V::VERSION);
         Ok(Self {
             name,
@@ -217,6 +224,12 @@ mod tests {
             (table.stored.as_str(), table.columns[1].nullable),
             ("good_v3", true)
         );
+        let other = Table::named::<Good>("other").expect("plain");
+        assert_eq!(
+            (other.name, other.stored),
+            ("other".into(), "other_v3".into())
+        );
+        Table::named::<Good>("Other").expect_err("not plain");
         for (wrong, why) in [
             (Table::of::<Odd>(), "found \"Drop table\""),
             (Table::of::<Short>(), "must name the 2 columns of its key"),

@@ -51,8 +51,16 @@ impl<T: Target> Projections<T> {
 
     /// Adds a view.
     #[must_use]
-    pub fn view<V: View>(mut self, view: V) -> Self {
-        self.units.push(Arc::new(ViewUnit(Arc::new(view))));
+    pub fn view<V: View>(self, view: V) -> Self {
+        self.view_as(V::NAME, view)
+    }
+
+    /// Adds a view under another name than its own: the same code may keep several read models, for example one for each
+    /// tag.
+    #[must_use]
+    pub fn view_as<V: View>(mut self, name: &str, view: V) -> Self {
+        let (view, name) = (Arc::new(view), name.to_owned());
+        self.units.push(Arc::new(ViewUnit { view, name }));
         self
     }
 

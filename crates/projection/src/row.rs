@@ -172,7 +172,7 @@ macro_rules! columns {
 
             fn read(
                 stored: &mut dyn Iterator<Item = $crate::OwnedValue>,
-            ) -> Result<Self, $crate::ApplyError> {
+            ) -> ::core::result::Result<Self, $crate::ApplyError> {
                 Ok(Self { $($field: $crate::read_cell(stored)?),+ })
             }
         }

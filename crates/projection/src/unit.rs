@@ -25,26 +25,32 @@ pub(crate) trait Unit<T: Target>: Send + Sync {
     fn run(self: Arc<Self>, context: Context<T>) -> BoxFuture<'static, ()>;
 }
 
-pub(crate) struct ViewUnit<V>(pub(crate) Arc<V>);
+/// A view, under its own name or another one.
+pub(crate) struct ViewUnit<V> {
+    pub(crate) view: Arc<V>,
+    pub(crate) name: String,
+}
 
 impl<T: Target, V: View> Unit<T> for ViewUnit<V> {
     fn definition(&self) -> Result<(ProjectionId, Option<Table>, Vec<String>), Error> {
-        let table = Table::of::<V>()?;
+        let table = Table::named::<V>(&self.name)?;
         let id = ProjectionId {
-            name: V::NAME.to_owned(),
+            name: self.name.clone(),
             version: V::VERSION,
         };
-        Ok((id, Some(table), vec![V::NAME.to_owned()]))
+        Ok((id, Some(table), vec![self.name.clone()]))
     }
 
     fn filter(&self) -> Filter {
-        self.0.filter()
+        self.view.filter()
     }
 
     fn run(self: Arc<Self>, context: Context<T>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             // The names were checked when the view was registered.
-            let Ok(table) = Table::of::<V>() else { return };
+            let Ok(table) = Table::named::<V>(&self.name) else {
+                return;
+            };
             let table = Arc::new(table);
             let queries = &context.filter.any_of;
             let is_of_streams = queries
@@ -58,7 +64,7 @@ impl<T: Target, V: View> Unit<T> for ViewUnit<V> {
                 sees_whole_streams: is_of_streams && context.begins_at_start,
             };
             let make = || {
-                let (view, target) = (Arc::clone(&self.0), context.target.clone());
+                let (view, target) = (Arc::clone(&self.view), context.target.clone());
                 ViewWork::new(view, target, Arc::clone(&table), settings.clone())
             };
             drive(&context, make).await;

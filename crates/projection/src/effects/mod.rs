@@ -81,9 +81,16 @@ impl Effects {
     /// Adds an effect, and says where it begins if none of its versions has ever run: at the end, unless all that ever
     /// happened is to have the effect now.
     #[must_use]
-    pub fn effect<E: Effect>(mut self, effect: E, first: BeginAt) -> Self {
+    pub fn effect<E: Effect>(self, effect: E, first: BeginAt) -> Self {
+        self.effect_as(E::NAME, effect, first)
+    }
+
+    /// Adds an effect under another name than its own: the same code may have several effects, for example one for each
+    /// tag.
+    #[must_use]
+    pub fn effect_as<E: Effect>(mut self, name: &'static str, effect: E, first: BeginAt) -> Self {
         self.all.push(Definition {
-            name: E::NAME,
+            name,
             version: E::VERSION,
             begin_at: first,
             start: Box::new(move |own| Box::pin(run(Arc::new(effect), own))),
