@@ -101,6 +101,8 @@ pub use gesta_entity as entity;
 pub use gesta_node::{Build as NodeBuild, Node, NodeOptions, Protocols, Stop as NodeStop};
 #[cfg(feature = "projection")]
 pub use gesta_projection as projection;
+#[cfg(feature = "projection-postgres")]
+pub use gesta_projection_postgres as projection_postgres;
 #[cfg(feature = "projection-sqlite")]
 pub use gesta_projection_sqlite as projection_sqlite;
 pub use gesta_sql::verify;

@@ -1,10 +1,10 @@
 //! The driver tokio-postgres: a few connections for all projections of a process.
 //!
 //! Why few: appends and the application need the database's connections, and a projection needs one only while a batch
-//! is
-//! written. Invariant: a connection goes back among the idle ones only after its transaction has ended in good order;
-//! any
-//! other one is closed, which rolls back.
+//! is written. One is left to reads, looks and leases while batches are written, so that a lease is renewed however many
+//! batches wait.
+//! Invariant: a connection goes back among the idle ones only after its transaction has ended in good order; any other
+//! one is closed, which rolls back.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -36,8 +36,8 @@ pub type PostgresTarget = Postgres<TokioPostgres>;
 /// How a [`PostgresTarget`] is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The most connections for all projections of this target. On the store's own database leave it at 2, so that
-    /// appends keep their commits.
+    /// The most connections for all projections of this target. All but one may write batches at once. On the store's
+    /// own database leave it at 2, so that appends keep their commits.
     pub connections_max: usize,
     /// The schema in which all tables are; it must exist. Without, the tables are where the `search_path` of the user
     /// leads.
@@ -95,6 +95,8 @@ struct Shared {
     /// The host that is asked first: the last one that was the primary.
     first: AtomicUsize,
     permits: Arc<Semaphore>,
+    /// Those of the permits that transactions may have.
+    writers: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -115,7 +117,7 @@ struct Connection {
 pub struct Transaction {
     connection: Connection,
     shared: Arc<Shared>,
-    _permit: OwnedSemaphorePermit,
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl std::fmt::Debug for Transaction {
@@ -173,6 +175,9 @@ impl TokioPostgres {
                 schema: options.schema,
                 first: AtomicUsize::new(0),
                 permits: Arc::new(Semaphore::new(options.connections_max)),
+                writers: Arc::new(Semaphore::new(
+                    options.connections_max.saturating_sub(1).max(1),
+                )),
                 idle: Mutex::default(),
             }),
         })
@@ -180,16 +185,19 @@ impl TokioPostgres {
 
     /// Waits for its turn, then takes an idle connection, or opens one.
     async fn take(&self) -> Result<(Connection, OwnedSemaphorePermit), Failure> {
-        let permits = Arc::clone(&self.shared.permits);
-        let permit = permits.acquire_owned().await;
-        // The semaphore is never closed.
-        let permit = permit.map_err(|error| Failure::without_answer(error.to_string()))?;
+        let permit = turn(&self.shared.permits).await?;
         let connection = match self.shared.take_idle() {
             Some(connection) => connection,
             None => self.shared.connect().await?,
         };
         Ok((connection, permit))
     }
+}
+
+async fn turn(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
+    let permit = Arc::clone(of).acquire_owned().await;
+    // The semaphores are never closed.
+    permit.map_err(|error| Failure::without_answer(error.to_string()))
 }
 
 impl Shared {
@@ -278,13 +286,14 @@ impl Driver for TokioPostgres {
     type Row = Row;
 
     async fn begin(&self, statements: String) -> Result<Transaction, Failure> {
+        let writer = turn(&self.shared.writers).await?;
         let (connection, permit) = self.take().await?;
         let begun = connection.client.batch_execute(&statements).await;
         begun.map_err(|error| failure_of(&error))?;
         Ok(Transaction {
             connection,
             shared: Arc::clone(&self.shared),
-            _permit: permit,
+            _permits: [writer, permit],
         })
     }
 
