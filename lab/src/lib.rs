@@ -34,6 +34,7 @@ mod latency;
 mod locking;
 pub mod page;
 mod postgres;
+mod projections;
 mod quick;
 pub mod random;
 mod read;
@@ -102,6 +103,8 @@ enum Command {
     Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
     Locking(locking::LockingArgs),
+    /// Read models: how fast they are built, how soon they show an append, what many of them cost.
+    Projections(projections::ProjectionsArgs),
     /// What will this database carry? Two minutes, and a page with the answer.
     Quick(quick::QuickArgs),
     /// A page with charts from the results of earlier commands.
@@ -134,6 +137,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
+        Command::Projections(args) => projections::run(&args, &stop).await,
         Command::Quick(args) => quick::run(&args, &stop).await,
         Command::Report(args) => page::run(&args),
         Command::Recovery(args) => recovery::run(&args, &stop).await,
