@@ -5,6 +5,7 @@
 mod access;
 mod cluster;
 mod group;
+mod journal;
 mod values;
 mod virtual_streams;
 
@@ -20,6 +21,7 @@ pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin, ClusterRecoverLog,
 };
 pub(crate) use self::group::{GroupCommand, GroupCreate};
+pub(crate) use self::journal::ImportJournal;
 pub(crate) use self::values::{After, ReadFrom};
 use self::values::{
     after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
@@ -32,8 +34,8 @@ use crate::units::Span;
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
-Default store: http://127.0.0.1:2113 for stream, all, group and info; sqlite:gesta-data/gesta.db for the others.
-Only serve, stream append, all import, schema create, user add and restore create a store that does not exist.
+Default store: http://127.0.0.1:2113 for stream, all, import, group and info; sqlite:gesta-data/gesta.db for the others.
+Only serve, stream append, all import, import, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
   0    done
@@ -126,6 +128,8 @@ pub(crate) enum Command {
     /// Read, follow and import events of all streams.
     #[command(subcommand)]
     All(AllCommand),
+    /// Import the journal of another event store, or of Akka, Pekko and the like; also while it is written.
+    Import(ImportJournal),
     /// Show, create and change consumer groups, and deliver parked events again.
     #[command(subcommand)]
     Group(GroupCommand),

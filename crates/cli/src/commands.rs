@@ -11,6 +11,7 @@ mod cluster;
 mod group;
 mod import;
 mod import_groups;
+mod journal;
 mod maintenance;
 mod node;
 mod open_files;
@@ -71,6 +72,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Serve(_) => {}
         Command::Stream(command) => stream::run(&global, command, &mut output).await?,
         Command::All(command) => all::run(&global, command, &mut output).await?,
+        Command::Import(args) => journal::run(&global, args, &mut output).await?,
         Command::Group(command) => group::run(&global, command, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?

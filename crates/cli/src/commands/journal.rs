@@ -1,0 +1,290 @@
+//! `gesta import`: imports the journal of another event store, once or as it grows.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use gesta_import::{Deleted, Import, Kind, Options, Patience, Report, Step, TypeRule, Unmappable};
+use serde::Serialize;
+
+use super::progress::Progress;
+use super::{given_store, interrupts, is_server, with_new_store};
+use crate::args::{Global, ImportJournal};
+use crate::exit::{Failure, Outcome};
+use crate::output::Output;
+
+/// How often an import says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// What is told at the end.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    report: Report,
+    dry_run: bool,
+    seconds: f64,
+    events_per_second: f64,
+}
+
+pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Output) -> Outcome {
+    let options = options(global, &args)?;
+    let begun = Instant::now();
+    let pace = Pace::new(begun);
+    if args.dry_run {
+        let mut interrupts = interrupts()?;
+        let report = tokio::select! {
+            report = Import::dry_run(&options, |report| pace.tell(report)) => report?,
+            _ = interrupts.recv() => return Err(Failure::interrupted("stopped: nothing was stored")),
+        };
+        return tell(report, true, begun, output);
+    }
+    let progress = Progress::default();
+    if args.follow {
+        // Ctrl-C is the ordinary end.
+        return with_new_store(global, &progress, async |store| {
+            let told = RefCell::new(Followed::default());
+            let observe = |import: &Import, step: &Step| told.borrow_mut().observe(import, step);
+            let lost = |error: &gesta_core::Error| told.borrow_mut().lost(error);
+            Ok(Import::follow(&options, &store, observe, lost).await?)
+        })
+        .await;
+    }
+    progress.set("nothing was imported yet; repeat the import to begin again".into());
+    with_new_store(global, &progress, async |store| {
+        let mut import = Import::open(options, store).await?;
+        let done = import.run(|import| {
+            let report = import.report();
+            pace.tell(&report);
+            progress.set(format!(
+                "{} events were sent, up to place {} of the source; repeat the import, which goes on from its last \
+                 checkpoint",
+                report.stored, report.place
+            ));
+        });
+        done.await?;
+        tell(import.report(), false, begun, output)
+    })
+    .await
+}
+
+fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
+    let mut options = Options::new(args.kind, &args.source)?;
+    if let Some(names) = &args.names {
+        options.names = names.clone();
+    }
+    if let Some(name) = &args.name {
+        options.name.clone_from(name);
+    }
+    options.types = match args.types.as_str() {
+        "as-is" => TypeRule::AsIs,
+        "short" => TypeRule::Short,
+        path => {
+            let read = std::fs::read(path);
+            TypeRule::table(&read.map_err(|error| {
+                Failure::usage(format!(
+                    "--types must be as-is, short, or a file: {path}: {error}"
+                ))
+            })?)?
+        }
+    };
+    if args.keep_deleted {
+        options.deleted = Deleted::Keep;
+    }
+    if args.skip_unmappable {
+        options.unmappable = Unmappable::LeaveOut;
+    }
+    options.transform.clone_from(&args.transform);
+    options.schema.clone_from(&args.schema);
+    options.table.clone_from(&args.table);
+    options.follow = args.follow;
+    options.patience = Patience {
+        settle: args.wait.0,
+        ..options.patience
+    };
+    // Requests to a server may overtake each other on their way.
+    if given_store(global).is_none_or(|url| is_server(&url)) {
+        options.in_flight = 1;
+    }
+    if args.follow && args.kind == Kind::Lines && args.source == "-" {
+        // Standard input has an end, after which nothing can come.
+        return Err(Failure::usage(
+            "--follow needs a file: standard input is read to its end anyway",
+        ));
+    }
+    Ok(options)
+}
+
+/// Tells from time to time how far an import is.
+struct Pace {
+    begun: Instant,
+    told: RefCell<Instant>,
+}
+
+impl Pace {
+    fn new(begun: Instant) -> Self {
+        Self {
+            begun,
+            told: RefCell::new(begun),
+        }
+    }
+
+    fn tell(&self, report: &Report) {
+        if self.told.borrow().elapsed() < TELL_EVERY {
+            return;
+        }
+        *self.told.borrow_mut() = Instant::now();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let rate = per_second(report.read, seconds);
+        let Some(all) = report.in_source.filter(|all| *all > 0) else {
+            eprintln!("read {} events, {rate:.0} a second", report.read);
+            return;
+        };
+        let left = Duration::from_secs_f64(
+            (all.saturating_sub(report.read) as f64 / rate.max(1.0)).min(1e9),
+        );
+        let percent = (report.read as f64 / all as f64 * 100.0).min(100.0);
+        eprintln!(
+            "read {} of {all} events ({percent:.0} %), {rate:.0} a second, about {} left",
+            report.read,
+            humane(left)
+        );
+    }
+}
+
+fn per_second(events: u64, seconds: f64) -> f64 {
+    events as f64 / seconds.max(0.001)
+}
+
+fn humane(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+    }
+}
+
+fn tell(report: Report, dry_run: bool, begun: Instant, output: &mut Output) -> Outcome {
+    let seconds = begun.elapsed().as_secs_f64();
+    let told = Told {
+        events_per_second: per_second(report.read, seconds),
+        report,
+        dry_run,
+        seconds,
+    };
+    output.record(&told, pretty)
+}
+
+fn pretty(told: &Told) -> String {
+    let report = &told.report;
+    let mut lines = vec![match told.dry_run {
+        true => format!(
+            "would import {} events into {} streams",
+            report.stored, report.streams
+        ),
+        false => format!(
+            "imported {} events; {} were there already; streams: {}",
+            report.stored, report.already_stored, report.streams
+        ),
+    }];
+    let mut line = |count: u64, text: &str| {
+        if count > 0 {
+            lines.push(format!("{count} {text}"));
+        }
+    };
+    for (why, count) in &report.left_out {
+        line(*count, &format!("left out: {why}"));
+    }
+    line(report.unmappable, "cannot be events of this store:");
+    for sample in &report.unmappable_samples {
+        lines.push(format!(
+            "  {:?} number {} (place {}): {}",
+            sample.key, sample.sequence, sample.place, sample.why
+        ));
+    }
+    let mut line = |count: u64, text: &str| {
+        if count > 0 {
+            lines.push(format!("{count} {text}"));
+        }
+    };
+    line(
+        report.missing_numbers,
+        "numbers are missing within streams: the source has deleted these events",
+    );
+    line(
+        report.streams_without_beginning,
+        "streams have no beginning any more; perhaps there are snapshots of them",
+    );
+    line(
+        report.snapshots.unwrap_or(0),
+        "snapshots stay in the source",
+    );
+    line(
+        report.late,
+        "events were committed late, and come after later ones of other streams",
+    );
+    line(
+        report.displaced,
+        "appends had to be sent again, and come after later ones of other streams",
+    );
+    line(report.tags, "tags");
+    line(report.bytes, "bytes of data");
+    if let (Some(first), Some(last)) = (&report.first_time, &report.last_time) {
+        lines.push(format!("written from {first} to {last}"));
+    }
+    lines.push(format!(
+        "read {} events in {:.1} s, {:.0} a second, up to place {}",
+        report.read, told.seconds, told.events_per_second, report.place
+    ));
+    if told.dry_run {
+        lines.push("an import takes this time and that of appending".into());
+    }
+    lines.join("\n")
+}
+
+/// What a follower has told.
+#[derive(Default)]
+struct Followed {
+    /// Events that earlier openings of the source have stored.
+    stored_before: u64,
+    stored: u64,
+    told: Option<u64>,
+    waiting: Option<String>,
+    is_lost: bool,
+}
+
+impl Followed {
+    fn observe(&mut self, import: &Import, step: &Step) {
+        if std::mem::take(&mut self.is_lost) {
+            eprintln!("goes on");
+        }
+        let report = import.report();
+        self.stored = report.stored;
+        let all = self.stored_before + self.stored;
+        match step {
+            Step::Went => {}
+            Step::Waiting(told) => {
+                if self.waiting.as_ref() != Some(told) {
+                    eprintln!("waits for {told}");
+                    self.waiting = Some(told.clone());
+                }
+            }
+            Step::End => {
+                self.waiting = None;
+                if self.told != Some(all) {
+                    eprintln!(
+                        "caught up: {all} events imported, up to place {} of the source",
+                        report.place
+                    );
+                    self.told = Some(all);
+                }
+            }
+        }
+    }
+
+    fn lost(&mut self, error: &gesta_core::Error) {
+        self.stored_before += std::mem::take(&mut self.stored);
+        if !std::mem::replace(&mut self.is_lost, true) {
+            eprintln!("{error}; trying again until it goes on");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The checkpoint of an import: an event in a stream of its own in the target, `$import-NAME`.
+//!
+//! Why in the target: the place up to which everything is there belongs to what is there, and comes with it into every
+//! copy and backup. Invariants: a checkpoint is written only after everything before it is durable; each names the
+//! revision of the one before, so of two imports of one name that run at once the second is refused.
+
+use std::sync::Arc;
+
+use gesta_core::{
+    Append, BackOff, Direction, Error, ErrorKind, EventData, EventId, EventStore, EventType,
+    ExpectedRevision, ReadStream, Result, Revision, SetStreamMetadata, StreamFrom, StreamId,
+    StreamMetadata,
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use crate::event::Place;
+use crate::options::Options;
+
+const EVENT_TYPE: &str = "$import-checkpoint";
+/// How many checkpoints can be read; the others are freed by a scavenge.
+const KEPT: u32 = 10;
+
+/// What a checkpoint says.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+struct Document {
+    kind: String,
+    /// Which database or server the events come from.
+    source: String,
+    names: String,
+    types: String,
+    deleted: String,
+    place: String,
+    /// What identifies the event at this place, if its number can be given out again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mark: Option<String>,
+    /// Events that all runs of this import have stored.
+    stored: u64,
+}
+
+/// The checkpoints of an import.
+pub(crate) struct Checkpoints {
+    store: Arc<dyn EventStore>,
+    stream: StreamId,
+    last: Option<Revision>,
+    document: Document,
+    retry: Duration,
+}
+
+impl Checkpoints {
+    /// Opens the checkpoints of an import. Returns them with the place where the import goes on; `None` if there is
+    /// none yet.
+    ///
+    /// # Errors
+    /// `Unsupported` if the import of this name was made with other options or from another source.
+    pub(crate) async fn open(
+        store: Arc<dyn EventStore>,
+        options: &Options,
+        source: &str,
+    ) -> Result<(Self, Option<Place>)> {
+        let stream = StreamId::new(format!("$import-{}", options.name))?;
+        let wanted = Document {
+            kind: options.kind.name().to_owned(),
+            source: source.to_owned(),
+            names: options.names.to_string(),
+            types: options.types.to_string(),
+            deleted: format!("{:?}", options.deleted),
+            place: Place::START.to_string(),
+            mark: None,
+            stored: 0,
+        };
+        let mut checkpoints = Self {
+            store,
+            stream,
+            last: None,
+            document: wanted,
+            retry: options.patience.retry,
+        };
+        let place = checkpoints.read().await?;
+        Ok((checkpoints, place))
+    }
+
+    async fn read(&mut self) -> Result<Option<Place>> {
+        let request = ReadStream {
+            stream: self.stream.clone(),
+            from: StreamFrom::End,
+            direction: Direction::Backwards,
+            limit: 1,
+        };
+        let page = match self.store.read_stream(request).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.last = Some(page.last_revision);
+        let Some(event) = page.events.first() else {
+            return Ok(None);
+        };
+        let found: Document = serde_json::from_slice(&event.data).map_err(|error| {
+            let stream = &self.stream;
+            Error::corrupt(format!(
+                "the last event of {stream:?} is no checkpoint: {error}"
+            ))
+        })?;
+        for (what, found, wanted) in [
+            ("kind", &found.kind, &self.document.kind),
+            ("source", &found.source, &self.document.source),
+            ("rule for names", &found.names, &self.document.names),
+            ("rule for types", &found.types, &self.document.types),
+            (
+                "treatment of deleted events",
+                &found.deleted,
+                &self.document.deleted,
+            ),
+        ] {
+            if found != wanted {
+                let name = self.stream.as_str().trim_start_matches("$import-");
+                return Err(ErrorKind::Unsupported(format!(
+                    "the import {name:?} was begun with another {what}, {found:?}, and not {wanted:?}: go on with what it \
+                     was begun with, or give this import a name of its own (--name)"
+                ))
+                .into());
+            }
+        }
+        self.document.stored = found.stored;
+        self.document.mark = found.mark;
+        found.place.parse().map(Some)
+    }
+
+    /// Returns what identifies the event at the place of the last checkpoint.
+    pub(crate) fn mark(&self) -> Option<&str> {
+        self.document.mark.as_deref()
+    }
+
+    /// Writes a checkpoint. Everything up to `place` is durable; `stored` events were stored since the last one.
+    ///
+    /// # Errors
+    /// `Unsupported` if another import of this name writes too; those of the store.
+    pub(crate) async fn write(
+        &mut self,
+        place: Place,
+        mark: Option<String>,
+        stored: u64,
+    ) -> Result<()> {
+        self.document.place = place.to_string();
+        self.document.mark = mark;
+        self.document.stored += stored;
+        let data = serde_json::to_vec(&self.document)
+            .map_err(|error| Error::corrupt(format!("a checkpoint cannot be written: {error}")))?;
+        let event = EventData::json(EventType::new(EVENT_TYPE)?, data).with_id(EventId::random());
+        let expected = match self.last {
+            None => ExpectedRevision::NoStream,
+            Some(last) => ExpectedRevision::Exact(last),
+        };
+        let append = Append::to(self.stream.clone(), expected, vec![event]);
+        let mut back_off = BackOff::new(Duration::from_millis(100), Duration::from_secs(5));
+        let deadline = tokio::time::Instant::now() + self.retry;
+        let answer = loop {
+            match self.store.append(append.clone()).await {
+                Ok(answer) => break answer,
+                Err(error) if error.is_retryable() && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(back_off.pause()).await;
+                }
+                Err(error) => {
+                    return Err(match error.kind() {
+                        ErrorKind::WrongExpectedRevision { .. } => {
+                            let text = format!(
+                                "another import of this name has written to {:?}: let one run at a time",
+                                self.stream
+                            );
+                            Error::new(ErrorKind::Unsupported(text)).caused_by(error)
+                        }
+                        _ => error,
+                    });
+                }
+            }
+        };
+        let is_first = self.last.is_none();
+        self.last = answer.streams.first().map(|stream| stream.last_revision);
+        if is_first {
+            self.keep_few().await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_few(&self) -> Result<()> {
+        let metadata = StreamMetadata::parse(format!("{{\"$maxCount\":{KEPT}}}"))?;
+        let set = SetStreamMetadata {
+            stream: self.stream.clone(),
+            expected: ExpectedRevision::Any,
+            metadata,
+        };
+        match self.store.set_stream_metadata(set).await {
+            // Whether old checkpoints are freed has no bearing on the import.
+            Err(error) if error.is_retryable() => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+    use gesta_memory::MemoryStore;
+
+    /// Goal: an import goes on where it was, and is refused with other rules or beside another one of its name.
+    #[tokio::test]
+    async fn a_checkpoint_is_found_again_by_its_own_import_alone() {
+        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+        let options = Options::new(Kind::Marten, "postgres://h/d").unwrap();
+        let open = |options: Options, source: &'static str| {
+            let store = Arc::clone(&store);
+            async move { Checkpoints::open(store, &options, source).await }
+        };
+        let (mut first, place) = open(options.clone(), "d").await.unwrap();
+        assert_eq!(place, None);
+        first.write(Place::number(7), None, 5).await.unwrap();
+        let (mut second, place) = open(options.clone(), "d").await.unwrap();
+        assert_eq!(place, Some(Place::number(7)));
+        second
+            .write(Place { major: 9, minor: 2 }, Some("m".into()), 1)
+            .await
+            .unwrap();
+        let error = first
+            .write(Place::number(8), None, 1)
+            .await
+            .expect_err("another one");
+        assert!(error.to_string().contains("one run at a time"), "{error}");
+        let (third, place) = open(options.clone(), "d").await.unwrap();
+        assert_eq!(
+            (place, third.document.stored),
+            (Some(Place { major: 9, minor: 2 }), 6)
+        );
+        assert_eq!(third.mark(), Some("m"));
+        let error = open(options.clone(), "other")
+            .await
+            .err()
+            .expect("another source");
+        assert!(error.to_string().contains("another source"), "{error}");
+        let renamed = Options {
+            names: "{key}".parse().unwrap(),
+            ..options.clone()
+        };
+        let error = open(renamed, "d").await.err().expect("another rule");
+        assert!(error.to_string().contains("rule for names"), "{error}");
+        let own = Options {
+            name: "two".into(),
+            ..options
+        };
+        assert_eq!(open(own, "other").await.unwrap().1, None);
+    }
+}

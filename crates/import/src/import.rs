@@ -1,0 +1,509 @@
+//! An import: pages of a source become appends to the target, with a checkpoint from time to time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{
+    BackOff, Error, ErrorKind, EventId, EventStore, Result, StreamId, StreamMetadata,
+};
+use tokio::time::Instant;
+
+use crate::checkpoint::Checkpoints;
+use crate::convert::convert;
+use crate::dry_run;
+use crate::event::{Place, Role, SourceEvent};
+use crate::options::{Deleted, Options, Unmappable};
+use crate::report::Report;
+use crate::source::{self, Page, Source};
+use crate::target::{Ready, Target};
+use crate::transform::Transform;
+
+/// After how many events a checkpoint is written.
+const CHECKPOINT_EVENTS: u64 = 20_000;
+/// How long to wait before a source that had nothing, or waits itself, is asked again.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The longest pause before a follower opens its source and its target again.
+const REOPEN_MAX: Duration = Duration::from_secs(5);
+
+/// What a step of an import has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A page was read.
+    Went,
+    /// The source cannot tell what follows before others have finished; the text says who.
+    Waiting(String),
+    /// The source has nothing more at present, and everything that it had is durable in the target.
+    End,
+}
+
+/// An import under way.
+pub struct Import {
+    options: Options,
+    source: Box<dyn Source>,
+    target: Target,
+    checkpoints: Checkpoints,
+    transform: Option<Transform>,
+    place: Place,
+    /// The place of the last checkpoint.
+    written: Option<Place>,
+    /// Events that were stored before the last checkpoint.
+    counted: u64,
+    since_checkpoint: u64,
+    report: Report,
+}
+
+impl std::fmt::Debug for Import {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Import")
+            .field("kind", &self.options.kind)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Import {
+    /// Reads a whole source, without a target, and tells what an import would do.
+    ///
+    /// # Errors
+    /// Those of the source; `Unavailable` if its last transactions do not end in time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn dry_run(options: &Options, progress: impl FnMut(&Report)) -> Result<Report> {
+        let mut source = source::open(options).await?;
+        dry_run::run(options, &mut *source, progress).await
+    }
+
+    /// Opens the source, and finds the place in the target where the import goes on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the source is no journal of this kind; `Unsupported` if the import was begun otherwise;
+    /// those of source and target.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn open(options: Options, store: Arc<dyn EventStore>) -> Result<Self> {
+        let mut source = source::open(&options).await?;
+        let identity = source.identity();
+        let (checkpoints, found) =
+            Checkpoints::open(Arc::clone(&store), &options, &identity).await?;
+        let place = found.filter(|_| source.resumes()).unwrap_or(Place::START);
+        if let Some(mark) = checkpoints.mark() {
+            source.recall(mark);
+        }
+        let fresh = found.is_none() && source.resumes();
+        let patience = options.patience;
+        let transform = options.transform.as_deref();
+        let transform = transform.map(|command| Transform::start(command, patience.transform));
+        let report = Report {
+            in_source: source.count(place).await?,
+            snapshots: source.snapshots().await?,
+            place: place.to_string(),
+            ..Report::default()
+        };
+        Ok(Self {
+            target: Target::open(store, options.in_flight, patience.retry, fresh).await?,
+            transform: transform.transpose()?,
+            written: found,
+            options,
+            source,
+            checkpoints,
+            place,
+            counted: 0,
+            since_checkpoint: 0,
+            report,
+        })
+    }
+
+    /// Returns how far the import has come.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report {
+            stored: self.target.stored,
+            already_stored: self.report.already_stored + self.target.already,
+            displaced: self.target.displaced,
+            streams: self.target.streams() as u64,
+            place: self.place.to_string(),
+            ..self.report.clone()
+        }
+        .finished()
+    }
+
+    /// Imports everything that the source has, up to its present end.
+    ///
+    /// # Errors
+    /// Those of source and target; `Unavailable` if transactions of the source do not end in time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves what is stored; another import goes on from there.
+    pub async fn run(&mut self, mut progress: impl FnMut(&Self)) -> Result<()> {
+        let mut pause = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut waits = None;
+        loop {
+            match self.step().await? {
+                Step::End => return Ok(()),
+                Step::Went => {
+                    waits = None;
+                    pause.reset();
+                    progress(self);
+                }
+                Step::Waiting(told) => {
+                    let since = *waits.get_or_insert_with(Instant::now);
+                    if since.elapsed() > self.options.patience.settle {
+                        return Err(still_open(&told));
+                    }
+                    tokio::time::sleep(pause.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// Imports what the source has, and then what is written to it, for ever. Source and target are opened again
+    /// whenever one of them does not answer. `observe` is told of each step.
+    ///
+    /// # Errors
+    /// Everything that trying again does not mend.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves what is stored; another import goes on from there.
+    pub async fn follow(
+        options: &Options,
+        store: &Arc<dyn EventStore>,
+        mut observe: impl FnMut(&Self, &Step),
+        mut lost: impl FnMut(&Error),
+    ) -> Result<()> {
+        let mut reopen = BackOff::new(Duration::from_millis(100), REOPEN_MAX);
+        loop {
+            let failed = match Self::open(options.clone(), Arc::clone(store)).await {
+                Err(error) => error,
+                Ok(mut import) => loop {
+                    let begun = Instant::now();
+                    let mut pause = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+                    match import.step().await {
+                        Err(error) => break error,
+                        Ok(step) => {
+                            reopen.reset();
+                            observe(&import, &step);
+                            if step != Step::Went {
+                                // A source that takes long to tell that it has nothing is asked less often.
+                                tokio::time::sleep(pause.pause().max(begun.elapsed())).await;
+                            }
+                        }
+                    }
+                },
+            };
+            if !failed.is_retryable() {
+                return Err(failed);
+            }
+            lost(&failed);
+            tokio::time::sleep(reopen.pause()).await;
+        }
+    }
+
+    /// Reads a page and appends its events. At the end of the source everything is durable, and the checkpoint is
+    /// written.
+    ///
+    /// # Errors
+    /// Those of source and target. The import must not be used any more; another one goes on from its last checkpoint.
+    ///
+    /// # Cancel safety
+    /// As with an error.
+    pub async fn step(&mut self) -> Result<Step> {
+        let page = self.source.page(self.place).await?;
+        let Page {
+            events,
+            place,
+            end,
+            waiting,
+            late,
+        } = page;
+        let count = events.len() as u64;
+        self.take(events, late).await?;
+        self.place = place;
+        self.since_checkpoint += count;
+        let is_over = end || waiting.is_some();
+        if is_over || self.since_checkpoint >= CHECKPOINT_EVENTS {
+            self.checkpoint().await?;
+        }
+        Ok(match waiting {
+            Some(told) => Step::Waiting(told),
+            None if end => Step::End,
+            None => Step::Went,
+        })
+    }
+
+    /// Makes everything durable that was sent, and writes down the place.
+    async fn checkpoint(&mut self) -> Result<()> {
+        self.target.drain().await?;
+        let stored = self.target.stored - self.counted;
+        let is_new = self.written != Some(self.place) || stored > 0;
+        if is_new && self.source.resumes() && (self.place != Place::START || stored > 0) {
+            let mark = self.source.mark();
+            self.checkpoints.write(self.place, mark, stored).await?;
+            self.written = Some(self.place);
+        }
+        self.counted = self.target.stored;
+        self.since_checkpoint = 0;
+        Ok(())
+    }
+
+    async fn take(&mut self, events: Vec<SourceEvent>, late: bool) -> Result<()> {
+        self.prepare(&events).await?;
+        let mut chosen = Vec::new();
+        for event in events {
+            self.report.read += 1;
+            match event.role {
+                Role::LeftOut(why) => {
+                    self.report.leave_out(why);
+                    self.target.see(&event.key, event.sequence);
+                }
+                Role::Event => self.sift(event, late, &mut chosen).await?,
+                Role::StreamMetadata | Role::Tombstone => {
+                    self.store(std::mem::take(&mut chosen)).await?;
+                    self.change_stream(event).await?;
+                }
+            }
+        }
+        self.store(chosen).await
+    }
+
+    /// Reads what the target has of the streams of a page.
+    async fn prepare(&mut self, events: &[SourceEvent]) -> Result<()> {
+        let mut wanted: Vec<(Arc<str>, StreamId)> = Vec::new();
+        let mut met = std::collections::HashSet::new();
+        for event in events {
+            if !matches!(
+                event.role,
+                Role::Event | Role::StreamMetadata | Role::Tombstone
+            ) || self.target.known(&event.key).is_some()
+                || !met.insert(&event.key)
+            {
+                continue;
+            }
+            if let Ok(stream) = self.name(event) {
+                wanted.push((Arc::clone(&event.key), stream));
+            }
+        }
+        self.target.prepare(wanted).await
+    }
+
+    fn name(&self, event: &SourceEvent) -> Result<StreamId> {
+        self.options
+            .names
+            .name(event, self.options.kind.separator())
+    }
+
+    /// Decides what becomes of an event, and of those of its stream that were passed over before it.
+    async fn sift(
+        &mut self,
+        event: SourceEvent,
+        late: bool,
+        chosen: &mut Vec<SourceEvent>,
+    ) -> Result<()> {
+        let Some(known) = self.target.known(&event.key) else {
+            // A key is not prepared if no name can be made of it, or if its stream was deleted just now.
+            let stream = match self.name(&event) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    self.store(std::mem::take(chosen)).await?;
+                    return self.cannot(&event, &error);
+                }
+            };
+            self.store(std::mem::take(chosen)).await?;
+            self.target.drain().await?;
+            self.target
+                .prepare(vec![(Arc::clone(&event.key), stream)])
+                .await?;
+            return Box::pin(self.sift(event, late, chosen)).await;
+        };
+        if known.closed {
+            self.report
+                .leave_out("events of streams that are closed in the target");
+            return Ok(());
+        }
+        let next = known
+            .seen
+            .map_or(self.options.kind.first_sequence(), |seen| {
+                seen.saturating_add(1)
+            });
+        if event.sequence < next {
+            let is_later = known.stored.is_none_or(|(_, place)| event.place > place);
+            return match self.source.resumes() && (late || is_later) {
+                true => self.compare(event, chosen).await,
+                false => {
+                    self.report.already_stored += 1;
+                    Ok(())
+                }
+            };
+        }
+        if event.sequence > next {
+            let is_first = known.seen.is_none();
+            let mut found = 0;
+            let mut from = next;
+            loop {
+                let passed = self.source.between(&event, from, event.sequence).await?;
+                let Some(last) = passed.last().map(|event| event.sequence) else {
+                    break;
+                };
+                found += passed.len() as u64;
+                for event in passed {
+                    self.report.read += 1;
+                    match event.role {
+                        Role::LeftOut(why) => self.report.leave_out(why),
+                        _ => self.choose(event, chosen),
+                    }
+                }
+                from = last.saturating_add(1);
+            }
+            self.report.missing_numbers += (event.sequence - next).saturating_sub(found);
+            if is_first && found == 0 {
+                self.report.streams_without_beginning += 1;
+            }
+        }
+        self.choose(event, chosen);
+        Ok(())
+    }
+
+    fn choose(&mut self, event: SourceEvent, chosen: &mut Vec<SourceEvent>) {
+        self.target.see(&event.key, event.sequence);
+        match event.deleted && self.options.deleted == Deleted::LeaveOut {
+            true => self.report.leave_out("deleted or archived in the source"),
+            false => {
+                self.report.late += u64::from(event.place <= self.place);
+                chosen.push(event);
+            }
+        }
+    }
+
+    /// Looks whether an event that comes again is the one that is there.
+    async fn compare(&mut self, event: SourceEvent, chosen: &mut Vec<SourceEvent>) -> Result<()> {
+        if event.deleted && self.options.deleted == Deleted::LeaveOut {
+            self.report.leave_out("deleted or archived in the source");
+            return Ok(());
+        }
+        self.store(std::mem::take(chosen)).await?;
+        self.target.drain().await?;
+        match self.target.find(&event.key, event.sequence).await? {
+            Some(place) if place == event.place => {
+                self.report.already_stored += 1;
+                Ok(())
+            }
+            Some(place) => {
+                let why = format!(
+                    "the target has an event of this number from place {place}: the source has used the number again, or \
+                     was itself restored"
+                );
+                self.cannot(&event, &Error::new(ErrorKind::Unsupported(why)))
+            }
+            None => {
+                let why = "it comes after later ones of its stream, which are there already";
+                self.cannot(&event, &Error::new(ErrorKind::Unsupported(why.into())))
+            }
+        }
+    }
+
+    /// Stops at an event that cannot be imported, or counts it.
+    fn cannot(&mut self, event: &SourceEvent, why: &Error) -> Result<()> {
+        if self.options.unmappable == Unmappable::LeaveOut {
+            self.report.cannot(event, why.to_string());
+            self.target.see(&event.key, event.sequence);
+            return Ok(());
+        }
+        let text = format!(
+            "event {} cannot be imported: {why} (--skip-unmappable leaves such events out)",
+            event.named()
+        );
+        Err(ErrorKind::Unsupported(text).into())
+    }
+
+    /// Turns, converts and appends events.
+    async fn store(&mut self, mut events: Vec<SourceEvent>) -> Result<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        if let Some(transform) = &mut self.transform {
+            events = transform.turn(events).await?;
+        }
+        for event in events {
+            if let Role::LeftOut(why) = event.role {
+                self.report.leave_out(why);
+                continue;
+            }
+            match convert(self.options.kind, &self.options.types, &event) {
+                Err(error) => self.cannot(&event, &error)?,
+                Ok(made) => {
+                    self.report.take(&event);
+                    let ready = Ready {
+                        key: event.key,
+                        sequence: event.sequence,
+                        place: event.place,
+                        event: made,
+                    };
+                    self.target.push(ready).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a stream as the source has changed it at this place.
+    async fn change_stream(&mut self, event: SourceEvent) -> Result<()> {
+        let stream = match self.name(&event) {
+            Ok(stream) => stream,
+            Err(error) => return self.cannot(&event, &error),
+        };
+        if event.role == Role::Tombstone {
+            self.target.close(&event.key, &stream).await?;
+            self.report.leave_out("tombstones, which were set");
+            return Ok(());
+        }
+        let document = self.moved_truncation(&event)?;
+        let id = event.id.map_or_else(EventId::random, EventId);
+        match self
+            .target
+            .set_metadata(&event.key, &stream, id, document)
+            .await
+        {
+            Ok(_) => {
+                self.report.leave_out("metadata of streams, which were set");
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
+                self.report.leave_out("metadata of streams, which were set");
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument { .. }) => {
+                self.cannot(&event, &error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the metadata with `$tb` counted as the target counts, which has no events that the source has removed.
+    fn moved_truncation(&self, event: &SourceEvent) -> Result<bytes::Bytes> {
+        let known = self.target.known(&event.key);
+        let offset = known.and_then(|known| {
+            let ((sequence, _), revision) = (known.stored?, known.revision?);
+            sequence.checked_sub(revision.0)
+        });
+        let before = StreamMetadata::parse(event.data.clone())
+            .ok()
+            .and_then(|found| found.truncate_before);
+        let (Some(offset @ 1..), Some(before)) = (offset, before) else {
+            return Ok(event.data.clone());
+        };
+        let mut document: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&event.data)
+                .map_err(|error| Error::corrupt(format!("metadata of {:?}: {error}", event.key)))?;
+        document.insert("$tb".into(), before.0.saturating_sub(offset).into());
+        Ok(serde_json::Value::Object(document).to_string().into())
+    }
+}
+
+/// The error of a source whose transactions do not end.
+pub(crate) fn still_open(told: &str) -> Error {
+    Error::unavailable(format!(
+        "the source: still waits for {told}; end them, or follow (--follow)"
+    ))
+}

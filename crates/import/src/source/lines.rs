@@ -1,0 +1,225 @@
+//! Lines: one JSON object for each event, from a file or from standard input.
+//!
+//! `{"stream": "cart-1", "type": "item-added", "data": {…}}`, and perhaps `sequence` (the number of the event in its
+//! stream, from 1), `id` (UUID), `data_base64` instead of `data`, `metadata` or `metadata_base64`, `tags`, `time` (RFC
+//! 3339). Without `sequence` the events of a stream are counted in their order. A file is read from its beginning each
+//! time: what is there already is known by its number.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use gesta_core::{Error, Result, Timestamp};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source};
+use crate::event::{Place, SourceEvent};
+use crate::options::Options;
+
+/// The longest line, in bytes: an event of 16 MiB in base64, and its other fields.
+const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    stream: String,
+    sequence: Option<u64>,
+    id: Option<uuid::Uuid>,
+    #[serde(rename = "type")]
+    event_type: String,
+    data: Option<Box<RawValue>>,
+    data_base64: Option<String>,
+    metadata: Option<Box<RawValue>>,
+    metadata_base64: Option<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    time: Option<String>,
+    #[serde(default)]
+    deleted: bool,
+}
+
+/// A file of lines.
+pub(super) struct Lines {
+    name: String,
+    reader: Arc<Mutex<Reader>>,
+}
+
+struct Reader {
+    from: Box<dyn BufRead + Send>,
+    number: u64,
+    /// A line whose end has not come yet.
+    partial: Vec<u8>,
+    counted: HashMap<Arc<str>, u64>,
+    /// Whether lines have numbers; the first line decides.
+    numbered: Option<bool>,
+    follows: bool,
+}
+
+impl Lines {
+    pub(super) fn open(options: &Options) -> Result<Self> {
+        let name = options.url.clone();
+        let from: Box<dyn BufRead + Send> = match name.as_str() {
+            "-" => Box::new(BufReader::new(std::io::stdin())),
+            path => {
+                let file = File::open(path).map_err(|error| {
+                    Error::invalid("source", format!("must be a file: {path}: {error}"))
+                })?;
+                Box::new(BufReader::with_capacity(256 * 1024, file))
+            }
+        };
+        Ok(Self {
+            name,
+            reader: Arc::new(Mutex::new(Reader {
+                from,
+                number: 0,
+                partial: Vec::new(),
+                counted: HashMap::new(),
+                numbered: None,
+                follows: options.follow,
+            })),
+        })
+    }
+}
+
+impl Reader {
+    /// Returns the next whole line; `None` at the present end.
+    fn line(&mut self) -> Result<Option<Vec<u8>>> {
+        let room = LINE_BYTES_MAX.saturating_sub(self.partial.len() as u64);
+        let read = (&mut self.from)
+            .take(room)
+            .read_until(b'\n', &mut self.partial);
+        read.map_err(|error| Error::unavailable(format!("the source: {error}")))?;
+        let is_whole = self.partial.last() == Some(&b'\n');
+        if !is_whole && self.partial.len() as u64 >= LINE_BYTES_MAX {
+            return Err(self.refuse(&format!("is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        // Somebody may be about to write the rest of the last line.
+        if self.partial.is_empty() || (!is_whole && self.follows) {
+            return Ok(None);
+        }
+        self.number += 1;
+        let line = std::mem::take(&mut self.partial);
+        Ok(Some(match self.number {
+            1 => line
+                .strip_prefix(b"\xef\xbb\xbf")
+                .map(<[u8]>::to_vec)
+                .unwrap_or(line),
+            _ => line,
+        }))
+    }
+
+    fn refuse(&self, why: &str) -> Error {
+        Error::invalid(format!("line {} of the input", self.number), why)
+    }
+
+    fn event(&mut self, line: &[u8]) -> Result<SourceEvent> {
+        let line: Line = serde_json::from_slice(line)
+            .map_err(|error| self.refuse(&format!("is no event: {error}")))?;
+        let is_numbered = line.sequence.is_some();
+        if *self.numbered.get_or_insert(is_numbered) != is_numbered {
+            return Err(
+                self.refuse("must have a sequence if the first line has one, and none else")
+            );
+        }
+        let key: Arc<str> = line.stream.into();
+        let sequence = match line.sequence {
+            Some(sequence) => sequence,
+            None => {
+                let counted = self.counted.entry(Arc::clone(&key)).or_insert(0);
+                *counted += 1;
+                *counted
+            }
+        };
+        let bytes = |json: Option<Box<RawValue>>, base64: Option<String>, what: &str| match (
+            json, base64,
+        ) {
+            (Some(_), Some(_)) => Err(self.refuse(&format!("has both {what} and {what}_base64"))),
+            (Some(json), None) => Ok(Some(Bytes::copy_from_slice(json.get().as_bytes()))),
+            (None, Some(text)) => {
+                // Some databases break lines in base64.
+                let text: Vec<u8> = text
+                    .bytes()
+                    .filter(|byte| !byte.is_ascii_whitespace())
+                    .collect();
+                let bytes = STANDARD.decode(text);
+                bytes
+                    .map(|bytes| Some(bytes.into()))
+                    .map_err(|error| self.refuse(&format!("has {what}_base64: {error}")))
+            }
+            (None, None) => Ok(None),
+        };
+        let data = bytes(line.data, line.data_base64, "data")?
+            .ok_or_else(|| self.refuse("has neither data nor data_base64"))?;
+        let time = line.time.map(|time| Timestamp::parse(&time)).transpose();
+        Ok(SourceEvent {
+            sequence,
+            place: Place {
+                major: self.number,
+                minor: 0,
+            },
+            id: line.id,
+            event_type: Some(line.event_type),
+            data,
+            metadata: bytes(line.metadata, line.metadata_base64, "metadata")?.unwrap_or_default(),
+            tags: line.tags,
+            time: time.map_err(|error| self.refuse(&format!("has a wrong time: {error}")))?,
+            deleted: line.deleted,
+            key,
+            ..SourceEvent::default()
+        })
+    }
+
+    fn page(&mut self) -> Result<Page> {
+        let mut page = Page::default();
+        let mut bytes = 0;
+        while page.events.len() < PAGE_EVENTS && bytes < PAGE_BYTES {
+            let Some(line) = self.line()? else {
+                page.end = true;
+                break;
+            };
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let event = self.event(&line)?;
+            bytes += event.cost_bytes();
+            page.events.push(event);
+        }
+        page.place = Place {
+            major: self.number,
+            minor: 0,
+        };
+        Ok(page)
+    }
+}
+
+#[async_trait]
+impl Source for Lines {
+    fn identity(&self) -> String {
+        self.name.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        false
+    }
+
+    async fn page(&mut self, _after: Place) -> Result<Page> {
+        let reader = Arc::clone(&self.reader);
+        let read = move || reader.lock().unwrap_or_else(PoisonError::into_inner).page();
+        match tokio::task::spawn_blocking(read).await {
+            Ok(page) => page,
+            Err(error) => Err(Error::unavailable(format!(
+                "a read of the source was stopped: {error}"
+            ))),
+        }
+    }
+
+    async fn count(&mut self, _after: Place) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,282 @@
+//! What all journals on PostgreSQL share: the connection, its tables, its errors.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gesta_core::{Error, ErrorKind, Result};
+use tokio_postgres::Client;
+
+use crate::kind::Kind;
+use crate::options::Options;
+
+/// A connection to the database of a journal.
+pub(super) struct Pg {
+    pub(super) client: Client,
+    pub(super) kind: Kind,
+    database: String,
+}
+
+/// A table of a journal.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// The name with its schema, quoted.
+    pub(super) name: String,
+    pub(super) oid: u32,
+    schema: String,
+    /// The columns and their types.
+    columns: BTreeMap<String, String>,
+}
+
+impl Table {
+    /// Tells whether the table has this column.
+    pub(super) fn has(&self, column: &str) -> bool {
+        self.columns.contains_key(column)
+    }
+
+    /// Returns the type of a column.
+    pub(super) fn type_of(&self, column: &str) -> &str {
+        self.columns.get(column).map_or("", String::as_str)
+    }
+
+    /// Returns the first of these columns that the table has.
+    pub(super) fn first_of<'a>(&self, columns: &[&'a str]) -> Option<&'a str> {
+        columns.iter().copied().find(|column| self.has(column))
+    }
+
+    /// Returns the expression that gives a column as bytes: JSON as its text.
+    pub(super) fn bytes_of(&self, alias: &str, column: &str) -> String {
+        match self.type_of(column) {
+            "" => "NULL::bytea".to_owned(),
+            "bytea" => format!("{alias}.{column}"),
+            _ => format!("convert_to({alias}.{column}::text, 'UTF8')"),
+        }
+    }
+}
+
+/// Puts a name in quotes.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Returns the expression that gives a moment as microseconds since 1970.
+pub(super) fn micros(expression: &str) -> String {
+    format!("(extract(epoch FROM {expression}) * 1000000)::int8")
+}
+
+impl Pg {
+    /// Connects to the database.
+    pub(super) async fn connect(options: &Options) -> Result<Self> {
+        let client = connect(&options.url).await?;
+        let mut pg = Self {
+            client,
+            kind: options.kind,
+            database: String::new(),
+        };
+        let database = pg
+            .client
+            .query_one("SELECT current_database()::text", &[])
+            .await;
+        pg.database = database.map_err(|error| failed(&error))?.get(0);
+        Ok(pg)
+    }
+
+    /// Returns which table of which database this is.
+    pub(super) fn identity(&self, table: &Table) -> String {
+        format!("{} {}", self.database, table.name)
+    }
+
+    /// Finds the table of the events: the one that the options name, or else the first of these, each with the schema
+    /// where it usually is.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is none, or columns are missing.
+    pub(super) async fn events(
+        &self,
+        options: &Options,
+        usual: &[(Option<&str>, &str)],
+        columns: &[&str],
+    ) -> Result<Table> {
+        let schema = options.schema.as_deref();
+        let mut found = None;
+        match &options.table {
+            Some(name) => found = self.table(schema, name).await?,
+            None => {
+                for (usual_schema, name) in usual {
+                    if found.is_none() {
+                        found = self.table(schema.or(*usual_schema), name).await?;
+                    }
+                }
+            }
+        }
+        let Some(table) = found else {
+            return Err(self.no_table(options, usual).await?);
+        };
+        let missing: Vec<&str> = columns
+            .iter()
+            .copied()
+            .filter(|column| !table.has(column))
+            .collect();
+        if !missing.is_empty() {
+            return Err(Error::invalid(
+                "source",
+                format!(
+                    "must be a journal of {}: the table {} has no column {}",
+                    self.kind,
+                    table.name,
+                    missing.join(", ")
+                ),
+            ));
+        }
+        Ok(table)
+    }
+
+    async fn no_table(&self, options: &Options, usual: &[(Option<&str>, &str)]) -> Result<Error> {
+        let wanted = match &options.table {
+            Some(name) => name.clone(),
+            None => usual
+                .iter()
+                .map(|(_, name)| *name)
+                .collect::<Vec<_>>()
+                .join(" or "),
+        };
+        let sql = "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition \
+                   AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2 LIMIT 12";
+        let rows = self
+            .client
+            .query(sql, &[])
+            .await
+            .map_err(|error| failed(&error))?;
+        let mut there = String::new();
+        for row in &rows {
+            let (schema, name): (String, String) = (row.get(0), row.get(1));
+            let _ = write!(
+                there,
+                "{}{schema}.{name}",
+                if there.is_empty() { "" } else { ", " }
+            );
+        }
+        if there.is_empty() {
+            there = "none".into();
+        }
+        let place = match &options.schema {
+            Some(schema) => format!("schema {schema:?} of database {:?}", self.database),
+            None => format!("database {:?}", self.database),
+        };
+        Ok(Error::invalid(
+            "source",
+            format!(
+                "must be a journal of {}: {place} has no table {wanted} that this user sees (tables there: {there}); \
+                 --schema and --table name another one",
+                self.kind
+            ),
+        ))
+    }
+
+    /// Looks for a table; `None` if there is none.
+    pub(super) async fn table(&self, schema: Option<&str>, name: &str) -> Result<Option<Table>> {
+        let sql = "SELECT c.oid, n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'f') \
+                   AND (n.nspname = $2 OR ($2::text IS NULL AND pg_table_is_visible(c.oid)))";
+        let row = self.client.query_opt(sql, &[&name, &schema]).await;
+        let Some(row) = row.map_err(|error| failed(&error))? else {
+            return Ok(None);
+        };
+        let (oid, schema): (u32, String) = (row.get(0), row.get(1));
+        let sql = "SELECT a.attname::text, t.typname::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+                   WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+        let rows = self
+            .client
+            .query(sql, &[&oid])
+            .await
+            .map_err(|error| failed(&error))?;
+        let columns = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        Ok(Some(Table {
+            name: format!("{}.{}", quoted(&schema), quoted(name)),
+            oid,
+            schema,
+            columns,
+        }))
+    }
+
+    /// Looks for a table in the schema of another one.
+    pub(super) async fn beside(&self, table: &Table, name: &str) -> Result<Option<Table>> {
+        self.table(Some(&table.schema), name).await
+    }
+
+    /// Returns the first value of the first row.
+    pub(super) async fn number(&self, sql: &str) -> Result<i64> {
+        let row = self
+            .client
+            .query_one(sql, &[])
+            .await
+            .map_err(|error| failed(&error))?;
+        let number: Option<i64> = row.try_get(0).map_err(|error| failed(&error))?;
+        Ok(number.unwrap_or(0))
+    }
+
+    /// Counts rows.
+    pub(super) async fn count(&self, sql: &str) -> Result<Option<u64>> {
+        Ok(u64::try_from(self.number(sql).await?).ok())
+    }
+
+    /// Refuses a standby for what needs to see the transactions of the primary.
+    pub(super) async fn refuse_standby(&self, options: &Options) -> Result<()> {
+        let row = self
+            .client
+            .query_one("SELECT pg_is_in_recovery()", &[])
+            .await;
+        let is_standby: bool = row.map_err(|error| failed(&error))?.get(0);
+        if is_standby && options.follow {
+            return Err(Error::invalid(
+                "source",
+                "must be the primary to be followed: a standby does not show which transactions still write",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The longest wait for a host to let us in.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+
+/// Connects to the first host of a URL that lets us in.
+async fn connect(url: &str) -> Result<Client> {
+    let (hosts, tls) = gesta_postgres::connections(&gesta_postgres::Config::parse(url)?)?;
+    let mut last = Error::invalid("source", "must name a host");
+    for host in hosts {
+        match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
+            Ok(Ok((client, connection))) => {
+                // What breaks the connection shows in the calls.
+                tokio::spawn(async move { drop(connection.await) });
+                return Ok(client);
+            }
+            Ok(Err(error)) if error.to_string().contains("password missing") => {
+                let text = "the source asks for a password, and there is none: neither in the URL, nor in PGPASSWORD, \
+                            nor in the password file (PGPASSFILE, or ~/.pgpass)";
+                last = ErrorKind::Unsupported(text.into()).into();
+            }
+            Ok(Err(error)) => last = failed(&error),
+            Err(_) => {
+                let text = format!("the source: no answer within {CONNECT_MAX:?}");
+                last = Error::unavailable(text);
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Makes an error of one of the source's database.
+pub(super) fn failed(error: &tokio_postgres::Error) -> Error {
+    let text = match error.as_db_error() {
+        Some(db) => format!("the source: {}", db.message()),
+        None => format!("the source: {error}"),
+    };
+    let class = error.code().and_then(|code| code.code().get(..2));
+    match class {
+        // Connection, resources, operator's intervention, conflicts.
+        None | Some("08" | "53" | "57" | "40" | "55") => Error::unavailable(text),
+        Some(_) => ErrorKind::Unsupported(text).into(),
+    }
+}

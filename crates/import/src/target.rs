@@ -1,0 +1,508 @@
+//! Appends imported events to the target: in the order of the source, each exactly once.
+//!
+//! How: events are gathered into appends of several streams. A stream occurs once in an append, and its events stand
+//! together there, so an append ends where a stream comes again after another: what the target has is in exactly the
+//! order of the source. So that this is no matter of one answer after the other, several appends are on their way at
+//! once, handed over in their order.
+//!
+//! Invariants: each append names the revision that it expects of each stream, which follows from what was sent before;
+//! so after a failure nothing later can have been stored in that stream, and what the target has is read again before
+//! anything is sent again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use gesta_core::{
+    Append, Appended, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId,
+    EventStore, EventType, ExpectedRevision, LogId, Position, ReadStream, Result, Revision,
+    StreamAppend, StreamFrom, StreamId, limits,
+};
+use tokio::time::Instant;
+
+use crate::event::Place;
+use crate::known::{self, Known};
+
+/// The most events in one append.
+const APPEND_EVENTS: usize = 1_000;
+/// The most bytes in one append.
+const APPEND_BYTES: usize = 4 * 1024 * 1024;
+/// How many streams are read at once.
+const READS_AT_ONCE: usize = 32;
+/// Of how many streams it is remembered what the target has. Others are read again.
+const KNOWN_MAX: usize = 1_000_000;
+/// How often streams are read again because an append found them otherwise.
+const TRIES: u32 = 5;
+
+/// An event that is ready to be appended.
+pub(crate) struct Ready {
+    pub(crate) key: Arc<str>,
+    pub(crate) sequence: u64,
+    pub(crate) place: Place,
+    pub(crate) event: EventData,
+}
+
+/// The events of one stream in one append.
+struct Part {
+    key: Arc<str>,
+    stream: StreamId,
+    expected: Option<Revision>,
+    events: Vec<(u64, Place, EventData)>,
+}
+
+impl Part {
+    fn append(&self) -> StreamAppend {
+        StreamAppend {
+            stream: self.stream.clone(),
+            expected: self
+                .expected
+                .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+            events: self
+                .events
+                .iter()
+                .map(|(_, _, event)| event.clone())
+                .collect(),
+        }
+    }
+}
+
+fn append_of(parts: &[Part]) -> Append {
+    Append {
+        streams: parts.iter().map(Part::append).collect(),
+        conditions: Vec::new(),
+    }
+}
+
+/// An append that is on its way.
+struct Flight {
+    parts: Vec<Part>,
+    answer: BoxFuture<'static, Result<Appended>>,
+    done: Option<Result<Appended>>,
+}
+
+impl Flight {
+    async fn end(self) -> (Vec<Part>, Result<Appended>) {
+        let answer = match self.done {
+            Some(answer) => answer,
+            None => self.answer.await,
+        };
+        (self.parts, answer)
+    }
+}
+
+/// The store to which events are appended, and what is known of it.
+pub(crate) struct Target {
+    store: Arc<dyn EventStore>,
+    /// Whether each append has one stream only, since the streams of one append must be of one log.
+    one_stream: bool,
+    in_flight: usize,
+    retry: Duration,
+    /// The last position of each log when the import began: what stands there or before was there already.
+    heads: Vec<Position>,
+    known: HashMap<Arc<str>, Known>,
+    /// Whether streams that are not known are taken for new. An append tells if that is wrong.
+    fresh: bool,
+    forming: Vec<Part>,
+    forming_events: usize,
+    forming_bytes: usize,
+    flights: VecDeque<Flight>,
+    ends: HashMap<LogId, Position>,
+    /// Events that were stored.
+    pub(crate) stored: u64,
+    /// Events that were there before this import began.
+    pub(crate) already: u64,
+    /// Appends that stand before earlier ones.
+    pub(crate) displaced: u64,
+}
+
+impl Target {
+    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known.
+    pub(crate) async fn open(
+        store: Arc<dyn EventStore>,
+        in_flight: usize,
+        retry: Duration,
+        fresh: bool,
+    ) -> Result<Self> {
+        let info = store.info().await?;
+        Ok(Self {
+            store,
+            one_stream: info.logs > 1,
+            heads: info.heads,
+            in_flight: in_flight.max(1),
+            retry,
+            known: HashMap::new(),
+            fresh,
+            forming: Vec::new(),
+            forming_events: 0,
+            forming_bytes: 0,
+            flights: VecDeque::new(),
+            ends: HashMap::new(),
+            stored: 0,
+            already: 0,
+            displaced: 0,
+        })
+    }
+
+    /// Reads what the target has of these streams, as far as it is not known.
+    pub(crate) async fn prepare(&mut self, wanted: Vec<(Arc<str>, StreamId)>) -> Result<()> {
+        if self.fresh {
+            for (key, stream) in wanted {
+                self.known.insert(key, Known::none(stream));
+            }
+            return Ok(());
+        }
+        let store = &self.store;
+        let read = |(key, stream): (Arc<str>, StreamId)| async move {
+            let known = known::read(&**store, &stream, &key).await?;
+            Ok::<_, Error>((key, known))
+        };
+        let found: Vec<_> = stream::iter(wanted)
+            .map(read)
+            .buffer_unordered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        self.known.extend(found);
+        Ok(())
+    }
+
+    /// Returns what the target has of the stream of a key, once it was prepared.
+    pub(crate) fn known(&self, key: &str) -> Option<&Known> {
+        self.known.get(key)
+    }
+
+    /// Notes that an event was met, whether it is stored or not.
+    pub(crate) fn see(&mut self, key: &str, sequence: u64) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.seen = known.seen.max(Some(sequence));
+        }
+    }
+
+    /// Returns the number of streams that were met.
+    pub(crate) fn streams(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Looks for the event of a stream that has this number in the source.
+    pub(crate) async fn find(&mut self, key: &str, sequence: u64) -> Result<Option<Place>> {
+        let Some(known) = self.known.get(key) else {
+            return Ok(None);
+        };
+        let found = known::find(&*self.store, &known.stream, sequence).await?;
+        Ok(found.map(|found| found.place))
+    }
+
+    /// Takes an event, which is appended with those that follow or at the next [`drain`](Self::drain).
+    pub(crate) async fn push(&mut self, ready: Ready) -> Result<()> {
+        let bytes = ready.event.payload_bytes();
+        let stream = self.known.get(&ready.key).map(|known| &known.stream);
+        let is_last = self
+            .forming
+            .last()
+            .is_some_and(|part| part.key == ready.key);
+        let is_among = || self.forming.iter().any(|part| Some(&part.stream) == stream);
+        let is_full = self.forming_events >= APPEND_EVENTS
+            || (self.forming_events > 0 && self.forming_bytes + bytes > APPEND_BYTES)
+            || (!is_last
+                && !self.forming.is_empty()
+                && (self.one_stream
+                    || self.forming.len() >= limits::APPEND_STREAMS_MAX
+                    || is_among()));
+        if is_full {
+            self.submit().await?;
+        }
+        let Some(known) = self.known.get_mut(&ready.key) else {
+            return Err(Error::corrupt(format!(
+                "stream {:?} was not prepared",
+                ready.key
+            )));
+        };
+        let expected = known.revision;
+        known.revision = Some(expected.map_or(Revision(0), Revision::next));
+        known.stored = Some((ready.sequence, ready.place));
+        let event = (ready.sequence, ready.place, ready.event);
+        self.forming_events += 1;
+        self.forming_bytes += bytes;
+        match self.forming.last_mut() {
+            Some(part) if part.key == ready.key => part.events.push(event),
+            _ => self.forming.push(Part {
+                key: ready.key,
+                stream: known.stream.clone(),
+                expected,
+                events: vec![event],
+            }),
+        }
+        Ok(())
+    }
+
+    /// Sends what is gathered.
+    async fn submit(&mut self) -> Result<()> {
+        let parts = std::mem::take(&mut self.forming);
+        (self.forming_events, self.forming_bytes) = (0, 0);
+        if parts.is_empty() {
+            return Ok(());
+        }
+        while self.flights.len() >= self.in_flight {
+            self.land().await?;
+        }
+        let (store, append) = (Arc::clone(&self.store), append_of(&parts));
+        let mut answer = async move { store.append(append).await }.boxed();
+        // The first poll hands the append over, so appends reach the store in their order.
+        let done = match futures::poll!(&mut answer) {
+            std::task::Poll::Ready(answer) => Some(answer),
+            std::task::Poll::Pending => None,
+        };
+        self.flights.push_back(Flight {
+            parts,
+            answer,
+            done,
+        });
+        Ok(())
+    }
+
+    /// Waits for the oldest append on its way.
+    async fn land(&mut self) -> Result<()> {
+        let Some(flight) = self.flights.pop_front() else {
+            return Ok(());
+        };
+        let (parts, answer) = flight.end().await;
+        match answer {
+            Ok(answer) => {
+                self.note(&parts, &answer);
+                Ok(())
+            }
+            Err(error) => self.recover(parts, error).await,
+        }
+    }
+
+    /// Sends everything, and waits until it is durable.
+    pub(crate) async fn drain(&mut self) -> Result<()> {
+        self.submit().await?;
+        while !self.flights.is_empty() {
+            self.land().await?;
+        }
+        if self.known.len() > KNOWN_MAX {
+            self.known.clear();
+            self.fresh = false;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, parts: &[Part], answer: &Appended) {
+        let count = parts
+            .iter()
+            .map(|part| part.events.len() as u64)
+            .sum::<u64>();
+        // The store has recognised the events by their ids, and stored nothing.
+        if self.was_there(answer.log, answer.position) {
+            self.already += count;
+            self.fresh = false;
+            return;
+        }
+        self.stored += count;
+        let end = self.ends.entry(answer.log).or_insert(Position::START);
+        if answer.position < *end {
+            self.displaced += 1;
+        }
+        *end = answer.position.max(*end);
+    }
+
+    fn was_there(&self, log: LogId, position: Position) -> bool {
+        let head = self.heads.get(usize::from(log.0));
+        head.is_some_and(|head| position <= *head)
+    }
+
+    /// After an append has failed: waits for the later ones, and sends again what the target does not have.
+    async fn recover(&mut self, parts: Vec<Part>, error: Error) -> Result<()> {
+        let mut failed = vec![(parts, Some(error))];
+        while let Some(flight) = self.flights.pop_front() {
+            let (parts, answer) = flight.end().await;
+            match answer {
+                Ok(answer) => self.note(&parts, &answer),
+                Err(error) => failed.push((parts, Some(error))),
+            }
+        }
+        let forming = std::mem::take(&mut self.forming);
+        (self.forming_events, self.forming_bytes) = (0, 0);
+        if !forming.is_empty() {
+            failed.push((forming, None));
+        }
+        for (parts, error) in failed {
+            self.send_again(parts, error).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_again(&mut self, mut parts: Vec<Part>, mut error: Option<Error>) -> Result<()> {
+        let mut back_off = BackOff::new(Duration::from_millis(100), Duration::from_secs(5));
+        let deadline = Instant::now() + self.retry;
+        let mut tries = 0;
+        loop {
+            let deleted = match error.take() {
+                None => None,
+                Some(error) => match error.kind() {
+                    ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamTombstoned(_)
+                        if tries < TRIES =>
+                    {
+                        None
+                    }
+                    ErrorKind::StoredAndDeleted { stream, .. } => Some(stream.clone()),
+                    _ if error.is_retryable() && Instant::now() < deadline => {
+                        tokio::time::sleep(back_off.pause()).await;
+                        None
+                    }
+                    _ => return Err(error),
+                },
+            };
+            tries += 1;
+            // A stream that was deleted in the target stays so: what was stored is not stored again.
+            for part in parts.extract_if(.., |part| deleted.as_ref() == Some(&part.stream)) {
+                self.already += part.events.len() as u64;
+            }
+            let read = self.read_again(&mut parts).await;
+            let sent = match read {
+                Ok(()) if parts.is_empty() => return Ok(()),
+                Ok(()) => self.store.append(append_of(&parts)).await,
+                Err(error) => Err(error),
+            };
+            match sent {
+                Ok(answer) => {
+                    self.note(&parts, &answer);
+                    for (part, answer) in parts.iter().zip(&answer.streams) {
+                        if let (Some(known), Some((sequence, place, _))) =
+                            (self.known.get_mut(&part.key), part.events.last())
+                        {
+                            known.revision = Some(answer.last_revision);
+                            known.stored = Some((*sequence, *place));
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(failed) => error = Some(failed),
+            }
+        }
+    }
+
+    /// Reads what the target has of the streams of an append, and drops the events that are there.
+    async fn read_again(&mut self, parts: &mut Vec<Part>) -> Result<()> {
+        for part in parts.iter_mut() {
+            let found = known::read(&*self.store, &part.stream, &part.key).await?;
+            let before = part.events.len();
+            let is_new = |sequence: u64| found.stored.is_none_or(|(stored, _)| sequence > stored);
+            part.events
+                .retain(|(sequence, _, _)| !found.closed && is_new(*sequence));
+            part.expected = found.revision;
+            let there = (before - part.events.len()) as u64;
+            // What a tombstone has closed was there before it.
+            let is_before = |(log, position)| self.was_there(log, position);
+            match found.closed || found.found.is_some_and(is_before) {
+                true => self.already += there,
+                false => self.stored += there,
+            }
+            let seen = self.known.get(&part.key).and_then(|known| known.seen);
+            let seen = seen.max(found.seen);
+            self.known
+                .insert(Arc::clone(&part.key), Known { seen, ..found });
+        }
+        parts.retain(|part| !part.events.is_empty());
+        self.fresh = false;
+        Ok(())
+    }
+
+    /// Sets the metadata of the stream of a key at this place of the order, unless this event was appended already.
+    pub(crate) async fn set_metadata(
+        &mut self,
+        key: &str,
+        stream: &StreamId,
+        id: EventId,
+        document: bytes::Bytes,
+    ) -> Result<bool> {
+        self.drain().await?;
+        let metadata = stream.metadata_stream();
+        let mut tries = 0;
+        loop {
+            let (last, is_there) = self.look_for(&metadata, id).await?;
+            if is_there {
+                return Ok(false);
+            }
+            let event = EventData::json(EventType::new("$metadata")?, document.clone()).with_id(id);
+            let expected = last.map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
+            let append = Append::to(metadata.clone(), expected, vec![event]);
+            match self.store.append(append).await {
+                Ok(_) => break,
+                Err(error)
+                    if tries < TRIES
+                        && (error.is_retryable()
+                            || matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })) =>
+                {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                Err(error) => return Err(error),
+            }
+            tries += 1;
+        }
+        // It may have deleted the stream, so what the target has of it is read again.
+        self.forget(key);
+        Ok(true)
+    }
+
+    /// Looks for an event of this id. Returns it with the last revision of the stream.
+    async fn look_for(
+        &mut self,
+        stream: &StreamId,
+        id: EventId,
+    ) -> Result<(Option<Revision>, bool)> {
+        let mut request = ReadStream::forwards(stream.clone());
+        let mut last = None;
+        loop {
+            let page = match self.store.read_stream(request.clone()).await {
+                Ok(page) => page,
+                Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                    return Ok((None, false));
+                }
+                Err(error) => return Err(error),
+            };
+            last = last.max(Some(page.last_revision));
+            if page.events.iter().any(|event| event.id == id) {
+                return Ok((last, true));
+            }
+            match page.next {
+                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                _ => return Ok((last, false)),
+            }
+        }
+    }
+
+    /// Closes the stream of a key for ever at this place of the order. Returns false if it is closed already.
+    pub(crate) async fn close(&mut self, key: &str, stream: &StreamId) -> Result<bool> {
+        self.drain().await?;
+        let request = DeleteStream {
+            stream: stream.clone(),
+            expected: ExpectedRevision::Any,
+            kind: DeleteKind::Tombstone,
+        };
+        let mut tries = 0;
+        let closed = loop {
+            match self.store.delete_stream(request.clone()).await {
+                Ok(_) => break true,
+                Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
+                    break false;
+                }
+                Err(error) if error.is_retryable() && tries < TRIES => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        self.forget(key);
+        Ok(closed)
+    }
+
+    fn forget(&mut self, key: &str) {
+        self.known.remove(key);
+        self.fresh = false;
+    }
+}
