@@ -11,10 +11,9 @@ use tokio::time::Instant;
 
 use crate::convert::convert;
 use crate::event::{Place, Role, SourceEvent};
-use crate::import::still_open;
 use crate::options::{Deleted, Options};
 use crate::report::Report;
-use crate::source::Source;
+use crate::source::{Source, still_open};
 use crate::transform::Transform;
 
 /// What is known of a stream of the source.

@@ -20,6 +20,8 @@ use crate::transform::Transform;
 
 /// After how many events a checkpoint is written.
 const CHECKPOINT_EVENTS: u64 = 20_000;
+/// After what time a place is written down although nothing was read.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait before a source that had nothing, or waits itself, is asked again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -45,8 +47,9 @@ pub struct Import {
     checkpoints: Checkpoints,
     transform: Option<Transform>,
     place: Place,
-    /// The place of the last checkpoint.
+    /// The place of the last checkpoint, and when it was written.
     written: Option<Place>,
+    written_at: Instant,
     /// Events that were stored before the last checkpoint.
     counted: u64,
     since_checkpoint: u64,
@@ -106,6 +109,7 @@ impl Import {
             target: Target::open(store, options.in_flight, patience.retry, fresh).await?,
             transform: transform.transpose()?,
             written: found,
+            written_at: Instant::now(),
             options,
             source,
             checkpoints,
@@ -151,7 +155,7 @@ impl Import {
                 Step::Waiting(told) => {
                     let since = *waits.get_or_insert_with(Instant::now);
                     if since.elapsed() > self.options.patience.settle {
-                        return Err(still_open(&told));
+                        return Err(source::still_open(&told));
                     }
                     tokio::time::sleep(pause.pause()).await;
                 }
@@ -177,21 +181,23 @@ impl Import {
         loop {
             let failed = match Self::open(options.clone(), Arc::clone(store)).await {
                 Err(error) => error,
-                Ok(mut import) => loop {
-                    let begun = Instant::now();
+                Ok(mut import) => {
                     let mut pause = BackOff::new(PAUSE_MIN, PAUSE_MAX);
-                    match import.step().await {
-                        Err(error) => break error,
-                        Ok(step) => {
-                            reopen.reset();
-                            observe(&import, &step);
-                            if step != Step::Went {
-                                // A source that takes long to tell that it has nothing is asked less often.
-                                tokio::time::sleep(pause.pause().max(begun.elapsed())).await;
-                            }
+                    loop {
+                        let begun = Instant::now();
+                        let step = match import.step().await {
+                            Err(error) => break error,
+                            Ok(step) => step,
+                        };
+                        reopen.reset();
+                        observe(&import, &step);
+                        match step {
+                            Step::Went => pause.reset(),
+                            // A source that takes long to tell that it has nothing is asked less often.
+                            _ => tokio::time::sleep(pause.pause().max(begun.elapsed())).await,
                         }
                     }
-                },
+                }
             };
             if !failed.is_retryable() {
                 return Err(failed);
@@ -237,11 +243,14 @@ impl Import {
     async fn checkpoint(&mut self) -> Result<()> {
         self.target.drain().await?;
         let stored = self.target.stored - self.counted;
-        let is_new = self.written != Some(self.place) || stored > 0;
-        if is_new && self.source.resumes() && (self.place != Place::START || stored > 0) {
+        let has_moved = self.written.unwrap_or(Place::START) != self.place;
+        // A source whose place moves with time alone is not written down all the time.
+        let is_due = self.since_checkpoint > 0 || self.written_at.elapsed() > CHECKPOINT_EVERY;
+        if self.source.resumes() && (stored > 0 || (has_moved && is_due)) {
             let mark = self.source.mark();
             self.checkpoints.write(self.place, mark, stored).await?;
             self.written = Some(self.place);
+            self.written_at = Instant::now();
         }
         self.counted = self.target.stored;
         self.since_checkpoint = 0;
@@ -329,8 +338,18 @@ impl Import {
             });
         if event.sequence < next {
             let is_later = known.stored.is_none_or(|(_, place)| event.place > place);
-            return match self.source.resumes() && (late || is_later) {
-                true => self.compare(event, chosen).await,
+            let first = self.options.kind.first_sequence();
+            // What a stream without holes had before this run is there; more is not known of a source without places.
+            let was_there = known.base.is_some_and(|(base, revision)| {
+                event.sequence <= base && base.checked_sub(first) == Some(revision.0)
+            });
+            let is_doubtful = match self.source.resumes() {
+                true => late || is_later,
+                false => !was_there,
+            };
+            let came_before = known.base.is_some_and(|(base, _)| event.sequence <= base);
+            return match is_doubtful {
+                true => self.compare(event, came_before, chosen).await,
                 false => {
                     self.report.already_stored += 1;
                     Ok(())
@@ -377,7 +396,12 @@ impl Import {
     }
 
     /// Looks whether an event that comes again is the one that is there.
-    async fn compare(&mut self, event: SourceEvent, chosen: &mut Vec<SourceEvent>) -> Result<()> {
+    async fn compare(
+        &mut self,
+        event: SourceEvent,
+        came_before: bool,
+        chosen: &mut Vec<SourceEvent>,
+    ) -> Result<()> {
         if event.deleted && self.options.deleted == Deleted::LeaveOut {
             self.report.leave_out("deleted or archived in the source");
             return Ok(());
@@ -385,7 +409,7 @@ impl Import {
         self.store(std::mem::take(chosen)).await?;
         self.target.drain().await?;
         match self.target.find(&event.key, event.sequence).await? {
-            Some(place) if place == event.place => {
+            Some(place) if place == event.place || (came_before && !self.source.resumes()) => {
                 self.report.already_stored += 1;
                 Ok(())
             }
@@ -499,11 +523,4 @@ impl Import {
         document.insert("$tb".into(), before.0.saturating_sub(offset).into());
         Ok(serde_json::Value::Object(document).to_string().into())
     }
-}
-
-/// The error of a source whose transactions do not end.
-pub(crate) fn still_open(told: &str) -> Error {
-    Error::unavailable(format!(
-        "the source: still waits for {told}; end them, or follow (--follow)"
-    ))
 }

@@ -5,6 +5,15 @@ use std::str::FromStr;
 
 use gesta_core::{Error, Result};
 
+/// How URLs of KurrentDB and EventStoreDB begin.
+pub(crate) const KURRENT_SCHEMES: [&str; 5] = [
+    "kurrentdb://",
+    "kdb://",
+    "esdb://",
+    "kurrent://",
+    "eventstore://",
+];
+
 /// A journal that can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {

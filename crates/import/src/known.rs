@@ -16,6 +16,8 @@ pub(crate) struct Known {
     pub(crate) revision: Option<Revision>,
     /// Number and place, in the source, of the last event that was stored or sent.
     pub(crate) stored: Option<(u64, Place)>,
+    /// Number and revision of the last event that was there when the stream was read.
+    pub(crate) base: Option<(u64, Revision)>,
     /// The last number that was met, also of events that were left out.
     pub(crate) seen: Option<u64>,
     /// Whether the stream is closed by a tombstone.
@@ -31,6 +33,7 @@ impl Known {
             stream,
             revision: None,
             stored: None,
+            base: None,
             seen: None,
             closed: false,
             found: None,
@@ -68,6 +71,7 @@ pub(crate) async fn read(store: &dyn EventStore, stream: &StreamId, key: &str) -
         Some(found) if found.key == key => Ok(Known {
             revision: Some(event.revision),
             stored: Some((found.sequence, found.place)),
+            base: Some((found.sequence, event.revision)),
             seen: Some(found.sequence),
             found: Some((event.log, event.position)),
             ..none

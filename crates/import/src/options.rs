@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, Result};
 
-use crate::kind::Kind;
+use crate::kind::{KURRENT_SCHEMES, Kind};
 use crate::names::NameRule;
 use crate::types::TypeRule;
 
@@ -103,7 +103,7 @@ impl Options {
         let is_sqlite = url.starts_with("sqlite:");
         let fits = match kind {
             Kind::AkkaSql | Kind::Emmett => is_postgres || is_sqlite,
-            Kind::KurrentDb => crate::source::is_kurrent(&url),
+            Kind::KurrentDb => KURRENT_SCHEMES.iter().any(|scheme| url.starts_with(scheme)),
             Kind::Lines => !is_postgres && !is_sqlite && !url.is_empty(),
             _ => is_postgres,
         };

@@ -18,7 +18,7 @@ mod shape;
 mod sqlite;
 
 use async_trait::async_trait;
-use gesta_core::Result;
+use gesta_core::{Error, Result};
 
 use crate::event::{Place, SourceEvent};
 use crate::kind::Kind;
@@ -87,11 +87,6 @@ pub(crate) trait Source: Send {
     }
 }
 
-/// Tells whether a URL is one of a KurrentDB or EventStoreDB server.
-pub(crate) fn is_kurrent(url: &str) -> bool {
-    kurrent::is_url(url)
-}
-
 /// Opens a source.
 ///
 /// # Errors
@@ -106,4 +101,11 @@ pub(crate) async fn open(options: &Options) -> Result<Box<dyn Source>> {
         Kind::Lines => Box::new(lines::Lines::open(options)?),
         _ => Box::new(numbered::Numbered::open(options).await?),
     })
+}
+
+/// The error of a source whose transactions do not end.
+pub(crate) fn still_open(told: &str) -> Error {
+    Error::unavailable(format!(
+        "the source: still waits for {told}; end them, or follow (--follow)"
+    ))
 }

@@ -30,6 +30,8 @@ use crate::known::{self, Known};
 const APPEND_EVENTS: usize = 1_000;
 /// The most bytes in one append.
 const APPEND_BYTES: usize = 4 * 1024 * 1024;
+/// The most bytes on their way at once.
+const IN_FLIGHT_BYTES: usize = 32 * 1024 * 1024;
 /// How many streams are read at once.
 const READS_AT_ONCE: usize = 32;
 /// Of how many streams it is remembered what the target has. Others are read again.
@@ -79,6 +81,7 @@ fn append_of(parts: &[Part]) -> Append {
 /// An append that is on its way.
 struct Flight {
     parts: Vec<Part>,
+    bytes: usize,
     answer: BoxFuture<'static, Result<Appended>>,
     done: Option<Result<Appended>>,
 }
@@ -239,13 +242,19 @@ impl Target {
 
     /// Sends what is gathered.
     async fn submit(&mut self) -> Result<()> {
-        let parts = std::mem::take(&mut self.forming);
+        if self.forming.is_empty() {
+            return Ok(());
+        }
+        let on_the_way =
+            |flights: &VecDeque<Flight>| flights.iter().map(|flight| flight.bytes).sum::<usize>();
+        while self.flights.len() >= self.in_flight || on_the_way(&self.flights) > IN_FLIGHT_BYTES {
+            self.land().await?;
+        }
+        // What was gathered was sent by itself if an append before it had failed.
+        let (parts, bytes) = (std::mem::take(&mut self.forming), self.forming_bytes);
         (self.forming_events, self.forming_bytes) = (0, 0);
         if parts.is_empty() {
             return Ok(());
-        }
-        while self.flights.len() >= self.in_flight {
-            self.land().await?;
         }
         let (store, append) = (Arc::clone(&self.store), append_of(&parts));
         let mut answer = async move { store.append(append).await }.boxed();
@@ -256,6 +265,7 @@ impl Target {
         };
         self.flights.push_back(Flight {
             parts,
+            bytes,
             answer,
             done,
         });

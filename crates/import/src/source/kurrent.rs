@@ -41,15 +41,9 @@ use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source};
 use crate::event::{Place, Role, SourceEvent};
 use crate::options::Options;
 
-const SCHEMES: [&str; 4] = ["kurrentdb://", "esdb://", "kurrent://", "eventstore://"];
 const READ: &str = "/event_store.client.streams.Streams/Read";
 /// How long connecting, and each message of an answer, may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-
-/// Tells whether a URL is one of these servers.
-pub(super) fn is_url(url: &str) -> bool {
-    SCHEMES.iter().any(|scheme| url.starts_with(scheme))
-}
 
 /// A server to read from.
 pub(super) struct Kurrent {

@@ -106,3 +106,42 @@ async fn wrong_lines_are_refused_by_their_number() {
         .expect_err("no file");
     assert!(error.to_string().contains("No such file"), "{error}");
 }
+
+/// Goal: a line that comes after a later one of its stream, or twice, is told and not taken for what is there.
+#[tokio::test]
+async fn lines_out_of_order_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("events.jsonl");
+    let lines = |numbers: &[u64]| -> String {
+        let line = |n: &u64| {
+            format!("{{\"stream\":\"a-1\",\"sequence\":{n},\"type\":\"t\",\"data\":{{}}}}\n")
+        };
+        numbers.iter().map(line).collect()
+    };
+    for (numbers, why) in [
+        (&[1, 3, 2][..], "comes after later ones"),
+        (&[1, 2, 2][..], "has used the number again"),
+    ] {
+        std::fs::write(&path, lines(numbers)).unwrap();
+        let error = try_import(&options(&path), &target())
+            .await
+            .expect_err(why)
+            .to_string();
+        assert!(
+            error.contains("\"a-1\" number 2 (place 3)") && error.contains(why),
+            "{error}"
+        );
+    }
+    // Also what a hole of an earlier run would hide.
+    let store = target();
+    std::fs::write(&path, lines(&[1, 3])).unwrap();
+    assert_eq!(import(&options(&path), &store).await.missing_numbers, 1);
+    std::fs::write(&path, lines(&[3, 4, 1])).unwrap();
+    assert_eq!(import(&options(&path), &store).await.stored, 1);
+    std::fs::write(&path, lines(&[2])).unwrap();
+    let error = try_import(&options(&path), &store)
+        .await
+        .expect_err("a hole")
+        .to_string();
+    assert!(error.contains("comes after later ones"), "{error}");
+}
