@@ -783,6 +783,22 @@ fn a_journal_is_imported_and_followed_through_kills() {
         (&first["stored"], &first["displaced"]),
         (&1_000.into(), &0.into())
     );
+    // All events stand in the order of the source, although many appends were on their way at once.
+    let all = succeed(&["all", "read", "--store", &store, "--output", "json"]);
+    let events = all
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let imported = events.filter(|event| !event["stream"].as_str().unwrap().starts_with('$'));
+    let places: Vec<u64> = imported
+        .map(|event| {
+            event["metadata"]["$source"]["place"]
+                .as_str()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(places, (1..=1_000).collect::<Vec<_>>());
     let refused = run(&[&["import", &source, "--store", &store][..], &kind[..]].concat());
     assert_eq!(code(&refused), 1, "{}", stderr(&refused));
     assert!(

@@ -9,7 +9,7 @@
 //! so after a failure nothing later can have been stored in that stream, and what the target has is read again before
 //! anything is sent again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +109,8 @@ pub(crate) struct Target {
     /// Whether streams that are not known are taken for new. An append tells if that is wrong.
     fresh: bool,
     forming: Vec<Part>,
+    /// The streams of what is gathered.
+    forming_streams: HashSet<StreamId>,
     forming_events: usize,
     forming_bytes: usize,
     flights: VecDeque<Flight>,
@@ -139,6 +141,7 @@ impl Target {
             known: HashMap::new(),
             fresh,
             forming: Vec::new(),
+            forming_streams: HashSet::new(),
             forming_events: 0,
             forming_bytes: 0,
             flights: VecDeque::new(),
@@ -200,19 +203,25 @@ impl Target {
     /// Takes an event, which is appended with those that follow or at the next [`drain`](Self::drain).
     pub(crate) async fn push(&mut self, ready: Ready) -> Result<()> {
         let bytes = ready.event.payload_bytes();
-        let stream = self.known.get(&ready.key).map(|known| &known.stream);
+        let Some(known) = self.known.get(&ready.key) else {
+            return Err(Error::corrupt(format!(
+                "stream {:?} was not prepared",
+                ready.key
+            )));
+        };
         let is_last = self
             .forming
             .last()
             .is_some_and(|part| part.key == ready.key);
-        let is_among = || self.forming.iter().any(|part| Some(&part.stream) == stream);
+        // Another key can have the same name, which the append after this one tells.
+        let is_among = self.forming_streams.contains(&known.stream);
         let is_full = self.forming_events >= APPEND_EVENTS
             || (self.forming_events > 0 && self.forming_bytes + bytes > APPEND_BYTES)
             || (!is_last
                 && !self.forming.is_empty()
                 && (self.one_stream
                     || self.forming.len() >= limits::APPEND_STREAMS_MAX
-                    || is_among()));
+                    || is_among));
         if is_full {
             self.submit().await?;
         }
@@ -230,12 +239,15 @@ impl Target {
         self.forming_bytes += bytes;
         match self.forming.last_mut() {
             Some(part) if part.key == ready.key => part.events.push(event),
-            _ => self.forming.push(Part {
-                key: ready.key,
-                stream: known.stream.clone(),
-                expected,
-                events: vec![event],
-            }),
+            _ => {
+                self.forming_streams.insert(known.stream.clone());
+                self.forming.push(Part {
+                    key: ready.key,
+                    stream: known.stream.clone(),
+                    expected,
+                    events: vec![event],
+                });
+            }
         }
         Ok(())
     }
@@ -253,6 +265,7 @@ impl Target {
         // What was gathered was sent by itself if an append before it had failed.
         let (parts, bytes) = (std::mem::take(&mut self.forming), self.forming_bytes);
         (self.forming_events, self.forming_bytes) = (0, 0);
+        self.forming_streams.clear();
         if parts.is_empty() {
             return Ok(());
         }
@@ -336,6 +349,7 @@ impl Target {
         }
         let forming = std::mem::take(&mut self.forming);
         (self.forming_events, self.forming_bytes) = (0, 0);
+        self.forming_streams.clear();
         if !forming.is_empty() {
             failed.push((forming, None));
         }
