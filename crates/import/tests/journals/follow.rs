@@ -139,7 +139,7 @@ async fn kill_and_compare(journal: &Journal, seed: u64) {
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     for (id, payloads) in written {
         let stream = id.to_lowercase().replace('|', "-");
-        let found = store.read_whole_stream(&stream).await.unwrap();
+        let found = store.read_whole_stream(stream.as_str()).await.unwrap();
         let found: Vec<String> = found
             .iter()
             .map(|event| String::from_utf8_lossy(&event.data).into_owned())
