@@ -265,7 +265,11 @@ impl EventStore for Guarded {
         }
         // Whether a condition holds tells something of its stream.
         for condition in &request.conditions {
-            self.check(Operation::Read(condition.stream())).await?;
+            match condition.stream() {
+                Some(stream) => self.check(Operation::Read(stream)).await?,
+                // Of all streams: also of those that are hidden from the caller.
+                None => self.check(Operation::Manage).await?,
+            }
         }
         let deleted = self.check_events(&request)?;
         for stream in &deleted {

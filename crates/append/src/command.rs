@@ -1,11 +1,13 @@
 //! The commands that callers give to the pipeline, in the one form in which it works with them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use gesta_core::backend::Backend;
 use gesta_core::{
-    After, Append, AppendedStream, Condition, DeleteKind, DeleteStream, Error, EventData, EventId,
-    EventType, ExpectedRevision, LifecycleChange, Position, Result, SetStreamMetadata,
-    StreamAppend, StreamId, StreamMetadata,
+    After, Append, AppendedStream, Checkpoint, Condition, DeleteKind, DeleteStream, Error,
+    EventData, EventId, EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query,
+    Result, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
 };
 use tokio::time::Instant;
 
@@ -24,6 +26,8 @@ pub struct Cost {
 pub struct Command<T> {
     pub(crate) ticket: T,
     pub(crate) parts: Vec<StreamPart>,
+    /// What no event may be for the command to be stored.
+    pub(crate) no_match: Option<Box<NoMatch>>,
     pub(crate) cost: Cost,
     pub(crate) arrived: Instant,
     /// The number of the command in the order of arrival.
@@ -57,13 +61,13 @@ impl<T> Command<T> {
         request: Append,
         arrived: Instant,
     ) -> Result<Self> {
-        let mut parts = of_append(request)?;
-        for part in &mut parts {
+        let mut wanted = of_append(request)?;
+        for part in &mut wanted.parts {
             if let Change::Events { ids, .. } | Change::Lifecycle { ids, .. } = &mut part.change {
                 *ids = IdSource::Store;
             }
         }
-        Ok(Self::new(ticket, parts, arrived))
+        Ok(Self::new(ticket, wanted, arrived))
     }
 
     /// Makes the command to append what the owner of a stream has decided. Without events the command confirms that the
@@ -99,11 +103,14 @@ impl<T> Command<T> {
     }
 
     /// Makes a command that has just arrived.
-    pub(crate) fn new(ticket: T, parts: Vec<StreamPart>, arrived: Instant) -> Self {
-        let cost = cost_of(&parts);
+    pub(crate) fn new(ticket: T, wanted: impl Into<Wanted>, arrived: Instant) -> Self {
+        let wanted = wanted.into();
+        let cost = cost_of(&wanted);
+        let Wanted { parts, no_match } = wanted;
         Self {
             ticket,
             parts,
+            no_match,
             cost,
             arrived,
             sequence: 0,
@@ -116,6 +123,60 @@ impl<T> Command<T> {
     /// Returns whether the command only asks whether its claims hold.
     pub(crate) fn is_question(&self) -> bool {
         self.parts.iter().all(StreamPart::is_question)
+    }
+}
+
+/// What a command wants done.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) parts: Vec<StreamPart>,
+    /// What no event may be for it to be done.
+    pub(crate) no_match: Option<Box<NoMatch>>,
+}
+
+impl From<Vec<StreamPart>> for Wanted {
+    fn from(parts: Vec<StreamPart>) -> Self {
+        Self {
+            parts,
+            no_match: None,
+        }
+    }
+}
+
+/// The condition that no event passes a filter, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct NoMatch {
+    pub(crate) filter: Arc<Filter>,
+    /// Events up to here do not count.
+    pub(crate) after: Option<Checkpoint>,
+    /// What the database has said.
+    pub(crate) known: Option<KnownOfMatch>,
+}
+
+/// What the database has said about the events that pass a filter. It stays true in one history of the log, for rows
+/// that are committed do not change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownOfMatch {
+    /// The number of the history that was looked at.
+    pub(crate) history: u64,
+    /// No event passes up to here.
+    pub(crate) none_until: Position,
+    /// The first event that passes; `None` if none was found.
+    pub(crate) first: Option<Position>,
+}
+
+impl NoMatch {
+    /// Returns how much memory the filter takes.
+    fn bytes(&self) -> usize {
+        let queries = self.filter.any_of.iter();
+        let bytes = queries.map(|query| {
+            let types = query.types.iter().map(|of| of.as_str().len());
+            let tags = query.tags.iter().map(|tag| tag.as_str().len());
+            let texts = query.stream_prefixes.iter().chain(&query.categories);
+            let texts = types.chain(tags).chain(texts.map(String::len));
+            texts.map(|len| len + size_of::<String>()).sum::<usize>() + size_of::<Query>()
+        });
+        bytes.sum()
     }
 }
 
@@ -267,10 +328,13 @@ impl StreamPart {
     }
 }
 
-/// Returns how much these parts take of the admission, without the forms that the backend makes of their data.
-pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
-    let mut cost = Cost::default();
-    for part in parts {
+/// Returns how much a command takes of the admission, without the forms that the backend makes of its data.
+pub(crate) fn cost_of(wanted: &Wanted) -> Cost {
+    let mut cost = Cost {
+        events: 0,
+        bytes: wanted.no_match.as_ref().map_or(0, |of| of.bytes()),
+    };
+    for part in &wanted.parts {
         match &part.change {
             Change::Events { events, .. } | Change::Owned { events, .. } => {
                 cost.events += events.len();
@@ -291,21 +355,35 @@ pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
 ///
 /// # Errors
 /// `InvalidArgument` if the request breaks a limit.
-pub(crate) fn of_append(request: Append) -> Result<Vec<StreamPart>> {
+pub(crate) fn of_append(request: Append) -> Result<Wanted> {
     request.validate()?;
     let Append {
         streams,
         conditions,
     } = request;
     let mut parts: Vec<StreamPart> = streams.into_iter().map(of_stream).collect::<Result<_>>()?;
-    // Last, so that the parts which are stored are the first ones, in the order of the request.
-    parts.extend(conditions.into_iter().filter_map(of_condition));
-    Ok(parts)
+    let mut no_match = None;
+    for condition in conditions {
+        match condition {
+            // Last, so that the parts which are stored are the first ones, in the order of the request.
+            Condition::Stream { stream, expected } => {
+                parts.extend(of_condition(stream, expected));
+            }
+            Condition::NoMatch { filter, after } => {
+                let filter = Arc::new(filter);
+                no_match = Some(Box::new(NoMatch {
+                    filter,
+                    after,
+                    known: None,
+                }));
+            }
+        }
+    }
+    Ok(Wanted { parts, no_match })
 }
 
-/// Makes the part of a condition; `None` if it holds always.
-fn of_condition(condition: Condition) -> Option<StreamPart> {
-    let Condition::Stream { stream, expected } = condition;
+/// Makes the part of a condition on a stream; `None` if it holds always.
+fn of_condition(stream: StreamId, expected: ExpectedRevision) -> Option<StreamPart> {
     let (stream, about) = match stream.described_stream() {
         Some(described) => (described, About::Metadata),
         None => (stream, About::Events),
@@ -456,7 +534,7 @@ mod tests {
             ExpectedRevision::Any,
             vec![event(), event(), event()],
         );
-        let mut part = of_append(append).expect("valid").remove(0);
+        let mut part = of_append(append).expect("valid").parts.remove(0);
         assert_eq!(part.packed(0), None);
         let form = |text| Bytes::from_static(text);
         part.packed = vec![(0, form(b"first")), (2, form(b"third"))];
@@ -481,7 +559,7 @@ mod tests {
             expected: ExpectedRevision::Any,
             metadata,
         };
-        let cost = cost_of(&[of_set_metadata(request, None)]);
+        let cost = cost_of(&vec![of_set_metadata(request, None)].into());
         assert_eq!(cost, Cost { events: 1, bytes });
     }
 }

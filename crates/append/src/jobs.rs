@@ -3,6 +3,8 @@
 //! Each read is a task of its own. A read holds a connection of the store's pool, and nothing that waits for a read may
 //! keep a connection that another read needs.
 
+mod matches;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use gesta_core::backend::{Backend, EventLookup, EventRef, Purpose, RowId};
 use gesta_core::{
@@ -40,6 +42,7 @@ pub async fn run(job: Job, backend: &dyn Backend, log: LogId) -> Answer {
             Gave::WindowStart(find_start(backend, log, window, now, end).await)
         }
         What::Ids(ids) => Gave::Ids(read_ids(backend, log, ids).await),
+        What::Match(search) => Gave::Matched(matches::first_match(backend, log, &search).await),
     })
 }
 

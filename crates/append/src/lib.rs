@@ -32,7 +32,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::admission::admit;
-use crate::command::{Command, Cost, StreamPart};
+use crate::command::{Command, Cost, StreamPart, Wanted};
 use crate::engine::{Callers, Parts, Question, Ticket};
 use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
@@ -222,7 +222,7 @@ impl Pipeline {
         } = submission;
         let reply = Reply::Owner(OwnerReply::new(on_outcome));
         match command::of_owner(stream, after, events) {
-            Ok(parts) => self.enqueue(parts, reply),
+            Ok(parts) => self.enqueue(parts.into(), reply),
             Err(error) => reply.send(Err(error.during("append"))),
         }
     }
@@ -238,7 +238,7 @@ impl Pipeline {
         request: DeleteStream,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
-        let deleted = self.call(Ok(vec![command::of_delete(request, id)]));
+        let deleted = self.call(Ok(vec![command::of_delete(request, id)].into()));
         deleted.map_ok(|deleted| Deleted {
             log: deleted.log,
             position: deleted.position,
@@ -256,7 +256,7 @@ impl Pipeline {
         request: SetStreamMetadata,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
-        let set = self.call(Ok(vec![command::of_set_metadata(request, id)]));
+        let set = self.call(Ok(vec![command::of_set_metadata(request, id)].into()));
         set.map_ok(|set| MetadataSet {
             log: set.log,
             position: set.position,
@@ -349,11 +349,11 @@ impl Pipeline {
 
     fn call(
         &self,
-        parts: Result<Vec<StreamPart>>,
+        wanted: Result<Wanted>,
     ) -> impl Future<Output = Result<Appended>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
-        let refused = parts
-            .map(|parts| self.enqueue(parts, Reply::Caller(reply)))
+        let refused = wanted
+            .map(|wanted| self.enqueue(wanted, Reply::Caller(reply)))
             .err();
         async move {
             match refused {
@@ -364,8 +364,8 @@ impl Pipeline {
     }
 
     /// Gives a command to the engine, or refuses the command at once.
-    fn enqueue(&self, mut parts: Vec<StreamPart>, reply: Reply) {
-        let cost = command::cost_of(&parts);
+    fn enqueue(&self, mut wanted: Wanted, reply: Reply) {
+        let cost = command::cost_of(&wanted);
         let mut permit = match admit(&self.shared.admission, cost) {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
@@ -376,10 +376,10 @@ impl Pipeline {
             Err(_) => return reply.send(Err(closed())),
         };
         let arrived = Instant::now();
-        self.pack(&mut parts, cost);
-        hold_packed(&mut permit, &mut parts);
+        self.pack(&mut wanted.parts, cost);
+        hold_packed(&mut permit, &mut wanted.parts);
         let permits = (permit, queued);
-        let command = Command::new(Ticket { reply, permits }, parts, arrived);
+        let command = Command::new(Ticket { reply, permits }, wanted, arrived);
         let refused = match self.lock_sender().as_ref() {
             Some(sender) => sender.send(command).err().map(|refused| refused.0),
             None => Some(command),

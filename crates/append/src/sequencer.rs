@@ -42,16 +42,19 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use gesta_core::backend::{Batch, BatchOutcome, LogEnd, Signal, WriterEpoch};
-use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamId, Timestamp};
+use gesta_core::{
+    Appended, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId,
+    Timestamp,
+};
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
 use self::clock::ClockWatch;
 use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Placement};
 use self::giving_way::GivingWay;
-use self::job::{Answer, Job, JobId};
+use self::job::{Answer, Job, JobId, MatchSearch};
 use self::judge::Decision;
-use self::knowledge::{Assessment, Knowledge};
+use self::knowledge::{Assessment, Knowledge, Matching};
 use self::lookup::Found;
 use self::pace::Pace;
 use self::queue::{Queue, Waiting};
@@ -336,7 +339,7 @@ impl<T> Sequencer<T> {
         let (committed, at) = (self.committed.position, now.instant);
         match self.knowledge.assess(&command, committed, at, is_loading) {
             Assessment::Unknown => self.queue.wait(command, None),
-            Assessment::Fits => self.place(command, now),
+            Assessment::Fits => self.place_unless_matched(command, None, now),
             Assessment::RestsOnOpenCommits => self.queue.wait_for_commits(command),
             Assessment::MayBeStored(questions) => {
                 let (number, job) = self.reads.look_up(questions);
@@ -347,7 +350,7 @@ impl<T> Sequencer<T> {
             Assessment::Judged(judged) => {
                 let nothing = vec![Found::Nothing; judged.len()];
                 let decision = judge::decision(&command.parts, &judged, nothing);
-                self.conclude(command, decision, now);
+                self.conclude(command, decision, None, now);
             }
         }
     }
@@ -355,13 +358,19 @@ impl<T> Sequencer<T> {
     /// Decides a command of which everything is known. `found` says which of its events are stored.
     fn decide(&mut self, command: Command<T>, found: Vec<Found>, now: Now) {
         let judged = self.knowledge.judge_all(&command);
-        let decision = judge::decision(&command.parts, &judged, found);
-        self.conclude(command, decision, now);
+        let decision = judge::decision(&command.parts, &judged, found.clone());
+        self.conclude(command, decision, Some(found), now);
     }
 
-    fn conclude(&mut self, mut command: Command<T>, decision: Decision, now: Now) {
+    fn conclude(
+        &mut self,
+        mut command: Command<T>,
+        decision: Decision,
+        found: Option<Vec<Found>>,
+        now: Now,
+    ) {
         match decision {
-            Decision::Store => self.place(command, now),
+            Decision::Store => self.place_unless_matched(command, found, now),
             Decision::Refuse(refusal) => {
                 self.forming
                     .depend(command, DependentAnswer::Refused(refusal));
@@ -374,6 +383,71 @@ impl<T> Sequencer<T> {
                     .depend(command, DependentAnswer::Stored(stored));
             }
         }
+    }
+
+    /// Places a command that is to be stored, unless an event passes the filter of its condition. `found` says which of
+    /// its events are stored, if that was looked up.
+    fn place_unless_matched(&mut self, command: Command<T>, found: Option<Vec<Found>>, now: Now) {
+        let Some(condition) = &command.no_match else {
+            return self.place(command, now);
+        };
+        let after = match self.begin_of(condition.after.as_ref()) {
+            Ok(after) => after,
+            Err(refusal) => {
+                // Others may have appended: then the commit misses, and this is decided again.
+                let refused = DependentAnswer::Refused(refusal.kind().clone());
+                return self.forming.depend(command, refused);
+            }
+        };
+        let open = self.in_flight.iter().flat_map(|batch| &batch.batch.rows);
+        let open = open.chain(self.forming.rows());
+        self.knowledge.keep_newest(self.committed.position, open);
+        match self.knowledge.match_after(condition, after) {
+            Matching::Nothing => self.place(command, now),
+            Matching::Found(position) => {
+                let log = self.setting.log;
+                let refusal = ErrorKind::ConditionFailed { log, position };
+                self.forming
+                    .depend(command, DependentAnswer::Refused(refusal));
+            }
+            Matching::Unknown {
+                history,
+                after,
+                until,
+            } => {
+                let filter = Arc::clone(&condition.filter);
+                let search = MatchSearch {
+                    filter,
+                    after,
+                    until,
+                };
+                let number = self.reads.seek_match(search, history);
+                self.queue.wait_with(command, Some(number), found);
+            }
+        }
+    }
+
+    /// Returns the position after which the events count that a condition is about.
+    ///
+    /// # Errors
+    /// `InvalidCheckpoint` if the checkpoint is of another history, or after the last event.
+    fn begin_of(&self, after: Option<&Checkpoint>) -> Result<Position> {
+        let Some(after) = after else {
+            return Ok(Position::START);
+        };
+        let Setting {
+            incarnation, logs, ..
+        } = self.setting;
+        let positions = after.positions_for(incarnation, logs)?;
+        let log = usize::from(self.setting.log.0);
+        let position = positions.get(log).copied().unwrap_or_default();
+        let rows = self.forming.rows().last().map(|row| row.position);
+        let end = rows.unwrap_or(self.tip().position);
+        if position > end {
+            let text = format!("position {position} of log {log} is above its end {end}");
+            return Err(ErrorKind::InvalidCheckpoint(text).into());
+        }
+        Ok(position)
     }
 
     fn place(&mut self, command: Command<T>, now: Now) {
@@ -396,6 +470,7 @@ impl<T> Sequencer<T> {
             logs: self.setting.logs,
             incarnation: self.setting.incarnation,
             after,
+            committed: self.committed.position,
             now: now.wall,
             clock: self.clock.policy(now),
         }

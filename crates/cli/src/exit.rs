@@ -80,9 +80,9 @@ fn code_of(kind: &ErrorKind) -> Code {
         ErrorKind::StreamNotFound(_)
         | ErrorKind::StreamTombstoned(_)
         | ErrorKind::EventNotFound { .. } => Code::NotFound,
-        ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StoredAndDeleted { .. } => {
-            Code::WrongExpectedRevision
-        }
+        ErrorKind::WrongExpectedRevision { .. }
+        | ErrorKind::ConditionFailed { .. }
+        | ErrorKind::StoredAndDeleted { .. } => Code::WrongExpectedRevision,
         ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => Code::Unavailable,
         ErrorKind::OutcomeUnknown(_) => Code::OutcomeUnknown,
         ErrorKind::Corrupt(_) => Code::Damaged,

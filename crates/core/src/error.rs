@@ -43,6 +43,15 @@ pub enum ErrorKind {
         /// Position that the first answer named; that of the first event if the others are stored no longer.
         position: Position,
     },
+    /// An event passes the filter of a condition; nothing was written. Read on from the end of the last read, decide
+    /// again, and retry with the new end.
+    #[error("an event at position {position} of log {log} passes the filter of a condition of the append", log = log.0)]
+    ConditionFailed {
+        /// Log of the event.
+        log: LogId,
+        /// Position of the event.
+        position: Position,
+    },
     /// There is no such stream: it never existed, or it was deleted.
     #[error("stream {0} not found")]
     StreamNotFound(StreamId),

@@ -1,7 +1,7 @@
 //! Filters of reads of all events and of subscriptions to all events.
 
 use crate::error::{Error, Result};
-use crate::event::RecordedEvent;
+use crate::event::{RecordedEvent, Tags};
 use crate::ids::{EventType, StreamId, Tag};
 use crate::limits::{FILTER_VALUES_MAX, PAGE_SCAN_MAX};
 
@@ -81,9 +81,15 @@ impl Query {
     /// Returns true if the event meets every condition.
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
-        (self.types.is_empty() || self.types.contains(&event.event_type))
-            && self.matches_stream(&event.stream)
-            && self.tags.iter().all(|tag| event.tags.contains(tag))
+        self.matches_event(&event.stream, &event.event_type, &event.tags)
+    }
+
+    /// Returns true if an event of this stream and type, with these tags, meets every condition.
+    #[must_use]
+    pub fn matches_event(&self, stream: &StreamId, event_type: &EventType, tags: &Tags) -> bool {
+        (self.types.is_empty() || self.types.contains(event_type))
+            && self.matches_stream(stream)
+            && self.tags.iter().all(|tag| tags.contains(tag))
     }
 
     /// Returns true if events of this stream can meet the conditions.
@@ -212,6 +218,13 @@ impl Filter {
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
         self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(event))
+    }
+
+    /// Returns true if an event of this stream and type, with these tags, passes.
+    #[must_use]
+    pub fn matches_event(&self, stream: &StreamId, event_type: &EventType, tags: &Tags) -> bool {
+        let mut queries = self.any_of.iter();
+        self.any_of.is_empty() || queries.any(|query| query.matches_event(stream, event_type, tags))
     }
 
     /// Checks the sizes of the list of queries and of all lists in them.

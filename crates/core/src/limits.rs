@@ -25,6 +25,8 @@ pub const PAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const PAGE_SCAN_MAX: u64 = 50_000;
 /// Largest number of queries in one filter, and of values in each list of a query.
 pub const FILTER_VALUES_MAX: usize = 100;
+/// Largest number of queries in the filter of a condition of an append, which is compared with many events.
+pub const CONDITION_QUERIES_MAX: usize = 16;
 /// Largest metadata document of a stream, in bytes (64 KiB).
 pub const STREAM_METADATA_BYTES_MAX: usize = 64 * 1024;
 /// Largest number of logs of a store: each has at least one slice.

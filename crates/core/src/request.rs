@@ -59,14 +59,28 @@ pub enum Condition {
         /// Its state. [`ExpectedRevision::Any`] holds always.
         expected: ExpectedRevision,
     },
+    /// No event of the log to which the append goes passes a filter after a checkpoint: the append condition of Dynamic
+    /// Consistency Boundaries. So a decision that rests on what a read with this filter has shown is stored only if a
+    /// read would still show the same.
+    ///
+    /// Every event counts that is stored, also if its stream was deleted since or metadata hide it, as long as
+    /// scavenging has not removed it. Events of streams whose name begins with `$` do not count. Events of other logs
+    /// do not count either: in a store with several logs, what belongs together has names that share a `{…}` part.
+    NoMatch {
+        /// What no event may be: at least one query, each of which sets a condition.
+        filter: Filter,
+        /// Events up to here do not count: the end of the read on which the decision rests. `None`: every event counts.
+        after: Option<Checkpoint>,
+    },
 }
 
 impl Condition {
-    /// Returns the stream that the condition is about.
+    /// Returns the stream that the condition is about, if it is about one.
     #[must_use]
-    pub fn stream(&self) -> &StreamId {
+    pub fn stream(&self) -> Option<&StreamId> {
         match self {
-            Condition::Stream { stream, .. } => stream,
+            Condition::Stream { stream, .. } => Some(stream),
+            Condition::NoMatch { .. } => None,
         }
     }
 }
@@ -76,8 +90,9 @@ impl Condition {
 pub struct Append {
     /// The events by stream: at least one stream, and no stream twice.
     pub streams: Vec<StreamAppend>,
-    /// What must hold besides, of streams to which the append does not append; at most one condition for a stream. The
-    /// retry of an append that is stored is answered as the first time, whether its conditions still hold or not.
+    /// What must hold besides, of streams to which the append does not append, and of all events; at most one condition
+    /// for a stream, and at most one [`Condition::NoMatch`]. The retry of an append that is stored is answered as the
+    /// first time, whether its conditions still hold or not.
     pub conditions: Vec<Condition>,
 }
 
@@ -103,10 +118,18 @@ impl Append {
         self
     }
 
+    /// Adds the condition that no event of the log passes this filter after this checkpoint. See
+    /// [`Condition::NoMatch`].
+    #[must_use]
+    pub fn provided_no_match(mut self, filter: Filter, after: Option<Checkpoint>) -> Self {
+        self.conditions.push(Condition::NoMatch { filter, after });
+        self
+    }
+
     /// Returns all streams that the append names: those to which it appends, and those of its conditions.
     pub fn named_streams(&self) -> impl Iterator<Item = &StreamId> {
         let written = self.streams.iter().map(|append| &append.stream);
-        written.chain(self.conditions.iter().map(Condition::stream))
+        written.chain(self.conditions.iter().filter_map(Condition::stream))
     }
 
     /// Returns the number of events in all streams.
@@ -170,10 +193,22 @@ impl Append {
             let rule = format!("must not bring the append above {max} streams, found {streams}");
             return Err(Error::invalid("conditions", rule));
         }
+        let mut has_filter = false;
         for (number, condition) in self.conditions.iter().enumerate() {
             let wrong =
                 |rule: String| Err(Error::invalid(format!("conditions[{number}].stream"), rule));
-            let stream = condition.stream();
+            let stream = match condition {
+                Condition::Stream { stream, .. } => stream,
+                Condition::NoMatch { filter, .. } => {
+                    check_condition_filter(number, filter)?;
+                    if std::mem::replace(&mut has_filter, true) {
+                        let field = format!("conditions[{number}]");
+                        let rule = "must not be a second filter: put the queries of both into one";
+                        return Err(Error::invalid(field, rule));
+                    }
+                    continue;
+                }
+            };
             stream.refuse_if_virtual()?;
             if stream
                 .described_stream()
@@ -195,6 +230,18 @@ impl Append {
         }
         Ok(())
     }
+}
+
+/// Checks the filter of a condition: it asks for something, and is not too long to be compared with every event.
+fn check_condition_filter(number: usize, filter: &Filter) -> Result<()> {
+    let field = format!("conditions[{number}].no_match");
+    if filter.is_all() {
+        let rule =
+            "must have at least one query, each of which names types, tags, categories or prefixes";
+        return Err(Error::invalid(field, rule));
+    }
+    at_most(&field, filter.any_of.len(), limits::CONDITION_QUERIES_MAX)?;
+    filter.validate()
 }
 
 impl StreamAppend {

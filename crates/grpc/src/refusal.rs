@@ -398,6 +398,7 @@ fn code(kind: &ErrorKind) -> Code {
         | ErrorKind::Refused(_) => Code::InvalidArgument,
         ErrorKind::StreamNotFound(_) | ErrorKind::EventNotFound { .. } => Code::NotFound,
         ErrorKind::WrongExpectedRevision { .. }
+        | ErrorKind::ConditionFailed { .. }
         | ErrorKind::StoredAndDeleted { .. }
         | ErrorKind::StreamTombstoned(_)
         | ErrorKind::Schema(_) => Code::FailedPrecondition,

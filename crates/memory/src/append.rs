@@ -1,9 +1,9 @@
 //! Appends, deletes and changes of metadata. Every check comes first, then the events are stored, under one lock.
 
 use gesta_core::{
-    Append, AppendedStream, Condition, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
-    ExpectedRevision, Lifecycle, LifecycleChange, LogId, Position, Result, Revision,
-    SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Timestamp,
+    Append, AppendedStream, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
+    EventData, ExpectedRevision, Filter, Lifecycle, LifecycleChange, LogId, Position, Result,
+    Revision, SetStreamMetadata, SharedEvent, StreamAppend, StreamId, StreamMetadata, Timestamp,
 };
 
 use crate::state::{State, Stream};
@@ -40,10 +40,20 @@ impl State {
             return Err(self.mixture(&request, &expectations));
         }
         if retries == 0 {
-            request
-                .conditions
-                .iter()
-                .try_for_each(|condition| self.check_condition(condition))?;
+            let mut conditions = request.conditions.iter();
+            // Conditions on streams come first, as claims do.
+            conditions
+                .clone()
+                .try_for_each(|condition| match condition {
+                    Condition::Stream { stream, expected } => self.check_state(stream, *expected),
+                    Condition::NoMatch { .. } => Ok(()),
+                })?;
+            conditions.try_for_each(|condition| match condition {
+                Condition::Stream { .. } => Ok(()),
+                Condition::NoMatch { filter, after } => {
+                    self.check_no_match(filter, after.as_ref(), log)
+                }
+            })?;
         }
 
         let mut streams = Vec::with_capacity(request.streams.len());
@@ -75,9 +85,39 @@ impl State {
         ))
     }
 
-    fn check_condition(&self, condition: &Condition) -> Result<()> {
-        let Condition::Stream { stream, expected } = condition;
-        if *expected == ExpectedRevision::Any {
+    fn check_no_match(
+        &self,
+        filter: &Filter,
+        after: Option<&Checkpoint>,
+        log: LogId,
+    ) -> Result<()> {
+        let number = usize::from(log.0);
+        let events = self.log(log);
+        let mut begin = Position::START;
+        if let Some(after) = after {
+            let logs = u16::try_from(self.logs.len()).unwrap_or(u16::MAX);
+            let positions = after.positions_for(self.incarnation, logs)?;
+            begin = positions.get(number).copied().unwrap_or_default();
+            let end = events.last().map_or(Position::START, |last| last.position);
+            if begin > end {
+                let text = format!("position {begin} of log {number} is above its end {end}");
+                return Err(ErrorKind::InvalidCheckpoint(text).into());
+            }
+        }
+        let counts = |event: &&SharedEvent| event.position > begin && !event.stream.is_system();
+        let mut events = events.iter().filter(counts);
+        match events.find(|event| filter.matches(event)) {
+            None => Ok(()),
+            Some(event) => Err(ErrorKind::ConditionFailed {
+                log,
+                position: event.position,
+            }
+            .into()),
+        }
+    }
+
+    fn check_state(&self, stream: &StreamId, expected: ExpectedRevision) -> Result<()> {
+        if expected == ExpectedRevision::Any {
             return Ok(());
         }
         if let Some(described) = stream.described_stream() {
@@ -85,9 +125,9 @@ impl State {
         }
         let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
         let last = self.last(stream);
-        match expectation_holds(*expected, last, &lifecycle) {
+        match expectation_holds(expected, last, &lifecycle) {
             true => Ok(()),
-            false => Err(wrong(stream, *expected, last, &lifecycle)),
+            false => Err(wrong(stream, expected, last, &lifecycle)),
         }
     }
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gesta_core::{
-    Error, ErrorKind, EventData, EventId, Lifecycle, LogId, Position, RecordedEvent, Result,
-    Revision, SharedEvent, StreamId, Timestamp, log_of,
+    Error, ErrorKind, EventData, EventId, Incarnation, Lifecycle, LogId, Position, RecordedEvent,
+    Result, Revision, SharedEvent, StreamId, Timestamp, log_of,
 };
 
 /// One stream, with every event that was ever appended to it.
@@ -30,11 +30,13 @@ pub(crate) struct State {
     pub(crate) logs: Vec<Vec<SharedEvent>>,
     pub(crate) streams: BTreeMap<StreamId, Stream>,
     pub(crate) closed: bool,
+    pub(crate) incarnation: Incarnation,
 }
 
 impl State {
-    pub(crate) fn new(logs: u16) -> Self {
+    pub(crate) fn new(logs: u16, incarnation: Incarnation) -> Self {
         Self {
+            incarnation,
             logs: vec![Vec::new(); usize::from(logs)],
             streams: BTreeMap::new(),
             closed: false,

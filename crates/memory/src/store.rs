@@ -58,7 +58,8 @@ impl MemoryStore {
     #[must_use]
     pub fn with_config(config: Config) -> Self {
         let logs = config.logs.clamp(1, limits::LOGS_MAX);
-        Self::with_state(Config { logs, ..config }, State::new(logs))
+        let state = State::new(logs, config.incarnation);
+        Self::with_state(Config { logs, ..config }, state)
     }
 
     /// Makes a store that holds events of an earlier life: each log whole from its first event on, in order.
@@ -70,7 +71,7 @@ impl MemoryStore {
         events: impl IntoIterator<Item = RecordedEvent>,
     ) -> Result<Self> {
         let logs = config.logs.clamp(1, limits::LOGS_MAX);
-        let mut state = State::new(logs);
+        let mut state = State::new(logs, config.incarnation);
         for event in events {
             state.restore(event)?;
         }

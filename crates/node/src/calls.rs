@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use gesta_core::{
     Append, Condition, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
-    ExpectedRevision, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
-    Tag, Tags,
+    ExpectedRevision, Filter, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId,
+    StreamMetadata, Tag, Tags,
 };
 use prost::Message;
 use uuid::Uuid;
@@ -66,8 +66,10 @@ impl Change {
             Self::Append(request) => {
                 request.validate()?;
                 let parts = request.streams.iter().map(|part| part.expected);
-                let conditions = request.conditions.iter();
-                let conditions = conditions.map(|Condition::Stream { expected, .. }| *expected);
+                let conditions = request.conditions.iter().filter_map(|of| match of {
+                    Condition::Stream { expected, .. } => Some(*expected),
+                    Condition::NoMatch { .. } => None,
+                });
                 parts.chain(conditions).try_for_each(check_claim)
             }
             Self::Delete(request, _) => check_claim(request.expected),
@@ -147,13 +149,37 @@ struct AppendCall {
     conditions: Vec<ConditionMessage>,
 }
 
-/// A condition: the state of a stream.
+/// A condition: the state of a stream, or what no event may be. A build that does not know the latter finds a condition
+/// on a stream without a name, and refuses it.
 #[derive(Clone, PartialEq, Message)]
 struct ConditionMessage {
     #[prost(string, tag = "1")]
     stream: String,
     #[prost(message, optional, tag = "2")]
     expected: Option<ExpectedMessage>,
+    #[prost(message, optional, tag = "3")]
+    no_match: Option<NoMatchMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NoMatchMessage {
+    #[prost(message, repeated, tag = "1")]
+    queries: Vec<QueryMessage>,
+    /// The checkpoint after which events count.
+    #[prost(string, optional, tag = "2")]
+    after: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct QueryMessage {
+    #[prost(string, repeated, tag = "1")]
+    types: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    tags: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    stream_prefixes: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    categories: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -216,12 +242,19 @@ impl AppendCall {
             expected: Some(part.expected.into()),
             events: part.events.iter().map(EventMessage::from).collect(),
         };
-        let condition = |condition: &Condition| {
-            let Condition::Stream { stream, expected } = condition;
-            ConditionMessage {
+        let condition = |condition: &Condition| match condition {
+            Condition::Stream { stream, expected } => ConditionMessage {
                 stream: stream.as_str().to_owned(),
                 expected: Some((*expected).into()),
-            }
+                no_match: None,
+            },
+            Condition::NoMatch { filter, after } => ConditionMessage {
+                no_match: Some(NoMatchMessage {
+                    queries: filter.any_of.iter().map(QueryMessage::from).collect(),
+                    after: after.as_ref().map(ToString::to_string),
+                }),
+                ..ConditionMessage::default()
+            },
         };
         Self {
             streams: request.streams.iter().map(part).collect(),
@@ -242,6 +275,15 @@ impl AppendCall {
             })
         };
         let condition = |condition: ConditionMessage| {
+            if let Some(no_match) = condition.no_match {
+                let queries = no_match.queries.into_iter().map(QueryMessage::read);
+                return Ok(Condition::NoMatch {
+                    filter: Filter {
+                        any_of: queries.collect::<Result<_>>()?,
+                    },
+                    after: no_match.after.map(|after| after.parse()).transpose()?,
+                });
+            }
             Ok(Condition::Stream {
                 stream: StreamId::new(&*condition.stream)?,
                 expected: read_expected(condition.expected)?,
@@ -251,6 +293,30 @@ impl AppendCall {
         Ok(Append {
             streams: self.streams.into_iter().map(part).collect::<Result<_>>()?,
             conditions: conditions.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl From<&Query> for QueryMessage {
+    fn from(query: &Query) -> Self {
+        Self {
+            types: query.types.iter().map(ToString::to_string).collect(),
+            tags: query.tags.iter().map(ToString::to_string).collect(),
+            stream_prefixes: query.stream_prefixes.clone(),
+            categories: query.categories.clone(),
+        }
+    }
+}
+
+impl QueryMessage {
+    fn read(self) -> Result<Query> {
+        let types = self.types.iter().map(|of| EventType::new(&**of));
+        let tags = self.tags.iter().map(|tag| Tag::new(&**tag));
+        Ok(Query {
+            types: types.collect::<Result<_>>()?,
+            tags: tags.collect::<Result<_>>()?,
+            stream_prefixes: self.stream_prefixes,
+            categories: self.categories,
         })
     }
 }

@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use crate::document::parse;
 use crate::problem::{Problem, Result};
+use crate::queries;
 
 /// A whole request body.
 #[derive(Debug)]
@@ -81,12 +82,36 @@ pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
 }
 
 fn condition_of(number: usize, body: ConditionBody) -> Result<Condition> {
-    let stream = StreamId::new(body.stream)
-        .map_err(|error| Problem::invalid_at(format!("conditions[{number}].stream"), &error))?;
-    Ok(Condition::Stream {
+    let field = |name: &str| format!("conditions[{number}]{name}");
+    let ConditionBody {
         stream,
-        expected: body.expected.0,
-    })
+        expected,
+        no_match,
+        after,
+    } = body;
+    match (stream, expected, no_match, after) {
+        (Some(stream), Some(expected), None, None) => Ok(Condition::Stream {
+            stream: StreamId::new(stream)
+                .map_err(|error| Problem::invalid_at(field(".stream"), &error))?,
+            expected: expected.0,
+        }),
+        (None, None, Some(queries), after) => Ok(Condition::NoMatch {
+            filter: queries::filter_of(&field(".no_match"), queries)?,
+            after: after
+                .map(|after| {
+                    let wrong = |error| Problem::invalid_at(field(".after"), &error);
+                    after.parse().map_err(wrong)
+                })
+                .transpose()?,
+        }),
+        (Some(_), None, None, None) => Err(Problem::invalid(field(".expected"), "is missing")),
+        (None, Some(_), None, None) => Err(Problem::invalid(field(".stream"), "is missing")),
+        (None, None, None, Some(_)) => Err(Problem::invalid(field(".no_match"), "is missing")),
+        _ => Err(Problem::invalid(
+            field(""),
+            "must have either stream and expected, or no_match and, if not all events count, after",
+        )),
+    }
 }
 
 fn events(payload: &Payload, prefix: &str, bodies: Events<'_>) -> Result<Vec<EventData>> {

@@ -32,7 +32,8 @@ use crate::deliveries::{Deliveries, deliveries};
 use crate::document::parse_owned;
 use crate::placement::Cluster;
 use crate::problem::{Problem, Result};
-use crate::read::{FilterBody, filter_of, refuse_virtual_alone};
+use crate::queries::{FilterBody, filter_of};
+use crate::read::refuse_virtual_alone;
 use crate::route::{OfGroup, Route, Verb};
 use crate::sse::Feed;
 use crate::subscribe::endless;
@@ -312,7 +313,9 @@ async fn create(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let group = group(call)?;
     let body: CreateBody = document(call, body).await?;
-    let filter = body.filter.map_or(Ok(Filter::ALL), filter_of)?;
+    let filter = body
+        .filter
+        .map_or(Ok(Filter::ALL), |filter| filter_of("filter", filter))?;
     if filter.is_of_virtual_streams() {
         refuse_virtual_alone(&**call.store()).await?;
     }

@@ -47,6 +47,7 @@ mod pages;
 mod patterns;
 mod placement;
 mod problem;
+mod queries;
 mod read;
 mod readiness;
 mod request_log;

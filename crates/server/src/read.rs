@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gesta_core::{
-    AllFrom, CATEGORY_PREFIX, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter,
-    ListStreams, ONLY_VIRTUAL, Query, ReadAll, ReadStream, Resolved, Revision, StreamFrom,
-    TYPE_PREFIX, Tag, limits,
+    AllFrom, CATEGORY_PREFIX, Checkpoint, Direction, EventStore, EventStoreExt, Filter,
+    ListStreams, ONLY_VIRTUAL, ReadAll, ReadStream, Resolved, Revision, StreamFrom, TYPE_PREFIX,
 };
 use gesta_wire::answer::{self, Streams};
 use gesta_wire::event::{self, Framing, write_resolved};
-use gesta_wire::json::{Bounded, Object};
 use gesta_wire::percent::Plus;
 use gesta_wire::request::QueryBody;
 use gesta_wire::shown;
@@ -24,6 +22,7 @@ use crate::document;
 use crate::lines::{NDJSON, lines};
 use crate::pages::{Links, PAGE_EVENTS, PageReader};
 use crate::problem::{Problem, Result};
+use crate::queries::{filter_of, query};
 use crate::uri::{self, Parameters, percent_decode};
 
 /// Lists the parameters of a call with those that make a filter.
@@ -225,7 +224,7 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
                 "must not stand beside type, tag, stream_prefix or category",
             ));
         }
-        Some(text) => filter_of(document::parse_owned(&text, "filter")?)?,
+        Some(text) => filter_of("filter", document::parse_owned(&text, "filter")?)?,
     };
     filter.validate()?;
     Ok(filter)
@@ -245,39 +244,6 @@ pub(crate) async fn refuse_virtual_alone(store: &dyn EventStore) -> gesta_core::
         }
     }
     Err(gesta_core::Error::invalid("filter", ONLY_VIRTUAL))
-}
-
-/// A filter as documents hold it.
-pub(crate) type FilterBody = Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }>;
-
-/// Makes the filter that stands in a document under `filter`.
-pub(crate) fn filter_of(queries: FilterBody) -> Result<Filter> {
-    let names = ["types", "tags", "stream_prefixes", "categories"];
-    let queries = queries.0.into_iter().enumerate();
-    let any_of = queries
-        .map(|(i, Object(document))| query(&format!("filter[{i}]."), names, document))
-        .collect::<Result<_>>()?;
-    Ok(Filter { any_of })
-}
-
-fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Result<Query> {
-    let [types, tags, stream_prefixes, categories] = names.map(|name| format!("{prefix}{name}"));
-    Ok(Query {
-        types: each(document.types, |t| {
-            EventType::new(t).map_err(|error| Problem::invalid_at(&types, &error))
-        })?,
-        tags: each(document.tags, |t| {
-            Tag::new(t).map_err(|error| Problem::invalid_at(&tags, &error))
-        })?,
-        stream_prefixes: each(document.stream_prefixes, |p| {
-            uri::name_part(&stream_prefixes, &p)
-        })?,
-        categories: each(document.categories, |c| uri::name_part(&categories, &c))?,
-    })
-}
-
-fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Vec<T>> {
-    texts.into_iter().map(check).collect()
 }
 
 /// Reads the parameter `resolve_links`.

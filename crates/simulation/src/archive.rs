@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gesta_core::backend::Row;
-use gesta_core::{EventId, Position, Revision, StreamId};
+use gesta_core::{EventId, Position, Revision, StreamId, Tag, Tags};
 
 use crate::database::Database;
 
@@ -84,8 +84,8 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct Archive {
     copies: HashMap<EventId, Vec<StoredCopy>>,
-    /// By position: the streams in which a row was ever stored there.
-    places: HashMap<Position, Vec<StreamId>>,
+    /// By position: the streams in which a row was ever stored there, and its tags.
+    places: HashMap<Position, Vec<(StreamId, Tags)>>,
     /// Events that were stored since the last look, each with the number of its copy.
     fresh: Vec<(EventId, usize)>,
     doubles: Vec<Double>,
@@ -168,9 +168,10 @@ impl Archive {
             at: now,
             is_removed: false,
         });
-        let streams = self.places.entry(row.position).or_default();
-        if !streams.contains(&row.stream) {
-            streams.push(row.stream.clone());
+        let place = (row.stream.clone(), row.tags.clone());
+        let places = self.places.entry(row.position).or_default();
+        if !places.contains(&place) {
+            places.push(place);
         }
     }
 
@@ -207,8 +208,16 @@ impl Archive {
     /// Returns true if a row of this stream was ever at this position.
     #[must_use]
     pub fn was_at(&self, position: Position, stream: &StreamId) -> bool {
-        let streams = self.places.get(&position);
-        streams.is_some_and(|streams| streams.contains(stream))
+        let places = self.places.get(&position);
+        places.is_some_and(|places| places.iter().any(|(of, _)| of == stream))
+    }
+
+    /// Returns true if a row with this tag, of a stream that is not the system's, was ever at this position.
+    #[must_use]
+    pub fn had_tag(&self, position: Position, tag: &Tag) -> bool {
+        let places = self.places.get(&position);
+        let mut places = places.into_iter().flatten();
+        places.any(|(stream, tags)| !stream.is_system() && tags.contains(tag))
     }
 
     /// Returns true if the stream of this event was deleted between two times at which the event was stored.

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use gesta_core::backend::Row;
 use gesta_core::{
     After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Incarnation, Position,
-    Result, Revision, StreamId,
+    Result, Revision, StreamId, Tag,
 };
 
-use crate::archive::{Archive, Double, Former, StoredCopy, Window};
+use crate::archive::{self, Archive, Double, Former, StoredCopy, Window};
 use crate::database::{Database, StreamTruth, incarnation};
 use crate::process::POISON;
 
@@ -83,6 +84,26 @@ pub enum StreamClaim {
     After(After),
 }
 
+/// What no event may be for a command to be stored.
+#[derive(Debug, Clone)]
+pub struct NoMatch {
+    /// The tag that no event may carry.
+    pub tag: Tag,
+    /// The history and the position after which events count; `None` if all do.
+    pub after: Option<(u64, Position)>,
+}
+
+impl NoMatch {
+    /// Returns true if a row is what no event may be.
+    fn is(&self, row: &Row) -> bool {
+        row.tags.contains(&self.tag) && !row.stream.is_system() && row.position > self.begin()
+    }
+
+    fn begin(&self) -> Position {
+        self.after.map_or(Position::START, |(_, position)| position)
+    }
+}
+
 /// A command, and what became of it.
 #[derive(Debug)]
 pub struct Record {
@@ -90,6 +111,8 @@ pub struct Record {
     pub asked: Vec<Asked>,
     /// What must hold besides, of streams to which the command appends nothing.
     pub conditions: Vec<Asked>,
+    /// What no event may be for the command to be stored.
+    pub no_match: Option<NoMatch>,
     /// True if the database refuses an event of the command.
     pub is_poison: bool,
     /// Moment of the database at which the command was given.
@@ -170,6 +193,10 @@ impl Model {
                     copy.position
                 ));
             }
+            if let Some(condition) = &record.no_match {
+                check_no_match(record, condition, copy, database)
+                    .map_err(|why| format!("command {ticket}: {why}: {record:?}"))?;
+            }
         }
         Ok(())
     }
@@ -240,6 +267,7 @@ impl Model {
         record.way?;
         let is_sure = record.asked.iter().all(is_plain)
             && record.conditions.is_empty()
+            && record.no_match.is_none()
             && self.is_only_attempt(ticket);
         let history = appended.checkpoint.incarnation;
         let streams = appended.streams.iter();
@@ -482,6 +510,57 @@ fn check_position(
     }
 }
 
+/// Checks that no event was what the condition of a command excludes when the command was stored.
+fn check_no_match(
+    record: &Record,
+    condition: &NoMatch,
+    copy: &StoredCopy,
+    database: &Database,
+) -> std::result::Result<(), String> {
+    let history = copy.histories.0;
+    if condition.after.is_some_and(|(of, _)| of != history) {
+        return Err(format!(
+            "it is stored in history {history}, to which its checkpoint does not belong"
+        ));
+    }
+    let is_own = |row: &Row| {
+        let mut asked = record.asked.iter();
+        asked.any(|asked| asked.ids.contains(&archive::name(row)))
+    };
+    let mut found = None;
+    database.look(|rows, _, _| {
+        let before = rows.iter().filter(|of| of.row.position < copy.position);
+        let mut excluded = before.filter(|of| !of.is_removed && condition.is(&of.row));
+        found = excluded
+            .find(|of| !is_own(&of.row))
+            .map(|of| of.row.position);
+    });
+    match found {
+        None => Ok(()),
+        Some(position) => Err(format!(
+            "it is stored at {} after an event at {position} that its condition excludes",
+            copy.position
+        )),
+    }
+}
+
+/// Checks the refusal of a command for an event at this position.
+fn check_condition_failed(
+    record: &Record,
+    position: Position,
+    known: &Known<'_>,
+) -> std::result::Result<(), String> {
+    let Some(condition) = &record.no_match else {
+        return Err("refused for a condition that it does not have".into());
+    };
+    match position > condition.begin() && known.stored.had_tag(position, &condition.tag) {
+        true => Ok(()),
+        false => Err(format!(
+            "refused for an event at {position} that never was, or that its condition allows"
+        )),
+    }
+}
+
 fn check_refusal(
     record: &Record,
     is_only_attempt: bool,
@@ -515,6 +594,14 @@ fn check_refusal(
             true => Ok(()),
             false => Err("refused for lack of a stream that was always there".into()),
         },
+        ErrorKind::ConditionFailed { position, .. } => {
+            check_condition_failed(record, *position, known)
+        }
+        ErrorKind::InvalidCheckpoint(_)
+            if record.no_match.as_ref().is_none_or(|of| of.after.is_none()) =>
+        {
+            Err("refused for a checkpoint that it does not have".into())
+        }
         ErrorKind::Refused(why) if *why == POISON && !record.is_poison => {
             Err("refused for the events of another command".into())
         }

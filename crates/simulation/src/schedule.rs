@@ -16,9 +16,10 @@ use gesta_append::command::Command;
 use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    After, Append, Appended, Condition, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
-    EventId, EventType, ExpectedRevision, IdempotencyWindow, LogId, Position, Result, Revision,
-    SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Timestamp,
+    After, Append, Appended, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
+    EventData, EventId, EventType, ExpectedRevision, Filter, IdempotencyWindow, LogId, Position,
+    Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Tag, Tags,
+    Timestamp,
 };
 use tokio::time::Instant;
 
@@ -27,8 +28,8 @@ use self::emphasis::{Emphasis, Faults};
 use crate::archive::{Archive, Former, Window, name};
 use crate::choices::Choices;
 use crate::clock::Clock;
-use crate::database::Database;
-use crate::model::{About, Asked, Known, Model, Record, StreamClaim, Way, is_not_stored};
+use crate::database::{Database, incarnation};
+use crate::model::{About, Asked, Known, Model, NoMatch, Record, StreamClaim, Way, is_not_stored};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
 

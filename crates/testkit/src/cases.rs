@@ -11,6 +11,7 @@ pub mod loads;
 pub mod logs;
 pub mod metadata;
 pub mod names;
+pub mod no_match;
 pub mod payloads;
 pub mod racing;
 pub mod read_all;

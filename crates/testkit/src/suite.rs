@@ -159,6 +159,15 @@ macro_rules! conformance_tests {
                 racing_appends_that_exclude_each_other_are_not_both_stored
                 wrong_conditions_are_refused
             }
+            no_match {
+                what_passes_refuses
+                which_events_count
+                a_retry_gets_the_first_answer
+                of_racers_one_is_stored
+                unrelated_appends_do_not_conflict
+                checkpoints_of_elsewhere_are_refused
+                wrong_filters_are_refused
+            }
             limits {
                 events_of_one_append_and_one_page
                 streams_of_one_append

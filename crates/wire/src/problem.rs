@@ -5,7 +5,7 @@
 //! members, without loss.
 //! Invariants: a document never carries the cause of an error; causes go to the log.
 
-use gesta_core::{ErrorKind, Position, Revision, StreamId, printable};
+use gesta_core::{ErrorKind, LogId, Position, Revision, StreamId, printable};
 use serde::{Deserialize, Serialize};
 
 use crate::Expected;
@@ -61,6 +61,7 @@ kinds! {
     REQUEST_TIMEOUT, "request_timeout", 408, "The body took too long to arrive", |why, _| Some(ErrorKind::Unavailable(why));
     WRONG_EXPECTED_REVISION, "wrong_expected_revision", 409, "The stream is not as expected", wrong_expected_revision;
     STORED_AND_DELETED, "stored_and_deleted", 409, "The events were stored before, and the stream was deleted since", stored_and_deleted;
+    CONDITION_FAILED, "condition_failed", 409, "An event passes the filter of a condition", condition_failed;
     INVALID_CHECKPOINT, "invalid_checkpoint", 409, "The checkpoint cannot be used with this store",
         |why, _| Some(ErrorKind::InvalidCheckpoint(why));
     STREAM_TOMBSTONED, "stream_tombstoned", 410, "The stream was closed for ever", |_, of| Some(ErrorKind::StreamTombstoned(of.stream()?));
@@ -109,6 +110,12 @@ impl From<&ErrorKind> for Document {
             }
             ErrorKind::StoredAndDeleted { stream, position } => {
                 let mut document = of_stream(STORED_AND_DELETED, stream);
+                document.members.position = Some(position.0);
+                document
+            }
+            ErrorKind::ConditionFailed { log, position } => {
+                let mut document = Self::new(CONDITION_FAILED, kind.to_string());
+                document.members.log = Some(log.0);
                 document.members.position = Some(position.0);
                 document
             }
@@ -168,6 +175,13 @@ fn stored_and_deleted(_: String, of: Members) -> Option<ErrorKind> {
     })
 }
 
+fn condition_failed(_: String, of: Members) -> Option<ErrorKind> {
+    Some(ErrorKind::ConditionFailed {
+        log: LogId(of.log?),
+        position: Position(of.position?),
+    })
+}
+
 /// A problem document: what an error answer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
@@ -197,7 +211,10 @@ pub struct Members {
     /// The last revision of the stream, `null` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<Option<u64>>,
-    /// The position at which the events were stored before.
+    /// The log of the event that passes the filter of a condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<u16>,
+    /// The position at which the events were stored before, or of the event that passes the filter of a condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
     /// The node that runs the consumer group.
@@ -345,6 +362,14 @@ mod tests {
                 r#":"stream a\"b is not as expected: expected stream exists, found no stream","stream":"a\"b","expected":"stream_exists","actual":null}"#,
             ),
             (
+                ErrorKind::ConditionFailed {
+                    log: LogId(3),
+                    position: Position(9),
+                },
+                409,
+                r#":"an event at position 9 of log 3 passes the filter of a condition of the append","log":3,"position":9}"#,
+            ),
+            (
                 ErrorKind::StoredAndDeleted {
                     stream: stream.clone(),
                     position: Position(9),
@@ -417,6 +442,7 @@ mod tests {
                 revision: Some(7),
                 expected: Some(Expected::default()),
                 actual: Some(Some(8)),
+                log: Some(3),
                 position: Some(9),
                 owner: Some(GroupNode {
                     log: 3,

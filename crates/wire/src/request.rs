@@ -33,19 +33,27 @@ pub type Events<'a> = Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX
 pub struct SeveralBody<P> {
     /// What is appended to each stream; at most [`limits::APPEND_STREAMS_MAX`] streams.
     pub appends: Bounded<P, { limits::APPEND_STREAMS_MAX }>,
-    /// What must hold of streams to which nothing is appended.
+    /// What must hold of streams to which nothing is appended, and of all events.
     #[serde(default, skip_serializing_if = "Bounded::is_empty")]
     pub conditions: Bounded<Object<ConditionBody>, { limits::APPEND_STREAMS_MAX }>,
 }
 
-/// The state of a stream to which nothing is appended.
-#[derive(Debug, Serialize, Deserialize)]
+/// The state of a stream to which nothing is appended, or what no event may be.
+#[derive(Debug, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionBody {
     /// The name of the stream.
-    pub stream: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
     /// The revision that the stream must have.
-    pub expected: Expected,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+    /// Queries that no event may meet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_match: Option<Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }>>,
+    /// The checkpoint after which no event may meet them. Without it they are about all events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// What is appended to one of several streams.
@@ -145,10 +153,20 @@ pub fn append_several(append: &Append) -> Bytes {
         events: events(part),
     });
     let conditions = append.conditions.iter().map(|condition| {
-        let Condition::Stream { stream, expected } = condition;
-        Object(ConditionBody {
-            stream: stream.as_str().to_owned(),
-            expected: Expected(*expected),
+        Object(match condition {
+            Condition::Stream { stream, expected } => ConditionBody {
+                stream: Some(stream.as_str().to_owned()),
+                expected: Some(Expected(*expected)),
+                ..ConditionBody::default()
+            },
+            Condition::NoMatch { filter, after } => {
+                let queries = filter.any_of.iter().map(|query| Object(query.into()));
+                ConditionBody {
+                    no_match: Some(Bounded(queries.collect())),
+                    after: after.as_ref().map(ToString::to_string),
+                    ..ConditionBody::default()
+                }
+            }
         })
     });
     written(&SeveralBody {

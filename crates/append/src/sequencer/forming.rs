@@ -122,6 +122,8 @@ pub(crate) struct Placement {
     pub(crate) incarnation: Incarnation,
     /// The row that the batch follows.
     pub(crate) after: LogEnd,
+    /// The last row that is known to be committed.
+    pub(crate) committed: Position,
     pub(crate) now: Timestamp,
     pub(crate) clock: ClockPolicy,
 }
@@ -131,8 +133,8 @@ impl<T> Forming<T> {
         self.rows.is_empty() && self.cargo.dependents.is_empty()
     }
 
-    pub(crate) fn rows(&self) -> usize {
-        self.rows.len()
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     /// Returns whether a command of this cost does not fit. A command that is larger than a batch is sent in a batch of
@@ -241,7 +243,7 @@ impl<T> Forming<T> {
             row
         });
         let id = event.id.unwrap_or_else(EventId::random);
-        self.rows.push(Row {
+        let row = Row {
             position,
             stream: stream.clone(),
             stream_row,
@@ -255,7 +257,9 @@ impl<T> Forming<T> {
             packed,
             metadata: event.metadata.clone(),
             tags: event.tags.clone(),
-        });
+        };
+        known.see(&row, place.committed);
+        self.rows.push(row);
         StreamHead {
             row: stream_row,
             last: revision,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd};
-use gesta_core::{Error, IdempotencyWindow, Position, Result, Timestamp};
+use gesta_core::{Error, Filter, IdempotencyWindow, Position, Result, Timestamp};
 
 use super::knowledge::{Hashes, Listing, OlderIds};
 use super::lookup::{Found, Hits, Questions, Search};
@@ -29,6 +29,7 @@ impl Job {
             What::List(_) => Gave::Listed(Err(error)),
             What::WindowStart { .. } => Gave::WindowStart(Err(error)),
             What::Ids(_) => Gave::Ids(Err(error)),
+            What::Match(_) => Gave::Matched(Err(error)),
         })
     }
 }
@@ -56,6 +57,18 @@ pub(crate) enum What {
     },
     /// The ids of a range of positions are read.
     Ids(OlderIds),
+    /// The first event is sought that passes a filter.
+    Match(MatchSearch),
+}
+
+/// A search for the first event of a part of the log that passes a filter.
+#[derive(Debug, Clone)]
+pub(crate) struct MatchSearch {
+    pub(crate) filter: Arc<Filter>,
+    /// The position before the part.
+    pub(crate) after: Position,
+    /// The last position of the part.
+    pub(crate) until: Position,
 }
 
 /// The answer to a [`Job`], of the kind of the job.
@@ -74,4 +87,5 @@ pub(crate) enum Gave {
     Listed(Result<Option<Hashes>>),
     WindowStart(Result<Position>),
     Ids(Result<OlderIds>),
+    Matched(Result<Option<Position>>),
 }

@@ -2,16 +2,18 @@
 //! answers one question: can a command be decided now, or what must be looked up first?
 //!
 //! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
-//! * `window`: the ids of the deduplication window, to recognise retries; `ages`: which events are in it.
+//! * `window`: the ids of the deduplication window, to recognise retries; `ages`: which events are in it;
+//! * `newest`: the newest events, for conditions on all events.
 
 mod ages;
 pub(super) mod heads;
 mod names;
+mod newest;
 mod window;
 
 use std::time::Duration;
 
-use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd, RowId, StoredId};
+use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd, Row, RowId, StoredId};
 use gesta_core::{Error, EventId, EventType, Position, Revision, StreamId, Timestamp};
 use tokio::time::Instant;
 
@@ -19,10 +21,11 @@ use super::Now;
 use super::judge::{self, Fit, Judged};
 use super::lookup::{Question, Questions, Suspected, WindowPart};
 use crate::Config;
-use crate::command::{Change, Command, StreamPart};
+use crate::command::{Change, Command, NoMatch, StreamPart};
 use ages::Ages;
 use heads::Heads;
 use names::Names;
+use newest::NewestEvents;
 use window::{InWindow, WindowIds};
 
 pub(crate) use heads::StreamState;
@@ -47,12 +50,29 @@ pub(crate) enum Assessment {
     Judged(Vec<Judged>),
 }
 
+/// Whether an event passes the filter of a condition.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Matching {
+    /// None does.
+    Nothing,
+    /// This one does.
+    Found(Position),
+    /// The database must be asked about the events of this part of the log.
+    Unknown {
+        /// The number of the history that the answer belongs to.
+        history: u64,
+        after: Position,
+        until: Position,
+    },
+}
+
 /// The knowledge of one log. Appends of other processes may outdate it; then the batch that rests on it misses.
 #[derive(Debug)]
 pub(crate) struct Knowledge {
     heads: Heads,
     ages: Ages,
     window: WindowIds,
+    newest: NewestEvents,
     window_positions: u64,
     window_time: Duration,
     /// The number of appends that were looked up since all ids were forgotten, because their ids were not known.
@@ -68,6 +88,7 @@ impl Knowledge {
             heads: Heads::new(config.streams_cached_max, names),
             ages: Ages::new(config.idempotency.time),
             window: WindowIds::new(config.idempotency, Position::START),
+            newest: NewestEvents::default(),
             window_positions: config.idempotency.positions,
             window_time: config.idempotency.time,
             looked_up: 0,
@@ -229,7 +250,51 @@ impl Knowledge {
         }
     }
 
+    // ---- conditions on all events ----
+
+    /// Notes that a condition is to be judged: the newest events are kept from now on. `open` are the rows that are
+    /// decided and not committed.
+    pub(crate) fn keep_newest<'a>(
+        &mut self,
+        committed: Position,
+        open: impl Iterator<Item = &'a Row>,
+    ) {
+        self.newest.keep(committed, open);
+    }
+
+    /// Judges a condition. `after` is the position after which events count. [`keep_newest`](Self::keep_newest) comes
+    /// first.
+    pub(crate) fn match_after(&self, condition: &NoMatch, after: Position) -> Matching {
+        let history = self.newest.history();
+        let known = condition.known.filter(|known| known.history == history);
+        if let Some(position) = known.and_then(|known| known.first) {
+            return Matching::Found(position);
+        }
+        let after = known.map_or(after, |known| after.max(known.none_until));
+        let until = self.newest.known_after();
+        match self.newest.first_match(&condition.filter, after) {
+            // An earlier one makes no difference.
+            Some(position) => Matching::Found(position),
+            None if after >= until => Matching::Nothing,
+            None => Matching::Unknown {
+                history,
+                after,
+                until,
+            },
+        }
+    }
+
     // ---- what is decided, and what becomes of it ----
+
+    /// Takes a row that was decided.
+    pub(crate) fn see(&mut self, row: &Row, committed: Position) {
+        self.newest.see(row, committed);
+    }
+
+    /// Notes that all rows after this position were undone.
+    pub(crate) fn undo_after(&mut self, committed: Position) {
+        self.newest.undo(committed);
+    }
 
     /// Returns the tip of a stream, if it is known.
     pub(crate) fn tip(&mut self, stream: &StreamId) -> Option<StreamState> {
@@ -282,6 +347,7 @@ impl Knowledge {
     pub(crate) fn observe(&mut self, event: &EventRef) {
         self.heads.observe(event);
         self.window.insert(event.stored_id());
+        self.newest.others_appended(event.position);
     }
 
     /// Brings the memory back to its bounds. `end` is the last row known to be committed.
@@ -297,6 +363,7 @@ impl Knowledge {
         self.heads.clear();
         self.ages.begin(end.created, now);
         self.window = WindowIds::new(config.idempotency, end.position);
+        self.newest.forget(end.position);
         self.looked_up = 0;
         self.is_backfilling = false;
     }

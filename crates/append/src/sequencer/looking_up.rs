@@ -10,14 +10,19 @@ use tokio::time::Instant;
 use super::job::{Answer, Gave, JobId};
 use super::knowledge::{Hashes, OlderIds};
 use super::lookup::{self, Found, Hits, Questions};
-use super::reads::{LOAD_STREAMS_MAX, Purpose};
+use super::queue::Waiting;
+use super::reads::{LOAD_STREAMS_MAX, Purpose, SoughtMatch};
 use super::trouble::is_passing;
 use super::{Now, Output, Sequencer};
+use crate::command::KnownOfMatch;
 
 impl<T> Sequencer<T> {
     pub(super) fn start_reads(&mut self, now: Now) {
         self.start_loads(now.instant);
         if let Some((id, job)) = self.reads.search() {
+            self.outputs.push(Output::Read(id, job));
+        }
+        while let Some((id, job)) = self.reads.next_match() {
             self.outputs.push(Output::Read(id, job));
         }
         if let Some(listing) = self.knowledge.begin_listing() {
@@ -84,6 +89,7 @@ impl<T> Sequencer<T> {
                 self.on_looked_up(HashMap::from([(number, found)]));
             }
             (Purpose::List(number), Gave::Listed(names)) => self.on_listed(number, names),
+            (Purpose::Match(sought), Gave::Matched(first)) => self.on_matched(&sought, first),
             (Purpose::WindowStart, Gave::WindowStart(Ok(start))) => {
                 self.go_on_with_window(start);
             }
@@ -196,6 +202,36 @@ impl<T> Sequencer<T> {
             self.outputs.push(Output::Read(id, job));
         }
         self.on_looked_up(answers);
+    }
+
+    /// Takes the answer to a search for the filter of a condition. What the database has said is kept with the command,
+    /// which is judged again.
+    fn on_matched(&mut self, sought: &SoughtMatch, first: Result<Option<Position>>) {
+        let is_it = |waiting: &Waiting<T>| waiting.lookup == Some(sought.number);
+        let first = match first {
+            Ok(first) => first,
+            Err(error) => {
+                for command in self.queue.extract_waiting(is_it) {
+                    self.answer(command, Err(error.clone()));
+                }
+                return;
+            }
+        };
+        for waiting in self
+            .queue
+            .waiting
+            .iter_mut()
+            .filter(|waiting| is_it(waiting))
+        {
+            waiting.lookup = None;
+            if let Some(condition) = &mut waiting.command.no_match {
+                condition.known = Some(KnownOfMatch {
+                    history: sought.history,
+                    none_until: first.map_or(sought.until, |_| Position::START),
+                    first,
+                });
+            }
+        }
     }
 
     fn on_looked_up(&mut self, mut answers: HashMap<u64, Result<Vec<Found>>>) {

@@ -70,13 +70,23 @@ impl<T> Queue<T> {
 
     /// Lets a command wait, for the lookup of that number or until its streams are known.
     pub(crate) fn wait(&mut self, command: Command<T>, lookup: Option<u64>) {
+        self.wait_with(command, lookup, None);
+    }
+
+    /// Lets a command wait of which is known already what is stored of it.
+    pub(crate) fn wait_with(
+        &mut self,
+        command: Command<T>,
+        lookup: Option<u64>,
+        found: Option<Vec<Found>>,
+    ) {
         for part in &command.parts {
             *self.held.entry(part.stream.clone()).or_insert(0) += 1;
         }
         self.waiting.push_back(Waiting {
             command,
             lookup,
-            found: None,
+            found,
         });
     }
 

@@ -3,7 +3,7 @@
 //! Bounds: few reads are under way at once, each for many commands. An answer is dropped if it is outdated because
 //! everything was undone meanwhile.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use gesta_core::backend::LoadRequest;
 use gesta_core::{Error, IdempotencyWindow, LogId, Position, StreamId, Timestamp, Told, warn_once};
 use tokio::time::Instant;
 
-use super::job::{Job, JobId, What};
+use super::job::{Job, JobId, MatchSearch, What};
 use super::knowledge::{Listing, OlderIds};
 use super::lookup::{Hits, Questions, Search, Suspected};
 use super::trouble::Trouble;
@@ -24,6 +24,8 @@ const LOADS_MAX: usize = 2;
 const SEARCH_COMMANDS_MAX: usize = 500;
 /// The greatest number of such statements under way at once.
 const SEARCHES_MAX: usize = 2;
+/// The greatest number of searches for conditions under way at once.
+const MATCHES_MAX: usize = 8;
 /// The time before ids of the window that could not be read are tried again.
 const BACKFILL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -46,6 +48,19 @@ pub(crate) enum Purpose {
     WindowStart,
     /// Ids of the window, which begins after this position, are read.
     Ids(Position),
+    /// An event is sought that passes the filter of a condition.
+    Match(SoughtMatch),
+}
+
+/// A search for an event that passes the filter of a condition.
+#[derive(Debug)]
+pub(crate) struct SoughtMatch {
+    /// The number of the lookup.
+    pub(crate) number: u64,
+    /// The number of the history that is searched.
+    pub(crate) history: u64,
+    /// The last position that is searched.
+    pub(crate) until: Position,
 }
 
 /// The backfill: it reads the ids of the deduplication window, newest first, in the background.
@@ -73,6 +88,9 @@ pub(crate) struct Reads {
     /// The lookups that will be sent together with others.
     due: Vec<(u64, Questions)>,
     searches: usize,
+    /// The searches for conditions that wait for their turn.
+    matches_due: VecDeque<(MatchSearch, SoughtMatch)>,
+    matches: usize,
     backfill: Backfill,
     backfill_told: Told,
 }
@@ -89,6 +107,8 @@ impl Default for Reads {
             load_trouble: Trouble::default(),
             due: Vec::new(),
             searches: 0,
+            matches_due: VecDeque::new(),
+            matches: 0,
             backfill: Backfill::Nothing,
             backfill_told: Told::default(),
         }
@@ -116,6 +136,7 @@ impl Reads {
             }
             Purpose::OutdatedLoad => self.loads -= 1,
             Purpose::Search(_) => self.searches -= 1,
+            Purpose::Match(_) => self.matches -= 1,
             _ => {}
         }
         Some(purpose)
@@ -141,6 +162,7 @@ impl Reads {
         }
         self.loading.clear();
         self.due.clear();
+        self.matches_due.clear();
     }
 
     /// Drops the reads of ids and names, because everything was forgotten: the answers would not join what will be
@@ -157,6 +179,30 @@ impl Reads {
 
     pub(crate) fn is_loading(&self, stream: &StreamId) -> bool {
         self.loading.contains(stream)
+    }
+
+    // ---- conditions ----
+
+    /// Notes a search for the filter of a condition. Returns its number.
+    pub(crate) fn seek_match(&mut self, search: MatchSearch, history: u64) -> u64 {
+        self.lookups += 1;
+        let sought = SoughtMatch {
+            number: self.lookups,
+            history,
+            until: search.until,
+        };
+        self.matches_due.push_back((search, sought));
+        self.lookups
+    }
+
+    /// Begins the next search for a condition, unless enough are under way.
+    pub(crate) fn next_match(&mut self) -> Option<(JobId, Job)> {
+        if self.matches >= MATCHES_MAX {
+            return None;
+        }
+        let (search, sought) = self.matches_due.pop_front()?;
+        self.matches += 1;
+        Some(self.begin(What::Match(search), Purpose::Match(sought)))
     }
 
     // ---- streams and types ----

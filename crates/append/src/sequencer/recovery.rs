@@ -323,6 +323,7 @@ impl<T> Sequencer<T> {
         for batch in lost {
             commands.extend(batch.undo(&mut self.knowledge));
         }
+        self.knowledge.undo_after(self.committed.position);
         self.queue.start_over(commands);
         self.reads.outdate();
         self.recovery.late = Late::default();

@@ -83,7 +83,7 @@ impl<T> Sequencer<T> {
     /// Returns whether the forming batch is as large as the smallest in flight, or the next command does not fit.
     fn is_as_large_as_others(&self) -> bool {
         let rows = self.in_flight.iter().map(|batch| batch.batch.rows.len());
-        self.forming.rows() >= rows.min().unwrap_or_default().max(1)
+        self.forming.rows().len() >= rows.min().unwrap_or_default().max(1)
             || self
                 .queue
                 .inbox

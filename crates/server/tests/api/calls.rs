@@ -128,6 +128,23 @@ async fn an_append_may_have_conditions() {
             r#"{"stream":"a","expected":0,"more":1}"#,
             "conditions[0].more",
         ),
+        (r#"{"expected":0}"#, "conditions[0].stream"),
+        (r#"{"after":"x"}"#, "conditions[0].no_match"),
+        (r#"{}"#, "conditions[0]"),
+        (
+            r#"{"stream":"a","expected":0,"no_match":[{"tags":["x"]}]}"#,
+            "conditions[0]",
+        ),
+        (r#"{"no_match":[]}"#, "conditions[0].no_match"),
+        (r#"{"no_match":[{}]}"#, "conditions[0].no_match"),
+        (
+            r#"{"no_match":[{"tags":[""]}]}"#,
+            "conditions[0].no_match[0].tags",
+        ),
+        (
+            r#"{"no_match":[{"tags":["x"]}],"after":"x"}"#,
+            "conditions[0].after",
+        ),
     ] {
         let body =
             r#"{"appends":[{"stream":"b","events":[{"type":"T","data":1}]}],"conditions":[%]}"#;
@@ -136,6 +153,36 @@ async fn an_append_may_have_conditions() {
             .await;
         assert_eq!(answer.status, 400, "{wrong}: {answer:?}");
         assert_eq!(answer.json()["field"], json!(field), "{wrong}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_append_may_require_that_no_event_matches() {
+    let server = Server::start().await;
+    let append = |stream: &str, after: &str| {
+        let body = r#"{"appends":[{"stream":"%","events":[{"type":"T","data":1,"tags":["x"]}]}],"conditions":[{"no_match":[{"tags":["x"],"types":["T"]}]&}]}"#;
+        body.replace('%', stream).replace('&', after)
+    };
+    let first = server.json("POST", "/append", &append("a", "")).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    let refused = server.json("POST", "/append", &append("b", "")).await;
+    assert_eq!(refused.status, 409, "{refused:?}");
+    let problem = refused.json();
+    assert_eq!(
+        (&problem["type"], &problem["log"], &problem["position"]),
+        (
+            &json!("urn:gesta:problem:condition_failed"),
+            &json!(0),
+            &first.json()["position"]
+        )
+    );
+    let page = server.get("/all?tag=x").await.json();
+    let after = format!(r#","after":{}"#, page["next"]);
+    for (status, stream) in [(201, "b"), (409, "c")] {
+        let answer = server
+            .json("POST", "/append", &append(stream, &after))
+            .await;
+        assert_eq!(answer.status, status, "{answer:?}");
     }
 }
 

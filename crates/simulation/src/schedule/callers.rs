@@ -51,6 +51,7 @@ impl World {
         self.model.add(Record {
             asked,
             conditions: Vec::new(),
+            no_match: None,
             is_poison: false,
             since: self.database.moment(),
             original: ticket,
@@ -86,7 +87,11 @@ impl World {
         };
         let event_type = EventType::from_stored(event_type.into());
         let data = |id: EventId| id.0.as_u128().to_string();
-        let event = |id| EventData::json(event_type.clone(), data(id)).with_id(id);
+        let event = |id: EventId| {
+            let tags = vec![tag(id.0.as_u128() % TAGS)];
+            let event = EventData::json(event_type.clone(), data(id)).with_id(id);
+            event.with_tags(Tags::from_stored(tags))
+        };
         (0..count).map(|_| self.next_id()).map(event).collect()
     }
 
@@ -111,7 +116,9 @@ impl World {
                 events,
             });
         }
-        let (conditions, required) = self.conditions(&parts);
+        let (mut conditions, required) = self.conditions(&parts);
+        let no_match = self.no_match();
+        conditions.extend(no_match.as_ref().map(condition_of));
         let mut events = parts.iter().flat_map(|part| &part.events);
         let is_poison = events.any(|event| event.event_type.as_str() == POISON);
         let request = Append {
@@ -122,6 +129,7 @@ impl World {
         let ticket = self.record(number, asked, kept);
         let record = &mut self.model.records[ticket];
         (record.conditions, record.is_poison) = (required, is_poison);
+        record.no_match = no_match;
         let ids = match are_ids_known {
             true => Ids::OfTheCaller,
             false => Ids::OfTheStore,
@@ -164,6 +172,33 @@ impl World {
         made
     }
 
+    /// Makes the condition that no event carries a tag: after the end of the log, which may have grown since, after an
+    /// older place, after a place of an older history, or ever.
+    fn no_match(&mut self) -> Option<NoMatch> {
+        let of = [8, 2][usize::from(self.emphasis.has_conditions)];
+        if !self.choices.chance(1, of) {
+            return None;
+        }
+        self.reach("condition on all events");
+        let (end, history) = (self.database.end().position, self.database.history());
+        let after = match self.choices.pick(8) {
+            0 => None,
+            1 => {
+                let before = self.choices.index(usize::try_from(end.0).unwrap_or(0) + 1);
+                Some((history, Position(before as u64)))
+            }
+            2 => Some((history.saturating_sub(1), end)),
+            3 => Some((history, end.next())),
+            _ => Some((history, end)),
+        };
+        let number = u128::from(self.choices.pick(4));
+        Some(NoMatch {
+            // Few events carry the last one.
+            tag: tag(number * (TAGS - 1) / 3),
+            after,
+        })
+    }
+
     fn expected_of_metadata(&mut self, described: &StreamId) -> ExpectedRevision {
         match (self.choices.pick(4), self.database.truth(described).meta) {
             (0, _) => ExpectedRevision::Any,
@@ -200,10 +235,12 @@ impl World {
         let first = &self.model.records[which];
         let (asked, original) = (first.asked.clone(), first.original);
         let (conditions, is_poison) = (first.conditions.clone(), first.is_poison);
+        let no_match = first.no_match.clone();
         let ticket = self.record(number, asked, None);
         let record = &mut self.model.records[ticket];
         record.original = original;
         (record.conditions, record.is_poison) = (conditions, is_poison);
+        record.no_match = no_match;
         self.give(number, ticket, request, Ids::OfTheCaller);
     }
 
@@ -377,5 +414,26 @@ fn about(stream: &StreamId, about: About, expected: ExpectedRevision) -> Asked {
         about,
         claim: StreamClaim::Expected(expected),
         ids: Vec::new(),
+    }
+}
+
+/// Number of tags; each event carries one.
+const TAGS: u128 = 7;
+
+fn tag(number: u128) -> Tag {
+    Tag::from_stored(format!("t{number}").into())
+}
+
+fn condition_of(no_match: &NoMatch) -> Condition {
+    let query = Query {
+        tags: vec![no_match.tag.clone()],
+        ..Query::default()
+    };
+    let place = no_match
+        .after
+        .map(|(history, position)| Checkpoint::in_log(incarnation(history), 1, LogId(0), position));
+    Condition::NoMatch {
+        filter: Filter::query(query),
+        after: place,
     }
 }
