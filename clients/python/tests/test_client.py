@@ -59,6 +59,7 @@ class Appends(unittest.TestCase):
         kinds = [
             (gesta.WrongExpectedRevision, "wrong_expected_revision", 409),
             (gesta.StoredAndDeleted, "stored_and_deleted", 409),
+            (gesta.ConditionFailed, "condition_failed", 409),
             (gesta.Unauthenticated, "unauthenticated", 401),
             (gesta.Forbidden, "forbidden", 403),
             (gesta.InvalidArgument, "invalid_argument", 400),
@@ -98,6 +99,7 @@ class Appends(unittest.TestCase):
         for kind, error in (
             ("wrong_expected_revision", gesta.WrongExpectedRevision),
             ("stored_and_deleted", gesta.StoredAndDeleted),
+            ("condition_failed", gesta.ConditionFailed),
         ):
             with self.assertLogs("gesta"), self.assertRaises(error):
                 connect(Scripted(LOST, problem(kind, 409)).url).append("s", [EventData("t", 1)])

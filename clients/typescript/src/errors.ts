@@ -80,6 +80,9 @@ export class WrongExpectedRevision extends Problem {}
 /** The events were stored before, at `document.position`, and the stream was deleted since. */
 export class StoredAndDeleted extends Problem {}
 
+/** An event, at `document.position`, is what a condition excludes. Read on, decide again, send the new end. */
+export class ConditionFailed extends Problem {}
+
 /**
  * The store has another history than the one of the checkpoint: it was restored, or a fail-over lost commits.
  *
@@ -145,6 +148,7 @@ const KINDS: Readonly<Record<string, typeof Problem>> = {
   stream_tombstoned: StreamTombstoned,
   wrong_expected_revision: WrongExpectedRevision,
   stored_and_deleted: StoredAndDeleted,
+  condition_failed: ConditionFailed,
   invalid_checkpoint: HistoryChanged,
   overloaded: Overloaded,
   unavailable: Unavailable,

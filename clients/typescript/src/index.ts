@@ -17,6 +17,7 @@
 export { connect, type ConnectOptions } from "./connect.js";
 export { Consumer, type Answered, type Delivery, type NackOptions } from "./consumer.js";
 export {
+  ConditionFailed,
   ConsumerNotFound,
   ConsumerSilent,
   EventNotFound,
@@ -54,6 +55,7 @@ export {
   type Direction,
   type Expected,
   type Filter,
+  type NoMatch,
   type Page,
   type Query,
   type StreamAppend,

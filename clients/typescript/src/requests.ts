@@ -20,6 +20,22 @@ export interface Condition {
   readonly expected: "no_stream" | "stream_exists" | number;
 }
 
+/**
+ * What no event may be: none of the log passes the filter after the checkpoint, or at all without one.
+ *
+ * With the filter and the end of the read on which a decision rests it says that a read would still show the same.
+ */
+export interface NoMatch {
+  readonly noMatch: Filter;
+  readonly after?: string;
+}
+
+/** The condition as the HTTP API takes it. */
+export function conditionDocument(condition: Condition | NoMatch): object {
+  if (!("noMatch" in condition)) return condition;
+  return defined({ no_match: queriesOf(condition.noMatch), after: condition.after });
+}
+
 /** Where events were stored. `checkpoint` is right after the last of them: a reader that is there has seen them. */
 export interface Appended {
   readonly stream: string;

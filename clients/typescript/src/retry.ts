@@ -6,6 +6,7 @@
  */
 
 import {
+  ConditionFailed,
   GroupElsewhere,
   OutcomeUnknown,
   Overloaded,
@@ -62,7 +63,7 @@ export function mayBeRepeated(problem: Problem, effect: Effect): boolean {
 
 /** What a change ends with that an earlier attempt may have made. Only a few answers tell what became of that one. */
 export function afterDoubt(problem: Problem): Problem {
-  const tells = [WrongExpectedRevision, StoredAndDeleted, OutcomeUnknown].some((kind) => problem instanceof kind);
+  const tells = [WrongExpectedRevision, StoredAndDeleted, ConditionFailed, OutcomeUnknown].some((kind) => problem instanceof kind);
   return tells ? problem : outcomeUnknown(`an earlier attempt got no answer, and the last one: ${problem.message}`);
 }
 

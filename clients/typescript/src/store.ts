@@ -4,6 +4,7 @@ import { recordedEvent, type EventData, type EventDocument, type RecordedEvent }
 import { follow, type FollowOptions, type Message } from "./follow.js";
 import { Group, listGroups, type GroupName } from "./groups.js";
 import {
+  conditionDocument,
   filterParameter,
   type Appended,
   type AppendedToStreams,
@@ -12,6 +13,7 @@ import {
   type Direction,
   type Expected,
   type Filter,
+  type NoMatch,
   type Page,
   type StreamAppend,
   type StreamInfo,
@@ -34,7 +36,7 @@ export interface AppendOptions extends CallOptions {
 }
 
 export interface AppendToStreamsOptions extends CallOptions {
-  readonly conditions?: readonly Condition[];
+  readonly conditions?: readonly (Condition | NoMatch)[];
 }
 
 export interface ReadStreamOptions extends CallOptions {
@@ -102,7 +104,8 @@ export class Store {
     const parts = appends.map(({ stream, expected = "any", events }) => {
       return { stream, expected, events: documents(events) };
     });
-    const body = conditions.length === 0 ? { appends: parts } : { appends: parts, conditions };
+    const required = conditions.map(conditionDocument);
+    const body = required.length === 0 ? { appends: parts } : { appends: parts, conditions: required };
     const effect = effectOf(appends.flatMap(({ events }) => events));
     const answer = (await this.#post("/append", body, effect, signal)) as Changed & {
       readonly streams: readonly Omit<AppendedDocument, "log" | "checkpoint">[];

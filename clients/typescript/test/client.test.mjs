@@ -43,6 +43,7 @@ test("a refusal is thrown at once", async () => {
   const kinds = [
     [gesta.WrongExpectedRevision, "wrong_expected_revision", 409],
     [gesta.StoredAndDeleted, "stored_and_deleted", 409],
+    [gesta.ConditionFailed, "condition_failed", 409],
     [gesta.Unauthenticated, "unauthenticated", 401],
     [gesta.Forbidden, "forbidden", 403],
     [gesta.InvalidArgument, "invalid_argument", 400],
@@ -87,6 +88,7 @@ test("after a lost answer a refusal does not say that nothing was stored", async
   for (const [kind, error] of [
     ["wrong_expected_revision", gesta.WrongExpectedRevision],
     ["stored_and_deleted", gesta.StoredAndDeleted],
+    ["condition_failed", gesta.ConditionFailed],
   ]) {
     const { store } = connect((await scripted(LOST, problem(kind, 409))).url);
     await assert.rejects(store.append("s", one()), error);

@@ -14,6 +14,7 @@ says to the logger `gesta`, which Python prints on standard error unless the pro
 
 from .connect import connect
 from .errors import (
+    ConditionFailed,
     ConsumerNotFound,
     ConsumerSilent,
     EventNotFound,
@@ -51,6 +52,7 @@ from .requests import (
     Changed,
     Condition,
     Expected,
+    NoMatch,
     Page,
     Query,
     StreamAppend,
@@ -69,6 +71,7 @@ __all__ = [
     "AppendedToStreams",
     "Changed",
     "Condition",
+    "ConditionFailed",
     "Consumer",
     "ConsumerNotFound",
     "ConsumerSilent",
@@ -91,6 +94,7 @@ __all__ = [
     "InvalidArgument",
     "Link",
     "Message",
+    "NoMatch",
     "NoTls",
     "NotTrusted",
     "OutcomeUnknown",

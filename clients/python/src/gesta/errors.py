@@ -74,6 +74,10 @@ class StoredAndDeleted(Problem):
     """The events were stored before, at `position`, and the stream was deleted since. New events need new ids."""
 
 
+class ConditionFailed(Problem):
+    """An event, at `position` of `log`, is what a condition excludes. Read on, decide again, send the new end."""
+
+
 class HistoryChanged(Problem):
     """The store has another history than the one of the checkpoint: it was restored, or a fail-over lost commits.
 
@@ -151,6 +155,7 @@ KINDS: Dict[str, Type[Problem]] = {
     "stream_tombstoned": StreamTombstoned,
     "wrong_expected_revision": WrongExpectedRevision,
     "stored_and_deleted": StoredAndDeleted,
+    "condition_failed": ConditionFailed,
     "invalid_checkpoint": HistoryChanged,
     "overloaded": Overloaded,
     "unavailable": Unavailable,

@@ -34,6 +34,31 @@ class Condition:
     stream: str
     expected: Expected
 
+    def to_document(self) -> Dict[str, Any]:
+        """The condition as the HTTP API takes it."""
+        return {"stream": self.stream, "expected": self.expected}
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    """What no event may be: none of the log meets any of the queries after the checkpoint, or at all without one.
+
+    With the query and the end of the read on which a decision rests it says that a read would still show the same.
+
+    >>> NoMatch([Query(tags=["name:ada"])]).to_document()
+    {'no_match': [{'tags': ['name:ada']}]}
+    """
+
+    queries: Iterable[Query]
+    after: Optional[str] = None
+
+    def to_document(self) -> Dict[str, Any]:
+        """The condition as the HTTP API takes it."""
+        document: Dict[str, Any] = {"no_match": [query.to_document() for query in self.queries]}
+        if self.after is not None:
+            document["after"] = self.after
+        return document
+
 
 @dataclass(frozen=True)
 class Appended:

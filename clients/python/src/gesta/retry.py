@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .errors import (
+    ConditionFailed,
     GroupElsewhere,
     OutcomeUnknown,
     Overloaded,
@@ -82,7 +83,7 @@ def after_doubt(problem: Problem) -> Problem:
     >>> after_doubt(unavailable("refused")).kind
     'outcome_unknown'
     """
-    if isinstance(problem, (WrongExpectedRevision, StoredAndDeleted, OutcomeUnknown)):
+    if isinstance(problem, (WrongExpectedRevision, StoredAndDeleted, ConditionFailed, OutcomeUnknown)):
         return problem
     return outcome_unknown(f"an earlier attempt got no answer, and the last one: {problem}")
 

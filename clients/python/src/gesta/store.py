@@ -17,6 +17,7 @@ from .requests import (
     Condition,
     Expected,
     Filter,
+    NoMatch,
     Page,
     StreamAppend,
     StreamInfo,
@@ -62,7 +63,7 @@ class Store:
         return Appended.of(self._post(f"/streams/{segment(stream)}", body, _effect_of(events)))
 
     def append_to_streams(
-        self, appends: Iterable[StreamAppend], conditions: Iterable[Condition] = ()
+        self, appends: Iterable[StreamAppend], conditions: Iterable[Union[Condition, NoMatch]] = ()
     ) -> AppendedToStreams:
         """Appends to several streams of one log, all or nothing, provided that all conditions hold.
 
@@ -78,7 +79,7 @@ class Store:
                 for part, events in parts
             ]
         }
-        claims = [{"stream": condition.stream, "expected": condition.expected} for condition in conditions]
+        claims = [condition.to_document() for condition in conditions]
         if claims:
             body["conditions"] = claims
         return AppendedToStreams.of(self._post("/append", body, _effect_of(events)))
