@@ -1,20 +1,15 @@
 //! A rule over all events: a user name is taken once. Run it twice.
 
 use gesta::entity::{DecisionError, DecisionModel, decide};
-use gesta::{Append, EventData, EventType, ExpectedRevision, Options, Query, RecordedEvent};
-use gesta::{StreamId, Tag, Tags};
+use gesta::{Append, EventData, ExpectedRevision::Any, Query, RecordedEvent, StreamId, Tags};
 
-struct NameTaken(Tag);
+struct NameTaken(Query);
 
 impl DecisionModel for NameTaken {
     type State = bool;
 
     fn queries(&self) -> Vec<Query> {
-        let tags = vec![self.0.clone()];
-        vec![Query {
-            tags,
-            ..Query::default()
-        }]
+        vec![self.0.clone()]
     }
 
     fn evolve(
@@ -29,26 +24,18 @@ impl DecisionModel for NameTaken {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = Options::creating().open("sqlite:users.db").await?;
-    let name = Tag::new("name:ada")?;
-    let registered = EventData::json(EventType::new("registered")?, r#"{"name":"ada"}"#)
-        .with_tags(Tags::new(vec![name.clone()])?);
-    let user = StreamId::new("user-1")?;
-    let stored = decide(&*store, &(NameTaken(name),), |(taken,)| match taken {
+    let store = gesta::open("sqlite:users.db").create().await?;
+    let name = NameTaken(Query::tag("name:ada")?);
+    let tags = Tags::new(vec!["name:ada".try_into()?])?;
+    let registered = EventData::new("registered", "ada")?.with_tags(tags);
+    let user = Append::to(StreamId::new("user-1")?, Any, vec![registered]).streams;
+    let decided = decide(&*store, &(name,), |(taken,)| match taken {
         true => Err("the name is taken"),
-        false => Ok(Append::to(
-            user.clone(),
-            ExpectedRevision::Any,
-            vec![registered.clone()],
-        )
-        .streams),
+        false => Ok(user.clone()),
     });
-    match stored.await {
+    match decided.await {
         Err(DecisionError::Rejected(why)) => println!("rejected: {why}"),
-        stored => println!(
-            "registered at {:?}",
-            stored?.map(|appended| appended.position)
-        ),
+        decided => println!("registered: {}", decided?.is_some()),
     }
     Ok(store.shutdown().await?)
 }
