@@ -2,8 +2,8 @@
 //! words for people.
 //!
 //! The commit is, in this order, what the variable `GESTA_COMMIT` says (`scripts/release` sets it), what cargo noted in
-//! a published crate, or what git says of a clone. A build for debugging does not ask git: each commit would compile the
-//! program and its tests anew.
+//! a published crate, or what git says of a clone. A build for debugging does not ask git: each commit would compile
+//! the program and its tests anew.
 
 use std::path::Path;
 use std::process::Command;

@@ -189,8 +189,8 @@ impl Database {
         started.map_err(|error| error.during("join the cluster"))
     }
 
-    /// For the command line. Returns the registries of the nodes that share this store, one for each of its databases. They tell for
-    /// administration who is alive, and who appends to the logs that lie there.
+    /// For the command line. Returns the registries of the nodes that share this store, one for each of its databases.
+    /// They tell for administration who is alive, and who appends to the logs that lie there.
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone.

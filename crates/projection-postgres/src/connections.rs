@@ -1,8 +1,8 @@
 //! The driver tokio-postgres: a few connections for all projections of a process.
 //!
 //! Why few: appends and the application need the database's connections, and a projection needs one only while a batch
-//! is written. One is left to reads, looks and leases while batches are written, so that a lease is renewed however many
-//! batches wait.
+//! is written. One is left to reads, looks and leases while batches are written, so that a lease is renewed however
+//! many batches wait.
 //! Invariant: a connection goes back among the idle ones only after its transaction has ended in good order; any other
 //! one is closed, which rolls back.
 

@@ -55,8 +55,8 @@ impl<T: Target> Projections<T> {
         self.view_as(V::NAME, view)
     }
 
-    /// Adds a view under another name than its own: the same code may keep several read models, for example one for each
-    /// tag.
+    /// Adds a view under another name than its own: the same code may keep several read models, for example one for
+    /// each tag.
     #[must_use]
     pub fn view_as<V: View>(mut self, name: &str, view: V) -> Self {
         let (view, name) = (Arc::new(view), name.to_owned());
