@@ -25,11 +25,11 @@ impl DecisionModel for NameTaken {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = gesta::open("sqlite:users.db").create().await?;
-    let name = NameTaken(Query::tag("name:ada")?);
+    let models = (NameTaken(Query::tag("name:ada")?),);
     let tags = Tags::new(vec!["name:ada".try_into()?])?;
     let registered = EventData::new("registered", "ada")?.with_tags(tags);
     let user = Append::to(StreamId::new("user-1")?, Any, vec![registered]).streams;
-    let decided = decide(&*store, &(name,), |(taken,)| match taken {
+    let decided = decide(&*store, &models, |(taken,)| match taken {
         true => Err("the name is taken"),
         false => Ok(user.clone()),
     });
