@@ -44,9 +44,14 @@ const BODY_BYTES_MAX: usize = 1024;
 /// Refuses callers who may do nothing with the store as a whole.
 pub(crate) async fn check_administrator(call: &Call<'_>, what: &str) -> Result<()> {
     call.check(Operation::Manage).await?;
-    if !call.is_guarded() && !call.state.config.listen.ip().is_loopback() {
+    let config = &call.state.config;
+    // Behind a proxy every caller comes from the machine of the proxy.
+    let is_reached = config.behind_proxy
+        || !config.trusted_proxies.is_empty()
+        || !config.listen.ip().is_loopback();
+    if !call.is_guarded() && is_reached {
         let detail = format!(
-            "a server without users that listens on other addresses than loopback {what}: run the command where the \
+            "a server without users that others than this machine can reach {what}: run the command where the \
              store is while the server is stopped, or let the server listen on 127.0.0.1, or make a user"
         );
         return Err(Problem::new(problem::UNSUPPORTED, detail));

@@ -28,7 +28,7 @@ pub(super) struct Emmett {
 impl Emmett {
     pub(super) async fn open(options: &Options) -> Result<Self> {
         let pg = Pg::connect(options).await?;
-        pg.refuse_standby(options).await?;
+        pg.refuse_standby().await?;
         let wanted = [
             "stream_id",
             "stream_position",
@@ -123,10 +123,17 @@ impl Source for Emmett {
                 break;
             }
         }
+        let mut waiting = None;
+        if events.is_empty() && self.has_later(major, minor).await? {
+            waiting = Some(
+                "a transaction of the database server that is older than the last events".into(),
+            );
+        }
         Ok(Page {
             place: events.last().map_or(after, |event| event.place),
-            end: events.is_empty(),
+            end: events.is_empty() && waiting.is_none(),
             events,
+            waiting,
             ..Page::default()
         })
     }
@@ -154,5 +161,17 @@ impl Source for Emmett {
              WHERE (j.transaction_id, j.global_position) > ('{major}'::xid8, {minor}::int8)"
         );
         self.pg.count(&sql).await
+    }
+}
+
+impl Emmett {
+    /// Returns true if there are events after a place, also such as a running transaction may still come before.
+    async fn has_later(&self, major: i64, minor: i64) -> Result<bool> {
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM {} j WHERE (j.transaction_id, j.global_position) > \
+             ('{major}'::xid8, {minor}::int8) LIMIT 1) x",
+            self.table.name
+        );
+        Ok(self.pg.number(&sql).await? > 0)
     }
 }

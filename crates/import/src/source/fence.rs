@@ -64,7 +64,13 @@ impl Fence {
     pub(super) async fn is_open(&mut self, pg: &Pg, rule: Rule, table: u32) -> Result<bool> {
         if !self.holders.is_empty() {
             let now = holders(pg, rule, table).await?;
+            let before = self.holders.len();
             self.holders.retain(|holder| now.contains(holder));
+            if self.holders.len() < before {
+                // One that was prepared meanwhile has another name now, and belongs to no process.
+                self.holders
+                    .extend(now.into_iter().filter(|(_, process)| process.is_none()));
+            }
         }
         Ok(self.holders.is_empty())
     }

@@ -49,7 +49,7 @@ pub(super) struct Numbered {
 impl Numbered {
     pub(super) async fn open(options: &Options) -> Result<Self> {
         let pg = Pg::connect(options).await?;
-        pg.refuse_standby(options).await?;
+        pg.refuse_standby().await?;
         let mut shape = Shape::of(&pg, options).await?;
         let greatest = greatest(&pg, &mut shape).await?;
         let Shape {

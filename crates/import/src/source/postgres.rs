@@ -222,16 +222,17 @@ impl Pg {
     }
 
     /// Refuses a standby for what needs to see the transactions of the primary.
-    pub(super) async fn refuse_standby(&self, options: &Options) -> Result<()> {
+    pub(super) async fn refuse_standby(&self) -> Result<()> {
         let row = self
             .client
             .query_one("SELECT pg_is_in_recovery()", &[])
             .await;
         let is_standby: bool = row.map_err(|error| failed(&error))?.get(0);
-        if is_standby && options.follow {
+        // Nor does it show which numbers are given out: a sequence runs ahead in what a standby is sent.
+        if is_standby {
             return Err(Error::invalid(
                 "source",
-                "must be the primary to be followed: a standby does not show which transactions still write",
+                "must be the primary: a standby does not show which transactions still write",
             ));
         }
         Ok(())

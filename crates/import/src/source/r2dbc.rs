@@ -24,6 +24,8 @@ use crate::options::Options;
 /// A journal without a global number.
 pub(super) struct R2dbc {
     pg: Pg,
+    /// For what is asked while the rows of a scan are not all read: on one connection the answer would come after them.
+    beside: Pg,
     table: Table,
     snapshots: Option<Table>,
     read_all: Statement,
@@ -48,7 +50,7 @@ struct Scan {
 impl R2dbc {
     pub(super) async fn open(options: &Options) -> Result<Self> {
         let pg = Pg::connect(options).await?;
-        pg.refuse_standby(options).await?;
+        pg.refuse_standby().await?;
         let wanted = [
             "slice",
             "entity_type",
@@ -106,6 +108,7 @@ impl R2dbc {
             "SELECT {columns} FROM {name} j WHERE j.persistence_id = $1 AND j.seq_nr >= $2::int8 AND j.seq_nr < $3::int8 \
              ORDER BY j.seq_nr LIMIT {PAGE_EVENTS}"
         );
+        let beside = Pg::connect(options).await?;
         let prepare = async |sql: &str| {
             let prepared = pg.client.prepare(sql).await;
             prepared.map_err(|error| failed(&error))
@@ -116,7 +119,12 @@ impl R2dbc {
                 true => Some(prepare(&read_new).await?),
                 false => None,
             },
-            read_stream: prepare(&read_stream).await?,
+            read_stream: beside
+                .client
+                .prepare(&read_stream)
+                .await
+                .map_err(|error| failed(&error))?,
+            beside,
             snapshots: pg.beside(&table, "snapshot").await?,
             pg,
             table,
@@ -195,7 +203,7 @@ impl Source for R2dbc {
             |number| i64::try_from(number).map_err(|_| Error::corrupt("a number is too great"));
         let (from, to) = (number(from)?, number(to)?);
         let params: [&(dyn ToSql + Sync); 3] = [&&*event.key, &from, &to];
-        let rows = self.pg.client.query(&self.read_stream, &params).await;
+        let rows = self.beside.client.query(&self.read_stream, &params).await;
         let rows = rows.map_err(|error| failed(&error))?;
         rows.iter().map(row::event).collect()
     }
