@@ -158,6 +158,13 @@ where
         if streams.is_empty() {
             return Ok(None);
         }
+        if let Some(system) = streams.iter().find(|append| append.stream.is_system()) {
+            let rule = format!(
+                "must not begin with `$`, found {:?}: its events do not count for conditions",
+                system.stream
+            );
+            return Err(gesta_core::Error::invalid("stream", rule).into());
+        }
         let request = Append {
             streams: streams.into_iter().map(with_ids).collect(),
             conditions: Vec::new(),
@@ -189,7 +196,9 @@ where
     loop {
         let request = ReadAll::forwards().filter(found_by.clone()).from(from);
         let page = store.read_all(request).await?;
-        for event in page.events.iter().filter(|event| filter.matches(event)) {
+        // Those of the system do not count for the condition, so nothing may rest on them.
+        let counts = |event: &&RecordedEvent| !event.stream.is_system() && filter.matches(event);
+        for event in page.events.iter().filter(counts) {
             models
                 .evolve(states, event)
                 .map_err(|why| DecisionError::Unreadable {

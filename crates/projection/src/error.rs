@@ -10,6 +10,8 @@ pub const ERROR_BYTES_MAX: usize = 2_048;
 
 /// Cuts a text to [`ERROR_BYTES_MAX`].
 pub(crate) fn cut(mut text: String) -> String {
+    // PostgreSQL has no text with it.
+    text.retain(|character| character != '\0');
     text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
     text
 }

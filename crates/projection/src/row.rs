@@ -32,7 +32,9 @@ pub trait Key: Clone + Eq + Ord + Hash + Send + Sync + 'static {
             match self.value(column) {
                 // A separator within a text is doubled by an escape, so that two keys never look the same.
                 Value::Text(part) | Value::Json(part) => {
-                    text.push_str(&part.replace('\\', "\\\\").replace('|', "\\|"));
+                    let part = part.replace('\\', "\\\\").replace('|', "\\|");
+                    // PostgreSQL has no text with it.
+                    text.push_str(&part.replace('\0', "\\0"));
                 }
                 Value::Bytes(bytes) => bytes
                     .iter()

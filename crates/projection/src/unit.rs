@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use gesta_core::Filter;
 
+use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Table, check_name};
 use crate::drive::{Context, drive};
 use crate::error::Error;
@@ -92,8 +93,14 @@ impl<T: Target, P: Projection<T>> Unit<T> for ProjectionUnit<P> {
         self.0.filter()
     }
 
-    fn run(self: Arc<Self>, context: Context<T>) -> BoxFuture<'static, ()> {
+    fn run(self: Arc<Self>, mut context: Context<T>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            // There is no key by which it could be parked, and what is parked without a key is never applied again.
+            if context.config.on_poison == OnPoison::Park {
+                let mut config = Config::clone(&context.config);
+                config.on_poison = OnPoison::Stop;
+                context.config = Arc::new(config);
+            }
             drive(&context, || ProjectionWork(Arc::clone(&self.0))).await;
         })
     }

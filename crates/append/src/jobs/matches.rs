@@ -12,7 +12,9 @@ use crate::sequencer::job::MatchSearch;
 /// The greatest number of events that are read at once.
 const PAGE: usize = 256;
 /// The greatest number of positions that are looked through for a query without a tag.
-pub(super) const UNTAGGED_MAX: u64 = 2 * PAGE_SCAN_MAX;
+const UNTAGGED_MAX: u64 = 2 * PAGE_SCAN_MAX;
+/// The greatest number of events with the first tag of a query that are compared with the query.
+const CANDIDATES_MAX: usize = 100_000;
 
 /// Returns the position of the first event that passes.
 ///
@@ -85,6 +87,7 @@ async fn seek(
     to: Position,
     is_it: impl Fn(&RecordedEvent) -> bool,
 ) -> Result<Option<Position>> {
+    let mut looked_at = 0;
     while after < to {
         let slice = LogSlice {
             log,
@@ -101,7 +104,17 @@ async fn seek(
             return Ok(Some(event.position));
         }
         match rows.events.last() {
-            Some(last) if !rows.complete => after = last.position,
+            Some(last) if !rows.complete => {
+                after = last.position;
+                looked_at += rows.events.len();
+                if looked_at > CANDIDATES_MAX {
+                    let rule = format!(
+                        "must begin later, or name a rarer tag first in each query: more than {CANDIDATES_MAX} events \
+                         carry the first one"
+                    );
+                    return Err(Error::invalid("conditions.no_match", rule));
+                }
+            }
             _ => return Ok(None),
         }
     }

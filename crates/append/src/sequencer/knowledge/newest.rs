@@ -47,6 +47,9 @@ pub(crate) struct NewestEvents {
     /// The last event with a tag, or of a type, that was seen; it may have been undone since.
     last_with: HashMap<Tag, Position>,
     last_of: HashMap<EventType, Position>,
+    /// The numbers of tags and types at which those of older events are dropped.
+    tags_max: usize,
+    types_max: usize,
     /// The number of events since somebody has asked.
     unasked: u64,
     /// Counts how often all was forgotten that is known of the log.
@@ -70,6 +73,8 @@ impl NewestEvents {
         self.begin_after(committed);
         for row in open {
             self.see(row, committed);
+            // Somebody asks.
+            self.unasked = 0;
         }
     }
 
@@ -158,6 +163,7 @@ impl NewestEvents {
         self.bytes = 0;
         self.last_with = HashMap::new();
         self.last_of = HashMap::new();
+        (self.tags_max, self.types_max) = (0, 0);
     }
 
     fn shrink(&mut self, committed: Position) {
@@ -169,14 +175,17 @@ impl NewestEvents {
             self.after = first.position;
             self.events.pop_front();
         }
-        if self.last_with.len() > 2 * EVENTS_MAX {
-            let after = self.after;
-            self.last_with.retain(|_, last| *last > after);
-        }
-        if self.last_of.len() > 2 * EVENTS_MAX {
-            let after = self.after;
-            self.last_of.retain(|_, last| *last > after);
-        }
+        forget_older(&mut self.last_with, &mut self.tags_max, self.after);
+        forget_older(&mut self.last_of, &mut self.types_max, self.after);
+    }
+}
+
+/// Drops what was last seen before the events that are kept, once there is twice as much as was left the last time: so
+/// each entry is looked at a few times and not at every event.
+fn forget_older<K>(last: &mut HashMap<K, Position>, max: &mut usize, after: Position) {
+    if last.len() > (*max).max(2 * EVENTS_MAX) {
+        last.retain(|_, position| *position > after);
+        *max = 2 * last.len();
     }
 }
 
@@ -275,7 +284,17 @@ mod tests {
             );
         }
         assert!(newest.last_with.len() <= 2 * EVENTS_MAX + 1);
-        for position in 3 * events..UNASKED_MAX + 2 {
+        // Many tags, each of one event.
+        let (mut newest, mut kept) = (NewestEvents::default(), 0);
+        newest.keep(Position(0), std::iter::empty());
+        for position in 1..=events {
+            let tags: Vec<String> = (0..4).map(|tag| format!("{position}-{tag}")).collect();
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            newest.see(&row(position, "T", &tags), Position(position));
+            kept = newest.last_with.len().max(kept);
+        }
+        assert!(kept <= 8 * EVENTS_MAX + 4, "{kept}");
+        for position in events + 1..UNASKED_MAX + 2 {
             newest.see(&row(position, "T", &[]), Position(position));
         }
         assert!(!newest.is_kept && newest.events.is_empty(), "nobody asks");
