@@ -244,7 +244,10 @@ fn backups_are_for_loopback_listeners_only() {
         home.path().join("copy.db").to_str().unwrap(),
     ]);
     assert_eq!(code(&refused), 1, "{refused:?}");
-    assert!(stderr(&refused).contains("loopback"), "{refused:?}");
+    assert!(
+        stderr(&refused).contains("others than this machine can reach"),
+        "{refused:?}"
+    );
     assert!(!home.path().join("copy.db.unfinished").exists());
     open.stop();
 
