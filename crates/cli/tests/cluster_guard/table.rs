@@ -114,7 +114,12 @@ async fn every_caller_over_http_through_every_node() {
         for n in 0..callers.len() {
             world.seed(&format!("open-{node}-{n}")).await;
         }
-        for (method, target, body, expected) in http_rows::rows() {
+        // The table is of a store in memory, which has no virtual streams; here they could be switched on and stay so.
+        let rows = http_rows::rows();
+        let rows = rows
+            .into_iter()
+            .filter(|row| row.1 != "/admin/virtual-streams");
+        for (method, target, body, expected) in rows {
             for (n, ((name, authorization), expected)) in callers.iter().zip(expected).enumerate() {
                 let target = target.replace("{n}", &format!("{node}-{n}"));
                 let call = (method, target.as_str());
