@@ -35,8 +35,7 @@ pub struct Patience {
     /// follows.
     pub settle: Duration,
     /// Journals that draw numbers before the transaction that uses them: the shortest time for which a missing number
-    /// is
-    /// waited for.
+    /// is waited for.
     pub gap_min: Duration,
     /// The same journals: the longest such time. Events that come later are still found, and told as late.
     pub gap_max: Duration,
