@@ -172,8 +172,11 @@ async fn a_hidden_front_is_told() {
         "SELECT total FROM balances ORDER BY id",
     );
     assert_eq!(rows, ["Integer(1000012)", "Integer(15)"]);
-    let progress = process.progress(&id("balances", 1)).expect("it runs here");
-    assert_eq!(progress.borrow().hidden_fronts, 1);
+    let mut progress = process.progress(&id("balances", 1)).expect("it runs here");
+    // It is told right after the commit.
+    let told = progress.wait_for(|progress| progress.hidden_fronts == 1);
+    let told = tokio::time::timeout(AT_ALL, told).await.expect("in time");
+    assert_eq!(told.expect("it runs").hidden_fronts, 1);
     process.shutdown().await;
 }
 
