@@ -88,8 +88,8 @@ fn run(program: &Path, folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Goal: who copies the lines and the programs of the pages meets no warning and no error, and sees something; also the
-/// second time.
+/// Goal: who copies the lines and the programs of the pages meets no warning and no error, and sees something. It
+/// compiles all of the library from nothing, so only the deep form runs it.
 #[test]
 fn the_programs_compile_and_run_in_a_crate_with_the_lines_of_the_readme() {
     let readme = read(root().join("README.md"));
@@ -97,7 +97,26 @@ fn the_programs_compile_and_run_in_a_crate_with_the_lines_of_the_readme() {
     let [lines] = lines.as_slice() else {
         panic!("the README has one block of dependencies: {lines:?}");
     };
-    let built = build("shop", lines, &PROGRAMS);
+    programs_work(&build("shop", lines, &PROGRAMS));
+    let more = lines.replace(
+        "crates/gesta\" }",
+        "crates/gesta\", features = [\"client\"] }\nserde_json = \"1\"",
+    );
+    assert_ne!(&more, lines);
+    programs_of_clients_work(&build("clients", &more, &MORE));
+}
+
+/// Goal: the programs of the pages print what the pages say, also the second time.
+#[test]
+fn the_programs_run() {
+    // `target/debug/deps/examples-…`: cargo builds the examples of a package beside its tests.
+    let this = std::env::current_exe().expect("this program");
+    let built = this.ancestors().nth(2).expect("a folder").join("examples");
+    programs_work(&built);
+    programs_of_clients_work(&built);
+}
+
+fn programs_work(built: &Path) {
     let folder = tempfile::tempdir().expect("a folder");
     let runs = |program: &str| run(&built.join(program), folder.path(), &[]);
     assert_eq!(runs("append"), "0 item-added book\n");
@@ -117,18 +136,14 @@ fn the_programs_compile_and_run_in_a_crate_with_the_lines_of_the_readme() {
         runs("entity"),
         format!("book: {full}\npen: {full}\nlamp: {full}\n")
     );
+}
 
-    let more = lines.replace(
-        "crates/gesta\" }",
-        "crates/gesta\", features = [\"client\"] }\nserde_json = \"1\"",
-    );
-    assert_ne!(&more, lines);
-    let built = build("clients", &more, &MORE);
+fn programs_of_clients_work(built: &Path) {
+    let folder = tempfile::tempdir().expect("a folder");
     appends_through_several_servers(&built.join("several_nodes"), folder.path());
     counts_and_goes_on(&built.join("count_items"), folder.path());
 }
 
-/// One of the servers is gone.
 fn appends_through_several_servers(program: &Path, folder: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (store, server) = runtime.block_on(async {
