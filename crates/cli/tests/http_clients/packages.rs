@@ -138,7 +138,7 @@ fn build_typescript() -> Option<Package> {
         .unwrap();
         let pack = ["pack", "--pack-destination", folder.to_str().unwrap()];
         let install = ["install", "../gesta-client-0.1.0.tgz"];
-        run(&mut npm(&package, &["install"]))
+        run(&mut npm(&package, &["ci"]))
             && run(&mut npm(&package, &pack))
             && run(&mut npm(&user, &install))
     });
