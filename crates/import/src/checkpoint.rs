@@ -29,6 +29,12 @@ struct Document {
     source: String,
     names: String,
     types: String,
+    /// Tells commands that turn payloads apart; `none` without one. Checkpoints of earlier versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transform: Option<String>,
+    /// Which server has the source, if that is known: two servers can have databases of one name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
     deleted: String,
     place: String,
     /// What identifies the event at this place, if its number can be given out again.
@@ -36,6 +42,15 @@ struct Document {
     mark: Option<String>,
     /// Events that all runs of this import have stored.
     stored: u64,
+}
+
+/// Tells the commands apart that turn payloads.
+fn transform_of(options: &Options) -> String {
+    match &options.transform {
+        // The command itself may hold what is nobody's business.
+        Some(command) => format!("{:032x}", xxhash_rust::xxh3::xxh3_128(command.as_bytes())),
+        None => "none".into(),
+    }
 }
 
 /// The checkpoints of an import.
@@ -57,6 +72,7 @@ impl Checkpoints {
         store: Arc<dyn EventStore>,
         options: &Options,
         source: &str,
+        server: Option<String>,
     ) -> Result<(Self, Option<Place>)> {
         let stream = StreamId::new(format!("$import-{}", options.name))?;
         let wanted = Document {
@@ -64,6 +80,8 @@ impl Checkpoints {
             source: source.to_owned(),
             names: options.names.to_string(),
             types: options.types.to_string(),
+            transform: Some(transform_of(options)),
+            server,
             deleted: format!("{:?}", options.deleted),
             place: Place::START.to_string(),
             mark: None,
@@ -102,11 +120,25 @@ impl Checkpoints {
                 "the last event of {stream:?} is no checkpoint: {error}"
             ))
         })?;
+        let known = |found: &Option<String>, wanted: &Option<String>| match (found, wanted) {
+            (Some(found), Some(wanted)) => (found.clone(), wanted.clone()),
+            _ => (String::new(), String::new()),
+        };
+        let (found_server, server) = known(&found.server, &self.document.server);
+        let (found_transform, transform) = known(&found.transform, &self.document.transform);
+        // An earlier version did not say which table it was.
+        let found_types = match found.types == "table" && self.document.types.starts_with("table ")
+        {
+            true => self.document.types.clone(),
+            false => found.types,
+        };
         for (what, found, wanted) in [
             ("kind", &found.kind, &self.document.kind),
             ("source", &found.source, &self.document.source),
+            ("server of the source", &found_server, &server),
             ("rule for names", &found.names, &self.document.names),
-            ("rule for types", &found.types, &self.document.types),
+            ("rule for types", &found_types, &self.document.types),
+            ("command of --transform", &found_transform, &transform),
             (
                 "treatment of deleted events",
                 &found.deleted,
@@ -211,7 +243,7 @@ mod tests {
         let options = Options::new(Kind::Marten, "postgres://h/d").unwrap();
         let open = |options: Options, source: &'static str| {
             let store = Arc::clone(&store);
-            async move { Checkpoints::open(store, &options, source).await }
+            async move { Checkpoints::open(store, &options, source, Some("s1".into())).await }
         };
         let (mut first, place) = open(options.clone(), "d").await.unwrap();
         assert_eq!(place, None);
@@ -244,6 +276,38 @@ mod tests {
         };
         let error = open(renamed, "d").await.err().expect("another rule");
         assert!(error.to_string().contains("rule for names"), "{error}");
+        let renamed = Options {
+            transform: Some("cat secret".into()),
+            ..options.clone()
+        };
+        let error = open(renamed, "d").await.err().expect("another command");
+        assert!(
+            error.to_string().contains("command of --transform"),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("secret"), "{error}");
+        let table = |json: &str| Options {
+            types: crate::types::TypeRule::table(json.as_bytes()).unwrap(),
+            name: "table".into(),
+            ..options.clone()
+        };
+        let (mut one, _) = open(table(r#"{"a":"b"}"#), "d").await.unwrap();
+        one.write(Place::number(1), None, 1).await.unwrap();
+        assert!(open(table(r#"{"a":"b"}"#), "d").await.is_ok());
+        let error = open(table(r#"{"a":"c"}"#), "d")
+            .await
+            .err()
+            .expect("another table");
+        assert!(error.to_string().contains("rule for types"), "{error}");
+        // A database of the same name on another server.
+        let there = Checkpoints::open(Arc::clone(&store), &options, "d", Some("s2".into())).await;
+        let error = there.err().expect("another server");
+        assert!(
+            error.to_string().contains("server of the source"),
+            "{error}"
+        );
+        let unknown = Checkpoints::open(Arc::clone(&store), &options, "d", None).await;
+        assert!(unknown.is_ok());
         let own = Options {
             name: "two".into(),
             ..options

@@ -57,6 +57,7 @@ pub(crate) struct Stood {
     pub(crate) key: String,
     pub(crate) sequence: u64,
     pub(crate) place: Place,
+    pub(crate) tenant: Option<String>,
 }
 
 /// Reads where an event of the target stood in its source; `None` if it was not imported.
@@ -71,12 +72,14 @@ pub(crate) fn stood(metadata: &[u8]) -> Option<Stood> {
         key: String,
         sequence: u64,
         place: String,
+        tenant: Option<String>,
     }
     let Document { source } = serde_json::from_slice(metadata).ok()?;
     Some(Stood {
         key: source.key,
         sequence: source.sequence,
         place: source.place.parse().ok()?,
+        tenant: source.tenant,
     })
 }
 

@@ -19,6 +19,7 @@ use crate::transform::Transform;
 /// What is known of a stream of the source.
 struct Met {
     seen: Option<u64>,
+    tenant: Option<String>,
     /// Why no name can be made of the key.
     unnamed: Option<String>,
 }
@@ -166,6 +167,9 @@ impl DryRun<'_> {
     /// Returns the last number that was met of the stream of an event, and why it can have no name.
     fn meet(&mut self, event: &SourceEvent) -> (Option<u64>, Option<String>) {
         if let Some(met) = self.met.get(&event.key) {
+            if met.tenant != event.tenant {
+                return (met.seen, Some(event.of_two_tenants().to_string()));
+            }
             return (met.seen, met.unnamed.clone());
         }
         let named = self
@@ -186,6 +190,7 @@ impl DryRun<'_> {
         let unnamed = named.err().map(|error| error.to_string());
         let met = Met {
             seen: None,
+            tenant: event.tenant.clone(),
             unnamed: unnamed.clone(),
         };
         self.met.insert(Arc::clone(&event.key), met);

@@ -134,6 +134,13 @@ impl SourceEvent {
         512 + self.key.len() + self.data.len() + self.metadata.len() + tags
     }
 
+    /// Returns why an event is refused whose key is also that of another tenant's stream.
+    pub(crate) fn of_two_tenants(&self) -> Error {
+        let text = "a stream without a tenant and one of a tenant have this key: import them one after the other, from views \
+                    that show one tenant (--table)";
+        gesta_core::ErrorKind::Unsupported(text.into()).into()
+    }
+
     /// Returns the event's place in words, for messages.
     pub(crate) fn named(&self) -> String {
         format!(

@@ -1,17 +1,20 @@
 //! An import: pages of a source become appends to the target, with a checkpoint from time to time.
 
+mod lifecycle;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{
-    BackOff, Error, ErrorKind, EventId, EventStore, Result, StreamId, StreamMetadata,
-};
+use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, StreamId};
 use tokio::time::Instant;
 
 use crate::checkpoint::Checkpoints;
 use crate::convert::convert;
 use crate::dry_run;
 use crate::event::{Place, Role, SourceEvent};
+use crate::kind::Kind;
 use crate::options::{Deleted, Options, Unmappable};
 use crate::report::Report;
 use crate::source::{self, Page, Source};
@@ -87,10 +90,18 @@ impl Import {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn open(options: Options, store: Arc<dyn EventStore>) -> Result<Self> {
-        let mut source = source::open(&options).await?;
+        let source = source::open(&options).await?;
+        Self::from(options, source, store).await
+    }
+
+    async fn from(
+        options: Options,
+        mut source: Box<dyn Source>,
+        store: Arc<dyn EventStore>,
+    ) -> Result<Self> {
         let identity = source.identity();
         let (checkpoints, found) =
-            Checkpoints::open(Arc::clone(&store), &options, &identity).await?;
+            Checkpoints::open(Arc::clone(&store), &options, &identity, source.server()).await?;
         let place = found.filter(|_| source.resumes()).unwrap_or(Place::START);
         if let Some(mark) = checkpoints.mark() {
             source.recall(mark);
@@ -254,6 +265,7 @@ impl Import {
         }
         self.counted = self.target.stored;
         self.since_checkpoint = 0;
+        self.target.forget_many();
         Ok(())
     }
 
@@ -294,7 +306,28 @@ impl Import {
                 wanted.push((Arc::clone(&event.key), stream));
             }
         }
-        self.target.prepare(wanted).await
+        self.target.prepare(wanted).await?;
+        for event in events.iter().filter(|event| event.category.is_some()) {
+            self.find_untyped(event).await?;
+        }
+        Ok(())
+    }
+
+    /// A stream that had no type at first may have got one since. It stays where its first events are.
+    async fn find_untyped(&mut self, event: &SourceEvent) -> Result<()> {
+        let known = self.target.known(&event.key);
+        let unmet = known.filter(|known| known.seen.is_none() && !known.closed);
+        let Some(known) = unmet.filter(|_| !self.target.is_fresh()) else {
+            return Ok(());
+        };
+        let untyped = SourceEvent {
+            category: None,
+            ..event.clone()
+        };
+        match self.name(&untyped) {
+            Ok(other) if other != known.stream => self.target.adopt(&event.key, &other).await,
+            _ => Ok(()),
+        }
     }
 
     fn name(&self, event: &SourceEvent) -> Result<StreamId> {
@@ -310,6 +343,15 @@ impl Import {
         late: bool,
         chosen: &mut Vec<SourceEvent>,
     ) -> Result<()> {
+        let tenant = event.tenant.as_deref();
+        if !self.target.is_of_tenant(&event.key, tenant) {
+            let why = event.of_two_tenants();
+            if self.options.unmappable == Unmappable::LeaveOut {
+                self.report.cannot(&event, why.to_string());
+                return Ok(());
+            }
+            return self.cannot(&event, &why);
+        }
         let Some(known) = self.target.known(&event.key) else {
             // A key is not prepared if no name can be made of it, or if its stream was deleted just now.
             let stream = match self.name(&event) {
@@ -358,6 +400,10 @@ impl Import {
         }
         if event.sequence > next {
             let is_first = known.seen.is_none();
+            if is_first && self.options.kind == Kind::KurrentDb {
+                self.store(std::mem::take(chosen)).await?;
+                self.move_early_truncation(&event).await?;
+            }
             let mut found = 0;
             let mut from = next;
             loop {
@@ -469,58 +515,5 @@ impl Import {
             }
         }
         Ok(())
-    }
-
-    /// Changes a stream as the source has changed it at this place.
-    async fn change_stream(&mut self, event: SourceEvent) -> Result<()> {
-        let stream = match self.name(&event) {
-            Ok(stream) => stream,
-            Err(error) => return self.cannot(&event, &error),
-        };
-        if event.role == Role::Tombstone {
-            self.target.close(&event.key, &stream).await?;
-            self.report.leave_out("tombstones, which were set");
-            return Ok(());
-        }
-        let document = self.moved_truncation(&event)?;
-        let id = event.id.map_or_else(EventId::random, EventId);
-        match self
-            .target
-            .set_metadata(&event.key, &stream, id, document)
-            .await
-        {
-            Ok(_) => {
-                self.report.leave_out("metadata of streams, which were set");
-                Ok(())
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
-                self.report.leave_out("metadata of streams, which were set");
-                Ok(())
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument { .. }) => {
-                self.cannot(&event, &error)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns the metadata with `$tb` counted as the target counts, which has no events that the source has removed.
-    fn moved_truncation(&self, event: &SourceEvent) -> Result<bytes::Bytes> {
-        let known = self.target.known(&event.key);
-        let offset = known.and_then(|known| {
-            let ((sequence, _), revision) = (known.stored?, known.revision?);
-            sequence.checked_sub(revision.0)
-        });
-        let before = StreamMetadata::parse(event.data.clone())
-            .ok()
-            .and_then(|found| found.truncate_before);
-        let (Some(offset @ 1..), Some(before)) = (offset, before) else {
-            return Ok(event.data.clone());
-        };
-        let mut document: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(&event.data)
-                .map_err(|error| Error::corrupt(format!("metadata of {:?}: {error}", event.key)))?;
-        document.insert("$tb".into(), before.0.saturating_sub(offset).into());
-        Ok(serde_json::Value::Object(document).to_string().into())
     }
 }

@@ -1,8 +1,8 @@
 //! What the target has of a stream: read from the last event of the stream, which says where it stood in the source.
 
 use gesta_core::{
-    Direction, ErrorKind, EventStore, LogId, Position, ReadStream, Result, Revision, StreamFrom,
-    StreamId,
+    AllFrom, Direction, ErrorKind, EventStore, Filter, Lifecycle, LogId, Position, ReadAll,
+    ReadStream, RecordedEvent, Result, Revision, StreamFrom, StreamId,
 };
 
 use crate::convert::{Stood, stood};
@@ -20,6 +20,8 @@ pub(crate) struct Known {
     pub(crate) base: Option<(u64, Revision)>,
     /// The last number that was met, also of events that were left out.
     pub(crate) seen: Option<u64>,
+    /// The tenant of the stream in the source; the outer `None` if that is not known yet.
+    pub(crate) tenant: Option<Option<String>>,
     /// Whether the stream is closed by a tombstone.
     pub(crate) closed: bool,
     /// Where the last event was found.
@@ -35,6 +37,7 @@ impl Known {
             stored: None,
             base: None,
             seen: None,
+            tenant: None,
             closed: false,
             found: None,
         }
@@ -52,7 +55,7 @@ pub(crate) async fn read(store: &dyn EventStore, stream: &StreamId, key: &str) -
         Ok(page) => page,
         Err(error) => {
             return match error.kind() {
-                ErrorKind::StreamNotFound(_) => Ok(none),
+                ErrorKind::StreamNotFound(_) => deleted(store, stream, key).await,
                 ErrorKind::StreamTombstoned(_) => Ok(Known {
                     closed: true,
                     ..none
@@ -62,9 +65,14 @@ pub(crate) async fn read(store: &dyn EventStore, stream: &StreamId, key: &str) -
         }
     };
     let refuse = |why: String| Err(ErrorKind::Unsupported(why).into());
-    let Some(event) = page.events.first() else {
+    let newest = match page.events.into_iter().next() {
+        Some(event) => Some(event),
+        None => among_all(store, stream, Some).await?,
+    };
+    let Some(event) = newest else {
         return refuse(format!(
-            "the metadata of stream {stream:?} hide its last event, so nothing tells what was imported of {key:?}"
+            "the metadata of stream {stream:?} hide its last event, and a scavenge has removed it, so nothing tells what \
+             was imported of {key:?}"
         ));
     };
     match stood(&event.metadata) {
@@ -73,6 +81,7 @@ pub(crate) async fn read(store: &dyn EventStore, stream: &StreamId, key: &str) -
             stored: Some((found.sequence, found.place)),
             base: Some((found.sequence, event.revision)),
             seen: Some(found.sequence),
+            tenant: Some(found.tenant),
             found: Some((event.log, event.position)),
             ..none
         }),
@@ -85,6 +94,118 @@ pub(crate) async fn read(store: &dyn EventStore, stream: &StreamId, key: &str) -
             "stream {stream:?} has an event (revision {}) that this import did not write, so {key:?} cannot go on there",
             event.revision
         )),
+    }
+}
+
+/// Reads what a deleted stream had: whether its events come again or are later ones must be known although no read of
+/// the stream shows them.
+async fn deleted(store: &dyn EventStore, stream: &StreamId, key: &str) -> Result<Known> {
+    let none = Known::none(stream.clone());
+    let request = ReadStream::backwards(stream.metadata_stream()).limit(1);
+    let page = match store.read_stream(request).await {
+        Ok(page) => page,
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(none),
+        Err(error) => return Err(error),
+    };
+    let Some(event) = page.events.first() else {
+        return Ok(none);
+    };
+    let state = Lifecycle::from_event(&event.data, &event.metadata)?;
+    let Some(last) = state.deleted_before.0.checked_sub(1).map(Revision) else {
+        return Ok(none);
+    };
+    let none = Known {
+        revision: Some(last),
+        ..none
+    };
+    let Some(event) = among_all(store, stream, Some).await? else {
+        return Ok(none);
+    };
+    Ok(
+        match stood(&event.metadata).filter(|found| found.key == key) {
+            Some(found) => Known {
+                stored: Some((found.sequence, found.place)),
+                base: Some((found.sequence, last)),
+                seen: Some(found.sequence),
+                tenant: Some(found.tenant),
+                found: Some((event.log, event.position)),
+                ..none
+            },
+            None => none,
+        },
+    )
+}
+
+/// Goes through the events of a stream, newest first, as reads of all events show them: also those that the stream
+/// hides, until they are scavenged. Returns the first thing that `pick` finds.
+async fn among_all<T>(
+    store: &dyn EventStore,
+    stream: &StreamId,
+    mut pick: impl FnMut(RecordedEvent) -> Option<T>,
+) -> Result<Option<T>> {
+    let mut request = ReadAll {
+        from: AllFrom::End,
+        direction: Direction::Backwards,
+        filter: Filter::stream_prefix(stream.as_str()),
+        ..ReadAll::forwards()
+    };
+    loop {
+        let page = store.read_all(request.clone()).await?;
+        // Longer names begin alike.
+        let mut events = page.events.into_iter().filter(|one| one.stream == *stream);
+        if let Some(found) = events.find_map(&mut pick) {
+            return Ok(Some(found));
+        }
+        if page.end {
+            return Ok(None);
+        }
+        request.from = AllFrom::Checkpoint(page.next);
+    }
+}
+
+/// Returns the first revision of the target whose event has the number `before` in the source, or a later one, so that
+/// a stream that is truncated before it shows what the source shows. `None` if nothing of the stream is known.
+pub(crate) async fn revision_from(
+    store: &dyn EventStore,
+    known: &Known,
+    before: u64,
+) -> Result<Option<u64>> {
+    let Some(((last, _), revision)) = known.stored.zip(known.revision) else {
+        return Ok(None);
+    };
+    if before > last {
+        return Ok(Some(revision.0 + 1));
+    }
+    // The oldest event that was looked at, which is not before that number.
+    let mut oldest = (last, revision.0);
+    let mut from = StreamFrom::End;
+    loop {
+        let request = ReadStream {
+            stream: known.stream.clone(),
+            from,
+            direction: Direction::Backwards,
+            limit: 1_000,
+        };
+        let page = match store.read_stream(request).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                return Ok(Some(oldest.1.saturating_sub(oldest.0 - before)));
+            }
+            Err(error) => return Err(error),
+        };
+        for event in &page.events {
+            match stood(&event.metadata) {
+                Some(found) if found.sequence >= before => {
+                    oldest = (found.sequence, event.revision.0);
+                }
+                _ => return Ok(Some(oldest.1)),
+            }
+        }
+        match page.next {
+            Some(next) if !page.end => from = StreamFrom::Revision(next),
+            // What is hidden before it is counted as if the source had no gap there.
+            _ => return Ok(Some(oldest.1.saturating_sub(oldest.0 - before))),
+        }
     }
 }
 
@@ -121,7 +242,13 @@ pub(crate) async fn find(
         }
         match page.next {
             Some(next) if !page.end => from = StreamFrom::Revision(next),
-            _ => return Ok(None),
+            _ => break,
         }
     }
+    let find = |event: RecordedEvent| {
+        let found = stood(&event.metadata)?;
+        (found.sequence <= sequence).then_some(found)
+    };
+    let found = among_all(store, stream, find).await?;
+    Ok(found.filter(|found| found.sequence == sequence))
 }

@@ -39,6 +39,11 @@ pub struct Patience {
     pub gap_min: Duration,
     /// The same journals: the longest such time. Events that come later are still found, and told as late.
     pub gap_max: Duration,
+    /// Journals whose order is that of times: how far back the times of events that are not yet known may lie, behind
+    /// the moment up to which everything was read.
+    pub look_back: Duration,
+    /// The same journals: how long after one look back the next one is due, while an import follows.
+    pub look_again: Duration,
     /// The longest wait for an answer of the command that turns payloads.
     pub transform: Duration,
     /// For how long an append is tried again while the target does not answer.
@@ -51,6 +56,8 @@ impl Default for Patience {
             settle: Duration::from_secs(60),
             gap_min: Duration::from_secs(2),
             gap_max: Duration::from_secs(30),
+            look_back: Duration::from_secs(600),
+            look_again: Duration::from_secs(60),
             transform: Duration::from_secs(60),
             retry: Duration::from_secs(60),
         }
@@ -103,7 +110,7 @@ impl Options {
         let fits = match kind {
             Kind::AkkaSql | Kind::Emmett => is_postgres || is_sqlite,
             Kind::KurrentDb => KURRENT_SCHEMES.iter().any(|scheme| url.starts_with(scheme)),
-            Kind::Lines => !is_postgres && !is_sqlite && !url.is_empty(),
+            Kind::Lines => !url.contains("://") && !is_sqlite && !url.is_empty(),
             _ => is_postgres,
         };
         if !fits {
@@ -151,6 +158,7 @@ mod tests {
             (Kind::Marten, "sqlite:x.db"),
             (Kind::KurrentDb, "postgres://u:secret@h/d"),
             (Kind::Lines, "postgres://u:secret@h/d"),
+            (Kind::Lines, "esdb://u:secret@h:2113"),
             (Kind::MessageDb, "mysql://u:secret@h/d"),
         ] {
             let error = Options::new(kind, url).expect_err(url).to_string();

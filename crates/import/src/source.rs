@@ -49,12 +49,19 @@ pub(crate) trait Source: Send {
     /// Returns which database or server this is, so that a checkpoint is not used for another one.
     fn identity(&self) -> String;
 
+    /// Returns what tells the server from every other one that has a database of the same name; `None` if nothing does,
+    /// or if [`mark`](Self::mark) does.
+    fn server(&self) -> Option<String> {
+        None
+    }
+
     /// Tells whether a place means the same when the source is opened again.
     fn resumes(&self) -> bool {
         true
     }
 
-    /// Returns what identifies the last event that was read, if numbers can be given out again.
+    /// Returns what identifies the last event that was read, if numbers can be given out again, or nothing else tells
+    /// which source this is.
     fn mark(&self) -> Option<String> {
         None
     }

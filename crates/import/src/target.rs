@@ -9,6 +9,10 @@
 //! so after a failure nothing later can have been stored in that stream, and what the target has is read again before
 //! anything is sent again.
 
+mod lifecycle;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +21,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::{
-    Append, Appended, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId,
-    EventStore, EventType, ExpectedRevision, LogId, Position, ReadStream, Result, Revision,
-    StreamAppend, StreamFrom, StreamId, limits,
+    Append, Appended, BackOff, Error, ErrorKind, EventData, EventStore, ExpectedRevision, LogId,
+    Position, Result, Revision, StreamAppend, StreamId, StreamMetadata, limits,
 };
 use tokio::time::Instant;
 
@@ -106,6 +109,9 @@ pub(crate) struct Target {
     /// The last position of each log when the import began: what stands there or before was there already.
     heads: Vec<Position>,
     known: HashMap<Arc<str>, Known>,
+    known_max: usize,
+    /// How many streams were met and are forgotten.
+    met_before: usize,
     /// Whether streams that are not known are taken for new. An append tells if that is wrong.
     fresh: bool,
     forming: Vec<Part>,
@@ -139,6 +145,8 @@ impl Target {
             in_flight: in_flight.max(1),
             retry,
             known: HashMap::new(),
+            known_max: KNOWN_MAX,
+            met_before: 0,
             fresh,
             forming: Vec::new(),
             forming_streams: HashSet::new(),
@@ -174,9 +182,39 @@ impl Target {
         Ok(())
     }
 
+    /// Returns true if streams that are not known are taken for new.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Returns what the target has of the stream of a key, once it was prepared.
     pub(crate) fn known(&self, key: &str) -> Option<&Known> {
         self.known.get(key)
+    }
+
+    /// Notes whose tenant's stream has this key. Returns false if it is another one's: the key of a tenant's stream can
+    /// be the same as that of a stream without a tenant.
+    pub(crate) fn is_of_tenant(&mut self, key: &str, tenant: Option<&str>) -> bool {
+        let Some(known) = self.known.get_mut(key) else {
+            return true;
+        };
+        let first = known
+            .tenant
+            .get_or_insert_with(|| tenant.map(str::to_owned));
+        first.as_deref() == tenant
+    }
+
+    /// Lets the stream of a key be another one, if that one has events of this key.
+    pub(crate) async fn adopt(&mut self, key: &Arc<str>, other: &StreamId) -> Result<()> {
+        let found = match known::read(&*self.store, other, key).await {
+            Ok(found) => found,
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if found.stored.is_some() {
+            self.known.insert(Arc::clone(key), found);
+        }
+        Ok(())
     }
 
     /// Notes that an event was met, whether it is stored or not.
@@ -186,9 +224,38 @@ impl Target {
         }
     }
 
-    /// Returns the number of streams that were met.
+    /// Returns the number of streams that were met. Above a million it may count some twice.
     pub(crate) fn streams(&self) -> usize {
-        self.known.len()
+        self.met_before + self.known.len()
+    }
+
+    /// Waits until everything is durable, and reads what the target has of the stream of a key.
+    pub(crate) async fn read_anew(&mut self, key: &Arc<str>, stream: &StreamId) -> Result<&Known> {
+        self.drain().await?;
+        let found = known::read(&*self.store, stream, key).await?;
+        let seen = self.known.get(key).and_then(|known| known.seen);
+        let seen = seen.max(found.seen);
+        let found = Known { seen, ..found };
+        Ok(self
+            .known
+            .entry(Arc::clone(key))
+            .insert_entry(found)
+            .into_mut())
+    }
+
+    /// Returns the revision of the target that stands for the number `before` of the source, from which on a stream is
+    /// to be shown; `None` if the target has nothing of the stream yet.
+    pub(crate) async fn revision_from(&mut self, key: &str, before: u64) -> Result<Option<u64>> {
+        match self.known.get(key) {
+            Some(known) => known::revision_from(&*self.store, known, before).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the metadata of a stream.
+    pub(crate) async fn metadata(&mut self, stream: &StreamId) -> Result<StreamMetadata> {
+        let found = self.store.stream_metadata(stream.clone()).await?;
+        Ok(found.metadata)
     }
 
     /// Looks for the event of a stream that has this number in the source.
@@ -306,11 +373,17 @@ impl Target {
         while !self.flights.is_empty() {
             self.land().await?;
         }
-        if self.known.len() > KNOWN_MAX {
+        Ok(())
+    }
+
+    /// Forgets what the target has of the streams if there are very many. Nothing may be gathered or on its way, nor
+    /// may a page be under way, whose streams were prepared.
+    pub(crate) fn forget_many(&mut self) {
+        if self.known.len() > self.known_max {
+            self.met_before += self.known.len();
             self.known.clear();
             self.fresh = false;
         }
-        Ok(())
     }
 
     fn note(&mut self, parts: &[Part], answer: &Appended) {
@@ -433,96 +506,6 @@ impl Target {
         parts.retain(|part| !part.events.is_empty());
         self.fresh = false;
         Ok(())
-    }
-
-    /// Sets the metadata of the stream of a key at this place of the order, unless this event was appended already.
-    pub(crate) async fn set_metadata(
-        &mut self,
-        key: &str,
-        stream: &StreamId,
-        id: EventId,
-        document: bytes::Bytes,
-    ) -> Result<bool> {
-        self.drain().await?;
-        let metadata = stream.metadata_stream();
-        let mut tries = 0;
-        loop {
-            let (last, is_there) = self.look_for(&metadata, id).await?;
-            if is_there {
-                return Ok(false);
-            }
-            let event = EventData::json(EventType::new("$metadata")?, document.clone()).with_id(id);
-            let expected = last.map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
-            let append = Append::to(metadata.clone(), expected, vec![event]);
-            match self.store.append(append).await {
-                Ok(_) => break,
-                Err(error)
-                    if tries < TRIES
-                        && (error.is_retryable()
-                            || matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })) =>
-                {
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-                Err(error) => return Err(error),
-            }
-            tries += 1;
-        }
-        // It may have deleted the stream, so what the target has of it is read again.
-        self.forget(key);
-        Ok(true)
-    }
-
-    /// Looks for an event of this id. Returns it with the last revision of the stream.
-    async fn look_for(
-        &mut self,
-        stream: &StreamId,
-        id: EventId,
-    ) -> Result<(Option<Revision>, bool)> {
-        let mut request = ReadStream::forwards(stream.clone());
-        let mut last = None;
-        loop {
-            let page = match self.store.read_stream(request.clone()).await {
-                Ok(page) => page,
-                Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
-                    return Ok((None, false));
-                }
-                Err(error) => return Err(error),
-            };
-            last = last.max(Some(page.last_revision));
-            if page.events.iter().any(|event| event.id == id) {
-                return Ok((last, true));
-            }
-            match page.next {
-                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
-                _ => return Ok((last, false)),
-            }
-        }
-    }
-
-    /// Closes the stream of a key for ever at this place of the order. Returns false if it is closed already.
-    pub(crate) async fn close(&mut self, key: &str, stream: &StreamId) -> Result<bool> {
-        self.drain().await?;
-        let request = DeleteStream {
-            stream: stream.clone(),
-            expected: ExpectedRevision::Any,
-            kind: DeleteKind::Tombstone,
-        };
-        let mut tries = 0;
-        let closed = loop {
-            match self.store.delete_stream(request.clone()).await {
-                Ok(_) => break true,
-                Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
-                    break false;
-                }
-                Err(error) if error.is_retryable() && tries < TRIES => {
-                    tries += 1;
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        self.forget(key);
-        Ok(closed)
     }
 
     fn forget(&mut self, key: &str) {

@@ -12,10 +12,14 @@ use tokio_postgres::types::ToSql;
 
 use super::field::{Cast, Field, columns};
 use super::postgres::{Pg, Table, failed, micros};
-use super::shape::named;
+use super::shape::{keyed, named};
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source, row};
 use crate::event::{Place, SourceEvent};
 use crate::options::Options;
+
+/// The partition is a tenant; which one is the default has changed over time.
+pub(super) const TENANT: &str =
+    "CASE WHEN j.partition NOT IN ('emt:default', 'global') THEN CAST(j.partition AS text) END";
 
 /// Emmett's table of messages.
 pub(super) struct Emmett {
@@ -60,18 +64,12 @@ impl Emmett {
                  THEN j.message_id::uuid END",
             ),
         ]);
-        // The partition is a tenant; which one is the default has changed over time.
         let tenant = match table.has("partition") {
-            true => {
-                "CASE WHEN j.partition NOT IN ('emt:default', 'global') THEN j.partition::text END"
-            }
+            true => TENANT,
             false => "NULL::text",
         };
         list.push((Field::Tenant, tenant.into()));
-        list.push((
-            Field::Key,
-            format!("concat_ws('/', {tenant}, j.stream_id::text)"),
-        ));
+        list.push((Field::Key, keyed(tenant, "j.stream_id::text", Cast::Typed)));
         list.push((Field::Time, micros("j.created")));
         list.push((Field::Data, table.bytes_of("j", "message_data")));
         list.push((Field::Metadata, table.bytes_of("j", "message_metadata")));
@@ -106,6 +104,10 @@ impl Emmett {
 impl Source for Emmett {
     fn identity(&self) -> String {
         self.pg.identity(&self.table)
+    }
+
+    fn server(&self) -> Option<String> {
+        self.pg.server()
     }
 
     async fn page(&mut self, after: Place) -> Result<Page> {

@@ -5,13 +5,12 @@
 //! was stored, which the import makes anew; so the metadata are looked at before, and what the source hides for its age
 //! is left out. Not here: the frames and messages, which the crate `gesta-grpc` has.
 
+mod address;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{Clock, Error, ErrorKind, Result, StreamMetadata, SystemClock, Timestamp};
 use gesta_grpc::frame::{Frames, framed};
@@ -29,14 +28,12 @@ use gesta_grpc::messages::streams::read_resp::read_event::RecordedEvent;
 use gesta_grpc::messages::streams::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::request::Bounds;
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http2::{self, SendRequest};
+use hyper::client::conn::http2::SendRequest;
 use hyper::{HeaderMap, Request};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use rustls::pki_types::ServerName;
-use rustls::pki_types::pem::PemObject;
-use tokio::net::TcpStream;
+use uuid::Uuid;
 
+use self::address::Address;
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source};
 use crate::event::{Place, Role, SourceEvent};
 use crate::options::Options;
@@ -52,171 +49,40 @@ pub(super) struct Kurrent {
     /// Streams whose events get too old to be read, and after how long.
     ages: HashMap<String, Duration>,
     has_ages: bool,
-}
-
-/// What a connection string says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Address {
-    host: String,
-    port: u16,
-    /// Whether TLS is spoken. Then the certificate is verified.
-    tls: bool,
-    ca_file: Option<String>,
-    /// The value of the header `authorization`.
-    login: Option<String>,
-}
-
-impl Address {
-    fn parse(url: &str) -> Result<Self> {
-        let wrong = |why: &str| {
-            Error::invalid(
-                "source",
-                format!(
-                    "must be kurrentdb://USER:PASSWORD@HOST:PORT?tls=false (or esdb://…), {why}"
-                ),
-            )
-        };
-        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let place = place.trim_end_matches('/');
-        let (login, hosts) = match place.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login), hosts),
-            None => (None, place),
-        };
-        if hosts.contains(',') {
-            return Err(wrong(
-                "with one host: a cluster can be read from any of its nodes",
-            ));
-        }
-        let (host, port) = match hosts.rsplit_once(':') {
-            Some((host, port)) => (
-                host,
-                port.parse()
-                    .map_err(|_| wrong("with a port that is a number"))?,
-            ),
-            None => (hosts, 2113),
-        };
-        if host.is_empty() {
-            return Err(wrong("with a host"));
-        }
-        let decoded = |text: &str| {
-            percent_encoding::percent_decode_str(text)
-                .decode_utf8_lossy()
-                .into_owned()
-        };
-        let login = match login.map(|login| login.split_once(':')) {
-            None => None,
-            Some(Some((user, password))) => {
-                let text = format!("{}:{}", decoded(user), decoded(password));
-                Some(format!("Basic {}", STANDARD.encode(text)))
-            }
-            Some(None) => return Err(wrong("with a password beside the user")),
-        };
-        let mut address = Self {
-            host: host.to_owned(),
-            port,
-            tls: true,
-            ca_file: None,
-            login,
-        };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match (key.to_ascii_lowercase().as_str(), value) {
-                ("tls", "false") => address.tls = false,
-                ("tls", _) => {}
-                ("tlscafile", file) => address.ca_file = Some(decoded(file)),
-                ("tlsverifycert", "false") => {
-                    return Err(wrong(
-                        "without tlsVerifyCert=false: name the authority by tlsCaFile instead",
-                    ));
-                }
-                // What other clients are told besides (time-outs, node preference) has no meaning here.
-                _ => {}
-            }
-        }
-        Ok(address)
-    }
-
-    fn named(&self) -> String {
-        format!("{}:{}", self.host, self.port)
-    }
-
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
-        let named = self.named();
-        let fail = |error: &dyn std::fmt::Display| {
-            Error::unavailable(format!("the source {named}: {error}"))
-        };
-        let socket = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|error| fail(&error))?;
-        socket.set_nodelay(true).map_err(|error| fail(&error))?;
-        match self.tls {
-            false => handshake(socket).await.map_err(|error| {
-                fail(&format!(
-                    "{error} (does this port speak TLS? then leave out tls=false)"
-                ))
-            }),
-            true => {
-                let connector = tokio_rustls::TlsConnector::from(Arc::new(self.tls_config()?));
-                let name = ServerName::try_from(self.host.clone()).map_err(|error| fail(&error))?;
-                let socket = connector.connect(name, socket).await.map_err(|error| {
-                    fail(&format!("{error} (tls=false if this port does not speak TLS, tlsCaFile names an authority)"))
-                })?;
-                handshake(socket).await.map_err(|error| fail(&error))
-            }
-        }
-    }
-
-    fn tls_config(&self) -> Result<rustls::ClientConfig> {
-        let mut roots = rustls::RootCertStore::empty();
-        match &self.ca_file {
-            Some(path) => {
-                let wrong = |error: &dyn std::fmt::Display| {
-                    Error::invalid("tlsCaFile", format!("{path}: {error}"))
-                };
-                let found = rustls::pki_types::CertificateDer::pem_file_iter(path)
-                    .map_err(|error| wrong(&error))?;
-                for certificate in found {
-                    let certificate = certificate.map_err(|error| wrong(&error))?;
-                    roots.add(certificate).map_err(|error| wrong(&error))?;
-                }
-            }
-            None => {
-                let found = rustls_native_certs::load_native_certs();
-                roots.add_parsable_certificates(found.certs);
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::invalid("tls", error.to_string()))?;
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(config)
-    }
-}
-
-async fn handshake<S>(socket: S) -> std::result::Result<SendRequest<Full<Bytes>>, hyper::Error>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(4 << 20)
-        .handshake(TokioIo::new(socket))
-        .await?;
-    // Ends with the connection; what breaks it shows in the calls under way.
-    tokio::spawn(async move { drop(driver.await) });
-    Ok(sender)
+    /// Whether a node may answer that has not yet got everything that the leader has.
+    may_lag: bool,
+    /// The last event that was read, which tells this server from another one.
+    last: Option<(Place, Uuid)>,
+    /// Whether `last` is of a checkpoint, and is to be compared with what the server has there.
+    is_recalled: bool,
 }
 
 impl Kurrent {
-    pub(super) async fn open(options: &Options) -> Result<Self> {
-        let mut source = Self {
-            address: Address::parse(&options.url)?,
+    fn of(address: Address) -> Self {
+        Self {
+            address,
             sender: None,
             ages: HashMap::new(),
             has_ages: false,
+            may_lag: false,
+            last: None,
+            is_recalled: false,
+        }
+    }
+
+    /// Says whether the leader of a cluster has to answer. A follower gets all events too, but later: only who goes on
+    /// after its end may read there.
+    fn requires_leader(&self) -> &'static str {
+        match self.may_lag {
+            true => "false",
+            false => "true",
+        }
+    }
+
+    pub(super) async fn open(options: &Options) -> Result<Self> {
+        let mut source = Self {
+            may_lag: options.follow,
+            ..Self::of(Address::parse(&options.url)?)
         };
         let wanted = source.options(Place::START, 1, None);
         source.call(wanted).await?;
@@ -284,8 +150,7 @@ impl Kurrent {
         let mut request = Request::post(format!("{scheme}://{named}{READ}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            // A follower of a cluster has all events too.
-            .header("requires-leader", "false");
+            .header("requires-leader", self.requires_leader());
         if let Some(login) = &self.address.login {
             request = request.header("authorization", login);
         }
@@ -355,6 +220,13 @@ impl Kurrent {
                 "{message}: reading all events needs a user who may, such as an administrator"
             ))
             .into()),
+            _ if text("exception") == "not-leader" => Err(ErrorKind::Unsupported(format!(
+                "the source {named} is a follower of its cluster, whose end may lie before that of the leader: name the \
+                 leader, {}:{}, or follow (--follow)",
+                text("leader-endpoint-host"),
+                text("leader-endpoint-port")
+            ))
+            .into()),
             "3" | "5" | "12" => Err(ErrorKind::Unsupported(message).into()),
             _ => Err(Error::unavailable(message)),
         }
@@ -375,6 +247,33 @@ impl Kurrent {
                 Some(last) => after = last,
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// Refuses a server that has another event, or nothing, where the import was. An event that was scavenged since
+    /// tells nothing.
+    fn compare(&self, found: Option<&RecordedEvent>) -> Result<()> {
+        let Some((place, id)) = self.last else {
+            return Ok(());
+        };
+        let is_other = match found {
+            None => true,
+            Some(event) if place_of(event) == place => {
+                let (found, _) = read_uuid("id", event.id.as_ref()).map_err(|refusal| {
+                    Error::corrupt(format!("an event of the source has no id: {refusal:?}"))
+                })?;
+                found != id
+            }
+            Some(_) => false,
+        };
+        match is_other {
+            false => Ok(()),
+            true => Err(ErrorKind::Unsupported(format!(
+                "the source {} has not the event at place {place} up to which was imported: it is another server than the \
+                 one with which this import was begun, or was restored; give this import a name of its own (--name)",
+                self.address.named()
+            ))
+            .into()),
         }
     }
 
@@ -462,6 +361,19 @@ impl Source for Kurrent {
         "all".into()
     }
 
+    fn mark(&self) -> Option<String> {
+        let (place, id) = self.last?;
+        Some(format!("{place} {id}"))
+    }
+
+    fn recall(&mut self, mark: &str) {
+        let parsed = mark.split_once(' ').and_then(|(place, id)| {
+            let (place, id) = (place.parse().ok()?, id.parse().ok()?);
+            Some((place, id))
+        });
+        (self.last, self.is_recalled) = (parsed, parsed.is_some());
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
         if !std::mem::replace(&mut self.has_ages, true)
             && let Err(error) = self.read_ages().await
@@ -472,6 +384,9 @@ impl Source for Kurrent {
         // The event at the place itself comes too.
         let wanted = PAGE_EVENTS as u64 + 1;
         let found = self.call(self.options(after, wanted, None)).await?;
+        if std::mem::take(&mut self.is_recalled) {
+            self.compare(found.first())?;
+        }
         let now = SystemClock.now();
         let mut page = Page {
             place: after,
@@ -485,7 +400,9 @@ impl Source for Kurrent {
             page.place = place_of(&event);
             page.end = false;
             self.see_age(&event);
-            page.events.push(self.event(event, now)?);
+            let event = self.event(event, now)?;
+            self.last = event.id.map(|id| (event.place, id));
+            page.events.push(event);
         }
         Ok(page)
     }
@@ -499,28 +416,23 @@ impl Source for Kurrent {
 mod tests {
     use super::*;
 
+    /// Goal: a node that may lack the newest events is not taken for the end of the source.
     #[test]
-    fn connection_strings_are_read() {
-        let parsed = Address::parse(
-            "esdb://admin:change%40it@db.example:2114?tls=false&keepAliveInterval=5",
-        )
-        .unwrap();
-        assert_eq!(
-            (parsed.named().as_str(), parsed.tls),
-            ("db.example:2114", false)
-        );
-        let login = format!("Basic {}", STANDARD.encode("admin:change@it"));
-        assert_eq!(parsed.login, Some(login));
-        let secure = Address::parse("kurrentdb://db.example/").unwrap();
-        assert_eq!((secure.port, secure.tls), (2113, true));
-        for wrong in [
-            "esdb://a,b,c",
-            "esdb://:2113",
-            "esdb://a:x",
-            "esdb://user@a:1",
-            "esdb://a?tlsVerifyCert=false",
+    fn a_follower_is_asked_only_by_who_goes_on_after_its_end() {
+        let mut source = Kurrent::of(Address::parse("esdb://h:1?tls=false").unwrap());
+        assert_eq!(source.requires_leader(), "true");
+        let mut trailers = HeaderMap::new();
+        for (name, value) in [
+            ("grpc-status", "5"),
+            ("exception", "not-leader"),
+            ("leader-endpoint-host", "other.example"),
+            ("leader-endpoint-port", "2113"),
         ] {
-            assert!(Address::parse(wrong).is_err(), "{wrong}");
+            trailers.insert(name, value.parse().unwrap());
         }
+        let error = source.check(200, &trailers).expect_err("a follower");
+        assert!(error.to_string().contains("other.example:2113"), "{error}");
+        source.may_lag = true;
+        assert_eq!(source.requires_leader(), "false");
     }
 }

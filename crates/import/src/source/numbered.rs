@@ -310,6 +310,10 @@ impl Source for Numbered {
         self.pg.identity(&self.shape.table)
     }
 
+    fn server(&self) -> Option<String> {
+        self.pg.server()
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
         let number = after.major_i64();
         if self.shape.rule == Rule::Earlier {

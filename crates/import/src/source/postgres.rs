@@ -15,6 +15,7 @@ pub(super) struct Pg {
     pub(super) client: Client,
     pub(super) kind: Kind,
     database: String,
+    server: Option<String>,
 }
 
 /// A table of a journal.
@@ -72,18 +73,29 @@ impl Pg {
             client,
             kind: options.kind,
             database: String::new(),
+            server: None,
         };
         let database = pg
             .client
             .query_one("SELECT current_database()::text", &[])
             .await;
         pg.database = database.map_err(|error| failed(&error))?.get(0);
+        // Not every user of every server may know it.
+        let sql = "SELECT (SELECT system_identifier FROM pg_control_system())::text || ' ' || d.oid::text \
+                   FROM pg_database d WHERE d.datname = current_database()";
+        let server = pg.client.query_one(sql, &[]).await;
+        pg.server = server.ok().and_then(|row| row.try_get(0).ok());
         Ok(pg)
     }
 
     /// Returns which table of which database this is.
     pub(super) fn identity(&self, table: &Table) -> String {
         format!("{} {}", self.database, table.name)
+    }
+
+    /// Returns which database of which server this is, whatever it is called; `None` if this user may not know it.
+    pub(super) fn server(&self) -> Option<String> {
+        self.server.clone()
     }
 
     /// Finds the table of the events: the one that the options name, or else the first of these, each with the schema

@@ -4,12 +4,17 @@
 //! moment is *settled* only when every transaction that ran then has ended. What is newer is read and imported too, but
 //! the place stays at the settled moment, and the next scan begins there again: what is there already is passed over.
 //! A gap in the numbers of an entity is filled by `between`.
+//!
+//! The time of an event can lie before a moment that is settled: the clock of the database was set back, or another
+//! database went on after a fail-over whose clock is behind, or the application makes the times. So a part before the
+//! place is read again ([`Patience::look_back`]): when an import goes on, and from time to time while it follows.
 
 use std::pin::Pin;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use gesta_core::{Error, Result};
+use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{RowStream, Statement};
 
@@ -19,7 +24,7 @@ use super::postgres::{Pg, Table, failed, micros};
 use super::shape::named;
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source, row};
 use crate::event::{Place, SourceEvent};
-use crate::options::Options;
+use crate::options::{Options, Patience};
 
 /// A journal without a global number.
 pub(super) struct R2dbc {
@@ -33,6 +38,9 @@ pub(super) struct R2dbc {
     read_new: Option<Statement>,
     read_stream: Statement,
     has_read: bool,
+    patience: Patience,
+    /// When a part before the place was last read again; `None` if it never was.
+    looked_back: Option<Instant>,
     /// The moment up to which nothing can appear any more, in microseconds since 1970.
     settled: i64,
     fence: Option<Fence>,
@@ -44,6 +52,8 @@ struct Scan {
     rows: Pin<Box<RowStream>>,
     /// The settled moment when it began.
     settled: i64,
+    /// The place when it began.
+    begun: i64,
     place: i64,
 }
 
@@ -129,10 +139,26 @@ impl R2dbc {
             pg,
             table,
             has_read: false,
+            patience: options.patience,
+            looked_back: None,
             settled: 0,
             fence: None,
             scan: None,
         })
+    }
+
+    /// Returns the moment after which the next scan reads: the place, or one before it.
+    fn scan_from(&mut self, after: Place) -> i64 {
+        let place = after.major_i64();
+        let is_due = self
+            .looked_back
+            .is_none_or(|last| last.elapsed() >= self.patience.look_again);
+        if !is_due {
+            return place;
+        }
+        self.looked_back = Some(Instant::now());
+        let back = i64::try_from(self.patience.look_back.as_micros()).unwrap_or(i64::MAX);
+        place.saturating_sub(back).max(0)
     }
 
     /// Moves the settled moment, if everything that ran at a later one has ended. Returns for whom it waits.
@@ -163,12 +189,16 @@ impl Source for R2dbc {
         self.pg.identity(&self.table)
     }
 
+    fn server(&self) -> Option<String> {
+        self.pg.server()
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
         let mut scan = match self.scan.take() {
             Some(scan) => scan,
             None => {
                 let waiting = self.settle().await?;
-                let from = after.major_i64();
+                let (after, from) = (after.major_i64(), self.scan_from(after));
                 let params: [&(dyn ToSql + Sync); 1] = [&from];
                 let read = match &self.read_new {
                     Some(read_new) if self.has_read => read_new,
@@ -180,9 +210,10 @@ impl Source for R2dbc {
                 let scan = Scan {
                     rows: Box::pin(rows),
                     settled: self.settled,
-                    place: from,
+                    begun: after,
+                    place: after,
                 };
-                if waiting.is_some() && self.settled <= from {
+                if waiting.is_some() && self.settled <= after {
                     // What is there is read, but the place stays.
                     return self.read(scan, waiting).await;
                 }
@@ -249,9 +280,11 @@ impl R2dbc {
             (false, None) => scan.place,
         };
         let place = place.max(scan.place);
+        // What was read again is no news.
+        let is_new = |event: &SourceEvent| event.place.major_i64() > scan.begun;
         let page = Page {
             place: Place::number(place),
-            end: is_over && events.is_empty() && waiting.is_none(),
+            end: is_over && !events.iter().any(is_new) && waiting.is_none(),
             events,
             waiting: waiting.filter(|_| is_over),
             late: false,

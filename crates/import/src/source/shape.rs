@@ -74,6 +74,16 @@ impl Shape {
     }
 }
 
+/// Returns the expression of the key of a stream that a tenant has: `tenant/stream`. A `/` in the name of a tenant is
+/// escaped, so that no two pairs have one key.
+pub(super) fn keyed(tenant: &str, stream: &str, cast: Cast) -> String {
+    let tenant = format!("replace(replace({tenant}, '%', '%25'), '/', '%2F')");
+    match cast {
+        Cast::Typed => format!("concat_ws('/', {tenant}, {stream})"),
+        Cast::Plain => format!("coalesce({tenant} || '/', '') || {stream}"),
+    }
+}
+
 /// Makes a list of columns.
 pub(super) fn named<const N: usize>(list: [(Field, &str); N]) -> Vec<(Field, String)> {
     list.map(|(field, text)| (field, text.to_owned())).into()
@@ -141,10 +151,7 @@ async fn marten(pg: &Pg, options: &Options) -> Result<Shape> {
             "CASE WHEN j.type = 'tombstone' THEN 'tombstones' END",
         ),
     ]);
-    list.push((
-        Field::Key,
-        format!("concat_ws('/', {tenant}, j.stream_id::text)"),
-    ));
+    list.push((Field::Key, keyed(tenant, "j.stream_id::text", Cast::Typed)));
     list.push((Field::Tenant, tenant.into()));
     list.push((Field::Time, micros("j.timestamp")));
     list.push((Field::Data, table.bytes_of("j", "data")));

@@ -1,10 +1,9 @@
 //! Journals on SQLite: Akka.Persistence.Sql and Emmett.
 //!
 //! SQLite has one writer at a time, so rows appear in the order of their numbers. But a table without AUTOINCREMENT
-//! gives
-//! the number of a deleted last row to the next one. So the row at the place up to which was read is looked at again:
-//! if
-//! it is gone or is another one, everything is read again, and what is there already is passed over.
+//! gives the number of a deleted last row to the next one. So the row at the place up to which was read is looked at
+//! again, in the snapshot of the page that follows: if it is gone or is another one, everything is read again, and what
+//! is there already is passed over.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,9 +14,10 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 
 use super::akka::{DotNet, TICKS_FROM, TICKS_OF_1970};
+use super::emmett::TENANT;
 use super::field::{Cast, Field, columns};
 use super::row::left_out;
-use super::shape::named;
+use super::shape::{keyed, named};
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source};
 use crate::event::{Place, Role, SourceEvent};
 use crate::kind::Kind;
@@ -32,14 +32,17 @@ pub(super) struct Sqlite {
     path: String,
     shape: Arc<Shape>,
     /// Stream and number of the row at the place up to which was read.
-    last: Option<(Place, Arc<str>, u64)>,
+    last: Option<Last>,
 }
+
+/// Place, stream and number of a row.
+type Last = (Place, Arc<str>, u64);
 
 struct Shape {
     table: String,
     columns: String,
     number: &'static str,
-    key: &'static str,
+    key: String,
     sequence: String,
     snapshots: Option<String>,
 }
@@ -91,28 +94,30 @@ impl Sqlite {
         })
         .await
     }
+}
 
-    /// Tells whether the row at the place up to which was read is still the one that was read.
-    async fn is_still_there(&self) -> Result<bool> {
-        let Some((place, key, sequence)) = self.last.clone() else {
-            return Ok(true);
-        };
-        let number = place.major_i64();
-        let found = self.on(move |connection, shape| {
-            let Shape {
-                table,
-                number: column,
-                key,
-                sequence,
-                ..
-            } = shape;
-            let sql = format!("SELECT {key}, {sequence} FROM {table} j WHERE {column} = ?1");
-            let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?));
-            connection.query_row(&sql, [number], read).optional()
-        });
-        let found = found.await?;
-        Ok(found.is_some_and(|(k, s)| k == *key && u64::try_from(s) == Ok(sequence)))
-    }
+/// Tells whether the row at the place up to which was read is still the one that was read.
+fn is_still_there(
+    connection: &Connection,
+    shape: &Shape,
+    last: Option<&Last>,
+) -> rusqlite::Result<bool> {
+    let Some((place, key, sequence)) = last else {
+        return Ok(true);
+    };
+    let Shape {
+        table,
+        number,
+        key: key_column,
+        sequence: sequence_column,
+        ..
+    } = shape;
+    let sql = format!("SELECT {key_column}, {sequence_column} FROM {table} j WHERE {number} = ?1");
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?));
+    let found = connection
+        .query_row(&sql, [place.major_i64()], read)
+        .optional()?;
+    Ok(found.is_some_and(|(k, s)| k == **key && u64::try_from(s) == Ok(*sequence)))
 }
 
 async fn blocking<T: Send + 'static>(
@@ -202,7 +207,7 @@ fn emmett(table: &str, has: impl Fn(&str) -> bool) -> Option<Shape> {
     }
     let mut list = named([
         (Field::Number, "j.global_position"),
-        (Field::Key, "j.stream_id"),
+        (Field::Ident, "j.stream_id"),
         (Field::Sequence, "j.stream_position"),
         (Field::Type, "j.message_type"),
         (Field::Data, "j.message_data"),
@@ -213,6 +218,14 @@ fn emmett(table: &str, has: impl Fn(&str) -> bool) -> Option<Shape> {
             "CASE WHEN j.message_kind <> 'E' THEN 'commands' END",
         ),
     ]);
+    let key = match has("partition") {
+        true => {
+            list.push((Field::Tenant, TENANT.into()));
+            keyed(TENANT, "j.stream_id", Cast::Plain)
+        }
+        false => "j.stream_id".into(),
+    };
+    list.push((Field::Key, key.clone()));
     if has("is_archived") {
         list.push((Field::Deleted, "j.is_archived".into()));
     }
@@ -227,7 +240,7 @@ fn emmett(table: &str, has: impl Fn(&str) -> bool) -> Option<Shape> {
         table: quoted(table),
         columns: columns(&list, Cast::Plain),
         number: "j.global_position",
-        key: "j.stream_id",
+        key,
         sequence: "j.stream_position".into(),
         snapshots: None,
     })
@@ -290,7 +303,7 @@ fn akka(connection: &Connection, table: &str, found: &[String]) -> Result<Option
         table: quoted(table),
         columns: columns(&list, Cast::Plain),
         number: "j.ordering",
-        key: "j.persistence_id",
+        key: "j.persistence_id".into(),
         sequence: format!("j.{}", names.sequence),
         snapshots,
     }))
@@ -345,6 +358,8 @@ fn event(row: &Row<'_>) -> rusqlite::Result<SourceEvent> {
         data: bytes(Field::Data)?,
         metadata: bytes(Field::Metadata)?,
         tags,
+        ident: text(Field::Ident)?,
+        tenant: text(Field::Tenant)?,
         time: number(Field::Time)?.map(Timestamp),
         deleted: number(Field::Deleted)?.is_some_and(|deleted| deleted != 0),
         role: text(Field::LeftOut)?.map_or(Role::Event, |why| left_out(&why)),
@@ -376,15 +391,15 @@ impl Source for Sqlite {
     }
 
     async fn page(&mut self, after: Place) -> Result<Page> {
-        let is_there = self.is_still_there().await?;
-        if !is_there {
-            self.last = None;
-        }
-        let from = if is_there { after.major_i64() } else { 0 };
+        let last = self.last.clone();
         let read = self.on(move |connection, shape| {
+            // Both statements see one snapshot, so no row is replaced between them.
+            let snapshot = connection.unchecked_transaction()?;
+            let is_there = is_still_there(&snapshot, shape, last.as_ref())?;
+            let from = if is_there { after.major_i64() } else { 0 };
             let Shape { columns, table, number, .. } = shape;
             let sql = format!("SELECT {columns} FROM {table} j WHERE {number} > ?1 ORDER BY {number} LIMIT {PAGE_EVENTS}");
-            let mut statement = connection.prepare_cached(&sql)?;
+            let mut statement = snapshot.prepare_cached(&sql)?;
             let mut rows = statement.query([from])?;
             let (mut events, mut bytes) = (Vec::new(), 0);
             while let Some(row) = rows.next()? {
@@ -395,9 +410,12 @@ impl Source for Sqlite {
                     break;
                 }
             }
-            Ok(events)
+            Ok((is_there, from, events))
         });
-        let events: Vec<SourceEvent> = read.await?;
+        let (is_there, from, events): (bool, i64, Vec<SourceEvent>) = read.await?;
+        if !is_there {
+            self.last = None;
+        }
         if let Some(last) = events.last() {
             self.last = Some((last.place, Arc::clone(&last.key), last.sequence));
         }

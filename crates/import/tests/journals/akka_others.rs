@@ -291,3 +291,43 @@ async fn akka_net_is_read_on_sqlite_also_where_numbers_are_used_again() {
     let told = told(&imported(&store).await);
     assert_eq!(told[3..], ["c-1 0 event w", "b-1 1 event v"]);
 }
+
+/// Goal: an event whose time lies before a moment that was passed already is found, by an import that goes on and by
+/// one that follows: the clock of the database was set back, or the application makes the times.
+#[tokio::test]
+async fn r2dbc_looks_back_for_earlier_times() {
+    let Some(journal) = Journal::with(R2DBC).await else {
+        return;
+    };
+    journal.run(&r2dbc("Cart|1", 1, "", "")).await;
+    let mut options = journal.options(Kind::AkkaR2dbc);
+    let store = target();
+    assert_eq!(import(&options, &store).await.stored, 1);
+    let before = ", now() - interval '5 minutes'";
+    let late = |id: &str, seq| r2dbc(id, seq, ", db_timestamp", before);
+    journal.run(&late("Cart|2", 1)).await;
+    let report = import(&options, &store).await;
+    assert_eq!((report.stored, report.late), (1, 1), "{report:?}");
+    assert_eq!(import(&options, &store).await.stored, 0);
+
+    options.patience.look_again = std::time::Duration::ZERO;
+    let mut follower = Import::open(options.clone(), Arc::clone(&store) as Arc<dyn EventStore>)
+        .await
+        .unwrap();
+    follower.step().await.unwrap();
+    journal.run(&late("Cart|1", 2)).await;
+    journal.run(&late("Cart|3", 1)).await;
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while follower.report().stored < 2 && tokio::time::Instant::now() < deadline {
+        follower.step().await.unwrap();
+    }
+    let mut found = told(&imported(&store).await);
+    found.sort();
+    let wanted = [
+        "cart-1 0 Added {\"n\": 1}",
+        "cart-1 1 Added {\"n\": 2}",
+        "cart-2 0 Added {\"n\": 1}",
+        "cart-3 0 Added {\"n\": 1}",
+    ];
+    assert_eq!(found, wanted);
+}

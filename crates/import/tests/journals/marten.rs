@@ -1,5 +1,6 @@
 //! Marten.
 
+use gesta_core::EventStoreExt;
 use gesta_import::{Kind, Options};
 use serde_json::json;
 
@@ -123,4 +124,38 @@ async fn events_keep_stream_type_tenant_headers_and_time() {
     // By the usual rule a tenant's stream of the same id would be the same stream.
     let usual = dry_run(&journal.options(Kind::Marten)).await;
     assert_eq!((usual.stored, usual.unmappable), (3, 1));
+}
+
+/// Goal: a stream that gets its type after its first events stays one stream; and a checkpoint names the server, so
+/// that a database of the same name elsewhere is not taken for this one.
+#[tokio::test]
+async fn a_stream_that_gets_a_type_stays_where_it_is() {
+    let Some(journal) = Journal::with(TABLES).await else {
+        return;
+    };
+    let stream = "00000000-0000-0000-0000-000000000007";
+    journal
+        .run(&format!("INSERT INTO mt_streams (id) VALUES ('{stream}')"))
+        .await;
+    journal.run(&insert(7, 1, "", "")).await;
+    let options = journal.options(Kind::Marten);
+    let store = target();
+    assert_eq!(import(&options, &store).await.stored, 1);
+    journal.run("UPDATE mt_streams SET type = 'invoice'").await;
+    journal.run(&insert(7, 2, "", "")).await;
+    assert_eq!(import(&options, &store).await.stored, 1);
+    assert_eq!(
+        told(&imported(&store).await),
+        [
+            format!("{stream} 0 invoice_sent {{\"v\": 1}}"),
+            format!("{stream} 1 invoice_sent {{\"v\": 2}}")
+        ]
+    );
+    let checkpoints = store.read_whole_stream("$import-marten").await.unwrap();
+    let last: serde_json::Value = serde_json::from_slice(&checkpoints[0].data).unwrap();
+    let server = last["server"].as_str().expect("a server");
+    assert!(
+        server.split(' ').all(|part| part.parse::<u64>().is_ok()),
+        "{server}"
+    );
 }

@@ -165,18 +165,25 @@ async fn emmett_is_read_on_sqlite() {
                  created DATETIME DEFAULT CURRENT_TIMESTAMP, UNIQUE (stream_id, stream_position, partition, is_archived));
              INSERT INTO emt_messages (stream_id, stream_position, message_data, message_metadata, message_type, message_id, created)
              VALUES ('cart-1', 1, '{\"n\":1}', '{}', 'Added', '00000000-0000-4000-8000-000000000001', '2024-03-01 10:00:00'),
-                    ('cart-1', 2, '{\"n\":2}', '{}', 'Added', 'no uuid', '2024-03-01 10:00:00')",
+                    ('cart-1', 2, '{\"n\":2}', '{}', 'Added', 'no uuid', '2024-03-01 10:00:00');
+             INSERT INTO emt_messages (stream_id, stream_position, partition, message_data, message_metadata, message_type, message_id)
+             VALUES ('cart-1', 1, 'blue/x', '{\"n\":3}', '{}', 'Added', 'none')",
         )
         .unwrap();
     let options = quick(Options::new(Kind::Emmett, format!("sqlite:{}", path.display())).unwrap());
     let store = target();
-    assert_eq!(dry_run(&options).await.stored, 2);
+    assert_eq!(dry_run(&options).await.stored, 3);
     import(&options, &store).await;
     let events = imported(&store).await;
     assert_eq!(
         told(&events),
-        ["cart-1 0 Added {\"n\":1}", "cart-1 1 Added {\"n\":2}"]
+        [
+            "cart-1 0 Added {\"n\":1}",
+            "cart-1 1 Added {\"n\":2}",
+            "blue%2Fx/cart-1 0 Added {\"n\":3}"
+        ]
     );
+    assert_eq!(source(&events[2])["tenant"], json!("blue/x"));
     assert_eq!(
         events[0].id.to_string(),
         "00000000-0000-4000-8000-000000000001"
@@ -287,6 +294,30 @@ async fn kurrentdb_is_read_with_what_hides_events() {
     }
     append("cart-1", 9).await;
     assert_eq!(import(&options, &store).await.stored, 1);
+    // Another server, whose events stand at the same places.
+    let other = target();
+    for n in 1..=30 {
+        other
+            .append_to("other-1", ExpectedRevision::Any, vec![event(n)])
+            .await
+            .unwrap();
+    }
+    let config = gesta_server::Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        ..gesta_server::Config::default()
+    };
+    let second = gesta_server::start(config, other, gesta_server::Registry::default())
+        .await
+        .unwrap();
+    let elsewhere = Options {
+        url: format!("kurrentdb://{}?tls=false", second.local_addr()),
+        ..options.clone()
+    };
+    let error = try_import(&elsewhere, &store)
+        .await
+        .expect_err("another server");
+    assert!(error.to_string().contains("another server"), "{error}");
+    second.shutdown().await;
     server.shutdown().await;
     let stopped = Import::open(options, store as Arc<dyn EventStore>)
         .await
