@@ -4,8 +4,8 @@
 //! Why only administrators may ask, or callers on loopback listeners while nobody has to prove who they are: a scavenge
 //! removes for ever what a delete only hides, and a check keeps the database busy.
 //! Why a media type is asked for: without it, any web page could make a browser send the request.
-//! Invariants: one check or scavenge runs at a time; it ends soon after its caller has gone, or when the server stops;
-//! the audit log has its beginning and its end.
+//! Invariants: one check or scavenge runs at a time; it ends soon after its caller has gone or may no longer do it, or
+//! when the server stops; the audit log has its beginning and its end, however it ended.
 //! Not here: how it is done ([`Maintenance`](crate::Maintenance), which the binary gives), the lines of the answer
 //! (`gesta_wire`).
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
-use gesta_access::Operation;
+use gesta_access::{Operation, OwnedOperation};
 use gesta_core::backend::RunMode;
 use gesta_core::{Error, shares};
 use gesta_wire::answer;
@@ -28,11 +28,12 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Answer, Call, json, with_type};
+use crate::api::{Admitted, Answer, Call, json, with_type};
 use crate::body::{AnswerBody, RequestBody};
 use crate::document::parse;
 use crate::problem::{self, Problem, Result};
 use crate::route::Verb;
+use crate::state::State;
 use crate::workshop::{Told, VirtualStreamsCall};
 use crate::write::{check_media_type, payload};
 
@@ -65,7 +66,7 @@ pub(crate) async fn verify(call: &Call<'_>) -> Result<Answer> {
     check_media_type(call)?;
     check_administrator(call, "checks nothing").await?;
     let maintenance = Arc::clone(call.state.workshop.maintenance()?);
-    lasting(call, "verify", |told| maintenance.verify(told))
+    lasting(call, "verify", |told| maintenance.verify(told)).await
 }
 
 /// Carries out `POST /admin/scavenge`.
@@ -86,7 +87,7 @@ pub(crate) async fn scavenge(call: &Call<'_>) -> Result<Answer> {
         RunMode::Real => "scavenge",
         RunMode::Dry => "scavenge, dry run",
     };
-    lasting(call, what, |told| maintenance.scavenge(mode, told))
+    lasting(call, what, |told| maintenance.scavenge(mode, told)).await
 }
 
 /// Carries out `GET` and `PUT /admin/virtual-streams`.
@@ -133,8 +134,39 @@ struct Lasting<T> {
     ticks: Interval,
 }
 
+/// Writes to the audit log how work has ended, also if it is dropped.
+struct Ending {
+    admitted: Admitted,
+    state: Arc<State>,
+    what: &'static str,
+    is_told: bool,
+}
+
+impl Ending {
+    fn tell<T>(mut self, outcome: &gesta_core::Result<T>) {
+        self.is_told = true;
+        let Self {
+            admitted,
+            state,
+            what,
+            ..
+        } = &self;
+        admitted.done(state, Operation::Manage, what, outcome);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.is_told {
+            let gone: std::result::Result<(), _> = Err("stopped, its caller has gone");
+            self.admitted
+                .done(&self.state, Operation::Manage, self.what, &gone);
+        }
+    }
+}
+
 /// Begins work, and answers with a line a second that tells how far it is, and a last one with its result.
-fn lasting<T>(
+async fn lasting<T>(
     call: &Call<'_>,
     what: &'static str,
     work: impl FnOnce(Told) -> BoxFuture<'static, gesta_core::Result<T>>,
@@ -143,20 +175,31 @@ where
     T: Serialize + Send + 'static,
 {
     let turn = call.state.workshop.turn()?;
+    let forbidden = call
+        .admitted()
+        .until_forbidden(OwnedOperation::Manage)
+        .await?;
     let begun: Result<()> = Ok(());
     call.done(Operation::Manage, &format!("{what}, begun"), &begun);
     let (telling, progress) = watch::channel(Progress::default());
     let work = work(Box::new(move |now| {
         telling.send_replace(now);
     }));
-    let (admitted, state) = (call.admitted().clone(), Arc::clone(call.state));
+    let state = Arc::clone(call.state);
+    let ending = Ending {
+        admitted: call.admitted().clone(),
+        state: Arc::clone(&state),
+        what,
+        is_told: false,
+    };
     let working = shares::act_as(call.holder().clone(), async move {
         let _turn = turn;
         let outcome = tokio::select! {
             outcome = work => outcome,
             () = state.stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
+            error = forbidden => Err(error),
         };
-        admitted.done(&state, Operation::Manage, what, &outcome);
+        ending.tell(&outcome);
         outcome
     });
     let mut ticks = tokio::time::interval(TOLD_EVERY);

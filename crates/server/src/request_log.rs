@@ -113,7 +113,7 @@ impl RequestLog {
 
 /// What a line shows.
 struct Line<'a> {
-    path: std::borrow::Cow<'a, str>,
+    path: String,
     ms: u64,
     user: &'a str,
     id: String,
@@ -124,7 +124,7 @@ impl<'a> Line<'a> {
         let id = request.headers.get(ID).map_or(&b""[..], |id| id.as_bytes());
         let id = String::from_utf8_lossy(id);
         Self {
-            path: shortened(request.path, PATH_BYTES_MAX),
+            path: gesta_core::printable(&shortened(request.path, PATH_BYTES_MAX)).into_owned(),
             ms: millis(request.took),
             user: match request.holder {
                 Some(Holder::User(user)) => user,
@@ -154,5 +154,30 @@ mod tests {
         }
         assert_eq!(log.turn(start + PAUSE), Some(7));
         assert_eq!(log.turn(start + PAUSE * 9), Some(0));
+    }
+
+    /// Goal: nobody hides what the log says by an address. A line break cannot come in one.
+    #[test]
+    fn paths_have_no_unprintable_characters() {
+        let headers = HeaderMap::new();
+        let request = Answered {
+            method: "GET",
+            path: "/streams/a\u{2028}b\u{1b}[2Jc",
+            headers: &headers,
+            status: 404,
+            took: Duration::ZERO,
+            from: [127, 0, 0, 1].into(),
+            holder: None,
+            may_last: false,
+        };
+        let path = Line::of(&request).path;
+        assert!(
+            path.chars().all(|c| !c.is_control() && c != '\u{2028}'),
+            "{path:?}"
+        );
+        assert!(
+            path.starts_with("/streams/a") && path.ends_with('c'),
+            "{path:?}"
+        );
     }
 }

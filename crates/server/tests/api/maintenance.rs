@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::world::{World, access_config, add, basic};
 use crate::client::{Raw, Server, config, soon};
+use crate::logged::Logged;
 
 /// A store whose checks end when the test says so.
 #[derive(Default)]
@@ -246,4 +247,55 @@ async fn administrators_alone_have_a_store_checked() {
             assert_eq!(found, status, "{who} {target}");
         }
     }
+}
+
+/// Goal: work ends when its caller may no longer do it, or has gone, and the audit log tells both ends.
+#[tokio::test]
+async fn a_check_ends_with_the_rights_of_its_caller_and_the_audit_log_tells_each_end() {
+    let (logged, _guard) = Logged::begin();
+    let checked = Arc::new(Checked::default());
+    let store: Arc<dyn gesta_core::EventStore> = Arc::new(MemoryStore::new());
+    let accounts = gesta_access::Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    add(&accounts, "helper", &["$admins"]).await;
+    let access = gesta_access::Access::start(Arc::clone(&store), access_config());
+    soon(access.loaded()).await;
+    let bound = gesta_server::bind(config()).await.expect("a free port");
+    let bound = bound
+        .with_access(access)
+        .with_maintenance(Arc::clone(&checked) as _);
+    let server = Server::of(bound.serve(store, Registry::default()));
+    let verify = VERIFY.replace(
+        "Host: localhost",
+        &format!("Host: localhost\r\nAuthorization: {}", basic("helper")),
+    );
+    let ended = |text: &str| {
+        let lines = logged.with("gesta::audit");
+        let of_verify = lines
+            .iter()
+            .filter(|line| line.contains(r#"what="verify""#));
+        of_verify.filter(|line| line.contains(text)).count()
+    };
+
+    let raw = server.raw(&verify).await;
+    checked.until_running(1).await;
+    drop(raw);
+    checked.until_running(0).await;
+    soon(async {
+        while ended("its caller has gone") != 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+
+    let mut raw = server.raw(&verify).await;
+    raw.until("progress").await;
+    accounts
+        .set_groups("helper", Vec::new())
+        .await
+        .expect("no administrator any more");
+    checked.until_running(0).await;
+    let whole = raw.rest().await;
+    assert!(whole.contains("urn:gesta:problem:forbidden"), "{whole}");
+    assert_eq!(ended(r#"who="helper""#), 2);
 }
