@@ -14,6 +14,7 @@ use crate::failure::Failure;
 /// Microseconds from 1970 to 2000, where PostgreSQL begins to count.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
+const BOOL: u32 = 16;
 const INT8: u32 = 20;
 const TEXT: u32 = 25;
 const UUID: u32 = 2950;
@@ -38,6 +39,10 @@ impl Param {
 
     pub(crate) fn int(value: i64) -> Self {
         Self::new(INT8, value.to_be_bytes().to_vec())
+    }
+
+    pub(crate) fn boolean(value: bool) -> Self {
+        Self::new(BOOL, vec![u8::from(value)])
     }
 
     pub(crate) fn text(value: &str) -> Self {
@@ -130,7 +135,7 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn of(kind: Kind) -> Self {
         let (sql, oid, array_oid) = match kind {
-            Kind::Bool => ("boolean", 16, 1000),
+            Kind::Bool => ("boolean", BOOL, 1000),
             Kind::Int => ("bigint", INT8, INT8_ARRAY),
             Kind::Float => ("double precision", 701, 1022),
             Kind::Text => ("text", TEXT, TEXT_ARRAY),

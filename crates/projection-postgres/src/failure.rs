@@ -43,6 +43,8 @@ impl Failure {
         match code {
             // Locks, a database or table that is in use, a session that was ended because its transaction stood still.
             "55P03" | "55006" | "25P03" | "25P04" => TargetErrorKind::Away,
+            // A statement of this name that another user of a pooled session has prepared.
+            "42P05" => TargetErrorKind::Away,
             // Read-only: a standby, or an administrator who has set it on purpose.
             "25006" => TargetErrorKind::Away,
             // Rights, tables and schemas that are missing: no event is to blame.
@@ -93,7 +95,7 @@ mod tests {
         };
         for code in [
             "08006", "28P01", "3D000", "40001", "40P01", "53100", "53300", "55P03", "57014",
-            "57P01", "57P03", "58030", "25006", "25P03", "XX000",
+            "57P01", "57P03", "42P05", "58030", "25006", "25P03", "XX000",
         ] {
             assert_eq!(kind(code), TargetErrorKind::Away, "{code}");
         }

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use gesta_core::{Checkpoint, EventId, LogId, Position};
 use gesta_projection::{
-    Command, Order, Parked, ProjectionId, Stored, TargetError, TargetErrorKind,
+    Attempt, Command, Order, Parked, ProjectionId, Stored, TargetError, TargetErrorKind,
+    filter_from_text,
 };
 
 use crate::binary;
@@ -103,12 +104,35 @@ pub(crate) fn stored<R: RowBytes>(row: &R) -> Result<Stored, TargetError> {
         made_with: columns.int()?,
         resets: columns.int()?,
         events: columns.int()?,
-        attempts: columns.number("the number of attempts")?,
-        attempt_events: columns.number("the events of an attempt")?,
+        attempt: attempt(&mut columns)?,
         applied_at: columns.read(binary::timestamp)?,
         error: columns.text_or_null()?,
         read_as: names(columns.text()?),
+        filter: columns
+            .text_or_null()?
+            .as_deref()
+            .and_then(filter_from_text),
+        definition: columns.text_or_null()?,
     })
+}
+
+/// An attempt, unless there is none, or one that a program has announced that did not tell the event.
+fn attempt<R: RowBytes>(columns: &mut Columns<'_, R>) -> Result<Option<Attempt>, TargetError> {
+    let number: u32 = columns.number("the number of an attempt")?;
+    let events = columns.number("the events of an attempt")?;
+    let (log, position) = (columns.int_or_null()?, columns.int_or_null()?);
+    let is_replay = columns.boolean()?;
+    let (Some(log), Some(position), 1..) = (log, position, number) else {
+        return Ok(None);
+    };
+    let log = u16::try_from(log).map_err(|error| unreadable("the log", error))?;
+    let position = u64::try_from(position).map_err(|error| unreadable("the position", error))?;
+    Ok(Some(Attempt {
+        number,
+        events,
+        first: (LogId(log), Position(position)),
+        is_replay,
+    }))
 }
 
 fn names(joined: &str) -> Vec<String> {

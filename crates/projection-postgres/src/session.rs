@@ -2,7 +2,7 @@
 
 use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Cells, Fence, Parked, ProjectionId, Session, Table, TargetError, TargetErrorKind,
+    Attempt, Cells, Fence, Parked, ProjectionId, Session, Table, TargetError, TargetErrorKind,
 };
 use uuid::Uuid;
 
@@ -180,8 +180,15 @@ impl<D: Driver> Session for PostgresSession<D> {
         }
     }
 
-    async fn announce(&mut self, events: u32) -> Result<()> {
-        let params = self.of_session([Param::int(i64::from(events))]);
+    async fn announce(&mut self, attempt: Attempt) -> Result<()> {
+        let (log, at) = attempt.first;
+        let params = self.of_session([
+            Param::int(i64::from(attempt.number)),
+            Param::int(i64::from(attempt.events)),
+            Param::int(i64::from(log.0)),
+            Param::int(position(at)),
+            Param::boolean(attempt.is_replay),
+        ]);
         self.begin_with(ANNOUNCE_ATTEMPT, params).await?;
         self.commit().await
     }

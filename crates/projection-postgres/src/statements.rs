@@ -9,6 +9,7 @@ pub(crate) const LOCK_DEFINITIONS: &str = include_str!("../sql/lock_definitions.
 pub(crate) const READ_PROJECTIONS: &str = include_str!("../sql/read_projections.sql");
 pub(crate) const LOCK_PROJECTION: &str = include_str!("../sql/lock_projection.sql");
 pub(crate) const INSERT_PROJECTION: &str = include_str!("../sql/insert_projection.sql");
+pub(crate) const FILL_FILTER: &str = include_str!("../sql/fill_filter.sql");
 pub(crate) const CLAIM_PROJECTION: &str = include_str!("../sql/claim_projection.sql");
 pub(crate) const UPDATE_STATE: &str = include_str!("../sql/update_state.sql");
 pub(crate) const UPDATE_LIFE: &str = include_str!("../sql/update_life.sql");

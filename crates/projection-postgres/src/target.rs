@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gesta_projection::{
     Begin, Cells, Command, Found, Order, Parked, ProjectionId, Registration, State, Stored,
-    Switched, Table, Target, TargetError, TargetErrorKind,
+    SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, filter_to_text,
 };
 use uuid::Uuid;
 
@@ -15,8 +15,9 @@ use crate::open::{self, Open};
 use crate::rows::{self, Columns};
 use crate::session::PostgresSession;
 use crate::statements::{
-    END_LEASE, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER, READ_COMMANDS, READ_PARKED,
-    READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION, RENEW_LEASE, UPDATE_STATE,
+    END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER, READ_COMMANDS,
+    READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION, RENEW_LEASE,
+    UPDATE_STATE,
 };
 use crate::tables::{self, Loading};
 use crate::versions::{self, Claimed};
@@ -102,9 +103,16 @@ impl<D: Driver> Target for Postgres<D> {
     async fn register(&self, registration: &Registration) -> Result<Stored> {
         let id = &registration.id;
         let params = vec![Param::text(&id.name), Param::int(i64::from(id.version))];
-        let rows = self.query(READ_PROJECTIONS, params).await?;
+        let rows = self.query(READ_PROJECTIONS, params.clone()).await?;
         if let Some(row) = rows.first() {
-            return rows::stored(row);
+            let mut stored = rows::stored(row)?;
+            if stored.filter.is_none() && stored.made_with == registration.made_with {
+                let mut params = params;
+                params.push(Param::text(&filter_to_text(&registration.filter)));
+                self.query(FILL_FILTER, params).await?;
+                stored.filter = Some(registration.filter.clone());
+            }
+            return Ok(stored);
         }
         let mut open = self.begin_transaction().await?;
         let outcome = versions::register(&mut open, registration).await;
@@ -224,9 +232,9 @@ impl<D: Driver> Target for Postgres<D> {
         }
     }
 
-    async fn switch(&self, id: &ProjectionId) -> Result<Switched> {
+    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
         let mut open = self.begin_transaction().await?;
-        let switched = versions::switch(&mut open, id).await;
+        let switched = versions::switch(&mut open, id, from).await;
         let was_busy = open.was_busy();
         match finish(open, switched).await {
             Err(_) if was_busy => Ok(Switched::Busy),

@@ -5,7 +5,8 @@
 //! the views.
 
 use gesta_projection::{
-    Life, ProjectionId, Registration, Stored, Switched, TargetError, TargetErrorKind, covers,
+    Life, ProjectionId, Registration, Stored, SwitchFrom, Switched, TargetError, TargetErrorKind,
+    covers, filter_to_text,
 };
 use gesta_sql::{Migration, Migrations};
 use uuid::Uuid;
@@ -25,11 +26,18 @@ use crate::tables;
 type Result<T> = std::result::Result<T, TargetError>;
 
 /// The steps that make the tables of Gesta. A released step is never edited.
-const MIGRATIONS: Migrations = Migrations::new(&[Migration {
-    version: 1,
-    name: "projections, parked events, processes, commands",
-    sql: include_str!("../sql/migrate_0001.sql"),
-}]);
+const MIGRATIONS: Migrations = Migrations::new(&[
+    Migration {
+        version: 1,
+        name: "projections, parked events, processes, commands",
+        sql: include_str!("../sql/migrate_0001.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "filters, and the events of attempts",
+        sql: include_str!("../sql/migrate_0002.sql"),
+    },
+]);
 
 /// Tells whether tables of this version are those of this program.
 ///
@@ -110,6 +118,8 @@ pub(crate) async fn register<D: Driver>(open: &mut Open<D>, new: &Registration) 
         Param::text(&new.start.to_string()),
         Param::int(new.made_with),
         Param::text(&new.read_as.join(",")),
+        Param::text(&filter_to_text(&new.filter)),
+        Param::text_or_null(new.definition.as_deref()),
     ]);
     open.query(INSERT_PROJECTION, params).await?;
     if let Some(table) = &new.table {
@@ -174,7 +184,11 @@ async fn set_life<D: Driver>(
 }
 
 /// Makes a version the active one. A lock that is not to be had in time is a failure, after which nothing has changed.
-pub(crate) async fn switch<D: Driver>(open: &mut Open<D>, id: &ProjectionId) -> Result<Switched> {
+pub(crate) async fn switch<D: Driver>(
+    open: &mut Open<D>,
+    id: &ProjectionId,
+    from: SwitchFrom,
+) -> Result<Switched> {
     open.query(LOCK_DEFINITIONS, Vec::new()).await?;
     let is_active = |stored: &&Stored| stored.life == Life::Active;
     let active = all_of(open, &id.name).await?;
@@ -192,6 +206,9 @@ pub(crate) async fn switch<D: Driver>(open: &mut Open<D>, id: &ProjectionId) -> 
     }
     open.run("SET LOCAL lock_timeout = 100".to_owned()).await?;
     if let Some(old) = all.iter().find(is_active) {
+        if from == SwitchFrom::Earlier && old.id.version > id.version {
+            return Ok(Switched::Later);
+        }
         if covers(&new.checkpoint, &old.checkpoint) != Some(true) {
             return Ok(Switched::Behind);
         }

@@ -1,6 +1,7 @@
 //! The connections to the file: a few idle ones, and one turn to write.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub(crate) struct Connections {
     idle: Mutex<Vec<Connection>>,
     /// SQLite has one writer: those of this process take turns here, in order, and do not poll for the lock.
     turn: Arc<Semaphore>,
+    waiting: AtomicUsize,
 }
 
 impl Connections {
@@ -43,13 +45,20 @@ impl Connections {
             synchronous,
             idle: Mutex::new(Vec::new()),
             turn: Arc::new(Semaphore::new(1)),
+            waiting: AtomicUsize::new(0),
         }
     }
 
     /// Waits for the turn to write.
     pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let turn = Arc::clone(&self.turn).acquire_owned().await;
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
         turn.map_err(|_| TargetError::new(TargetErrorKind::Away, "the target is closed"))
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
     }
 
     /// Takes a connection, or opens one.

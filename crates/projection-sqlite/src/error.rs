@@ -5,6 +5,10 @@ use rusqlite::ErrorCode;
 
 /// Tells what an error means.
 pub(crate) fn kind_of(error: &rusqlite::Error) -> TargetErrorKind {
+    // Somebody has deleted a table: no event is to blame.
+    if error.to_string().contains("no such table") {
+        return TargetErrorKind::Unusable;
+    }
     match error.sqlite_error_code() {
         Some(
             ErrorCode::DatabaseBusy

@@ -3,7 +3,9 @@
 use std::str::FromStr;
 
 use gesta_core::{Checkpoint, EventId, LogId, Position, Timestamp};
-use gesta_projection::{Command, Life, Order, Parked, ProjectionId, State, Stored};
+use gesta_projection::{
+    Attempt, Command, Life, Order, Parked, ProjectionId, State, Stored, filter_from_text,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
@@ -15,18 +17,22 @@ pub(crate) const NOW_MICROS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)
 pub(crate) const NOW_MILLIS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
 const COLUMNS: &str = "name, version, life, state, epoch, owner, checkpoint, floor, made_with, resets, events, \
-                       attempts, attempt_events, applied_at, error, read_as, \
+                       attempts, attempt_events, attempt_log, attempt_position, attempt_is_replay, applied_at, error, \
+                       read_as, filter, definition, \
                        EXISTS (SELECT 1 FROM gesta_projections_nodes \
                        WHERE node = owner AND until > CAST(unixepoch('subsec') * 1000 AS INTEGER))";
 
 /// The row of a projection as SQLite holds it.
 struct Raw {
     words: [String; 5],
-    numbers: [i64; 7],
+    numbers: [i64; 5],
+    attempt: (i64, i64, Option<i64>, Option<i64>, bool),
     owner: Option<Uuid>,
     applied_at: Option<i64>,
     error: Option<String>,
     read_as: String,
+    filter: Option<String>,
+    definition: Option<String>,
     owned: bool,
 }
 
@@ -45,14 +51,21 @@ fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
             row.get(8)?,
             row.get(9)?,
             row.get(10)?,
+        ],
+        attempt: (
             row.get(11)?,
             row.get(12)?,
-        ],
+            row.get(13)?,
+            row.get(14)?,
+            row.get(15)?,
+        ),
         owner: uuid(row, 5)?,
-        applied_at: row.get(13)?,
-        error: row.get(14)?,
-        read_as: row.get(15)?,
-        owned: row.get(16)?,
+        applied_at: row.get(16)?,
+        error: row.get(17)?,
+        read_as: row.get(18)?,
+        filter: row.get(19)?,
+        definition: row.get(20)?,
+        owned: row.get(21)?,
     })
 }
 
@@ -65,17 +78,36 @@ fn number(value: i64) -> Result<u32> {
     u32::try_from(value).map_err(|error| unreadable("a number", error))
 }
 
+/// An attempt, unless there is none, or one that a program has announced that did not tell the event.
+fn attempt(
+    (times, events, log, position, is_replay): (i64, i64, Option<i64>, Option<i64>, bool),
+) -> Result<Option<Attempt>> {
+    let (Some(log), Some(position), 1..) = (log, position, times) else {
+        return Ok(None);
+    };
+    Ok(Some(Attempt {
+        number: number(times)?,
+        events: number(events)?,
+        first: (log_id(log)?, place(position)?),
+        is_replay,
+    }))
+}
+
+fn log_id(log: i64) -> Result<LogId> {
+    let log = u16::try_from(log);
+    Ok(LogId(log.map_err(|error| unreadable("a log", error))?))
+}
+
+fn place(position: i64) -> Result<Position> {
+    let position = u64::try_from(position);
+    Ok(Position(
+        position.map_err(|error| unreadable("a position", error))?,
+    ))
+}
+
 fn stored(raw: Raw) -> Result<Stored> {
     let [name, life, state, checkpoint, floor] = raw.words;
-    let [
-        version,
-        epoch,
-        made_with,
-        resets,
-        events,
-        attempts,
-        attempt_events,
-    ] = raw.numbers;
+    let [version, epoch, made_with, resets, events] = raw.numbers;
     let place = |text: &str| {
         Checkpoint::from_str(text).map_err(|error| unreadable("the checkpoint", error))
     };
@@ -93,10 +125,11 @@ fn stored(raw: Raw) -> Result<Stored> {
         checkpoint: place(&checkpoint)?,
         floor: place(&floor)?,
         made_with,
+        filter: raw.filter.as_deref().and_then(filter_from_text),
+        definition: raw.definition,
         resets,
         events,
-        attempts: number(attempts)?,
-        attempt_events: number(attempt_events)?,
+        attempt: attempt(raw.attempt)?,
         applied_at: raw.applied_at.map(Timestamp),
         error: raw.error,
         read_as: read_as.map(str::to_owned).collect(),
@@ -148,10 +181,8 @@ pub(crate) fn parked(
     let rows = rows.or_target()?.map(|row| {
         let ([log, position, attempts, at], key, event, error) = row.or_target()?;
         Ok(Parked {
-            log: LogId(u16::try_from(log).map_err(|error| unreadable("a log", error))?),
-            position: Position(
-                u64::try_from(position).map_err(|error| unreadable("a position", error))?,
-            ),
+            log: log_id(log)?,
+            position: place(position)?,
             key,
             event: EventId(event),
             error,
@@ -165,7 +196,7 @@ pub(crate) fn parked(
 /// Reads the different keys of parked events.
 pub(crate) fn parked_keys(connection: &Connection, id: &ProjectionId) -> Result<Vec<String>> {
     let sql = "SELECT DISTINCT key FROM gesta_projections_parked \
-               WHERE name = ?1 AND version = ?2 AND key IS NOT NULL";
+               WHERE name = ?1 AND version = ?2 AND key IS NOT NULL ORDER BY key";
     let mut statement = connection.prepare_cached(sql).or_target()?;
     let keys = statement.query_map(params![id.name, id.version], |row| row.get(0));
     keys.or_target()?.map(OrTarget::or_target).collect()

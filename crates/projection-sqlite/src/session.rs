@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Cells, Fence, Parked, ProjectionId, Session, Table, TargetError, TargetErrorKind,
+    Attempt, Cells, Fence, Parked, ProjectionId, Session, Table, TargetError, TargetErrorKind,
 };
 use rusqlite::{Connection, params};
 use tokio::sync::OwnedSemaphorePermit;
@@ -79,7 +79,8 @@ impl Session for SqliteSession {
     async fn open(&mut self, fence: Fence<'_>) -> Result<()> {
         self.begin().await?;
         let sql = format!(
-            "UPDATE gesta_projections SET checkpoint = ?1, events = events + ?2, attempts = 0, error = NULL, \
+            "UPDATE gesta_projections SET checkpoint = ?1, events = events + ?2, attempts = 0, \
+             attempt_log = NULL, error = NULL, \
              applied_at = CASE WHEN ?2 > 0 THEN {NOW_MICROS} ELSE applied_at END \
              WHERE name = ?3 AND version = ?4 AND epoch = ?5 AND owner = ?6 AND checkpoint = ?7 \
              AND state = 'running'"
@@ -213,22 +214,37 @@ impl Session for SqliteSession {
         }
     }
 
-    async fn announce(&mut self, events: u32) -> Result<()> {
+    async fn announce(&mut self, attempt: Attempt) -> Result<()> {
         self.begin().await?;
-        let sql = "UPDATE gesta_projections SET attempts = attempts + 1, attempt_events = ?1 \
-                   WHERE name = ?2 AND version = ?3 AND epoch = ?4 AND owner = ?5 AND state = 'running'";
+        let sql = "UPDATE gesta_projections SET attempts = ?1, attempt_events = ?2, attempt_log = ?3, \
+                   attempt_position = ?4, attempt_is_replay = ?5 \
+                   WHERE name = ?6 AND version = ?7 AND epoch = ?8 AND owner = ?9 AND state = 'running'";
+        let (log, position) = attempt.first;
+        let position = i64::try_from(position.0).unwrap_or(i64::MAX);
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);
         let node = *self.node.as_bytes();
-        let changed = self
-            .connection()?
-            .execute(sql, params![events, name, version, epoch, node]);
+        let changed = self.connection()?.execute(
+            sql,
+            params![
+                attempt.number,
+                attempt.events,
+                log.0,
+                position,
+                attempt.is_replay,
+                name,
+                version,
+                epoch,
+                node
+            ],
+        );
         self.demand_one(changed).await?;
         self.commit().await
     }
 
     async fn end(mut self, stop: Option<&str>) -> Result<()> {
         self.begin().await?;
-        let sql = "UPDATE gesta_projections SET owner = NULL, attempts = 0, error = coalesce(?1, error), \
+        let sql = "UPDATE gesta_projections SET owner = NULL, attempts = 0, attempt_log = NULL, \
+                   error = coalesce(?1, error), \
                    state = CASE WHEN ?1 IS NOT NULL AND state = 'running' THEN 'stopped' ELSE state END \
                    WHERE name = ?2 AND version = ?3 AND epoch = ?4 AND owner = ?5";
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, Parked, ProjectionId, Registration, State, Stored,
-    Switched, Table, Target, TargetError, TargetErrorKind, covers,
+    SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, covers, filter_to_text,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use uuid::Uuid;
@@ -17,8 +17,11 @@ use crate::rows::{self, NOW_MICROS, NOW_MILLIS};
 use crate::session::SqliteSession;
 use crate::tables;
 
-/// Version of the tables in `sql/schema.sql`.
-const SCHEMA: i64 = 1;
+/// The steps that make the tables: each brings them to the version of its number. A released step is never edited.
+const STEPS: [&str; 2] = [
+    include_str!("sql/schema.sql"),
+    include_str!("sql/version_2.sql"),
+];
 /// How long `switch` waits for another process that writes.
 const SWITCH_WAITS: Duration = Duration::from_millis(100);
 
@@ -57,6 +60,13 @@ impl SqliteTarget {
         Self {
             connections: Arc::new(connections),
         }
+    }
+
+    /// Returns how many calls wait for their turn to write. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.connections.waiting()
     }
 
     /// Reads on a thread for blocking work.
@@ -130,27 +140,43 @@ fn migrate(connection: &Connection) -> Result<()> {
                 "the file is that of an event store, which belongs to the store alone: name another file",
             ));
         }
-        return connection
-            .execute_batch(include_str!("sql/schema.sql"))
-            .or_target();
     }
-    let found: i64 = connection
-        .query_row("SELECT version FROM gesta_projections_schema", [], |row| {
-            row.get(0)
-        })
-        .or_target()?;
-    if found == SCHEMA {
-        return Ok(());
-    }
-    Err(TargetError::new(
-        TargetErrorKind::Unusable,
-        format!("the tables of projections have version {found}, this program expects {SCHEMA}"),
-    ))
+    let found: i64 = match exists {
+        false => 0,
+        true => connection
+            .query_row("SELECT version FROM gesta_projections_schema", [], |row| {
+                row.get(0)
+            })
+            .or_target()?,
+    };
+    let steps = usize::try_from(found)
+        .ok()
+        .and_then(|found| STEPS.get(found..));
+    let steps = steps.ok_or_else(|| {
+        let text = format!(
+            "the tables of projections have version {found}, newer than {}, the last that this program knows",
+            STEPS.len()
+        );
+        TargetError::new(TargetErrorKind::Unusable, text)
+    })?;
+    steps
+        .iter()
+        .try_for_each(|step| connection.execute_batch(step).or_target())
 }
 
 fn register(connection: &Connection, new: &Registration) -> Result<Stored> {
+    let filter = filter_to_text(&new.filter);
     if let Some(stored) = rows::one(connection, &new.id)? {
-        return Ok(stored);
+        if stored.filter.is_some() || stored.made_with != new.made_with {
+            return Ok(stored);
+        }
+        let sql = "UPDATE gesta_projections SET filter = ?1 WHERE name = ?2 AND version = ?3";
+        let filled = connection.execute(sql, params![filter, new.id.name, new.id.version]);
+        filled.or_target()?;
+        return Ok(Stored {
+            filter: Some(new.filter.clone()),
+            ..stored
+        });
     }
     let life = match rows::active(connection, &new.id.name)? {
         None => Life::Active,
@@ -165,15 +191,17 @@ fn register(connection: &Connection, new: &Registration) -> Result<Stored> {
     let start = new.start.to_string();
     connection
         .execute(
-            "INSERT INTO gesta_projections (name, version, life, state, checkpoint, floor, made_with, read_as) \
-             VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?5, ?6)",
+            "INSERT INTO gesta_projections (name, version, life, state, checkpoint, floor, made_with, read_as, filter, \
+             definition) VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?5, ?6, ?7, ?8)",
             params![
                 new.id.name,
                 new.id.version,
                 life.as_str(),
                 start,
                 new.made_with,
-                new.read_as.join(",")
+                new.read_as.join(","),
+                filter,
+                new.definition
             ],
         )
         .or_target()?;
@@ -204,7 +232,7 @@ fn claim(connection: &Connection, id: &ProjectionId, node: Uuid) -> Result<Claim
     Ok(Claimed::Begun(stored, epoch))
 }
 
-fn switch(connection: &Connection, id: &ProjectionId) -> Result<Switched> {
+fn switch(connection: &Connection, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
     let Some(new) = rows::one(connection, id)?.filter(|new| new.life != Life::Retired) else {
         return Ok(Switched::NotFound);
     };
@@ -212,6 +240,9 @@ fn switch(connection: &Connection, id: &ProjectionId) -> Result<Switched> {
         return Ok(Switched::Done);
     }
     if let Some(old) = rows::active(connection, &id.name)? {
+        if from == SwitchFrom::Earlier && old.id.version > id.version {
+            return Ok(Switched::Later);
+        }
         if covers(&new.checkpoint, &old.checkpoint) != Some(true) {
             return Ok(Switched::Behind);
         }
@@ -388,13 +419,14 @@ impl Target for SqliteTarget {
         .await
     }
 
-    async fn switch(&self, id: &ProjectionId) -> Result<Switched> {
+    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
         let Ok(turn) = tokio::time::timeout(SWITCH_WAITS, self.connections.turn()).await else {
             return Ok(Switched::Busy);
         };
         drop(turn);
         let id = id.clone();
-        self.write(move |connection| switch(connection, &id)).await
+        self.write(move |connection| switch(connection, &id, from))
+            .await
     }
 
     async fn retire(&self, id: &ProjectionId) -> Result<bool> {

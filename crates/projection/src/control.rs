@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use gesta_core::{Checkpoint, EventStore};
+
+use crate::batch::{covers, distance};
 use crate::definition::ProjectionId;
-use crate::error::Error;
+use crate::error::{Error, other_store};
+use crate::lag::{Lag, lag_at, next_match};
 use crate::state::State;
-use crate::target::{Order, Parked, Stored, Switched, Target};
+use crate::target::{Order, Parked, Stored, SwitchFrom, Switched, Target};
 
 /// Time between two looks for an answer, at first and at most.
 const LOOK_FOR_ANSWER: (Duration, Duration) =
@@ -58,6 +62,56 @@ impl<T: Target> Control<T> {
     /// `NotFound` if there is no such version; `Target` if the target does not answer.
     pub async fn resume(&self, id: &ProjectionId) -> Result<(), Error> {
         self.set_state(id, State::Running).await
+    }
+
+    /// Returns how far a version of [`list`](Self::list) is behind the end of the store; `None` if its filter is not
+    /// known, for it was last registered by an older program.
+    ///
+    /// # Errors
+    /// `Store` if the store does not answer, or the version is of another one.
+    pub async fn lag(
+        &self,
+        store: &dyn EventStore,
+        version: &Stored,
+    ) -> Result<Option<Lag>, Error> {
+        match &version.filter {
+            Some(filter) => lag_at(store, &version.checkpoint, filter).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns a version.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none such; `Target` if the target does not answer.
+    pub async fn version(&self, id: &ProjectionId) -> Result<Stored, Error> {
+        let mut rows = self.target.list().await?.into_iter();
+        rows.find(|row| row.id == *id)
+            .ok_or_else(|| Error::NotFound(id.to_string()))
+    }
+
+    /// Returns how many positions are missing until a version shows everything up to a checkpoint; zero if it does.
+    ///
+    /// # Errors
+    /// `Invalid` if version and checkpoint are not of the same store; `Store` if the store does not answer.
+    pub async fn missing(
+        &self,
+        store: &dyn EventStore,
+        version: &Stored,
+        checkpoint: &Checkpoint,
+    ) -> Result<u64, Error> {
+        let place = &version.checkpoint;
+        if covers(place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
+            return Ok(0);
+        }
+        if let Some(filter) = &version.filter
+            && next_match(store, place, filter, checkpoint)
+                .await?
+                .is_none()
+        {
+            return Ok(0);
+        }
+        Ok(distance(place, checkpoint))
     }
 
     async fn set_state(&self, id: &ProjectionId, state: State) -> Result<(), Error> {
@@ -125,10 +179,11 @@ impl<T: Target> Control<T> {
     pub async fn switch(&self, id: &ProjectionId) -> Result<(), Error> {
         let until = tokio::time::Instant::now() + Duration::from_secs(1);
         loop {
-            match self.target.switch(id).await? {
+            match self.target.switch(id, SwitchFrom::Any).await? {
                 Switched::Done => return Ok(()),
                 Switched::NotFound => return Err(Error::NotFound(id.to_string())),
-                Switched::Behind => {
+                // From a later version they are taken, for somebody has asked for it.
+                Switched::Behind | Switched::Later => {
                     return Err(Error::Invalid(format!(
                         "{id} is behind the active version: readers would lose what they have seen"
                     )));

@@ -128,6 +128,10 @@ pub struct Registration {
     pub read_as: Vec<String>,
     /// What the rows are made with: a hash of filter and columns. Another one under the same version is refused.
     pub made_with: i64,
+    /// Which events the rows are made of. It is stored for whoever looks at the version.
+    pub filter: Filter,
+    /// What the rows of an index are made of, as JSON; `None` for code.
+    pub definition: Option<String>,
     /// The place to begin at: the start of all logs, or the floor.
     pub start: Checkpoint,
 }

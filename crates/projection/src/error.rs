@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use gesta_core::Checkpoint;
+
 use crate::state::State;
 
 /// Longest text of an error that is stored or shown, in bytes.
@@ -161,6 +163,13 @@ pub enum Error {
     /// The target does not answer, or refuses the request.
     #[error(transparent)]
     Target(#[from] TargetError),
+}
+
+/// Makes the error of a checkpoint that cannot be compared with those of a projection.
+pub(crate) fn other_store(checkpoint: &Checkpoint) -> Error {
+    Error::Invalid(format!(
+        "checkpoint {checkpoint} is not of the events of this store as it is now"
+    ))
 }
 
 fn reason(why: Option<&str>) -> String {

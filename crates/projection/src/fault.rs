@@ -37,6 +37,15 @@ impl Fault {
         }
     }
 
+    /// An error that came from a target while it stored what Gesta keeps there itself: no event is to blame, and what
+    /// is refused once is refused again.
+    pub(crate) fn of_keeping(error: TargetError) -> Self {
+        match error.kind() {
+            TargetErrorKind::Refused => Fault::Halt(error.to_string()),
+            _ => Fault::Target(error),
+        }
+    }
+
     /// An error of an author's statements.
     pub(crate) fn of_apply<T: Target>(error: &ApplyError) -> Self {
         match T::classify(error.cause()) {
@@ -65,6 +74,8 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
 pub(crate) struct Verdict {
     pub(crate) error: String,
     pub(crate) attempts: u32,
+    /// False if the process dies even when the event is put aside: then nobody can tell its key.
+    pub(crate) has_key: bool,
 }
 
 /// The events that are to be put aside when they come.

@@ -10,11 +10,13 @@
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
 //! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
 //! * `projections`, `running`, `control`: what an application calls; `config`, `begin_at`, `progress`: its settings and
-//!   what it sees; `effects`: how effects are run;
+//!   what it sees; `effects`: how effects are run; `report`, `api`: what operators see, and HTTP;
 //! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
-//!   `unit`: views and projections without their types; `looks`: states, leases and commands; `fault`: what goes wrong;
+//!   `unit`: views and projections without their types; `lag`: how far one is behind; `filter_text`: stored filters;
+//!   `looks`: states, leases and commands; `fault`: what goes wrong;
 //! * `testing`: tests of projections.
 
+mod api;
 mod batch;
 mod begin_at;
 mod config;
@@ -25,11 +27,14 @@ mod effect;
 mod effects;
 mod error;
 mod fault;
+mod filter_text;
+mod lag;
 mod looks;
 mod progress;
 mod projection;
 mod projections;
 mod reader;
+mod report;
 mod row;
 mod running;
 mod state;
@@ -41,6 +46,7 @@ mod view;
 mod view_work;
 mod work;
 
+pub use api::{API_WAIT_MAX, Answer, Api};
 pub use batch::{Batch, covers};
 pub use begin_at::BeginAt;
 pub use config::{Config, OnPoison};
@@ -51,14 +57,19 @@ pub use definition::{
 pub use effect::Effect;
 pub use effects::{Effects, RunningEffects};
 pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind};
+pub use filter_text::{filter_from_text, filter_to_text};
+pub use lag::Lag;
 pub use progress::{Phase, Progress};
 pub use projection::Projection;
 pub use projections::Projections;
+pub use report::{PARKED_COUNTED_MAX, ParkedReport, VersionReport, metrics_text};
 #[doc(hidden)]
 pub use row::read_cell;
 pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};
-pub use running::{Lag, Running};
+pub use running::Running;
 pub use state::{Life, State, UnknownWord};
-pub use target::{Begin, Command, Fence, Order, Parked, Session, Stored, Switched, Target};
+pub use target::{
+    Attempt, Begin, Command, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
+};
 pub use value::{Cell, Column, Json, Kind, OwnedValue, Value};
 pub use view::View;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::definition::ProjectionId;
@@ -16,6 +15,8 @@ use crate::target::{Command, Stored, Target};
 /// What the last look has found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Look {
+    /// When it was begun; `None` before the first one.
+    pub(crate) at: Option<tokio::time::Instant>,
     pub(crate) rows: Arc<Vec<Stored>>,
     pub(crate) commands: Arc<Vec<Command>>,
 }
@@ -36,13 +37,13 @@ pub(crate) struct Looker<T> {
     /// Wakes the task before its time.
     pub(crate) at_once: Arc<Notify>,
     pub(crate) found: watch::Sender<Look>,
-    pub(crate) stopping: CancellationToken,
 }
 
 impl<T: Target> Looker<T> {
     /// Renews the lease and looks.
     pub(crate) async fn look(&self, renewed: &mut Option<Instant>) -> Result<(), TargetError> {
-        let now = tokio::time::Instant::now().into_std();
+        let at = tokio::time::Instant::now();
+        let now = at.into_std();
         if renewed.is_none_or(|at| now.duration_since(at) >= self.lease / 3) {
             self.target
                 .renew(self.node, &self.node_name, self.lease)
@@ -51,15 +52,15 @@ impl<T: Target> Looker<T> {
         }
         let rows = Arc::new(self.target.list().await?);
         let commands = Arc::new(self.target.commands().await?);
-        self.found.send_replace(Look { rows, commands });
+        let at = Some(at);
+        self.found.send_replace(Look { at, rows, commands });
         Ok(())
     }
 
-    /// Looks until the process stops.
+    /// Looks until the task is ended, which is after the last projection has stopped: until then the lease is kept.
     pub(crate) async fn run(self, mut renewed: Option<Instant>) {
-        while !self.stopping.is_cancelled() {
+        loop {
             tokio::select! {
-                () = self.stopping.cancelled() => return,
                 () = self.at_once.notified() => {}
                 () = tokio::time::sleep(self.look_every) => {}
             }

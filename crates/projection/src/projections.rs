@@ -132,6 +132,8 @@ impl<T: Target> Projections<T> {
                 table,
                 read_as,
                 made_with,
+                filter: filter.clone(),
+                definition: None,
                 start,
             };
             let stored = self.target.register(&registration).await?;
@@ -187,7 +189,6 @@ impl<T: Target> Projections<T> {
             look_every: self.config.look_every,
             at_once: Arc::clone(&at_once),
             found,
-            stopping: stopping.clone(),
         };
         let mut renewed = None;
         looker.look(&mut renewed).await?;

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, Checkpoint, Clock, EventStore, Filter, ReadAll, SystemClock};
+use gesta_core::{Checkpoint, EventStore, Filter};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::api::Api;
 use crate::batch::{covers, distance, positions};
 use crate::config::Config;
 use crate::control::Control;
 use crate::definition::ProjectionId;
 use crate::drive::Context;
-use crate::error::Error;
+use crate::error::{Error, other_store};
 use crate::fault::panic_text;
+use crate::lag::{Lag, lag_at, next_match};
 use crate::looks::{Look, Looker};
 use crate::progress::{Phase, Progress};
 use crate::state::{Life, State};
@@ -37,15 +39,6 @@ pub(crate) struct Started<T> {
     pub(crate) looks: watch::Receiver<Look>,
     pub(crate) at_once: Arc<Notify>,
     pub(crate) stopping: CancellationToken,
-}
-
-/// How far a projection is behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lag {
-    /// Age of the oldest event that matches and is not applied yet; zero if there is none.
-    pub age: Duration,
-    /// Positions of all logs that were not looked at yet, whether their events match or not.
-    pub positions: u64,
 }
 
 struct One {
@@ -123,6 +116,12 @@ impl<T: Target> Running<T> {
         Control::of(self.started.target.clone())
     }
 
+    /// Answers requests over HTTP about the projections of the target, also those of other processes.
+    #[must_use]
+    pub fn api(&self) -> Api<T> {
+        Api::of(&self.started.store, self.started.target.clone())
+    }
+
     /// Looks at states and commands now, instead of within [`Config::look_every`].
     pub fn look_now(&self) {
         self.started.at_once.notify_one();
@@ -151,20 +150,7 @@ impl<T: Target> Running<T> {
     /// `NotFound` if this process does not know the projection; `Store` and `Target` if they do not answer.
     pub async fn lag(&self, name: &str) -> Result<Lag, Error> {
         let (place, filter, _) = self.place(name).await?;
-        let heads = self.started.store.info().await?;
-        let head = Checkpoint::logs(heads.incarnation, heads.heads);
-        let age = match self.next_match(&place, filter, &head).await? {
-            Some((_, created)) => {
-                let age = SystemClock
-                    .now()
-                    .as_micros()
-                    .saturating_sub(created.as_micros());
-                Duration::from_micros(u64::try_from(age).unwrap_or(0))
-            }
-            None => Duration::ZERO,
-        };
-        let positions = distance(&place, &head);
-        Ok(Lag { age, positions })
+        lag_at(&*self.started.store, &place, filter).await
     }
 
     /// Waits until the active version of a projection shows everything up to a checkpoint, as that of an append.
@@ -183,22 +169,47 @@ impl<T: Target> Running<T> {
             return Err(Error::WaitsInApply);
         }
         let until = tokio::time::Instant::now() + timeout;
+        // Whoever does not wait at all is answered too, by one look; but nobody waits for a database that hangs.
+        let answers_until = until + self.started.config.lease;
+        let mut events = 0;
+        let waiting = self.wait_until(name, checkpoint, until, &mut events);
+        let waited = tokio::time::timeout_at(answers_until, waiting).await;
+        match waited {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(false)) | Err(_) => Err(Error::TimedOut {
+                name: name.to_owned(),
+                events,
+                waited: timeout,
+            }),
+        }
+    }
+
+    /// Waits as [`wait_for`](Self::wait_for) does; false once the time is over, with the events that are missing.
+    async fn wait_until(
+        &self,
+        name: &str,
+        checkpoint: &Checkpoint,
+        until: tokio::time::Instant,
+        events: &mut u64,
+    ) -> Result<bool, Error> {
         let (min, max) = WAIT_LOOKS;
         let mut back_off = gesta_core::BackOff::new(min, max);
         let mut resets = None;
         if let Some(own) = self.only_version(name) {
             // As a rule the events are applied in a moment, by this process: no question to the target, nor to the
             // store.
-            resets = Some(own.progress.borrow().resets);
+            resets = resets_of(&own.progress.borrow());
             let pause = tokio::time::Instant::now() + back_off.pause();
             self.reached_here(&own.id, checkpoint, pause.min(until))
                 .await;
             let progress = own.progress.borrow();
             let place = progress.checkpoint.as_ref();
-            if resets == Some(progress.resets)
+            if resets.is_some()
+                && resets == resets_of(&progress)
                 && place.is_some_and(|place| covers(place, checkpoint) == Some(true))
             {
-                return Ok(());
+                return Ok(true);
             }
         }
         loop {
@@ -207,10 +218,15 @@ impl<T: Target> Running<T> {
                 return Err(Error::Reset(name.to_owned()));
             }
             if covers(&place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
-                return Ok(());
+                return Ok(true);
             }
-            if self.next_match(&place, filter, checkpoint).await?.is_none() {
-                return Ok(());
+            *events = distance(&place, checkpoint);
+            let store = &*self.started.store;
+            if next_match(store, &place, filter, checkpoint)
+                .await?
+                .is_none()
+            {
+                return Ok(true);
             }
             if row.state != State::Running {
                 return Err(Error::NotRunning {
@@ -220,11 +236,7 @@ impl<T: Target> Running<T> {
                 });
             }
             if tokio::time::Instant::now() >= until {
-                return Err(Error::TimedOut {
-                    name: name.to_owned(),
-                    events: distance(&place, checkpoint),
-                    waited: timeout,
-                });
+                return Ok(false);
             }
             let pause = tokio::time::Instant::now() + back_off.pause();
             self.reached_here(&row.id, checkpoint, pause.min(until))
@@ -232,9 +244,13 @@ impl<T: Target> Running<T> {
         }
     }
 
-    /// Returns the active version of a projection if this process owns it, and there was no other one at the last look.
+    /// Returns the active version of a projection if this process owns it, and there was no other one at the last look,
+    /// which was a moment ago: a process that has stood still does not answer by what was so before.
     fn only_version(&self, name: &str) -> Option<&One> {
         let look = self.started.looks.borrow();
+        let config = &self.started.config;
+        let fresh = (config.look_every * 2).min(config.lease / 3);
+        look.at.filter(|at| at.elapsed() <= fresh)?;
         let mut rows = look.rows.iter();
         let row = rows.find(|row| row.id.name == name && row.life != Life::Retired)?;
         let is_only = rows.all(|row| row.id.name != name || row.life == Life::Retired);
@@ -257,7 +273,10 @@ impl<T: Target> Running<T> {
             let place = progress.checkpoint.as_ref();
             place.is_some_and(|place| covers(place, checkpoint) == Some(true))
         });
-        let _ = tokio::time::timeout_at(until, reached).await;
+        let has_ended = matches!(tokio::time::timeout_at(until, reached).await, Ok(Err(_)));
+        if has_ended {
+            tokio::time::sleep_until(until).await;
+        }
     }
 
     /// Returns how far the active version has come, with its filter. In the process of its owner this is known at once.
@@ -285,36 +304,6 @@ impl<T: Target> Running<T> {
         ))
     }
 
-    /// Finds the first event that matches after a place and up to another one.
-    async fn next_match(
-        &self,
-        place: &Checkpoint,
-        filter: &Filter,
-        up_to: &Checkpoint,
-    ) -> Result<Option<(Checkpoint, gesta_core::Timestamp)>, Error> {
-        let mut from = place.clone();
-        loop {
-            let request = ReadAll::forwards()
-                .from(AllFrom::Checkpoint(from))
-                .filter(filter.clone())
-                .limit(1);
-            let page = self.started.store.read_all(request).await?;
-            let log_end = |log: usize| positions(up_to).get(log).copied().unwrap_or_default();
-            if let Some(event) = page.events.first() {
-                if event.position <= log_end(usize::from(event.log.0)) {
-                    return Ok(Some((page.next, event.created)));
-                }
-                if positions(up_to).len() == 1 {
-                    return Ok(None);
-                }
-            }
-            if page.end || covers(&page.next, up_to) == Some(true) {
-                return Ok(None);
-            }
-            from = page.next;
-        }
-    }
-
     /// Stops all projections: each ends the batch that it is writing, stores its position and gives itself free.
     pub async fn shutdown(mut self) {
         self.started.stopping.cancel();
@@ -323,6 +312,9 @@ impl<T: Target> Running<T> {
                 tracing::warn!(%error, projection = %one.id, "a projection did not stop in good order");
             }
         }
+        // Only now, so that the lease is kept while they end, and not renewed once it is given up.
+        self.looker.abort();
+        let _ = (&mut self.looker).await;
         let (node, name) = (self.started.node, &self.started.config.node_name);
         let ended = self.started.target.renew(node, name, Duration::ZERO);
         if let Err(error) = ended.await {
@@ -331,10 +323,9 @@ impl<T: Target> Running<T> {
     }
 }
 
-fn other_store(checkpoint: &Checkpoint) -> Error {
-    Error::Invalid(format!(
-        "checkpoint {checkpoint} is not of the events of this store as it is now"
-    ))
+/// Returns how often a projection was reset, as far as this process knows it.
+fn resets_of(progress: &Progress) -> Option<i64> {
+    progress.checkpoint.as_ref().map(|_| progress.resets)
 }
 
 /// Runs a projection, and begins it again if its task panics, which would be a mistake of this crate.

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventId, LogId, Position, Timestamp};
+use gesta_core::{Checkpoint, EventId, Filter, LogId, Position, Timestamp};
 use uuid::Uuid;
 
 use crate::definition::{ProjectionId, Registration, Table};
@@ -50,14 +50,17 @@ pub struct Stored {
     pub floor: Checkpoint,
     /// What the rows are made with: [`Registration::made_with`].
     pub made_with: i64,
+    /// Which events the rows are made of: as [`filter_to_text`](crate::filter_to_text) has it. `None` for a version
+    /// that was registered by a program that did not store it, until one that does so registers it again.
+    pub filter: Option<Filter>,
+    /// What the rows of an index are made of: [`Registration::definition`].
+    pub definition: Option<String>,
     /// How often it was reset.
     pub resets: i64,
     /// Events applied since the last reset.
     pub events: i64,
-    /// Attempts that were announced since the last commit, see [`Session::announce`].
-    pub attempts: u32,
-    /// How many events the last announced batch had.
-    pub attempt_events: u32,
+    /// The last attempt that was announced, if nothing was committed since: see [`Session::announce`].
+    pub attempt: Option<Attempt>,
     /// When events were applied last, by the clock of the target.
     pub applied_at: Option<Timestamp>,
     /// Why it stopped, or its last error.
@@ -84,6 +87,19 @@ pub struct Parked {
     pub attempts: u32,
     /// When it was put aside, by the clock of the target. A target sets it when it stores the row.
     pub at: Timestamp,
+}
+
+/// An attempt to apply events, which is announced before it is made: a process that dies during it leaves it behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// 1, and one more for each process that died during the same attempt before.
+    pub number: u32,
+    /// How many events are applied together.
+    pub events: u32,
+    /// Log and position of the first of them.
+    pub first: (LogId, Position),
+    /// Whether these are parked events that are applied again.
+    pub is_replay: bool,
 }
 
 /// A batch as the fence sees it.
@@ -175,11 +191,22 @@ pub struct Command {
     pub answer: Option<String>,
 }
 
+/// From which versions [`Target::switch`] takes the readers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwitchFrom {
+    /// From an earlier version: so a version takes its place by itself. A process with old code never does.
+    Earlier,
+    /// From any version, as somebody has asked for.
+    Any,
+}
+
 /// Why [`Target::switch`] has not switched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Switched {
     /// Readers see this version now, or did so already.
     Done,
+    /// Readers see a later version.
+    Later,
     /// The active version is ahead of this one: readers would lose what they have seen.
     Behind,
     /// A reader holds the SQL view; try again.
@@ -208,7 +235,8 @@ pub trait Target: Clone + Send + Sync + 'static {
 
     /// Registers a version, unless it is registered, and returns its row. The first version of a name is active at
     /// once, later ones are building. The table of a view, and the SQL views for readers of an active version, are made
-    /// in the same transaction. Nothing of a version that is registered already is changed.
+    /// in the same transaction. Nothing of a version that is registered already is changed, but that its filter is
+    /// stored if it was not.
     fn register(
         &self,
         registration: &Registration,
@@ -281,11 +309,13 @@ pub trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<String>, TargetError>> + Send;
 
     /// Makes this version the active one, in one transaction: locks the rows of both versions, the old one first;
-    /// demands that the checkpoint of this one [covers](crate::covers) that of the active one; replaces the SQL views;
-    /// sets `active` and `previous`. It waits for a reader at most 100 ms.
+    /// demands that the checkpoint of this one [covers](crate::covers) that of the active one, which is one of those
+    /// that readers may be taken `from`; replaces the SQL views; sets `active` and `previous`. It waits for a reader at
+    /// most 100 ms.
     fn switch(
         &self,
         id: &ProjectionId,
+        from: SwitchFrom,
     ) -> impl Future<Output = Result<Switched, TargetError>> + Send;
 
     /// Deletes the tables and parked events of a version, sets it retired, and raises its epoch, in one transaction.
@@ -355,10 +385,12 @@ pub trait Session: Send + 'static {
     /// Rolls the open transaction back, if there is one, and gives the connection back.
     fn roll_back(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Says, in a transaction of its own and under the same conditions as the fence, that a batch of this many events
-    /// is going to be applied: adds one to `attempts`, and sets `attempt_events`. The fence of the next batch that
-    /// commits sets `attempts` to zero.
-    fn announce(&mut self, events: u32) -> impl Future<Output = Result<(), TargetError>> + Send;
+    /// Says, in a transaction of its own and under the same conditions as the fence, which attempt is going to be made:
+    /// it takes the place of the one before. The fence of the next batch that commits removes it.
+    fn announce(
+        &mut self,
+        attempt: Attempt,
+    ) -> impl Future<Output = Result<(), TargetError>> + Send;
 
     /// Ends the session in good order, in a transaction of its own: the owner becomes `None`, if it is still this one.
     /// With a reason, the state becomes `stopped`, unless it is not `running` any more.

@@ -12,17 +12,17 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use gesta_core::{ErrorKind, EventStore, ReadStream, Revision, StreamId};
+use gesta_core::{ErrorKind, EventStore, ReadStream, RecordedEvent, Revision, StreamId};
 
 use crate::batch::Batch;
 use crate::config::OnPoison;
 use crate::definition::Table;
 use crate::error::{ApplyError, cut};
-use crate::fault::{Fault, at, panic_text};
+use crate::fault::{Fault, Verdict, at, panic_text};
 use crate::row::{Found, Key, KeyedRows, Keys, Row};
 use crate::target::{Parked, Session, Target};
 use crate::view::View;
-use crate::work::{Fold, Folded, Work, Writer, blocks, parked};
+use crate::work::{Fold, Folded, Work, Writer, parked};
 
 /// Most streams that are remembered as looked at for a hidden front.
 const FRONTS_MAX: usize = 10_000;
@@ -88,6 +88,34 @@ impl<K: Key, R: Row> Rows<K, R> {
     }
 }
 
+/// What is to be done about an event of a batch.
+enum Met {
+    /// It changes no row.
+    Nothing,
+    /// It changes the row at this place in memory.
+    Row(usize),
+    /// It is put aside.
+    Aside(Box<Parked>),
+}
+
+impl Met {
+    fn row(&self) -> Option<usize> {
+        match self {
+            Met::Row(place) => Some(*place),
+            Met::Nothing | Met::Aside(_) => None,
+        }
+    }
+}
+
+/// Returns the text of a key, without the character that PostgreSQL has in no text.
+fn text_of(key: &impl Key) -> String {
+    let text = key.text();
+    match text.contains('\0') {
+        true => text.replace('\0', "\\0"),
+        false => text,
+    }
+}
+
 /// What the work of a view needs beside the view.
 #[derive(Clone)]
 pub(crate) struct ViewSettings {
@@ -122,23 +150,82 @@ impl<V: View, T: Target> ViewWork<V, T> {
         }
     }
 
-    /// Finds the key of each event, and the place of its row in memory.
-    fn keys(&mut self, batch: &Batch) -> Result<(Vec<Option<usize>>, Vec<usize>), Fault> {
+    /// Finds what is to be done about each event, and the places of rows that have to be read.
+    fn meet(&mut self, batch: &Batch, how: Fold<'_>) -> Result<(Vec<Met>, Vec<usize>), Fault> {
         let current = StdCell::new(0);
-        let (view, rows) = (&self.view, &mut self.rows);
         let found = catch_unwind(AssertUnwindSafe(|| {
-            let mut places: Vec<Option<usize>> = Vec::with_capacity(batch.len());
+            let mut all = Vec::with_capacity(batch.len());
             let mut missing = Vec::new();
             for (n, event) in batch.events().enumerate() {
                 current.set(n);
-                let key = view.key(event);
-                places.push(key.map(|key| rows.place(key, &mut missing)));
+                all.push(self.meet_one(event, how, &mut missing)?);
             }
-            (places, missing)
+            Ok((all, missing))
         }));
-        found.map_err(|panic| {
-            Fault::Author(Some(at(batch.event(current.get()))), panic_text(&*panic))
+        found.unwrap_or_else(|panic| {
+            Err(Fault::Author(
+                Some(at(batch.event(current.get()))),
+                panic_text(&*panic),
+            ))
         })
+    }
+
+    fn meet_one(
+        &mut self,
+        event: &RecordedEvent,
+        how: Fold<'_>,
+        missing: &mut Vec<usize>,
+    ) -> Result<Met, Fault> {
+        if let Fold::InOrder(verdicts) = how
+            && let Some(verdict) = verdicts.get(&at(event))
+        {
+            return self.put_aside(event, verdict);
+        }
+        let Some(key) = self.view.key(event) else {
+            return Ok(Met::Nothing);
+        };
+        if matches!(how, Fold::InOrder(_)) && !self.parked_keys.is_empty() {
+            let text = text_of(&key);
+            if self.parked_keys.contains(&text) {
+                return Ok(Met::Aside(Box::new(parked(event, Some(text), None))));
+            }
+        }
+        Ok(Met::Row(self.rows.place(key, missing)))
+    }
+
+    /// Puts an event aside that cannot be applied. Its row is not touched: it may be the row that cannot be read.
+    fn put_aside(&mut self, event: &RecordedEvent, verdict: &Verdict) -> Result<Met, Fault> {
+        let aside =
+            |key: Option<String>| Ok(Met::Aside(Box::new(parked(event, key, Some(verdict)))));
+        if self.settings.on_poison != OnPoison::Park {
+            return aside(None);
+        }
+        let view = &self.view;
+        let key = catch_unwind(AssertUnwindSafe(|| {
+            view.key(event).map(|key| text_of(&key))
+        }));
+        let key = key.map_err(|panic| {
+            let (place, panic) = (event.position, panic_text(&*panic));
+            Fault::Halt(cut(format!(
+                "the event at position {place} of log {} cannot be applied: {}; nor can it be parked, for its key \
+                 cannot be told: {panic}",
+                event.log, verdict.error
+            )))
+        })?;
+        let Some(key) = key else {
+            return Ok(Met::Nothing);
+        };
+        let parked_keys = self.parked_keys.len();
+        if !self.parked_keys.contains(&key) {
+            if parked_keys >= self.settings.parked_keys_max {
+                return Err(Fault::Halt(format!(
+                    "events of {parked_keys} keys are parked, which is the maximum; {}",
+                    verdict.error
+                )));
+            }
+            self.parked_keys.insert(key.clone());
+        }
+        aside(Some(key))
     }
 
     async fn load(&mut self, missing: &[usize]) -> Result<(), Fault> {
@@ -153,7 +240,7 @@ impl<V: View, T: Target> ViewWork<V, T> {
         self.target
             .load(&self.table, &keys, &mut found)
             .await
-            .map_err(Fault::Target)?;
+            .map_err(Fault::of_writing)?;
         for place in missing {
             self.rows.entries[*place].is_known = true;
         }
@@ -171,18 +258,14 @@ impl<V: View, T: Target> ViewWork<V, T> {
     }
 
     /// Finds the events that meet no row though they are not the first of their stream, because the first are hidden.
-    async fn hidden_fronts(
-        &mut self,
-        batch: &Batch,
-        places: &[Option<usize>],
-    ) -> Result<HashSet<usize>, Fault> {
+    async fn hidden_fronts(&mut self, batch: &Batch, met: &[Met]) -> Result<HashSet<usize>, Fault> {
         let mut hidden = HashSet::new();
         if !self.settings.sees_whole_streams {
             return Ok(hidden);
         }
         let mut seen = HashSet::new();
-        for (n, place) in places.iter().enumerate() {
-            let Some(place) = *place else { continue };
+        for (n, met) in met.iter().enumerate() {
+            let Some(place) = met.row() else { continue };
             let entry = &self.rows.entries[place];
             if entry.row.is_some() || entry.is_stored || !seen.insert(place) {
                 continue;
@@ -224,46 +307,25 @@ impl<V: View, T: Target> ViewWork<V, T> {
     fn evolve(
         &mut self,
         batch: &Batch,
-        places: &[Option<usize>],
+        met: Vec<Met>,
         hidden: &HashSet<usize>,
-        how: Fold<'_>,
     ) -> Result<(Vec<Parked>, Vec<usize>), Fault> {
         let current = StdCell::new(0);
         let (view, entries) = (&self.view, &mut self.rows.entries);
-        let (parked_keys, settings) = (&mut self.parked_keys, &self.settings);
         let folded = catch_unwind(AssertUnwindSafe(|| {
             let (mut aside, mut changed) = (Vec::new(), Vec::new());
-            for (n, place) in places.iter().enumerate() {
-                let Some(place) = *place else { continue };
+            for (n, met) in met.into_iter().enumerate() {
+                let place = match met {
+                    Met::Nothing => continue,
+                    Met::Aside(parked) => {
+                        aside.push(*parked);
+                        continue;
+                    }
+                    Met::Row(place) => place,
+                };
                 current.set(n);
                 let event = batch.event(n);
                 let entry = &mut entries[place];
-                if let Fold::InOrder(verdicts) = how {
-                    if !parked_keys.is_empty() {
-                        let key = entry.key.text();
-                        if parked_keys.contains(&key) {
-                            let verdict = verdicts.get(&at(event));
-                            aside.push(parked(event, Some(key), verdict));
-                            continue;
-                        }
-                    }
-                    let verdict = (!verdicts.is_empty()).then(|| verdicts.get(&at(event)));
-                    if let Some(verdict) = verdict.flatten() {
-                        let key = blocks(settings.on_poison, Some(entry.key.text()));
-                        if let Some(key) = &key {
-                            if parked_keys.len() >= settings.parked_keys_max {
-                                return Err(Fault::Halt(format!(
-                                    "events of {} keys are parked, which is the maximum; {}",
-                                    parked_keys.len(),
-                                    verdict.error
-                                )));
-                            }
-                            parked_keys.insert(key.clone());
-                        }
-                        aside.push(parked(event, key, Some(verdict)));
-                        continue;
-                    }
-                }
                 if hidden.contains(&n) && entry.row.is_none() {
                     view.front_hidden(&mut entry.row, event)
                         .map_err(|error| refused(&error, at(event)))?;
@@ -290,16 +352,15 @@ impl<V: View, T: Target> ViewWork<V, T> {
         batch: &Batch,
         how: Fold<'_>,
     ) -> Result<Folded<Changes<V>>, Fault> {
-        let (places, missing) = self.keys(batch)?;
+        let (met, missing) = self.meet(batch, how)?;
         self.load(&missing).await?;
         debug_assert!(
-            places
-                .iter()
-                .flatten()
-                .all(|place| self.rows.entries[*place].is_known)
+            met.iter()
+                .filter_map(Met::row)
+                .all(|place| self.rows.entries[place].is_known)
         );
-        let hidden = self.hidden_fronts(batch, &places).await?;
-        let (aside, changed) = self.evolve(batch, &places, &hidden, how)?;
+        let hidden = self.hidden_fronts(batch, &met).await?;
+        let (aside, changed) = self.evolve(batch, met, &hidden)?;
         let (mut rows, mut deleted) = (Vec::with_capacity(changed.len()), Vec::new());
         for place in changed {
             let entry = &mut self.rows.entries[place];

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use gesta_core::Checkpoint;
 
 use crate::batch::Batch;
-use crate::config::OnPoison;
 use crate::error::ApplyError;
 use crate::fault::{At, Fault, Verdict, Verdicts, at};
 use crate::projection::Projection;
@@ -202,13 +201,5 @@ impl<T: Target, P: Projection<T>> Writer<T> for ProjectionWriter<P> {
         let transaction = session.transaction().map_err(Fault::of_writing)?;
         author::<T>(self.0.clear(transaction)).await?;
         session.clear(None).await.map_err(Fault::of_writing)
-    }
-}
-
-/// What [`OnPoison`] comes to for an event that is put aside: the key that it blocks, if it blocks one.
-pub(crate) fn blocks(on_poison: OnPoison, key: Option<String>) -> Option<String> {
-    match on_poison {
-        OnPoison::Park => key,
-        OnPoison::Stop | OnPoison::Skip => None,
     }
 }

@@ -1,11 +1,27 @@
-//! Schemas for the tests, and readers that do not go through the target.
+//! Schemas for the tests, and readers that do not go through the target. Of all drivers of PostgreSQL.
 
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use gesta_pgtest::{Server, fresh_schema, shared};
-use tokio_postgres::{Client, NoTls};
+use gesta_pgtest::{fresh_schema, shared};
+use tokio_postgres::{Client, IsolationLevel, NoTls, SimpleQueryMessage};
 
 use crate::flavour::{Limits, Target, target};
+
+/// Ends the leases of all processes, as time would.
+pub(crate) const END_LEASES: &str = "UPDATE gesta_projections_nodes SET until = '-infinity'";
+/// Each how manieth call of a process is tested to fail: all are tested with SQLite, which is quicker.
+pub(crate) const EVERY: usize = 5;
+/// Random histories of each kind.
+pub(crate) const HISTORIES: u64 = 4;
+/// Whether a text may hold the character 0.
+pub(crate) const TAKES_ZERO: bool = false;
+/// Makes the table of the projection `journal`.
+pub(crate) const JOURNAL: &str =
+    "CREATE TABLE IF NOT EXISTS journal_v1 (n bigserial, position bigint, amount bigint)";
+/// Fills it: `$1` positions, `$2` amounts.
+pub(crate) const INSERT_JOURNAL: &str = "INSERT INTO journal_v1 (position, amount) \
+     SELECT e.position, e.amount FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS e (position, amount, n) \
+     ORDER BY e.n";
 
 /// Connects as somebody else than the target, to a schema.
 pub(crate) async fn connect(url: &str, schema: &str) -> Client {
@@ -26,6 +42,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Makes a schema on the server that the tests share.
+    pub(crate) async fn new() -> Self {
+        let server = shared().expect("PostgreSQL is installed");
+        Self::on(&server.url()).await
+    }
+
     /// Makes a schema on a server.
     pub(crate) async fn on(url: &str) -> Self {
         let schema = fresh_schema();
@@ -36,7 +58,12 @@ impl Place {
         Self { url, schema }
     }
 
-    pub(crate) fn target(&self, limits: Limits) -> Target {
+    /// Makes a target of the schema, as another process has it.
+    pub(crate) fn target(&self) -> Target {
+        self.target_with(Limits::default())
+    }
+
+    pub(crate) fn target_with(&self, limits: Limits) -> Target {
         target(&self.url, &self.schema, limits)
     }
 
@@ -48,39 +75,87 @@ impl Place {
     pub(crate) async fn connect(&self) -> Client {
         connect(&self.url, &self.schema).await
     }
-}
 
-/// Schemas of the shared server, one after the other, and readers of the last one.
-#[derive(Debug)]
-pub(crate) struct Databases {
-    server: Option<&'static Server>,
-    last: Mutex<Option<Place>>,
-}
+    pub(crate) async fn execute(&self, sql: &str) {
+        let client = self.connect().await;
+        client.batch_execute(sql).await.expect("executed");
+    }
 
-impl Databases {
-    pub(crate) fn new() -> Self {
-        Self {
-            server: shared(),
-            last: Mutex::default(),
+    /// Returns the rows of a query, each as a text with spaces between its columns.
+    pub(crate) async fn lines(&self, sql: &str) -> Vec<String> {
+        lines(self.connect().await.simple_query(sql).await)
+    }
+
+    /// Runs queries in one snapshot, each of a table: one that does not exist has no rows.
+    pub(crate) async fn snapshot(&self, of_tables: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let mut reader = self.connect().await;
+        let snapshot = reader
+            .build_transaction()
+            .isolation_level(IsolationLevel::RepeatableRead);
+        let reader = snapshot.start().await.expect("begun");
+        let mut found = Vec::new();
+        for (table, sql) in of_tables {
+            let has =
+                format!("SELECT to_regclass('{table}') WHERE to_regclass('{table}') IS NOT NULL");
+            let has = lines(reader.simple_query(&has).await);
+            found.push(match has.is_empty() {
+                true => Vec::new(),
+                false => lines(reader.simple_query(sql).await),
+            });
+        }
+        found
+    }
+
+    /// Returns true if there is a table, or a view, of this name.
+    pub(crate) async fn has(&self, table: &str) -> bool {
+        let sql = format!("SELECT 1 WHERE to_regclass('{table}') IS NOT NULL");
+        !self.lines(&sql).await.is_empty()
+    }
+
+    /// Returns how many rows readers see under a name; `None` if there is no such name.
+    pub(crate) async fn count(&self, name: &str) -> Option<i64> {
+        let sql = format!("SELECT count(*) FROM {name}");
+        let row = self.connect().await.query_one(&sql, &[]).await.ok()?;
+        Some(row.get(0))
+    }
+
+    /// Waits until a transaction waits for the row of a projection, which another one has changed.
+    pub(crate) async fn until_one_waits(&self, _: &Target) {
+        // Whoever waits for the transaction that holds a row has the lock on the row's turn meanwhile.
+        let sql = "SELECT 1 FROM pg_locks WHERE locktype = 'tuple' AND relation = 'gesta_projections'::regclass";
+        while self.lines(sql).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Makes a target in a new schema.
-    pub(crate) async fn make(&self) -> Target {
-        let url = self.server.expect("PostgreSQL is installed").url();
-        let place = Place::on(&url).await;
-        let made = place.target(Limits::default());
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
-        made
+    /// Keeps what these tables hold, and the rows of projections.
+    pub(crate) async fn back_up(&self, tables: &[&str]) -> Vec<String> {
+        let all = [tables, &["gesta_projections"]].concat();
+        for table in &all {
+            let keep = format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}");
+            self.execute(&keep).await;
+        }
+        all.into_iter().map(str::to_owned).collect()
     }
 
-    fn last(&self) -> Place {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.clone().expect("a target was made")
+    /// Puts back what was kept.
+    pub(crate) async fn put_back(&self, tables: Vec<String>) {
+        for table in tables {
+            let restore =
+                format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept_{table}");
+            self.execute(&restore).await;
+        }
     }
+}
 
-    /// Connects to the last schema.
-    pub(crate) async fn open(&self) -> Client {
-        self.last().connect().await
-    }
+fn lines(answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>) -> Vec<String> {
+    let messages = answer.expect("rows").into_iter();
+    let rows = messages.filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            let cells = (0..row.len()).map(|at| row.get(at).unwrap_or_default());
+            Some(cells.collect::<Vec<&str>>().join(" "))
+        }
+        _ => None,
+    });
+    rows.collect()
 }

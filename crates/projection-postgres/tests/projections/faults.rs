@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{
-    Append, Checkpoint, EventStore, EventStoreExt, ExpectedRevision, Incarnation, Position,
-    StreamId,
+    Append, Checkpoint, EventStore, EventStoreExt, ExpectedRevision, Position, StreamId,
 };
 use gesta_memory::MemoryStore;
 use gesta_pgtest::{FaultProxy, LoseReply, Server, shared};
@@ -18,10 +17,11 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::databases::{Place, connect};
-use crate::fixtures::{
-    Balance, Balances, balances_of, event, journal_of, of_category, random_event, seen,
-};
+
 use crate::flavour::{Journal, Limits, Target, fail_and_forget};
+use crate::kit::fixtures::{
+    Balance, Balances, balances_of, event, journal_of, of_category, place_at, random_event, seen,
+};
 
 /// Time for something to happen at all.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -96,7 +96,7 @@ async fn look(store: &Arc<dyn EventStore>, place: &Place) -> bool {
     let last = all.iter().rev().find(|event| filter.matches(event));
     let last = last.map_or(Position(0), |event| event.position);
     for name in ["balances", "journal"] {
-        let (checkpoint, rows) = seen(place.connect().await, name).await;
+        let (checkpoint, rows) = seen(place, name).await;
         let upto = checkpoint
             .positions_for(checkpoint.incarnation, 1)
             .expect("of one log")[0];
@@ -119,7 +119,7 @@ async fn come_to_the_end(store: &Arc<dyn EventStore>, place: &Place) {
     let until = Instant::now() + WITHIN;
     while !look(store, place).await {
         if Instant::now() >= until {
-            let found = place.target(Limits::default()).list().await;
+            let found = place.target().list().await;
             panic!("the projections did not come to the end: {found:#?}");
         }
         sleep(Duration::from_millis(10)).await;
@@ -172,7 +172,7 @@ async fn the_server_dies_and_refuses_rows_for_a_while() {
     let mut server = server.expect("PostgreSQL is installed");
     let place = Place::on(&server.url()).await;
     let (store, mut random) = (store(), Random::seed(11));
-    let running = run(&store, place.target(Limits::default())).await;
+    let running = run(&store, place.target()).await;
     for round in 0..3 {
         add_some(&store, &mut random, 40).await;
         sleep(Duration::from_millis(round * 3)).await;
@@ -235,7 +235,7 @@ async fn an_owner_that_stands_still_is_succeeded() {
     let first = run(&store, place.target_by(&proxy.url(&place.url), short())).await;
     add_some(&store, &mut random, 40).await;
     come_to_the_end(&store, &place).await;
-    let second = run(&store, place.target(short())).await;
+    let second = run(&store, place.target_with(short())).await;
     wait_for_phase(&second, "balances", Phase::StandingBy).await;
     for round in 0..3 {
         add_some(&store, &mut random, 30).await;
@@ -252,11 +252,6 @@ async fn an_owner_that_stands_still_is_succeeded() {
     second.shutdown().await;
 }
 
-fn place_at(position: u64) -> Checkpoint {
-    let incarnation = Incarnation(Uuid::from_u128(7));
-    Checkpoint::logs(incarnation, vec![Position(position)])
-}
-
 fn table() -> Table {
     Table::of::<Balances>().expect("plain")
 }
@@ -268,6 +263,8 @@ async fn registered(target: &Target) {
         table: Some(table()),
         read_as: vec!["balances".to_owned()],
         made_with: 1,
+        filter: gesta_core::Filter::ALL,
+        definition: None,
         start: place_at(0),
     };
     target.register(&registration).await.expect("registered");
@@ -324,7 +321,7 @@ async fn a_commit_that_arrives_late_does_nothing() {
     let place = Place::on(&server().url()).await;
     let (far, near) = (
         place.target_by(&proxy.url(&place.url), short()),
-        place.target(Limits::default()),
+        place.target(),
     );
     registered(&near).await;
     let (mut first, _) = begin(&far, 1).await;
@@ -355,7 +352,7 @@ async fn a_commit_without_an_answer_is_asked_for() {
     let place = Place::on(&server().url()).await;
     let (far, near) = (
         place.target_by(&proxy.url(&place.url), short()),
-        place.target(Limits::default()),
+        place.target(),
     );
     registered(&near).await;
     let (mut session, _) = begin(&far, 1).await;
@@ -377,7 +374,7 @@ async fn a_commit_without_an_answer_is_asked_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_that_was_forgotten_fails_the_commit() {
     let place = Place::on(&server().url()).await;
-    let target = place.target(Limits::default());
+    let target = place.target();
     registered(&target).await;
     let (mut session, _) = begin(&target, 1).await;
     open_and_write(&mut session, 0, &["account-1"])
@@ -446,7 +443,7 @@ async fn a_deadlock_with_an_application_may_be_tried_again() {
 async fn locked_rows_are_waited_for_and_park_nothing() {
     let place = Place::on(&server().url()).await;
     let store = store();
-    let projections = Projections::on(&store, place.target(short())).config(Config {
+    let projections = Projections::on(&store, place.target_with(short())).config(Config {
         on_poison: OnPoison::Park,
         ..quick()
     });
@@ -471,42 +468,12 @@ async fn locked_rows_are_waited_for_and_park_nothing() {
     running.shutdown().await;
 }
 
-/// Goal: a target that was restored to an earlier moment goes on from there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_target_that_was_restored_goes_on() {
-    let place = Place::on(&server().url()).await;
-    let (store, mut random) = (store(), Random::seed(19));
-    let running = run(&store, place.target(Limits::default())).await;
-    add_some(&store, &mut random, 60).await;
-    come_to_the_end(&store, &place).await;
-    running.shutdown().await;
-    let operator = place.connect().await;
-    let tables = ["gesta_projections", "balances_v1", "journal_v1"];
-    for table in tables {
-        let copy = format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}");
-        operator.batch_execute(&copy).await.expect("kept");
-    }
-    let running = run(&store, place.target(Limits::default())).await;
-    add_some(&store, &mut random, 60).await;
-    come_to_the_end(&store, &place).await;
-    running.shutdown().await;
-    for table in tables {
-        let restore =
-            format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept_{table}");
-        operator.batch_execute(&restore).await.expect("restored");
-    }
-    let running = run(&store, place.target(Limits::default())).await;
-    add_some(&store, &mut random, 10).await;
-    come_to_the_end(&store, &place).await;
-    running.shutdown().await;
-}
-
 /// Goal: a session that hangs keeps its own connection and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_hangs_does_not_stop_others() {
     let place = Place::on(&server().url()).await;
     let store = store();
-    let running = run(&store, place.target(Limits::default())).await;
+    let running = run(&store, place.target()).await;
     add(&store, "account-0", 1).await;
     come_to_the_end(&store, &place).await;
     let application = connect(&place.url, &place.schema).await;
@@ -516,7 +483,7 @@ async fn one_that_hangs_does_not_stop_others() {
     let head = store.info().await.expect("info").heads[0];
     let until = Instant::now() + WITHIN;
     loop {
-        let (checkpoint, _) = seen(place.connect().await, "balances").await;
+        let (checkpoint, _) = seen(&place, "balances").await;
         if checkpoint
             .positions_for(checkpoint.incarnation, 1)
             .expect("of one log")[0]

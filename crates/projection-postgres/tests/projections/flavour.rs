@@ -1,4 +1,4 @@
-//! What is of the driver tokio-postgres alone. The other files are of all drivers: `gesta-projection-sqlx` uses them
+//! Rows in PostgreSQL, over tokio-postgres. The other files are of all its drivers: `gesta-projection-sqlx` uses them
 //! too.
 
 use gesta_core::Filter;
@@ -6,7 +6,9 @@ use gesta_projection::{ApplyError, Batch, Projection};
 pub(crate) use gesta_projection_postgres::Limits;
 use gesta_projection_postgres::{Options, PostgresTarget, Transaction};
 
-use crate::fixtures::{INSERT_JOURNAL, JOURNAL, amounts, of_category};
+pub(crate) use crate::databases::{END_LEASES, EVERY, HISTORIES, Place, TAKES_ZERO};
+use crate::databases::{INSERT_JOURNAL, JOURNAL};
+use crate::kit::fixtures::{amounts, of_category};
 
 /// The target under test.
 pub(crate) type Target = PostgresTarget;

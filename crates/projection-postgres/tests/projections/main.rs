@@ -1,11 +1,9 @@
-//! Projections in PostgreSQL over tokio-postgres: the conformance of the target, random histories, and faults of a real
-//! server.
+//! Projections in PostgreSQL over tokio-postgres: the kit of all targets, and faults of a real server.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod databases;
 mod faults;
-mod fixtures;
 mod flavour;
-mod histories;
-mod target;
+#[path = "../../../projection/tests/kit/mod.rs"]
+mod kit;
 mod views;

@@ -1,14 +1,15 @@
 //! The SQL views by which readers see the active version.
 
 use gesta_core::{Checkpoint, Incarnation, Position};
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_pgtest::fresh_schema;
 use gesta_projection::{
-    Column, Kind, ProjectionId, Registration, Switched, Table, Target as _, TargetErrorKind,
+    Column, Kind, ProjectionId, Registration, SwitchFrom, Switched, Table, Target as _,
+    TargetErrorKind,
 };
 use uuid::Uuid;
 
 use crate::databases::Place;
-use crate::flavour::{Limits, Target};
+use crate::flavour::Target;
 
 fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration {
     let column = |(name, kind): &(&'static str, Kind)| Column {
@@ -36,14 +37,15 @@ fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration 
         table: Some(table),
         read_as: vec!["seats".to_owned()],
         made_with: 1,
+        filter: gesta_core::Filter::ALL,
+        definition: None,
         start: Checkpoint::logs(Incarnation(Uuid::from_u128(7)), vec![Position(0)]),
     }
 }
 
 async fn made() -> (Place, Target) {
-    let server = shared().expect("PostgreSQL is installed");
-    let place = Place::on(&server.url()).await;
-    let target = place.target(Limits::default());
+    let place = Place::new().await;
+    let target = place.target();
     target.migrate().await.expect("made");
     (place, target)
 }
@@ -64,10 +66,16 @@ async fn a_switch_gives_way_to_a_reader() {
         .batch_execute("BEGIN; SELECT * FROM seats")
         .await
         .expect("read");
-    let switched = target.switch(&second.id).await.expect("an answer");
+    let switched = target
+        .switch(&second.id, SwitchFrom::Any)
+        .await
+        .expect("an answer");
     assert_eq!(switched, Switched::Busy);
     reader.batch_execute("COMMIT").await.expect("ended");
-    let switched = target.switch(&second.id).await.expect("an answer");
+    let switched = target
+        .switch(&second.id, SwitchFrom::Any)
+        .await
+        .expect("an answer");
     assert_eq!(switched, Switched::Done);
 }
 
@@ -86,12 +94,18 @@ async fn other_columns_keep_the_rights_of_readers() {
         place.schema
     );
     owner.batch_execute(&grant).await.expect("granted");
-    let switched = target.switch(&second.id).await.expect("an answer");
+    let switched = target
+        .switch(&second.id, SwitchFrom::Any)
+        .await
+        .expect("an answer");
     assert_eq!(switched, Switched::Done);
     let read = format!("SET ROLE {role}; SELECT taken, title FROM seats");
     owner.batch_execute(&read).await.expect("it may still read");
     owner.batch_execute("RESET ROLE").await.expect("reset");
-    let back = target.switch(&first.id).await.expect("an answer");
+    let back = target
+        .switch(&first.id, SwitchFrom::Any)
+        .await
+        .expect("an answer");
     assert_eq!(back, Switched::Done);
     let read = format!("SET ROLE {role}; SELECT free FROM seats");
     owner.batch_execute(&read).await.expect("it may still read");
@@ -135,4 +149,40 @@ async fn newer_tables_are_refused() {
     let error = target.migrate().await.expect_err("newer");
     assert_eq!(error.kind(), TargetErrorKind::Unusable);
     assert!(error.to_string().contains("99"), "{error}");
+}
+
+/// Goal: tables of an earlier program are brought to the form of this one, with what they hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_version_1_are_kept() {
+    let place = Place::new().await;
+    place
+        .execute("CREATE TABLE gesta_projections_schema (version bigint NOT NULL)")
+        .await;
+    place
+        .execute("INSERT INTO gesta_projections_schema VALUES (1)")
+        .await;
+    place
+        .execute(include_str!("../../sql/migrate_0001.sql"))
+        .await;
+    let checkpoint = crate::kit::fixtures::place_at(7);
+    let row = format!(
+        "INSERT INTO gesta_projections \
+         (name, version, life, state, checkpoint, floor, made_with, attempts, attempt_events, read_as) \
+         VALUES ('seats', 1, 'active', 'running', '{checkpoint}', '{checkpoint}', 1, 2, 1, 'seats')"
+    );
+    place.execute(&row).await;
+    let target = place.target();
+    target.migrate().await.expect("brought to version 2");
+    let rows = target.list().await.expect("a list");
+    // Which event the attempts were of is not known.
+    assert_eq!(
+        (rows.len(), rows[0].attempt, rows[0].filter.clone()),
+        (1, None, None)
+    );
+    // The filter is stored as soon as a program registers the version.
+    let again = registration(1, &[("free", Kind::Int)]);
+    let stored = target.register(&again).await.expect("registered");
+    assert_eq!(stored.filter, Some(again.filter.clone()));
+    let rows = target.list().await.expect("a list");
+    assert_eq!(rows[0].filter, Some(again.filter));
 }

@@ -1,4 +1,4 @@
--- The tables of a target, version 1. `checkpoint` and `floor` are texts of checkpoints; times are microseconds or,
+-- Version 1: the tables of a target. `checkpoint` and `floor` are texts of checkpoints; times are microseconds or,
 -- in `until`, milliseconds since 1970; `owner` and `node` are UUIDs.
 CREATE TABLE gesta_projections (
     name TEXT NOT NULL,

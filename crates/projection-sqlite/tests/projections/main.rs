@@ -1,12 +1,7 @@
-//! Projections in an SQLite file: the conformance of the target, and the runner over it.
+//! Projections in an SQLite file: the kit of all targets, and what is of a file alone.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
-mod common;
-mod crashes;
-mod fixtures;
-mod histories;
-mod poison;
-mod restored;
-mod target;
-mod versions;
-mod world;
+mod files;
+mod flavour;
+#[path = "../../../projection/tests/kit/mod.rs"]
+mod kit;

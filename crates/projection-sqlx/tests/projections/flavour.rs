@@ -10,7 +10,9 @@ use gesta_projection_sqlx::sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use gesta_projection_sqlx::sqlx::{self, Acquire as _, PgConnection};
 use gesta_projection_sqlx::{SqlxTarget, Synchronous, target_with};
 
-use crate::fixtures::{INSERT_JOURNAL, JOURNAL, amounts, of_category};
+use crate::databases::{INSERT_JOURNAL, JOURNAL};
+pub(crate) use crate::databases::{END_LEASES, EVERY, HISTORIES, Place, TAKES_ZERO};
+use crate::kit::fixtures::{amounts, of_category};
 
 /// The target under test.
 pub(crate) type Target = SqlxTarget;

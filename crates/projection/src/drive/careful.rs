@@ -1,6 +1,7 @@
 //! Applies events one batch after the other, for events that made trouble: nothing is read ahead or folded ahead.
 
-use crate::drive::run::{Run, Step, Stop, fold};
+use crate::drive::ahead::fold;
+use crate::drive::run::{Run, Step, Stop};
 use crate::drive::trouble::{Failed, Trouble};
 use crate::fault::Fault;
 use crate::reader::Reader;
@@ -51,7 +52,8 @@ impl<T: Target> Run<'_, T> {
                 return self.trouble_with(failed, trouble).await;
             }
             if trouble.announces
-                && let Err(end) = self.announce(events).await
+                && let Some(first) = first
+                && let Err(end) = self.announce(trouble.attempt(events, first, false)).await
             {
                 return Stop::End(end);
             }

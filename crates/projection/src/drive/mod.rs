@@ -5,9 +5,11 @@
 //! Invariants: one batch is written at a time. A batch is folded while the one before it is written, and nothing else
 //! is known of what it stands on but what was folded. A session that was lost, or whose commit is in doubt, is dropped.
 //!
-//! * `run`: a session, and the pipeline in it; `careful`: the same one after the other, for events that made trouble;
-//!   `trouble`: what is known of them; `orders`: reset, replay and drop; `write`: one transaction.
+//! * `run`: a session, and the pipeline in it; `ahead`: its parts that read and fold; `careful`: the same one after the
+//!   other, for events that made trouble; `trouble`: what is known of them; `orders`: reset, replay and drop; `write`:
+//!   one transaction.
 
+mod ahead;
 mod careful;
 mod orders;
 mod run;
@@ -116,10 +118,13 @@ fn seen(look: &Look, id: &ProjectionId, node: Uuid) -> Seen {
 }
 
 /// Runs a projection until the process stops or its rows are gone.
-pub(crate) async fn drive<T: Target, W: Work<T>>(context: &Context<T>, make: impl Fn() -> W) {
+pub(crate) async fn drive<T: Target, W: Work<T>>(
+    context: &Context<T>,
+    make: impl Fn() -> W + Sync,
+) {
     let (min, max) = context.config.back_off;
     let mut back_off = BackOff::new(min, max);
-    let mut trouble = Trouble::new(context.config.attempts_max);
+    let mut trouble = Trouble::new(&context.config);
     let mut looks = context.looks.clone();
     looks.mark_changed();
     while context.next_look(&mut looks).await {
@@ -131,7 +136,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(context: &Context<T>, make: imp
             }
             Seen::Wait(phase, why) => {
                 context.tell(phase, why);
-                trouble = Trouble::new(context.config.attempts_max);
+                trouble = Trouble::new(&context.config);
                 continue;
             }
             Seen::May => {}
@@ -139,7 +144,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(context: &Context<T>, make: imp
         // Sessions follow each other until one ends that has to wait for a look.
         loop {
             let batches = context.progress.borrow().batches;
-            let end = session(context, &make, &mut trouble).await;
+            let end = Box::pin(session(context, &make, &mut trouble)).await;
             if context.progress.borrow().batches > batches {
                 back_off.reset();
             }
@@ -169,7 +174,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(context: &Context<T>, make: imp
 /// Begins a session and runs in it. Each failure ends it.
 async fn session<T: Target, W: Work<T>>(
     context: &Context<T>,
-    make: &impl Fn() -> W,
+    make: &(impl Fn() -> W + Sync),
     trouble: &mut Trouble,
 ) -> End {
     let begun = context.target.begin(&context.id, context.node).await;
@@ -223,7 +228,7 @@ fn phase_of(stored: &Stored) -> Phase {
 async fn finish<T: Target>(session: T::Session, stop: Option<&str>, end: End) -> End {
     let stop = stop.map(|why| cut(why.to_owned()));
     let is_stop = stop.is_some();
-    let ended = run::on_thread(
+    let ended = ahead::on_thread(
         T::BLOCKING,
         async move { session.end(stop.as_deref()).await },
     );

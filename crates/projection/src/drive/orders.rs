@@ -3,10 +3,12 @@
 //! Invariants: a replay never moves the checkpoint. A key is free when its last parked event is gone; until then its
 //! new events are parked behind the others, for the owner does one thing at a time.
 
+use futures::future::BoxFuture;
 use gesta_core::{AllFrom, Checkpoint, ReadAll, RecordedEvent};
 
 use crate::batch::{Batch, positions};
 use crate::drive::run::{End, Run};
+use crate::drive::trouble::Trouble;
 use crate::drive::write::Write;
 use crate::error::TargetError;
 use crate::fault::{Fault, at};
@@ -24,7 +26,11 @@ enum Replayed {
 
 impl<T: Target> Run<'_, T> {
     /// Does what was asked for, in order. `Err` ends the session.
-    pub(super) async fn obey<W: Work<T>>(&mut self, make: &impl Fn() -> W) -> Result<(), End> {
+    pub(super) async fn obey<W: Work<T>>(
+        &mut self,
+        make: &(impl Fn() -> W + Sync),
+        trouble: &mut Trouble,
+    ) -> Result<(), End> {
         // Those that the look has shown may be answered already.
         let commands = self.context.target.commands().await;
         let commands = self.or_end(commands).await?;
@@ -38,7 +44,10 @@ impl<T: Target> Run<'_, T> {
                     self.drop_parked::<W>(make, &command, key.as_deref())
                         .await?
                 }
-                Order::Replay { key } => self.replay(make, &command, key.as_deref()).await?,
+                Order::Replay { key } => {
+                    self.replay(make, &command, key.as_deref(), trouble).await?;
+                    trouble.replayed();
+                }
             }
         }
         Ok(())
@@ -82,7 +91,7 @@ impl<T: Target> Run<'_, T> {
 
     async fn drop_parked<W: Work<T>>(
         &mut self,
-        make: &impl Fn() -> W,
+        make: &(impl Fn() -> W + Sync),
         command: &Command,
         key: Option<&str>,
     ) -> Result<(), End> {
@@ -108,9 +117,10 @@ impl<T: Target> Run<'_, T> {
 
     async fn replay<W: Work<T>>(
         &mut self,
-        make: &impl Fn() -> W,
+        make: &(impl Fn() -> W + Sync),
         command: &Command,
         key: Option<&str>,
+        trouble: &mut Trouble,
     ) -> Result<(), End> {
         let keys = match key {
             Some(key) => vec![key.to_owned()],
@@ -121,7 +131,7 @@ impl<T: Target> Run<'_, T> {
         };
         let (mut applied, mut stopped) = (0, Vec::new());
         for key in keys {
-            match self.replay_key(make, &key).await? {
+            match self.replay_key(make, &key, trouble).await? {
                 Replayed::All(events) => applied += events,
                 Replayed::StoppedAt(events, why) => {
                     applied += events;
@@ -144,107 +154,127 @@ impl<T: Target> Run<'_, T> {
     }
 
     /// Applies the parked events of a key, in their order, and takes each away in the transaction that applies it.
-    async fn replay_key<W: Work<T>>(
-        &mut self,
-        make: &impl Fn() -> W,
-        key: &str,
-    ) -> Result<Replayed, End> {
-        let mut applied = 0;
-        let mut at_once = AT_ONCE;
-        loop {
-            let found = self
-                .context
-                .target
-                .parked(&self.context.id, Some(key), at_once);
-            let found = found.await;
-            let found = self.or_end(found).await?;
-            if found.is_empty() {
-                return Ok(Replayed::All(applied));
-            }
-            let mut events = Vec::with_capacity(found.len());
-            for parked in &found {
-                match self.event(parked).await? {
-                    Some(event) => events.push(event),
-                    None => break,
-                }
-            }
-            if events.is_empty() {
-                let why = "the event is stored no longer; drop it".to_owned();
-                return Ok(Replayed::StoppedAt(applied, why));
-            }
-            let count = events.len();
-            let refused = match self.apply_parked(make, events).await {
-                Ok(()) => {
-                    applied += count;
-                    continue;
-                }
-                Err(Fault::Author(event, why)) => (event, why),
-                Err(fault) => return Err(self.of_fault(fault).await),
+    fn replay_key<'b, W: Work<T>>(
+        &'b mut self,
+        make: &'b (impl Fn() -> W + Sync),
+        key: &'b str,
+        trouble: &'b mut Trouble,
+    ) -> BoxFuture<'b, Result<Replayed, End>> {
+        Box::pin(async move {
+            let mut applied = 0;
+            let mut at_once = match trouble.replays_one_by_one() {
+                true => 1,
+                false => AT_ONCE,
             };
-            let (event, why) = refused;
-            let before = event.and_then(|event| {
-                found
-                    .iter()
-                    .position(|parked| (parked.log, parked.position) == event)
-            });
-            match before {
-                // Those before it are applied first, then it is met alone.
-                Some(n) if n > 0 => at_once = n,
-                None if count > 1 => at_once = count / 2,
-                _ => {
-                    let mut again = found[0].clone();
-                    again.attempts += 1;
-                    again.error.clone_from(&why);
-                    let mut write = Write::at(self.stored.clone());
-                    write.park = vec![again];
-                    let done = self.transact(make().writer(), write).await;
-                    self.done(done).await?;
+            loop {
+                let found = self
+                    .context
+                    .target
+                    .parked(&self.context.id, Some(key), at_once);
+                let found = found.await;
+                let found = self.or_end(found).await?;
+                if found.is_empty() {
+                    return Ok(Replayed::All(applied));
+                }
+                let mut events = Vec::with_capacity(found.len());
+                for parked in &found {
+                    match self.event(parked).await? {
+                        Some(event) => events.push(event),
+                        None => break,
+                    }
+                }
+                if events.is_empty() {
+                    let why = "the event is stored no longer; drop it".to_owned();
                     return Ok(Replayed::StoppedAt(applied, why));
                 }
+                let (count, first) = (events.len(), at(&events[0]));
+                let refused = match trouble.deadly_again(first) {
+                    Some(why) => (Some(first), why),
+                    None => {
+                        self.announce(trouble.attempt(count, first, true)).await?;
+                        match self.apply_parked(make, events).await {
+                            Ok(()) => {
+                                applied += count;
+                                continue;
+                            }
+                            Err(Fault::Author(event, why)) => (event, why),
+                            Err(fault) => return Err(self.of_fault(fault).await),
+                        }
+                    }
+                };
+                let (event, why) = refused;
+                let before = event.and_then(|event| {
+                    found
+                        .iter()
+                        .position(|parked| (parked.log, parked.position) == event)
+                });
+                match before {
+                    // Those before it are applied first, then it is met alone.
+                    Some(n) if n > 0 => at_once = n,
+                    None if count > 1 => at_once = count / 2,
+                    _ => {
+                        let mut again = found[0].clone();
+                        again.attempts += 1;
+                        again.error.clone_from(&why);
+                        let mut write = Write::at(self.stored.clone());
+                        write.park = vec![again];
+                        let done = self.transact(make().writer(), write).await;
+                        self.done(done).await?;
+                        return Ok(Replayed::StoppedAt(applied, why));
+                    }
+                }
             }
-        }
+        })
     }
 
-    async fn apply_parked<W: Work<T>>(
-        &mut self,
-        make: &impl Fn() -> W,
+    fn apply_parked<'b, W: Work<T>>(
+        &'b mut self,
+        make: &'b (impl Fn() -> W + Sync),
         events: Vec<RecordedEvent>,
-    ) -> Result<(), Fault> {
-        let unpark = events.iter().map(at).collect();
-        let batch = Batch::new(events, self.stored.clone(), self.stored.clone());
-        let mut work = make();
-        let folded = super::run::on_thread(T::BLOCKING, async move {
-            work.begin(std::collections::HashSet::new(), false);
-            work.fold(batch, Fold::Replay).await
-        });
-        let folded = folded.await.map_err(|panic| Fault::Author(None, panic))??;
-        let mut write = Write::batch(folded);
-        write.unpark = unpark;
-        self.transact(make().writer(), write).await?;
-        self.is_empty = false;
-        Ok(())
+    ) -> BoxFuture<'b, Result<(), Fault>> {
+        Box::pin(async move {
+            let unpark = events.iter().map(at).collect();
+            let batch = Batch::new(events, self.stored.clone(), self.stored.clone());
+            let mut work = make();
+            let folded = super::ahead::on_thread(T::BLOCKING, async move {
+                work.begin(std::collections::HashSet::new(), false);
+                work.fold(batch, Fold::Replay).await
+            });
+            let folded = folded.await.map_err(|panic| Fault::Author(None, panic))??;
+            let mut write = Write::batch(folded);
+            write.unpark = unpark;
+            self.transact(make().writer(), write).await?;
+            self.is_empty = false;
+            Ok(())
+        })
     }
 
     /// Reads a parked event; `None` if it is stored no longer.
-    async fn event(&mut self, parked: &Parked) -> Result<Option<RecordedEvent>, End> {
-        let mut before = positions(&self.stored).to_vec();
-        if let Some(place) = before.get_mut(usize::from(parked.log.0)) {
-            place.0 = parked.position.0.saturating_sub(1);
-        }
-        let request = ReadAll::forwards()
-            .only(parked.log)
-            .from(AllFrom::Checkpoint(Checkpoint::logs(
-                self.stored.incarnation,
-                before,
-            )))
-            .limit(1);
-        match self.context.store.read_all(request).await {
-            Ok(page) => {
-                let mut found = page.events.into_iter();
-                Ok(found
-                    .find(|event| event.position == parked.position && event.id == parked.event))
+    fn event<'b>(
+        &'b mut self,
+        parked: &'b Parked,
+    ) -> BoxFuture<'b, Result<Option<RecordedEvent>, End>> {
+        Box::pin(async move {
+            let mut before = positions(&self.stored).to_vec();
+            if let Some(place) = before.get_mut(usize::from(parked.log.0)) {
+                place.0 = parked.position.0.saturating_sub(1);
             }
-            Err(error) => Err(self.of_store(&error).await),
-        }
+            let request = ReadAll::forwards()
+                .only(parked.log)
+                .from(AllFrom::Checkpoint(Checkpoint::logs(
+                    self.stored.incarnation,
+                    before,
+                )))
+                .limit(1);
+            match self.context.store.read_all(request).await {
+                Ok(page) => {
+                    let mut found = page.events.into_iter();
+                    Ok(found.find(|event| {
+                        event.position == parked.position && event.id == parked.event
+                    }))
+                }
+                Err(error) => Err(self.of_store(&error).await),
+            }
+        })
     }
 }

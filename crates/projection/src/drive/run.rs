@@ -2,24 +2,25 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use gesta_core::{Checkpoint, ErrorKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::batch::Batch;
 use crate::config::OnPoison;
+use crate::drive::ahead::{fold_all, on_thread, read_all};
 use crate::drive::trouble::{Failed, Trouble};
 use crate::drive::write::{Write, transact};
 use crate::drive::{Context, finish, not_of};
 use crate::error::{TargetError, TargetErrorKind};
-use crate::fault::{At, Fault, Verdicts, panic_text};
+use crate::fault::{At, Fault};
 use crate::looks::Look;
 use crate::progress::Phase;
 use crate::reader::Reader;
 use crate::state::{Life, State};
-use crate::target::{Session, Stored, Switched, Target};
-use crate::work::{Fold, Folded, Work, Writer};
+use crate::target::{Attempt, Session, Stored, SwitchFrom, Switched, Target};
+use crate::work::{Folded, Work, Writer};
 
 /// Batches that are read ahead.
 const READ_AHEAD: usize = 2;
@@ -73,6 +74,8 @@ pub(super) struct Run<'a, T: Target> {
     is_live: bool,
     /// Before this time readers are not switched to this version: every process has to have seen that there is one.
     switch_from: Instant,
+    /// True if readers see a later version, so that this one does not take its place by itself.
+    is_outdated: bool,
     /// True if nothing was applied since the last reset: the tables are empty.
     pub(super) is_empty: bool,
 }
@@ -97,6 +100,7 @@ impl<'a, T: Target> Run<'a, T> {
             looks,
             store_position_at: Instant::now() + context.config.store_position_every,
             is_live: false,
+            is_outdated: false,
             switch_from: Instant::now() + context.config.look_every * SWITCH_AFTER_LOOKS,
         }
     }
@@ -104,7 +108,7 @@ impl<'a, T: Target> Run<'a, T> {
     /// Runs until something ends the session, and ends it in good order if that is possible.
     pub(super) async fn go<W: Work<T>>(
         mut self,
-        make: &impl Fn() -> W,
+        make: &(impl Fn() -> W + Sync),
         trouble: &mut Trouble,
     ) -> End {
         let end = match self.applied(make, trouble).await {
@@ -123,7 +127,11 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    async fn applied<W: Work<T>>(&mut self, make: &impl Fn() -> W, trouble: &mut Trouble) -> Stop {
+    async fn applied<W: Work<T>>(
+        &mut self,
+        make: &(impl Fn() -> W + Sync),
+        trouble: &mut Trouble,
+    ) -> Stop {
         if let Err(end) = self.create(make().writer()).await {
             return Stop::End(end);
         }
@@ -139,15 +147,15 @@ impl<'a, T: Target> Run<'a, T> {
             let mut work = make();
             work.begin(parked, self.is_empty);
             let stop = if trouble.left > 0 {
-                self.carefully(work, trouble).await
+                Box::pin(self.carefully(work, trouble)).await
             } else {
-                self.pipeline(work, trouble).await
+                Box::pin(self.pipeline(work, trouble)).await
             };
             match stop {
                 Stop::End(end) => return Stop::End(end),
                 Stop::Trouble | Stop::Switch => {}
                 Stop::Orders => {
-                    if let Err(end) = self.obey(make).await {
+                    if let Err(end) = Box::pin(self.obey(make, trouble)).await {
                         return Stop::End(end);
                     }
                 }
@@ -302,6 +310,7 @@ impl<'a, T: Target> Run<'a, T> {
 
     fn may_switch(&self) -> bool {
         self.row.life == Life::Building
+            && !self.is_outdated
             && self.context.config.switch_when_caught_up
             && Instant::now() >= self.switch_from
     }
@@ -312,10 +321,15 @@ impl<'a, T: Target> Run<'a, T> {
             return Ok(());
         }
         self.store_position(writer).await?;
-        match self.context.target.switch(&self.context.id).await {
+        let target = &self.context.target;
+        match target.switch(&self.context.id, SwitchFrom::Earlier).await {
             Ok(Switched::Done) => {
                 tracing::info!(projection = %self.context.id, "readers see this version now");
                 self.row.life = Life::Active;
+                Ok(())
+            }
+            Ok(Switched::Later) => {
+                self.is_outdated = true;
                 Ok(())
             }
             Ok(Switched::Behind | Switched::Busy | Switched::NotFound) => Ok(()),
@@ -370,48 +384,52 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Runs one transaction in the session. The session is gone after a panic.
-    pub(super) async fn transact<W: Writer<T>>(
+    /// Runs one transaction in the session. The session is gone after a panic. It is boxed, as other parts of a run are:
+    /// futures over a database are large, and the stack of a thread is not.
+    pub(super) fn transact<W: Writer<T>>(
         &mut self,
         writer: W,
         write: Write<W::Output>,
-    ) -> Result<(), Fault> {
-        let Some(mut session) = self.session.take() else {
-            let gone = TargetError::new(TargetErrorKind::Away, "the session is gone");
-            return Err(Fault::Target(gone));
-        };
-        let from = self.stored.clone();
-        let job = async move {
-            let done = transact::<T, W>(&mut session, &writer, &from, &write).await;
-            (session, done)
-        };
-        let (session, done) = on_thread(T::BLOCKING, job)
-            .await
-            .map_err(|panic| Fault::Author(None, panic))?;
-        self.session = Some(session);
-        done
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let Some(mut session) = self.session.take() else {
+                let gone = TargetError::new(TargetErrorKind::Away, "the session is gone");
+                return Err(Fault::Target(gone));
+            };
+            let from = self.stored.clone();
+            let job = async move {
+                let done = transact::<T, W>(&mut session, &writer, &from, &write).await;
+                (session, done)
+            };
+            let (session, done) = on_thread(T::BLOCKING, job)
+                .await
+                .map_err(|panic| Fault::Author(None, panic))?;
+            self.session = Some(session);
+            done
+        })
     }
 
-    pub(super) async fn announce(&mut self, events: usize) -> Result<(), End> {
-        let events = u32::try_from(events).unwrap_or(u32::MAX);
-        let Some(mut session) = self.session.take() else {
-            return Err(End::Again(
-                Phase::Retrying,
-                "the session is gone".to_owned(),
-            ));
-        };
-        let job = async move {
-            let done = session.announce(events).await;
-            (session, done)
-        };
-        match on_thread(T::BLOCKING, job).await {
-            Ok((session, Ok(()))) => {
-                self.session = Some(session);
-                Ok(())
+    pub(super) fn announce(&mut self, attempt: Attempt) -> BoxFuture<'_, Result<(), End>> {
+        Box::pin(async move {
+            let Some(mut session) = self.session.take() else {
+                return Err(End::Again(
+                    Phase::Retrying,
+                    "the session is gone".to_owned(),
+                ));
+            };
+            let job = async move {
+                let done = session.announce(attempt).await;
+                (session, done)
+            };
+            match on_thread(T::BLOCKING, job).await {
+                Ok((session, Ok(()))) => {
+                    self.session = Some(session);
+                    Ok(())
+                }
+                Ok((_, Err(error))) => Err(self.of_fault(Fault::Target(error)).await),
+                Err(panic) => Err(End::Again(Phase::Retrying, panic)),
             }
-            Ok((_, Err(error))) => Err(self.of_fault(Fault::Target(error)).await),
-            Err(panic) => Err(End::Again(Phase::Retrying, panic)),
-        }
+        })
     }
 
     /// Decides what to do about an event that made trouble.
@@ -431,6 +449,10 @@ impl<'a, T: Target> Run<'a, T> {
         );
         match self.context.config.on_poison {
             OnPoison::Stop => Stop::End(self.halt(why).await),
+            OnPoison::Park if !verdict.has_key => {
+                let why = format!("{why}; it cannot be parked, for nobody can tell its key");
+                Stop::End(self.halt(why).await)
+            }
             OnPoison::Park | OnPoison::Skip => {
                 tracing::warn!(projection = %self.context.id, %why, "an event is put aside");
                 trouble.verdicts.insert((log, position), verdict);
@@ -459,19 +481,21 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     /// Says how to go on after a fault that is not of one event.
-    pub(super) async fn of_fault(&mut self, fault: Fault) -> End {
-        match fault {
-            Fault::Halt(why) | Fault::Author(_, why) => self.halt(why).await,
-            Fault::Store(error) => self.of_store(&error).await,
-            Fault::Target(error) => {
-                // Only a new session shows what is stored.
-                self.session = None;
-                match error.kind() {
-                    TargetErrorKind::Lost => End::Look(Phase::StandingBy, None),
-                    _ => End::Again(Phase::TargetAway, error.to_string()),
+    pub(super) fn of_fault(&mut self, fault: Fault) -> BoxFuture<'_, End> {
+        Box::pin(async move {
+            match fault {
+                Fault::Halt(why) | Fault::Author(_, why) => self.halt(why).await,
+                Fault::Store(error) => self.of_store(&error).await,
+                Fault::Target(error) => {
+                    // Only a new session shows what is stored.
+                    self.session = None;
+                    match error.kind() {
+                        TargetErrorKind::Lost => End::Look(Phase::StandingBy, None),
+                        _ => End::Again(Phase::TargetAway, error.to_string()),
+                    }
                 }
             }
-        }
+        })
     }
 
     /// Says how to go on after an error of the store: a checkpoint that it refuses is of another life of it.
@@ -483,100 +507,5 @@ impl<'a, T: Target> Run<'a, T> {
             return self.halt(why).await;
         }
         End::Again(Phase::StoreAway, error.to_string())
-    }
-}
-
-/// Runs a job in a task of its own, or on a thread for blocking work; a panic becomes its text.
-pub(super) async fn on_thread<F>(blocks: bool, job: F) -> Result<F::Output, String>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    let done = if blocks {
-        let handle = tokio::runtime::Handle::current();
-        tokio::task::spawn_blocking(move || handle.block_on(job)).await
-    } else {
-        tokio::spawn(job).await
-    };
-    done.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => panic_text(&*panic),
-        Err(error) => error.to_string(),
-    })
-}
-
-async fn read_all(
-    mut reader: Reader,
-    batch_events_max: usize,
-    batches: mpsc::Sender<gesta_core::Result<Batch>>,
-) {
-    loop {
-        let read = reader.next(batch_events_max).await;
-        let is_over = read.is_err();
-        if batches.send(read).await.is_err() || is_over {
-            return;
-        }
-    }
-}
-
-/// What was folded, or the fault and the number of events of the batch.
-type FoldedOrFault<O> = Result<Folded<O>, (Fault, usize)>;
-
-async fn fold_all<T: Target, W: Work<T>>(
-    mut work: W,
-    mut batches: mpsc::Receiver<gesta_core::Result<Batch>>,
-    folded: mpsc::Sender<FoldedOrFault<W::Output>>,
-    mut committed: watch::Receiver<u64>,
-) {
-    let mut sent = 0;
-    while let Some(batch) = batches.recv().await {
-        if work.is_full() {
-            // What is read again must be what was folded: nothing may be on its way.
-            if committed
-                .wait_for(|committed| *committed >= sent)
-                .await
-                .is_err()
-            {
-                return;
-            }
-            work.forget();
-        }
-        let result = match batch {
-            Err(error) => Err((Fault::Store(error), 0)),
-            Ok(batch) => {
-                let events = batch.len();
-                match fold::<T, W>(work, batch, Verdicts::new()).await {
-                    (Some(same), result) => {
-                        work = same;
-                        result.map_err(|fault| (fault, events))
-                    }
-                    (None, _) => return,
-                }
-            }
-        };
-        let is_over = result.is_err();
-        if folded.send(result).await.is_err() || is_over {
-            return;
-        }
-        sent += 1;
-    }
-}
-
-/// Folds a batch, on a thread for blocking work if reading rows blocks. The work is gone if that has panicked.
-pub(super) async fn fold<T: Target, W: Work<T>>(
-    mut work: W,
-    batch: Batch,
-    verdicts: Verdicts,
-) -> (Option<W>, Result<Folded<W::Output>, Fault>) {
-    if !T::BLOCKING || batch.is_empty() {
-        let folded = work.fold(batch, Fold::InOrder(&verdicts)).await;
-        return (Some(work), folded);
-    }
-    let job = async move {
-        let folded = work.fold(batch, Fold::InOrder(&verdicts)).await;
-        (work, folded)
-    };
-    match on_thread(true, job).await {
-        Ok((work, folded)) => (Some(work), folded),
-        Err(panic) => (None, Err(Fault::Author(None, panic))),
     }
 }

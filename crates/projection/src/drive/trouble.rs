@@ -2,14 +2,15 @@
 //!
 //! An event that cannot be applied is found by applying smaller and smaller batches, each in a transaction of its own:
 //! what comes before it is committed on the way. An event after which the process ended without a word (a crash, a
-//! stack overflow) is found in the same way, by what the target remembers of announced batches.
+//! stack overflow) is found in the same way, by what the target remembers of announced attempts. Only the process that
+//! takes over counts a death: an attempt that failed while its process lived on says nothing about the event.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::batch::Batch;
 use crate::config::Config;
 use crate::fault::{At, Verdict, Verdicts};
-use crate::target::Stored;
+use crate::target::{Attempt, Stored};
 
 /// By how much a batch is smaller that follows one after which the process ended.
 const SMALLER_BY: usize = 8;
@@ -26,26 +27,32 @@ pub(crate) struct Failed {
 #[derive(Debug)]
 pub(crate) struct Trouble {
     attempts_max: u32,
+    deaths_max: u32,
     /// Events that are still to be applied carefully.
     pub(crate) left: usize,
     limit: usize,
     /// True if each batch is announced, because a process has ended without a word.
     pub(crate) announces: bool,
-    /// How often the process has ended during the next event, if that is too often.
-    deadly_after: Option<u32>,
+    /// The attempt during which the processes before ended without a word.
+    died_in: Option<Attempt>,
     tries: HashMap<At, u32>,
     alone: HashSet<At>,
     pub(crate) verdicts: Verdicts,
 }
 
 impl Trouble {
-    pub(crate) fn new(attempts_max: u32) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::with(config.attempts_max, config.deaths_max)
+    }
+
+    fn with(attempts_max: u32, deaths_max: u32) -> Self {
         Self {
             attempts_max,
+            deaths_max,
             left: 0,
             limit: usize::MAX,
             announces: false,
-            deadly_after: None,
+            died_in: None,
             tries: HashMap::new(),
             alone: HashSet::new(),
             verdicts: Verdicts::new(),
@@ -56,20 +63,44 @@ impl Trouble {
     /// them may be the reason, later ones are not.
     pub(crate) fn after_death(&mut self, stored: &Stored, config: &Config, behind: u64) {
         let batch_events_max = config.batch_events_max;
-        let before = match (stored.attempts, stored.attempt_events) {
-            (0, _) | (_, 0) => batch_events_max,
-            (_, events) => usize::try_from(events).unwrap_or(usize::MAX),
-        };
-        let deaths_of_one = if stored.attempt_events == 1 {
-            stored.attempts
-        } else {
-            0
-        };
-        self.deadly_after = (deaths_of_one >= config.deaths_max).then_some(deaths_of_one);
+        self.died_in = stored.attempt;
+        let in_order = self.died_in.filter(|attempt| !attempt.is_replay);
+        let before = in_order.map_or(batch_events_max, |attempt| {
+            usize::try_from(attempt.events).unwrap_or(usize::MAX)
+        });
         self.limit = self.limit.min((before / SMALLER_BY).max(1));
         let behind = usize::try_from(behind).unwrap_or(usize::MAX);
         self.left = self.left.max(behind.min(batch_events_max));
         self.announces = true;
+        // With several logs another event may be the first one now: the one that was tried alone stands alone again.
+        if let Some(alone) = in_order.filter(|attempt| attempt.events == 1) {
+            self.alone.insert(alone.first);
+        }
+    }
+
+    /// Returns the attempt to apply so many events, this one the first of them, with its number.
+    pub(crate) fn attempt(&self, events: usize, first: At, is_replay: bool) -> Attempt {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        let attempt = Attempt {
+            number: 1,
+            events,
+            first,
+            is_replay,
+        };
+        let deaths = self.died_in.filter(|before| {
+            let number = before.number;
+            *before == Attempt { number, ..attempt }
+        });
+        Attempt {
+            number: deaths.map_or(0, |before| before.number).saturating_add(1),
+            ..attempt
+        }
+    }
+
+    /// Returns how often processes have ended while this event alone was applied, if that is too often.
+    fn deaths(&self, event: At, is_replay: bool) -> Option<u32> {
+        let found = self.attempt(1, event, is_replay).number - 1;
+        (found >= self.deaths_max).then_some(found)
     }
 
     /// Returns the largest number of events to be applied together.
@@ -92,18 +123,38 @@ impl Trouble {
         }
     }
 
-    /// Condemns the first event of the batch, if it is known to be deadly.
+    /// Condemns the first event of the batch, if it is known to be deadly and was not condemned yet.
     pub(crate) fn deadly(&mut self, batch: &Batch) -> Option<Failed> {
         let event = batch.first()?;
-        let deaths = self.deadly_after.take()?;
+        if self.verdicts.contains_key(&event) {
+            return None;
+        }
+        let deaths = self.deaths(event, false)?;
         // The attempts of the processes that ended count.
         self.tries
             .insert(event, self.attempts_max.saturating_sub(1));
         Some(Failed {
             events: batch.len(),
             event: Some(event),
-            error: format!("the process ended {deaths} times while this event was applied"),
+            error: died(deaths),
         })
+    }
+
+    /// Returns true if parked events have to be applied again one by one, for a process has died of one.
+    pub(crate) fn replays_one_by_one(&self) -> bool {
+        self.died_in.is_some_and(|attempt| attempt.is_replay)
+    }
+
+    /// Condemns a parked event that is applied again, if it is known to be deadly.
+    pub(crate) fn deadly_again(&mut self, event: At) -> Option<String> {
+        let deaths = self.deaths(event, true)?;
+        self.died_in = None;
+        Some(died(deaths))
+    }
+
+    /// Notes that a replay was answered.
+    pub(crate) fn replayed(&mut self) {
+        self.died_in = self.died_in.filter(|attempt| !attempt.is_replay);
     }
 
     /// Notes a failure. Returns the event, the number of attempts and the error once an event is found to be poison.
@@ -116,10 +167,16 @@ impl Trouble {
         self.alone.insert(event);
         let tries = self.tries.entry(event).or_insert(0);
         *tries += 1;
-        (*tries >= self.attempts_max).then(|| {
+        let attempts = *tries;
+        // Later deaths were while the event was put aside, for which its key is asked for.
+        let has_key = self
+            .deaths(event, false)
+            .is_none_or(|deaths| deaths < self.deaths_max.saturating_mul(2));
+        (attempts >= self.attempts_max).then(|| {
             let verdict = Verdict {
                 error: failed.error,
-                attempts: *tries,
+                attempts,
+                has_key,
             };
             (event, verdict)
         })
@@ -129,12 +186,18 @@ impl Trouble {
     pub(crate) fn passed(&mut self, events: usize) {
         self.left = self.left.saturating_sub(events);
         if self.left == 0 {
-            *self = Self::new(self.attempts_max);
+            self.over();
         }
     }
 
     /// Notes that nothing is left to be applied carefully.
     pub(crate) fn over(&mut self) {
-        *self = Self::new(self.attempts_max);
+        let died_in = self.died_in.filter(|attempt| attempt.is_replay);
+        *self = Self::with(self.attempts_max, self.deaths_max);
+        self.died_in = died_in;
     }
+}
+
+fn died(deaths: u32) -> String {
+    format!("the process ended {deaths} times while this event was applied")
 }

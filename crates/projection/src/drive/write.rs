@@ -86,16 +86,19 @@ async fn in_transaction<T: Target, W: Writer<T>>(
         writer.write(session, output).await?;
     }
     if !write.park.is_empty() {
-        session.park(&write.park).await.map_err(Fault::Target)?;
+        session.park(&write.park).await.map_err(Fault::of_keeping)?;
     }
     if !write.unpark.is_empty() {
-        session.unpark(&write.unpark).await.map_err(Fault::Target)?;
+        session
+            .unpark(&write.unpark)
+            .await
+            .map_err(Fault::of_keeping)?;
     }
     if let Some((number, answer)) = &write.reply {
         session
             .reply(*number, answer)
             .await
-            .map_err(Fault::Target)?;
+            .map_err(Fault::of_keeping)?;
     }
     Ok(())
 }

@@ -17,7 +17,9 @@ use crate::error::{ApplyError, TargetError, TargetErrorKind};
 use crate::projection::Projection;
 use crate::row::{Cells, Found};
 use crate::state::State;
-use crate::target::{Begin, Command, Fence, Order, Parked, Session, Stored, Switched, Target};
+use crate::target::{
+    Attempt, Begin, Command, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
+};
 
 /// What happens at the chosen call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +44,7 @@ struct Process {
     fate: Fate,
     dead: AtomicBool,
     away: AtomicBool,
+    hung: AtomicBool,
     /// All calls, and those of them that list all projections, as each look does.
     statements: AtomicU64,
     looks: AtomicU64,
@@ -67,6 +70,13 @@ impl Process {
         Ok(())
     }
 
+    /// Waits while the target hangs.
+    async fn answers(&self) {
+        while self.hung.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Counts a call. Returns what is to happen at it.
     fn next(&self) -> Result<Fate, TargetError> {
         self.check()?;
@@ -84,6 +94,7 @@ impl Process {
         call: impl Future<Output = Result<R, TargetError>>,
     ) -> Result<R, TargetError> {
         self.check()?;
+        self.answers().await;
         call.await
     }
 
@@ -98,6 +109,7 @@ impl Process {
             TargetErrorKind::Away
         };
         let lost = || TargetError::new(kind, "the answer was lost");
+        self.answers().await;
         match self.next()? {
             Fate::None => {}
             Fate::Stall(time) => tokio::time::sleep(time).await,
@@ -148,6 +160,7 @@ impl<T> Faulty<T> {
             fate,
             dead: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            hung: AtomicBool::new(false),
             statements: AtomicU64::new(0),
             looks: AtomicU64::new(0),
         };
@@ -171,6 +184,11 @@ impl<T> Faulty<T> {
     /// Sets whether the target is away: then every call fails, until it is back.
     pub fn set_away(&self, away: bool) {
         self.process.away.store(away, Ordering::SeqCst);
+    }
+
+    /// Sets whether the target gives no answers: then every call waits, until it answers again.
+    pub fn set_hung(&self, hung: bool) {
+        self.process.hung.store(hung, Ordering::SeqCst);
     }
 
     /// Returns the number of calls so far, counted or not.
@@ -287,8 +305,8 @@ impl<T: Target> Target for Faulty<T> {
         self.process.aside(self.inner.answer(number)).await
     }
 
-    async fn switch(&self, id: &ProjectionId) -> Result<Switched, TargetError> {
-        self.process.call(true, self.inner.switch(id)).await
+    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched, TargetError> {
+        self.process.call(true, self.inner.switch(id, from)).await
     }
 
     async fn retire(&self, id: &ProjectionId) -> Result<bool, TargetError> {
@@ -363,8 +381,8 @@ impl<S: Session> Session for FaultySession<S> {
         self.inner.roll_back().await;
     }
 
-    async fn announce(&mut self, events: u32) -> Result<(), TargetError> {
-        self.process.call(true, self.inner.announce(events)).await
+    async fn announce(&mut self, attempt: Attempt) -> Result<(), TargetError> {
+        self.process.call(true, self.inner.announce(attempt)).await
     }
 
     async fn end(self, stop: Option<&str>) -> Result<(), TargetError> {

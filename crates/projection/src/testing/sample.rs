@@ -90,6 +90,8 @@ pub(super) fn registration(version: u32) -> Registration {
         table: Some(table(version)),
         read_as: vec!["kinds".to_owned()],
         made_with: 5,
+        filter: crate::definition::category("kind"),
+        definition: Some("[]".to_owned()),
         start: place(0),
     }
 }

@@ -1,19 +1,16 @@
 //! Versions: built beside the active one, switched, switched back, retired; and what stops a projection.
 
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use gesta_core::{EventStoreExt, Filter, RecordedEvent};
-use gesta_memory::{Config as MemoryConfig, MemoryStore};
-use gesta_projection::testing::{Fate, Faulty, Through};
+use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
-    ApplyError, Batch, BeginAt, Config, Error, Life, OnPoison, Order, Phase, Projection, State,
-    Target, View, columns,
+    ApplyError, BeginAt, Config, Error, Life, OnPoison, Order, Phase, Target as _, View, columns,
 };
-use gesta_projection_sqlite::{SqliteTarget, rusqlite};
 
-use crate::fixtures::{Balance, Balances, lines, of_category};
-use crate::world::{AT_ALL, Process, World, id, quick, until_phase};
+use super::fixtures::{Balance, Balances, of_category};
+use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
+use crate::flavour::EVERY;
 
 columns! {
     /// The second version has another column.
@@ -61,37 +58,25 @@ fn small() -> Config {
     }
 }
 
-async fn until_active(world: &World, version: u32) {
-    let active = async {
-        loop {
-            let row = world
-                .control()
-                .active("balances")
-                .await
-                .expect("a version is active");
-            if row.id.version == version {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(AT_ALL, active)
-        .await
-        .expect("it becomes active");
+async fn active(world: &World) -> u32 {
+    let active = world.control().active("balances").await;
+    active.expect("a version is active").id.version
 }
 
-fn totals(world: &World, column: &str) -> Vec<String> {
-    lines(
-        &world.files.open(),
-        &format!("SELECT id, {column} FROM balances ORDER BY id"),
-    )
+async fn until_active(world: &World, version: u32) {
+    until_so(async || active(world).await == version, "it is active").await;
+}
+
+async fn totals(world: &World, column: &str) -> Vec<String> {
+    let sql = format!("SELECT id, {column} FROM balances ORDER BY id");
+    world.place.lines(&sql).await
 }
 
 /// Schedule 22: the new version is built beside the old one and takes its place once it has come as far; the old one is
 /// fed on, and can take its place again; then it is retired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_22_a_version_is_built_beside_and_switched() {
-    let world = World::new();
+    let world = World::new().await;
     world.append_many(50).await;
     let old = world
         .process(quick())
@@ -100,7 +85,7 @@ async fn schedule_22_a_version_is_built_beside_and_switched() {
         .await
         .expect("started");
     world.is_whole(&old, OnPoison::Stop).await;
-    let before = totals(&world, "total * 2");
+    let before = totals(&world, "total * 2").await;
     let new = world
         .process(small())
         .view(BalancesV2)
@@ -108,7 +93,7 @@ async fn schedule_22_a_version_is_built_beside_and_switched() {
         .await
         .expect("started");
     until_active(&world, 2).await;
-    assert_eq!(totals(&world, "doubled"), before);
+    assert_eq!(totals(&world, "doubled").await, before);
     let written = world.append("account-1", "added", "1000").await;
     let done = new.wait_for("balances", &written.checkpoint, AT_ALL).await;
     done.expect("its own write");
@@ -142,11 +127,8 @@ async fn schedule_22_a_version_is_built_beside_and_switched() {
         .await
         .expect("retired");
     until_phase(&old, &id("balances", 1), Phase::Retired).await;
-    let stored = lines(
-        &world.files.open(),
-        "SELECT name FROM sqlite_schema WHERE name LIKE 'balances_v%'",
-    );
-    assert_eq!(stored.len(), 1, "{stored:?}");
+    let (first, second) = ("balances_v1", "balances_v2");
+    assert!(!world.place.has(first).await && world.place.has(second).await);
     let rows = world.control().list().await.expect("a list");
     assert_eq!((rows[0].life, rows[1].life), (Life::Retired, Life::Active));
     old.shutdown().await;
@@ -157,12 +139,12 @@ async fn schedule_22_a_version_is_built_beside_and_switched() {
 /// and readers see the old version until then, whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_21_a_build_that_dies_goes_on() {
-    for at in 0..22 {
+    for at in (0..22).step_by(EVERY) {
         for fate in [Fate::DieBefore, Fate::DieAfter] {
-            let world = World::new();
+            let world = World::new().await;
             world.append_many(30).await;
             world.comes_right(OnPoison::Stop).await;
-            let before = totals(&world, "total");
+            let before = totals(&world, "total").await;
             let faulty = Faulty::new(world.target.clone(), at, fate);
             let building = world
                 .faulty(small(), &faulty)
@@ -187,7 +169,7 @@ async fn schedule_21_a_build_that_dies_goes_on() {
             } else {
                 "doubled / 2"
             };
-            assert_eq!(totals(&world, column), before, "call {at}, {fate:?}");
+            assert_eq!(totals(&world, column).await, before, "call {at}, {fate:?}");
             let process = world
                 .process(small())
                 .view(BalancesV2)
@@ -195,7 +177,7 @@ async fn schedule_21_a_build_that_dies_goes_on() {
                 .await
                 .expect("started");
             until_active(&world, 2).await;
-            assert_eq!(totals(&world, "doubled / 2"), before);
+            assert_eq!(totals(&world, "doubled / 2").await, before);
             process.shutdown().await;
         }
     }
@@ -227,7 +209,7 @@ async fn a_changed_definition_needs_a_new_version() {
             Balances.evolve(row, event)
         }
     }
-    let world = World::new();
+    let world = World::new().await;
     world.comes_right(OnPoison::Stop).await;
     let error = world
         .process(quick())
@@ -257,7 +239,7 @@ async fn a_changed_definition_needs_a_new_version() {
 /// A projection may begin at a time or a place. That is kept: a reset begins there again, and so does a later version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_floor_is_kept() {
-    let world = World::new();
+    let world = World::new().await;
     world.append_many(10).await;
     let from = world.head().await;
     for n in 0..3 {
@@ -274,7 +256,7 @@ async fn a_floor_is_kept() {
         .wait_for("balances", &head, AT_ALL)
         .await
         .expect("whole");
-    assert_eq!(totals(&world, "events").len(), 1);
+    assert_eq!(totals(&world, "events").await.len(), 1);
     let answer = world
         .control()
         .order(&id("balances", 1), &Order::Reset, AT_ALL)
@@ -284,7 +266,7 @@ async fn a_floor_is_kept() {
         .wait_for("balances", &head, AT_ALL)
         .await
         .expect("whole again");
-    assert_eq!(totals(&world, "events").len(), 1);
+    assert_eq!(totals(&world, "events").await.len(), 1);
     let row = world.control().active("balances").await.expect("its row");
     assert_eq!((row.resets, row.floor), (1, from.clone()));
     let second = world
@@ -294,7 +276,7 @@ async fn a_floor_is_kept() {
         .await
         .expect("started");
     until_active(&world, 2).await;
-    assert_eq!(totals(&world, "doubled").len(), 1);
+    assert_eq!(totals(&world, "doubled").await.len(), 1);
     assert_eq!(
         world
             .control()
@@ -317,10 +299,7 @@ async fn a_floor_is_kept() {
 /// A floor may be a time: the place before the first event of each log that was stored then or later is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_floor_may_be_a_time() {
-    let world = World::with(Arc::new(MemoryStore::with_config(MemoryConfig {
-        logs: 3,
-        ..MemoryConfig::default()
-    })));
+    let world = World::of_logs(3).await;
     world.append_many(30).await;
     tokio::time::sleep(Duration::from_millis(2)).await;
     let before = world.head().await;
@@ -353,7 +332,7 @@ async fn a_floor_may_be_a_time() {
 /// Schedule 24: paused, reset and resumed at random moments, from two terminals, while events come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_24_paused_and_reset_at_any_moment() {
-    let world = World::new();
+    let world = World::new().await;
     let process = world
         .process(small())
         .view(Balances)
@@ -407,78 +386,11 @@ async fn schedule_24_paused_and_reset_at_any_moment() {
     process.shutdown().await;
 }
 
-/// A projection that was paused says so to whoever waits; one that is behind says by how much; a checkpoint of another
-/// store is refused.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_ends_with_a_reason() {
-    let world = World::new();
-    let process = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
-    let balances = id("balances", 1);
-    until_phase(&process, &balances, Phase::Live).await;
-    // No event of another category changes the view: nobody waits for one.
-    let other = world.append("other-1", "added", "1").await;
-    let none = process
-        .wait_for("balances", &other.checkpoint, Duration::ZERO)
-        .await;
-    none.expect("it shows everything that there is");
-    world.control().pause(&balances).await.expect("paused");
-    process.look_now();
-    until_phase(&process, &balances, Phase::Paused).await;
-    let written = world.append("account-1", "added", "1").await;
-    let error = process
-        .wait_for("balances", &written.checkpoint, AT_ALL)
-        .await;
-    let error = error.expect_err("paused");
-    assert!(
-        matches!(
-            error,
-            Error::NotRunning {
-                state: State::Paused,
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let lag = process.lag("balances").await.expect("its lag");
-    assert!(lag.positions >= 1 && lag.age > Duration::ZERO, "{lag:?}");
-    world.control().resume(&balances).await.expect("resumed");
-    process.look_now();
-    process
-        .wait_for("balances", &written.checkpoint, AT_ALL)
-        .await
-        .expect("applied");
-    assert_eq!(
-        process.lag("balances").await.expect("its lag").age,
-        Duration::ZERO
-    );
-    let strange = World::new().head().await;
-    let error = process
-        .wait_for("balances", &strange, AT_ALL)
-        .await
-        .expect_err("refused");
-    assert!(
-        error
-            .to_string()
-            .contains("is not of the events of this store"),
-        "{error}"
-    );
-    assert!(matches!(
-        process.wait_for("unknown", &strange, AT_ALL).await,
-        Err(Error::NotFound(_))
-    ));
-    process.shutdown().await;
-}
-
 /// Schedule 16: nothing matches for many events; the place is stored when the process stops, so that nothing is read
 /// again from the beginning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_16_a_place_without_events_is_stored() {
-    let world = World::new();
+    let world = World::new().await;
     for _ in 0..50 {
         world.append("other-1", "added", "1").await;
     }
@@ -497,59 +409,32 @@ async fn schedule_16_a_place_without_events_is_stored() {
     );
 }
 
-/// Waits within `apply` for its own projection, which would be for ever.
-#[derive(Clone, Default)]
-struct WaitsForItself {
-    process: Arc<OnceLock<Arc<Process>>>,
-    answer: Arc<Mutex<Option<String>>>,
-}
-
-impl Projection<SqliteTarget> for WaitsForItself {
-    const NAME: &'static str = "waits";
-    const VERSION: u32 = 1;
-
-    fn filter(&self) -> Filter {
-        of_category("account")
-    }
-
-    async fn create(&self, _: &mut rusqlite::Connection) -> Result<(), ApplyError> {
-        Ok(())
-    }
-
-    async fn clear(&self, _: &mut rusqlite::Connection) -> Result<(), ApplyError> {
-        Ok(())
-    }
-
-    async fn apply(&self, _: &mut rusqlite::Connection, batch: &Batch) -> Result<(), ApplyError> {
-        if let Some(process) = self.process.get() {
-            let waited = process.wait_for("waits", batch.to(), AT_ALL).await;
-            let answer = waited.expect_err("refused").to_string();
-            *self.answer.lock().expect("not poisoned") = Some(answer);
-        }
-        Ok(())
-    }
-}
-
-/// What happened in another system: a handler that waited for its own projection stood still for ever.
+/// What happened: a process with old code began after the later version had the readers; its version was built beside,
+/// and took the readers when it had come as far. Now a version takes them by itself from an earlier one only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_wait_within_apply_is_refused() {
-    let world = World::new();
-    let waits = WaitsForItself::default();
-    let process = world
+async fn old_code_does_not_take_the_readers() {
+    let world = World::new().await;
+    world.append_many(20).await;
+    let new = world
         .process(quick())
-        .projection(Through(waits.clone()))
+        .view(BalancesV2)
         .start()
-        .await;
-    let process = Arc::new(process.expect("started"));
-    let _ = waits.process.set(Arc::clone(&process));
-    let written = world.append("account-1", "added", "1").await;
-    process
-        .wait_for("waits", &written.checkpoint, AT_ALL)
         .await
-        .expect("applied");
-    let answer = waits.answer.lock().expect("not poisoned").clone();
-    assert_eq!(
-        answer.as_deref(),
-        Some("wait_for must not be called while events are applied")
-    );
+        .expect("started");
+    until_phase(&new, &id("balances", 2), Phase::Live).await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let old = world.faulty(quick(), &faulty).view(Balances).start().await;
+    let old = old.expect("started");
+    until_phase(&old, &id("balances", 1), Phase::Live).await;
+    // It tries when it is live, and at each look from the third on.
+    let looks = faulty.looks() + 20;
+    until_so(async || faulty.looks() >= looks, "it looks").await;
+    assert_eq!(active(&world).await, 2);
+    // Somebody may ask for it.
+    let control = world.control();
+    let switched = control.switch(&id("balances", 1)).await;
+    switched.expect("switched back");
+    assert_eq!(active(&world).await, 1);
+    old.shutdown().await;
+    new.shutdown().await;
 }

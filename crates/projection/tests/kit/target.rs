@@ -3,10 +3,10 @@
 use gesta_projection::Target as _;
 use gesta_projection::testing::conformance::Factory;
 
-use crate::databases::Databases;
+use super::places::Places;
 use crate::flavour::Target;
 
-impl Factory for Databases {
+impl Factory for Places {
     type Target = Target;
 
     async fn target(&self) -> Target {
@@ -15,11 +15,13 @@ impl Factory for Databases {
         target
     }
 
+    async fn until_one_waits(&self, target: &Target) {
+        self.last().until_one_waits(target).await;
+    }
+
     async fn count(&self, _: &Target, name: &str) -> Option<i64> {
-        let sql = format!("SELECT count(*) FROM {name}");
-        let row = self.open().await.query_one(&sql, &[]).await.ok()?;
-        Some(row.get(0))
+        self.last().count(name).await
     }
 }
 
-gesta_projection::target_conformance!(Databases::new());
+gesta_projection::target_conformance!(Places::default());

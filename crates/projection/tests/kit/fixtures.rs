@@ -1,12 +1,15 @@
-//! A view, what a projection with SQL of its own needs, and what a clean fold of events gives for each.
+//! A view, what a projection with SQL of its own needs, events, and what a clean fold of them gives for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use gesta_core::{Checkpoint, EventData, EventType, Filter, Query, RecordedEvent, StreamId};
+use gesta_core::{
+    Checkpoint, EventData, EventType, Filter, Incarnation, Position, Query, RecordedEvent, StreamId,
+};
 use gesta_projection::testing::Random;
-use gesta_projection::{ApplyError, Batch, OnPoison, View, columns};
-use tokio_postgres::Client;
+use gesta_projection::{ApplyError, Batch, OnPoison, Projections, View, columns};
+
+use crate::flavour::Place;
 
 columns! {
     /// What an account has.
@@ -66,18 +69,10 @@ impl View for Balances {
     }
 }
 
-/// Makes the table of the projection `journal`.
-pub(crate) const JOURNAL: &str =
-    "CREATE TABLE IF NOT EXISTS journal_v1 (n bigserial, position bigint, amount bigint)";
-/// Fills it: `$1` positions, `$2` amounts.
-pub(crate) const INSERT_JOURNAL: &str = "INSERT INTO journal_v1 (position, amount) \
-     SELECT e.position, e.amount FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS e (position, amount, n) \
-     ORDER BY e.n";
-
 fn amount(event: &RecordedEvent) -> Result<i64, ApplyError> {
     match event.event_type.as_str() {
         "closed" => Ok(0),
-        "panic" => Err(ApplyError::text("an event without a number")),
+        "panic" => panic!("a mistake of the author"),
         _ => number(event),
     }
 }
@@ -94,7 +89,13 @@ pub(crate) fn amounts(batch: &Batch) -> Result<(Vec<i64>, Vec<i64>), ApplyError>
 
 pub(crate) fn event(event_type: &str, amount: &str) -> EventData {
     let event_type = EventType::new(event_type).expect("valid");
-    EventData::json(event_type, amount.to_owned())
+    EventData::json(event_type, amount.to_owned()).without_id()
+}
+
+/// A place in a store of one log that nobody has.
+pub(crate) fn place_at(position: u64) -> Checkpoint {
+    let incarnation = Incarnation(uuid::Uuid::from_u128(7));
+    Checkpoint::logs(incarnation, vec![Position(position)])
 }
 
 /// Makes an event of one of six streams, a quarter of them of no interest. With `poison` one in thirty cannot be
@@ -112,41 +113,40 @@ pub(crate) fn random_event(random: &mut Random, poison: bool) -> (StreamId, Even
     (StreamId::new(name).expect("valid"), event)
 }
 
-const CHECKPOINT: &str =
-    "SELECT checkpoint FROM gesta_projections WHERE name = $1 ORDER BY version LIMIT 1";
-const BALANCES: &str = "SELECT concat_ws(' ', id, total, events, coalesce(note, '-')) FROM balances \
-                        ORDER BY id COLLATE \"C\"";
-const PARKED: &str = "SELECT concat_ws(' ', coalesce(key, '-'), position) FROM gesta_projections_parked \
-                      WHERE name = 'balances' ORDER BY position";
-const ROWS_OF_JOURNAL: &str = "SELECT concat_ws(' ', position, amount) FROM journal_v1 ORDER BY n";
-
-async fn lines(reader: &impl tokio_postgres::GenericClient, sql: &str) -> Vec<String> {
-    let rows = reader.query(sql, &[]).await.expect("rows");
-    rows.iter().map(|row| row.get(0)).collect()
-}
+const BALANCES: (&str, &str) = (
+    "balances",
+    "SELECT id, total, events, coalesce(note, '-') FROM balances",
+);
+const PARKED: (&str, &str) = (
+    "gesta_projections_parked",
+    "SELECT coalesce(key, '-'), position FROM gesta_projections_parked WHERE name = 'balances' ORDER BY log, position",
+);
+const ROWS_OF_JOURNAL: (&str, &str) = (
+    "journal_v1",
+    "SELECT position, amount FROM journal_v1 ORDER BY n",
+);
 
 /// Checkpoint and rows of a projection, in one snapshot, as a reader sees them.
-pub(crate) async fn seen(mut reader: Client, name: &str) -> (Checkpoint, String) {
-    let builder = reader.build_transaction();
-    let level = tokio_postgres::IsolationLevel::RepeatableRead;
-    let reader = builder.isolation_level(level).start().await.expect("begun");
-    let row = reader.query_one(CHECKPOINT, &[&name]).await;
-    let text: String = row.expect("registered").get(0);
-    let checkpoint = Checkpoint::from_str(&text).expect("a checkpoint");
-    let rows = match name {
-        "balances" => {
-            let (rows, parked) = (lines(&reader, BALANCES).await, lines(&reader, PARKED).await);
-            format!("{}\nparked\n{}", rows.join("\n"), parked.join("\n"))
-        }
-        _ => {
-            let exists = "SELECT to_regclass('journal_v1')::text WHERE to_regclass('journal_v1') IS NOT NULL";
-            match lines(&reader, exists).await.is_empty() {
-                true => String::new(),
-                false => lines(&reader, ROWS_OF_JOURNAL).await.join("\n"),
-            }
-        }
+pub(crate) async fn seen(place: &Place, name: &str) -> (Checkpoint, String) {
+    let sql = format!(
+        "SELECT checkpoint FROM gesta_projections WHERE name = '{name}' ORDER BY version LIMIT 1"
+    );
+    let checkpoint = ("gesta_projections", sql.as_str());
+    let found = match name {
+        "balances" => place.snapshot(&[checkpoint, BALANCES, PARKED]).await,
+        _ => place.snapshot(&[checkpoint, ROWS_OF_JOURNAL]).await,
     };
-    (checkpoint, rows)
+    let text = found[0].first().expect("registered");
+    let rows = match name {
+        "balances" => shown(found[1].clone(), &found[2]),
+        _ => found[1].join("\n"),
+    };
+    (Checkpoint::from_str(text).expect("a checkpoint"), rows)
+}
+
+fn shown(mut rows: Vec<String>, parked: &[String]) -> String {
+    rows.sort();
+    format!("{}\nparked\n{}", rows.join("\n"), parked.join("\n"))
 }
 
 /// What a clean fold of events gives for the view, as [`seen`] shows it.
@@ -156,19 +156,19 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
     let (mut blocked, mut parked) = (BTreeSet::new(), Vec::new());
     for event in events.iter().filter(|event| filter.matches(event)) {
         let key = event.stream.as_str().to_owned();
-        let position = event.position.0;
+        let place = (event.log, event.position);
         if blocked.contains(&key) {
-            parked.push(format!("{key} {position}"));
+            parked.push((place, key));
             continue;
         }
         let mut row = rows.get(&key).cloned().flatten();
         if event.event_type.as_str() == "panic" || Balances.evolve(&mut row, event).is_err() {
             match on_poison {
                 OnPoison::Park => {
-                    parked.push(format!("{key} {position}"));
+                    parked.push((place, key.clone()));
                     blocked.insert(key);
                 }
-                OnPoison::Skip => parked.push(format!("- {position}")),
+                OnPoison::Skip => parked.push((place, "-".to_owned())),
                 OnPoison::Stop => panic!("no poison is among these events"),
             }
             continue;
@@ -180,17 +180,66 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
         let note = row.note.as_deref().unwrap_or("-").to_owned();
         Some(format!("{key} {} {} {note}", row.total, row.events))
     });
-    let rows: Vec<String> = rows.collect();
-    format!("{}\nparked\n{}", rows.join("\n"), parked.join("\n"))
+    parked.sort();
+    let parked = parked
+        .iter()
+        .map(|((_, position), key)| format!("{key} {position}"));
+    shown(rows.collect(), &parked.collect::<Vec<String>>())
 }
 
 /// What a clean fold of events gives for the journal.
 pub(crate) fn journal_of(events: &[RecordedEvent]) -> String {
     let filter = of_category("account");
     let rows = events.iter().filter(|event| filter.matches(event));
+    let rows = rows.filter(|event| event.event_type.as_str() != "panic");
     let rows = rows.filter_map(|event| {
         let amount = amount(event).ok()?;
         Some(format!("{} {amount}", event.position.0))
     });
     rows.collect::<Vec<String>>().join("\n")
+}
+
+/// [`Balances`] under other names, to have many projections.
+struct Numbered<const N: usize>;
+
+/// The names of [`Numbered`].
+const NAMES: [&str; 20] = [
+    "n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12", "n13", "n14",
+    "n15", "n16", "n17", "n18", "n19",
+];
+
+impl<const N: usize> View for Numbered<N> {
+    const NAME: &'static str = NAMES[N];
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = Balance;
+
+    fn filter(&self) -> Filter {
+        Balances.filter()
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Balances.key(event)
+    }
+
+    fn evolve(&self, row: &mut Option<Balance>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        Balances.evolve(row, event)
+    }
+}
+
+/// Adds one or twenty views.
+pub(crate) fn numbered<T: gesta_projection::Target>(
+    to: Projections<T>,
+    count: usize,
+) -> Projections<T> {
+    let mut to = to.view(Numbered::<0>);
+    if count > 1 {
+        macro_rules! add {
+            ($($n:literal)+) => {
+                $(to = to.view(Numbered::<$n>);)+
+            };
+        }
+        add!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    }
+    to
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{Config, OnPoison, Phase, State};
 
-use crate::fixtures::Balances;
-use crate::world::{World, id, quick, until, until_phase};
+use super::fixtures::Balances;
+use super::world::{World, id, quick, until, until_phase};
+use crate::flavour::EVERY;
 
 fn small() -> Config {
     Config {
@@ -25,8 +26,8 @@ async fn schedules_1_to_5_every_call_may_fail() {
         Fate::AnswerLost,
         Fate::CallLost,
     ] {
-        for at in 0..24 {
-            let world = World::new();
+        for at in (0..24).step_by(EVERY) {
+            let world = World::new().await;
             world.append_many(30).await;
             let faulty = Faulty::new(world.target.clone(), at, fate);
             let process = world.faulty(small(), &faulty).view(Balances).start().await;
@@ -54,8 +55,8 @@ async fn schedules_1_to_5_every_call_may_fail() {
 /// another process takes over; the owner wakes, and writes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedules_7_and_8_an_owner_that_wakes_writes_nothing() {
-    for at in 2..10 {
-        let world = World::new();
+    for at in (2..10).step_by(EVERY) {
+        let world = World::new().await;
         world.append_many(30).await;
         let stall = Fate::Stall(Duration::from_millis(400));
         let faulty = Faulty::new(world.target.clone(), at, stall);
@@ -68,7 +69,7 @@ async fn schedules_7_and_8_an_owner_that_wakes_writes_nothing() {
         let sleeper = world.faulty(config, &faulty).view(Balances).start().await;
         let sleeper = sleeper.expect("started");
         // Its lease is over at once.
-        world.end_leases();
+        world.end_leases().await;
         world.comes_right(OnPoison::Stop).await;
         world.append_many(5).await;
         let balances = id("balances", 1);
@@ -86,7 +87,7 @@ async fn schedules_7_and_8_an_owner_that_wakes_writes_nothing() {
 /// for nothing; then it goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedules_10_and_11_a_target_that_is_away_is_waited_for() {
-    let world = World::new();
+    let world = World::new().await;
     let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
     let config = Config {
         on_poison: OnPoison::Park,
@@ -119,7 +120,7 @@ async fn schedules_10_and_11_a_target_that_is_away_is_waited_for() {
 /// it dies, after its lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_stand_by_and_take_over() {
-    let world = World::new();
+    let world = World::new().await;
     world.append_many(10).await;
     let first = world
         .process(quick())
@@ -159,9 +160,9 @@ async fn others_stand_by_and_take_over() {
 /// number of projections costs as many as one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_projections_cost_as_many_statements_as_one() {
-    use crate::fixtures::numbered;
+    use super::fixtures::numbered;
     let count = async |projections: usize| {
-        let world = World::new();
+        let world = World::new().await;
         world.append_many(5).await;
         let faulty = Faulty::new(world.target.clone(), u64::MAX, Fate::None);
         let definition = world.faulty(quick(), &faulty);

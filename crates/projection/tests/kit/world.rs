@@ -1,4 +1,4 @@
-//! A store, a file, and processes that run projections.
+//! A store, a database, and processes that run projections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,19 @@ use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
     Config, Control, OnPoison, Phase, Progress, ProjectionId, Projections, Running,
 };
-use gesta_projection_sqlite::SqliteTarget;
 
-use crate::common::Files;
-use crate::fixtures::{Balances, balances, balances_of, event};
+use super::fixtures::{Balances, balances_of, event, seen};
+use crate::flavour::{END_LEASES, Place, Target};
 
 /// Time for what has to happen at all.
 pub(crate) const AT_ALL: Duration = Duration::from_secs(60);
 
-pub(crate) type Process = Running<Faulty<SqliteTarget>>;
+pub(crate) type Process = Running<Faulty<Target>>;
 
 pub(crate) struct World {
-    pub(crate) files: Files,
+    pub(crate) place: Place,
     pub(crate) store: Arc<dyn EventStore>,
-    pub(crate) target: SqliteTarget,
+    pub(crate) target: Target,
 }
 
 pub(crate) fn quick() -> Config {
@@ -44,18 +43,23 @@ pub(crate) fn id(name: &str, version: u32) -> ProjectionId {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
-        Self::with(Arc::new(MemoryStore::with_config(MemoryConfig {
-            logs: 1,
-            ..MemoryConfig::default()
-        })))
+    pub(crate) async fn new() -> Self {
+        Self::of_logs(1).await
     }
 
-    pub(crate) fn with(store: Arc<dyn EventStore>) -> Self {
-        let files = Files::new();
-        let target = files.make();
+    pub(crate) async fn of_logs(logs: u16) -> Self {
+        Self::with(Arc::new(MemoryStore::with_config(MemoryConfig {
+            logs,
+            ..MemoryConfig::default()
+        })))
+        .await
+    }
+
+    pub(crate) async fn with(store: Arc<dyn EventStore>) -> Self {
+        let place = Place::new().await;
+        let target = place.target();
         Self {
-            files,
+            place,
             store,
             target,
         }
@@ -77,26 +81,25 @@ impl World {
     }
 
     /// Begins the definition of a process without faults.
-    pub(crate) fn process(&self, config: Config) -> Projections<Faulty<SqliteTarget>> {
+    pub(crate) fn process(&self, config: Config) -> Projections<Faulty<Target>> {
         self.faulty(config, &Faulty::new(self.target.clone(), 0, Fate::None))
     }
 
     pub(crate) fn faulty(
         &self,
         config: Config,
-        target: &Faulty<SqliteTarget>,
-    ) -> Projections<Faulty<SqliteTarget>> {
+        target: &Faulty<Target>,
+    ) -> Projections<Faulty<Target>> {
         Projections::on(&self.store, target.clone()).config(config)
     }
 
-    pub(crate) fn control(&self) -> Control<SqliteTarget> {
+    pub(crate) fn control(&self) -> Control<Target> {
         Control::of(self.target.clone())
     }
 
     /// Ends the leases of all processes, as time would.
-    pub(crate) fn end_leases(&self) {
-        let sql = "UPDATE gesta_projections_nodes SET until = 0";
-        self.files.open().execute(sql, []).expect("ended");
+    pub(crate) async fn end_leases(&self) {
+        self.place.execute(END_LEASES).await;
     }
 
     pub(crate) async fn head(&self) -> Checkpoint {
@@ -121,10 +124,8 @@ impl World {
     /// Compares with a clean fold of everything.
     pub(crate) async fn is_equal(&self, on_poison: OnPoison) {
         let events = self.store.read_everything().await.expect("read");
-        assert_eq!(
-            balances(&self.files.open()),
-            balances_of(&events, on_poison)
-        );
+        let (_, rows) = seen(&self.place, "balances").await;
+        assert_eq!(rows, balances_of(&events, on_poison));
     }
 
     /// Runs a process without faults to the end.
@@ -156,4 +157,15 @@ pub(crate) async fn until(
 
 pub(crate) async fn until_phase(process: &Process, id: &ProjectionId, phase: Phase) -> Progress {
     until(process, id, |progress| progress.phase == phase).await
+}
+
+/// Waits until something is so.
+pub(crate) async fn until_so(mut is_so: impl AsyncFnMut() -> bool, what: &str) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let waited = tokio::time::timeout(AT_ALL, waiting).await;
+    assert!(waited.is_ok(), "it did not come to it: {what}");
 }

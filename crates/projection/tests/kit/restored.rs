@@ -11,14 +11,14 @@ use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::{ApplyError, OnPoison, Phase, State, View};
 use gesta_testkit::{Around, Outer};
 
-use crate::fixtures::{Balance, Balances, lines, of_category};
-use crate::world::{AT_ALL, World, id, quick, until_phase};
+use super::fixtures::{Balance, Balances, of_category, seen};
+use super::world::{AT_ALL, World, id, quick, until_phase};
 
 /// Schedule 23: a store that was restored to an earlier backup has another incarnation: the projection stops and says
 /// so, instead of going on with rows of events that are not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_23_a_restored_store_is_noticed() {
-    let mut world = World::new();
+    let mut world = World::new().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
     let events = world.store.read_everything().await.expect("read");
@@ -41,7 +41,7 @@ async fn schedule_23_a_restored_store_is_noticed() {
 /// The same if the incarnation is the same, as after a file was copied back by hand: the checkpoint is above the head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_above_the_head_is_noticed() {
-    let mut world = World::new();
+    let mut world = World::new().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
     let incarnation = world.store.incarnation().await.expect("known");
@@ -70,15 +70,15 @@ async fn a_checkpoint_above_the_head_is_noticed() {
 /// Schedule 23: a target that was put back to an earlier backup just goes on from its own checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_23_a_restored_target_goes_on() {
-    let world = World::new();
+    let world = World::new().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    let backup = world.files.copy();
+    let backup = world.place.back_up(&["balances_v1"]).await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    world.files.put_back(&backup);
+    world.place.put_back(backup).await;
     world.append_many(5).await;
-    let target = world.files.again();
+    let target = world.place.target();
     let world = World { target, ..world };
     world.comes_right(OnPoison::Stop).await;
 }
@@ -151,7 +151,7 @@ impl View for Marked {
 /// A fold over a stream whose first events are hidden or gone is told so, and it is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hidden_front_is_told() {
-    let world = World::with(Arc::new(Outer(Scavenged(MemoryStore::new()))));
+    let world = World::with(Arc::new(Outer(Scavenged(MemoryStore::new())))).await;
     for n in 0..6 {
         world.append("account-1", "added", &n.to_string()).await;
         world.append("account-2", "added", &n.to_string()).await;
@@ -167,11 +167,11 @@ async fn a_hidden_front_is_told() {
         .wait_for("balances", &head, AT_ALL)
         .await
         .expect("whole");
-    let rows = lines(
-        &world.files.open(),
-        "SELECT total FROM balances ORDER BY id",
-    );
-    assert_eq!(rows, ["Integer(1000012)", "Integer(15)"]);
+    let rows = world
+        .place
+        .lines("SELECT total FROM balances ORDER BY id")
+        .await;
+    assert_eq!(rows, ["1000012", "15"]);
     let mut progress = process.progress(&id("balances", 1)).expect("it runs here");
     // It is told right after the commit.
     let told = progress.wait_for(|progress| progress.hidden_fronts == 1);
@@ -201,7 +201,7 @@ impl Around for Flaky {
 /// Schedule 14: the connection to the store dies, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_14_a_store_that_fails_is_read_again() {
-    let world = World::with(Arc::new(Outer(Flaky(MemoryStore::new(), 0.into()))));
+    let world = World::with(Arc::new(Outer(Flaky(MemoryStore::new(), 0.into())))).await;
     world.append_many(50).await;
     let config = gesta_projection::Config {
         batch_events_max: 5,
@@ -216,7 +216,7 @@ async fn schedule_14_a_store_that_fails_is_read_again() {
         .expect("started");
     let balances = id("balances", 1);
     let whole = |progress: &gesta_projection::Progress| progress.events >= 50;
-    crate::world::until(&process, &balances, whole).await;
+    super::world::until(&process, &balances, whole).await;
     assert!(
         world
             .control()
@@ -233,7 +233,7 @@ async fn schedule_14_a_store_that_fails_is_read_again() {
             }
         }
     };
-    let expected = crate::fixtures::balances_of(&events.await, OnPoison::Park);
-    assert_eq!(crate::fixtures::balances(&world.files.open()), expected);
+    let expected = super::fixtures::balances_of(&events.await, OnPoison::Park);
+    assert_eq!(seen(&world.place, "balances").await.1, expected);
     process.shutdown().await;
 }

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use gesta_core::{EventStoreExt, Filter, RecordedEvent};
 use gesta_projection::testing::{Fate, Faulty, Through};
-use gesta_projection::{
-    ApplyError, Config, OnPoison, Order, Phase, Projections, State, View, columns,
-};
-use gesta_projection_sqlite::SqliteTarget;
+use gesta_projection::{ApplyError, Config, OnPoison, Order, Phase, State, View, columns};
 
-use crate::fixtures::{Balance, Balances, Journal, lines, of_category};
-use crate::world::{AT_ALL, World, id, quick, until_phase};
+use super::fixtures::{Balances, of_category};
+use super::world::{AT_ALL, World, id, quick, until_phase};
+use crate::flavour::{EVERY, Journal};
 
-fn parking() -> Config {
+pub(super) fn parking() -> Config {
     Config {
         on_poison: OnPoison::Park,
         ..quick()
@@ -24,7 +22,7 @@ fn parking() -> Config {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_17_it_stops_before_the_event_and_says_why() {
     for at in [0, 15, 29] {
-        let world = World::new();
+        let world = World::new().await;
         for n in 0..30 {
             let amount = if n == at { "no number" } else { "2" };
             world
@@ -82,7 +80,7 @@ async fn schedule_17_it_stops_before_the_event_and_says_why() {
 /// Schedule 18: poison twice for one key, then a replay while new events of the key arrive; they keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
-    let world = World::new();
+    let world = World::new().await;
     let fixed = Fixable::default();
     let process = world
         .process(parking())
@@ -145,10 +143,10 @@ async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
         .wait_for("fixable", &head, AT_ALL)
         .await
         .expect("all");
-    let row = lines(
-        &world.files.open(),
-        "SELECT id, text FROM fixable ORDER BY id",
-    );
+    let row = world
+        .place
+        .lines("SELECT id, text FROM fixable ORDER BY id")
+        .await;
     let expected: Vec<String> = (0..30).map(|n| n.to_string()).collect();
     assert!(row[0].contains(&expected.join(",")), "{row:?}");
     assert!(
@@ -164,8 +162,8 @@ async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
 /// Schedule 19: a replay that dies half-way, at each of its calls, is done again and applies nothing twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_19_a_replay_that_dies_is_done_again() {
-    for at in 0..14 {
-        let world = World::new();
+    for at in (0..14).step_by(EVERY) {
+        let world = World::new().await;
         let fixed = Fixable::default();
         let process = world
             .process(parking())
@@ -225,63 +223,10 @@ async fn schedule_19_a_replay_that_dies_is_done_again() {
             .expect("started");
         let control = world.control();
         control.order(&fixable, &order, AT_ALL).await.expect("done");
-        let row = lines(&world.files.open(), "SELECT id, text FROM fixable");
+        let row = world.place.lines("SELECT id, text FROM fixable").await;
         assert!(row[0].contains("0,1,2,3,4,5"), "at {at}: {row:?}");
         process.shutdown().await;
     }
-}
-
-/// Schedule 20: an event during which the process ends, without a word, again and again, is found and put aside; the
-/// others are applied.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedule_20_an_event_that_kills_the_process_is_put_aside() {
-    let world = World::new();
-    for n in 0..20 {
-        let event_type = if n == 13 { "deadly" } else { "added" };
-        world
-            .append(&format!("account-{}", n % 3), event_type, "1")
-            .await;
-    }
-    let config = Config {
-        batch_events_max: 16,
-        ..parking()
-    };
-    let mut deaths = 0;
-    loop {
-        let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
-        let deadly = Deadly(faulty.clone());
-        let process = Projections::on(&world.store, faulty.clone()).config(config.clone());
-        let process = process.view(deadly).start().await.expect("started");
-        let head = world.head().await;
-        let end = async {
-            while !faulty.is_dead() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::select! {
-            whole = process.wait_for("deadly", &head, AT_ALL) => if whole.is_ok() {
-                process.shutdown().await;
-                break;
-            },
-            () = end => {}
-        }
-        deaths += 1;
-        assert!(deaths < 12, "it dies for ever");
-    }
-    // One in a batch of 16, one of 2, three of the event alone.
-    assert_eq!(deaths, 5);
-    let deadly = id("deadly", 1);
-    let parked = world
-        .control()
-        .parked(&deadly, None, 9)
-        .await
-        .expect("parked");
-    let places: Vec<u64> = parked.iter().map(|parked| parked.position.0).collect();
-    assert_eq!(places, [14, 17, 20]);
-    assert!(
-        parked[0].error.contains("the process ended 3 times"),
-        "{parked:?}"
-    );
 }
 
 /// A projection with SQL of its own: the event is found by smaller batches, each committed, and skipped or stopped at.
@@ -289,7 +234,7 @@ async fn schedule_20_an_event_that_kills_the_process_is_put_aside() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
     for bad in ["no number", "panic"] {
-        let world = World::new();
+        let world = World::new().await;
         for n in 0..40 {
             match (n, bad) {
                 (17, "panic") => world.append("account-1", "panic", "").await,
@@ -307,10 +252,7 @@ async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
         let stopped = until_phase(&process, &journal, Phase::Stopped).await;
         let why = stopped.error.expect("a reason");
         assert!(why.contains("position 18 of log 0"), "{why}");
-        assert_eq!(
-            lines(&world.files.open(), "SELECT * FROM journal").len(),
-            17
-        );
+        assert_eq!(world.place.lines("SELECT * FROM journal").await.len(), 17);
         process.shutdown().await;
         world.control().resume(&journal).await.expect("resumed");
         let config = Config {
@@ -328,10 +270,7 @@ async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
             .wait_for("journal", &head, AT_ALL)
             .await
             .expect("it passes the event");
-        assert_eq!(
-            lines(&world.files.open(), "SELECT * FROM journal").len(),
-            39
-        );
+        assert_eq!(world.place.lines("SELECT * FROM journal").await.len(), 39);
         let skipped = world
             .control()
             .parked(&journal, None, 9)
@@ -350,7 +289,7 @@ async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
 /// At most so many keys may have parked events; then the projection stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_so_many_keys_are_parked() {
-    let world = World::new();
+    let world = World::new().await;
     for n in 0..5 {
         world
             .append(&format!("account-{n}"), "added", "no number")
@@ -434,30 +373,5 @@ impl View for Fixable {
             }
         }
         Ok(())
-    }
-}
-
-/// A view during whose event the process ends.
-struct Deadly(Faulty<SqliteTarget>);
-
-impl View for Deadly {
-    const NAME: &'static str = "deadly";
-    const VERSION: u32 = 1;
-    type Key = String;
-    type Row = Balance;
-
-    fn filter(&self) -> Filter {
-        Filter::ALL
-    }
-
-    fn key(&self, event: &RecordedEvent) -> Option<String> {
-        Balances.key(event)
-    }
-
-    fn evolve(&self, row: &mut Option<Balance>, event: &RecordedEvent) -> Result<(), ApplyError> {
-        if event.event_type.as_str() == "deadly" {
-            self.0.kill();
-        }
-        Balances.evolve(row, event)
     }
 }

@@ -1,0 +1,51 @@
+//! Files that are not for projections, and those of other programs.
+
+use gesta_projection::Target as _;
+
+use crate::flavour::Place;
+
+/// Goal: the file of an event store belongs to the store alone, and one of a newer program to that.
+#[tokio::test]
+async fn files_of_others_are_refused() {
+    let place = Place::new().await;
+    let tables = "CREATE TABLE store (n INTEGER); CREATE TABLE events (n INTEGER);";
+    place.execute(tables).await;
+    let error = place.target().migrate().await.expect_err("refused");
+    let error = error.to_string();
+    assert!(
+        error.contains("the file is that of an event store"),
+        "{error}"
+    );
+    let place = Place::new().await;
+    place.target().migrate().await.expect("made");
+    let newer = "UPDATE gesta_projections_schema SET version = 99";
+    place.execute(newer).await;
+    let error = place.target().migrate().await.expect_err("refused");
+    let error = error.to_string();
+    assert!(error.contains("have version 99, newer than 2"), "{error}");
+}
+
+/// Goal: a file of an earlier program is brought to the tables of this one, with what it holds.
+#[tokio::test]
+async fn a_file_of_version_1_is_kept() {
+    let place = Place::new().await;
+    place
+        .execute(include_str!("../../src/sql/schema.sql"))
+        .await;
+    let row = "INSERT INTO gesta_projections \
+               (name, version, life, state, checkpoint, floor, made_with, attempts, attempt_events, read_as) \
+               VALUES ('seats', 1, 'active', 'running', 'c', 'c', 5, 2, 1, 'seats')";
+    let checkpoint = crate::kit::fixtures::place_at(7).to_string();
+    place
+        .execute(&row.replace("'c'", &format!("'{checkpoint}'")))
+        .await;
+    let target = place.target();
+    target.migrate().await.expect("brought to version 2");
+    target.migrate().await.expect("again");
+    let rows = target.list().await.expect("a list");
+    // Which event the attempts were of is not known.
+    assert_eq!(
+        (rows.len(), rows[0].made_with, rows[0].attempt),
+        (1, 5, None)
+    );
+}

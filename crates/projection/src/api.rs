@@ -1,0 +1,323 @@
+//! Projections over HTTP: what a server of an application answers under `/projections`, whichever framework it is
+//! written with.
+//!
+//! Why no framework: an application has one, and gives a request's method, path and parameters to [`Api::answer`].
+//! Not here: who may ask. The application lets only operators pass, but for `…/wait`, which its clients need.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{Checkpoint, EventStore};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::control::Control;
+use crate::definition::ProjectionId;
+use crate::error::{Error, TargetErrorKind};
+use crate::report::{ParkedReport, metrics_text};
+use crate::state::State;
+use crate::target::{Order, Stored, Target};
+
+/// Longest time that a request may ask to wait.
+pub const API_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Parked events of a page, unless told otherwise, and at most.
+const PARKED: (usize, usize) = (100, 1_000);
+/// Time between two looks while a request waits.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// An answer, for the application's framework to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The media type of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Answer {
+    fn json(status: u16, value: &impl Serialize) -> Self {
+        Self {
+            status,
+            content_type: "application/json",
+            // Reports are always JSON.
+            body: serde_json::to_string(value).unwrap_or_default(),
+        }
+    }
+
+    /// An error, as the problem documents of Gesta's HTTP API are.
+    fn problem(status: u16, code: &str, detail: &str) -> Self {
+        let problem = json!({"status": status, "code": code, "detail": detail});
+        Self {
+            content_type: "application/problem+json",
+            ..Self::json(status, &problem)
+        }
+    }
+}
+
+/// What is asked for wrongly.
+fn wrong(detail: impl Into<String>) -> Error {
+    Error::Invalid(detail.into())
+}
+
+/// Answers requests about the projections of a target.
+#[derive(Clone)]
+pub struct Api<T> {
+    control: Control<T>,
+    store: Arc<dyn EventStore>,
+}
+
+impl<T> std::fmt::Debug for Api<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Api")
+    }
+}
+
+type Parameters = HashMap<String, String>;
+
+fn time(parameters: &Parameters, otherwise: Duration) -> Result<Duration, Error> {
+    let Some(text) = parameters.get("timeout_ms") else {
+        return Ok(otherwise);
+    };
+    let millis: Option<u64> = text.parse().ok();
+    let time = millis.map(Duration::from_millis);
+    time.filter(|time| *time <= API_WAIT_MAX).ok_or_else(|| {
+        wrong(format!(
+            "timeout_ms must be a number from 0 to {}, found {text:?}",
+            API_WAIT_MAX.as_millis()
+        ))
+    })
+}
+
+fn known(parameters: &Parameters, names: &[&str]) -> Result<(), Error> {
+    let unknown = parameters
+        .keys()
+        .find(|name| !names.contains(&name.as_str()));
+    match unknown {
+        None => Ok(()),
+        Some(name) => Err(wrong(format!(
+            "there is no parameter {name:?} here, but {}",
+            names.join(", ")
+        ))),
+    }
+}
+
+impl<T: Target> Api<T> {
+    /// Makes one for the projections of a target, of the events of a store.
+    #[must_use]
+    pub fn of(store: &Arc<dyn EventStore>, target: T) -> Self {
+        Self {
+            control: Control::of(target),
+            store: Arc::clone(store),
+        }
+    }
+
+    /// Answers a request: its method, its path below the place where the application has put this (`/`,
+    /// `/seats/wait`, …), and its parameters, decoded.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, what was ordered stays ordered.
+    pub async fn answer(&self, method: &str, path: &str, parameters: &Parameters) -> Answer {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let answered = match (method, parts.as_slice()) {
+            ("GET", []) => self.list(parameters).await,
+            ("GET", ["metrics"]) => self.metrics(parameters).await,
+            ("GET", [name]) => self.show(name, parameters).await,
+            ("GET", [name, "wait"]) => self.wait(name, parameters).await,
+            ("GET", [name, "parked"]) => self.parked(name, parameters).await,
+            ("POST", [name, order]) => match self.order(name, order, parameters).await {
+                Some(answered) => answered,
+                None => return Answer::problem(404, "not_found", "there is no such path"),
+            },
+            (_, [] | [_] | [_, _]) => {
+                let detail = format!("{method} is not answered here");
+                return Answer::problem(405, "method_not_allowed", &detail);
+            }
+            _ => return Answer::problem(404, "not_found", "there is no such path"),
+        };
+        answered.unwrap_or_else(|error| refused(&error))
+    }
+
+    async fn version(&self, name: &str, parameters: &Parameters) -> Result<Stored, Error> {
+        let Some(version) = parameters.get("version") else {
+            return self.control.active(name).await;
+        };
+        let number = version.parse();
+        let version = number
+            .map_err(|_| wrong(format!("version must be a whole number, found {version:?}")))?;
+        let name = name.to_owned();
+        self.control.version(&ProjectionId { name, version }).await
+    }
+
+    async fn list(&self, parameters: &Parameters) -> Result<Answer, Error> {
+        known(parameters, &[])?;
+        let reports = self.control.reports(Some(&*self.store)).await?;
+        Ok(Answer::json(200, &json!({"projections": reports})))
+    }
+
+    async fn metrics(&self, parameters: &Parameters) -> Result<Answer, Error> {
+        known(parameters, &[])?;
+        let reports = self.control.reports(Some(&*self.store)).await?;
+        Ok(Answer {
+            status: 200,
+            content_type: "text/plain; version=0.0.4; charset=utf-8",
+            body: metrics_text(&reports),
+        })
+    }
+
+    async fn show(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
+        known(parameters, &["version"])?;
+        let version = self.version(name, parameters).await?;
+        let report = self.control.report(Some(&*self.store), &version).await?;
+        Ok(Answer::json(200, &report))
+    }
+
+    async fn parked(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
+        known(parameters, &["version", "key", "limit"])?;
+        let (usual, most) = PARKED;
+        let limit = match parameters.get("limit") {
+            None => usual,
+            Some(text) => {
+                let limit: Option<usize> = text.parse().ok();
+                limit
+                    .filter(|limit| (1..=most).contains(limit))
+                    .ok_or_else(|| {
+                        wrong(format!(
+                            "limit must be a number from 1 to {most}, found {text:?}"
+                        ))
+                    })?
+            }
+        };
+        let id = self.version(name, parameters).await?.id;
+        let key = parameters.get("key").map(String::as_str);
+        let parked = self.control.parked(&id, key, limit).await?;
+        let parked: Vec<ParkedReport> = parked.into_iter().map(ParkedReport::from).collect();
+        Ok(Answer::json(200, &json!({"parked": parked})))
+    }
+
+    /// Waits until the active version shows everything up to a checkpoint, as
+    /// [`Running::wait_for`](crate::Running::wait_for) does, whichever process runs it.
+    async fn wait(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
+        known(parameters, &["checkpoint", "timeout_ms"])?;
+        let checkpoint = parameters
+            .get("checkpoint")
+            .ok_or_else(|| wrong("the parameter checkpoint says what is waited for"))?;
+        let checkpoint: Checkpoint = checkpoint.parse()?;
+        let timeout = time(parameters, Duration::from_secs(10))?;
+        let until = tokio::time::Instant::now() + timeout;
+        let (min, max) = LOOK_EVERY;
+        let mut back_off = gesta_core::BackOff::new(min, max);
+        let mut resets = None;
+        loop {
+            let version = self.control.active(name).await?;
+            if *resets.get_or_insert(version.resets) != version.resets {
+                return Err(Error::Reset(name.to_owned()));
+            }
+            let missing = self
+                .control
+                .missing(&*self.store, &version, &checkpoint)
+                .await?;
+            if missing == 0 {
+                let shown = json!({"name": name, "version": version.id.version});
+                return Ok(Answer::json(200, &shown));
+            }
+            if version.state != State::Running {
+                return Err(Error::NotRunning {
+                    name: name.to_owned(),
+                    state: version.state,
+                    why: version.error,
+                });
+            }
+            let now = tokio::time::Instant::now();
+            if now >= until {
+                return Err(Error::TimedOut {
+                    name: name.to_owned(),
+                    events: missing,
+                    waited: timeout,
+                });
+            }
+            tokio::time::sleep_until(until.min(now + back_off.pause())).await;
+        }
+    }
+
+    /// Does what is asked for by `POST`; `None` if there is no such thing.
+    async fn order(
+        &self,
+        name: &str,
+        what: &str,
+        parameters: &Parameters,
+    ) -> Option<Result<Answer, Error>> {
+        let takes: &[&str] = match what {
+            "pause" | "resume" | "switch" | "retire" => &["version"],
+            "reset" => &["version", "timeout_ms"],
+            "replay" | "drop" => &["version", "key", "timeout_ms"],
+            _ => return None,
+        };
+        Some(self.do_order(name, what, takes, parameters).await)
+    }
+
+    async fn do_order(
+        &self,
+        name: &str,
+        what: &str,
+        takes: &[&str],
+        parameters: &Parameters,
+    ) -> Result<Answer, Error> {
+        known(parameters, takes)?;
+        if matches!(what, "switch" | "retire") && !parameters.contains_key("version") {
+            return Err(wrong(format!("the parameter version says what to {what}")));
+        }
+        let id = self.version(name, parameters).await?.id;
+        let key = parameters.get("key").cloned();
+        let timeout = time(parameters, API_WAIT_MAX)?;
+        let control = &self.control;
+        let done = match what {
+            "pause" => control.pause(&id).await.map(|()| "it is paused".to_owned()),
+            "resume" => control
+                .resume(&id)
+                .await
+                .map(|()| "it may go on".to_owned()),
+            "switch" => control
+                .switch(&id)
+                .await
+                .map(|()| "readers see it".to_owned()),
+            "retire" => control
+                .retire(&id)
+                .await
+                .map(|()| "its rows are deleted".to_owned()),
+            "reset" => control.order(&id, &Order::Reset, timeout).await,
+            "replay" => control.order(&id, &Order::Replay { key }, timeout).await,
+            _ => control.order(&id, &Order::Drop { key }, timeout).await,
+        }?;
+        let done = json!({"name": id.name, "version": id.version, "done": done});
+        Ok(Answer::json(200, &done))
+    }
+}
+
+fn refused(error: &Error) -> Answer {
+    let (status, code) = match error {
+        Error::Invalid(_) | Error::WaitsInApply | Error::Changed { .. } => (400, "invalid"),
+        Error::NotFound(_) => (404, "not_found"),
+        Error::NotRunning { .. } => (409, "not_running"),
+        Error::Reset(_) => (409, "reset"),
+        Error::TimedOut { .. } => (504, "timed_out"),
+        Error::Store(error) => match error.kind() {
+            gesta_core::ErrorKind::InvalidArgument { .. }
+            | gesta_core::ErrorKind::InvalidCheckpoint(_) => (400, "invalid"),
+            _ => (503, "store_unavailable"),
+        },
+        Error::Target(error) => match error.kind() {
+            TargetErrorKind::Unusable | TargetErrorKind::Refused => (500, "target_unusable"),
+            _ => (503, "target_unavailable"),
+        },
+    };
+    let mut answer = Answer::problem(status, code, &error.to_string());
+    if let Error::TimedOut { events, .. } = error {
+        let mut problem: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        problem["positions"] = json!(events);
+        answer.body = problem.to_string();
+    }
+    answer
+}

@@ -1,0 +1,69 @@
+//! How far a version is behind: told by the age of the oldest event that it has not applied, not by a count.
+//!
+//! Why: a count says nothing about time, and is never zero for a filter that lets little pass. The age is right while
+//! nothing happens, in one look.
+
+use std::time::Duration;
+
+use gesta_core::{AllFrom, Checkpoint, Clock, EventStore, Filter, ReadAll, SystemClock, Timestamp};
+
+use crate::batch::{covers, distance, positions};
+use crate::error::Error;
+
+/// How far a projection is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lag {
+    /// Age of the oldest event that matches and is not applied yet; zero if there is none.
+    pub age: Duration,
+    /// Positions of all logs that were not looked at yet, whether their events match or not.
+    pub positions: u64,
+}
+
+/// Returns how far a place is behind the end of the store.
+pub(crate) async fn lag_at(
+    store: &dyn EventStore,
+    place: &Checkpoint,
+    filter: &Filter,
+) -> Result<Lag, Error> {
+    let heads = store.info().await?;
+    let head = Checkpoint::logs(heads.incarnation, heads.heads);
+    let age = match next_match(store, place, filter, &head).await? {
+        Some(created) => {
+            let age = SystemClock.now().as_micros() - created.as_micros();
+            Duration::from_micros(u64::try_from(age).unwrap_or(0))
+        }
+        None => Duration::ZERO,
+    };
+    let positions = distance(place, &head);
+    Ok(Lag { age, positions })
+}
+
+/// Returns when the first event was stored that matches after a place and up to another one.
+pub(crate) async fn next_match(
+    store: &dyn EventStore,
+    place: &Checkpoint,
+    filter: &Filter,
+    up_to: &Checkpoint,
+) -> Result<Option<Timestamp>, Error> {
+    let mut from = place.clone();
+    loop {
+        let request = ReadAll::forwards()
+            .from(AllFrom::Checkpoint(from))
+            .filter(filter.clone())
+            .limit(1);
+        let page = store.read_all(request).await?;
+        let log_end = |log: usize| positions(up_to).get(log).copied().unwrap_or_default();
+        if let Some(event) = page.events.first() {
+            if event.position <= log_end(usize::from(event.log.0)) {
+                return Ok(Some(event.created));
+            }
+            if positions(up_to).len() == 1 {
+                return Ok(None);
+            }
+        }
+        if page.end || covers(&page.next, up_to) == Some(true) {
+            return Ok(None);
+        }
+        from = page.next;
+    }
+}

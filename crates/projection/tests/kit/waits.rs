@@ -1,0 +1,252 @@
+//! Reads of one's own writes: when the waiting ends, and with which reason.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use gesta_core::Filter;
+use gesta_projection::testing::{Fate, Faulty, Through};
+use gesta_projection::{
+    ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, State,
+};
+
+use super::fixtures::{Balances, of_category};
+use super::world::{AT_ALL, Process, World, id, quick, until_phase, until_so};
+use crate::flavour::Target;
+
+/// What authors get of a transaction.
+type Transaction = <Target as gesta_projection::Target>::Transaction;
+
+/// A projection that was paused says so to whoever waits; one that is behind says by how much; a checkpoint of another
+/// store is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_ends_with_a_reason() {
+    let world = World::new().await;
+    let process = world
+        .process(quick())
+        .view(Balances)
+        .start()
+        .await
+        .expect("started");
+    let balances = id("balances", 1);
+    until_phase(&process, &balances, Phase::Live).await;
+    // No event of another category changes the view: nobody waits for one.
+    let other = world.append("other-1", "added", "1").await;
+    let none = process
+        .wait_for("balances", &other.checkpoint, Duration::ZERO)
+        .await;
+    none.expect("it shows everything that there is");
+    world.control().pause(&balances).await.expect("paused");
+    process.look_now();
+    until_phase(&process, &balances, Phase::Paused).await;
+    let written = world.append("account-1", "added", "1").await;
+    let error = process
+        .wait_for("balances", &written.checkpoint, AT_ALL)
+        .await;
+    let error = error.expect_err("paused");
+    assert!(
+        matches!(
+            error,
+            Error::NotRunning {
+                state: State::Paused,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let lag = process.lag("balances").await.expect("its lag");
+    assert!(lag.positions >= 1 && lag.age > Duration::ZERO, "{lag:?}");
+    world.control().resume(&balances).await.expect("resumed");
+    process.look_now();
+    process
+        .wait_for("balances", &written.checkpoint, AT_ALL)
+        .await
+        .expect("applied");
+    assert_eq!(
+        process.lag("balances").await.expect("its lag").age,
+        Duration::ZERO
+    );
+    let strange = World::new().await.head().await;
+    let error = process
+        .wait_for("balances", &strange, AT_ALL)
+        .await
+        .expect_err("refused");
+    assert!(
+        error
+            .to_string()
+            .contains("is not of the events of this store"),
+        "{error}"
+    );
+    assert!(matches!(
+        process.wait_for("unknown", &strange, AT_ALL).await,
+        Err(Error::NotFound(_))
+    ));
+    process.shutdown().await;
+}
+
+/// Waits within `apply` for its own projection, which would be for ever.
+#[derive(Clone, Default)]
+struct WaitsForItself {
+    process: Arc<OnceLock<Arc<Process>>>,
+    answer: Arc<Mutex<Option<String>>>,
+}
+
+impl Projection<Target> for WaitsForItself {
+    const NAME: &'static str = "waits";
+    const VERSION: u32 = 1;
+
+    fn filter(&self) -> Filter {
+        of_category("account")
+    }
+
+    async fn create(&self, _: &mut Transaction) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn clear(&self, _: &mut Transaction) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn apply(&self, _: &mut Transaction, batch: &Batch) -> Result<(), ApplyError> {
+        if let Some(process) = self.process.get() {
+            let waited = process.wait_for("waits", batch.to(), AT_ALL).await;
+            let answer = waited.expect_err("refused").to_string();
+            *self.answer.lock().expect("not poisoned") = Some(answer);
+        }
+        Ok(())
+    }
+}
+
+/// What happened in another system: a handler that waited for its own projection stood still for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_wait_within_apply_is_refused() {
+    let world = World::new().await;
+    let waits = WaitsForItself::default();
+    let process = world
+        .process(quick())
+        .projection(Through(waits.clone()))
+        .start()
+        .await;
+    let process = Arc::new(process.expect("started"));
+    let _ = waits.process.set(Arc::clone(&process));
+    let written = world.append("account-1", "added", "1").await;
+    process
+        .wait_for("waits", &written.checkpoint, AT_ALL)
+        .await
+        .expect("applied");
+    let answer = waits.answer.lock().expect("not poisoned").clone();
+    assert_eq!(
+        answer.as_deref(),
+        Some("wait_for must not be called while events are applied")
+    );
+}
+
+/// What happened: the time was looked at between two questions only, so a target that gave no answer was waited for
+/// without end. Now it has as long as a lease beyond the time that is waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_target_that_hangs() {
+    let world = World::new().await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let process = world.faulty(quick(), &faulty).view(Balances).start().await;
+    let process = process.expect("started");
+    until_phase(&process, &id("balances", 1), Phase::Live).await;
+    faulty.set_hung(true);
+    let written = world.append("account-1", "added", "1").await;
+    let waiting = process.wait_for("balances", &written.checkpoint, Duration::ZERO);
+    let waited = tokio::time::timeout(AT_ALL, waiting).await;
+    let error = waited.expect("it ends").expect_err("no answer");
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    faulty.set_hung(false);
+    world.is_whole(&process, OnPoison::Stop).await;
+    process.shutdown().await;
+}
+
+/// What happened: a process that had stood still answered by what it knew before, though another one had taken the
+/// projection over and reset it. Now it answers from memory only by a look that is younger than its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_stood_still_asks() {
+    let world = World::new().await;
+    let written = world.append("account-1", "added", "1").await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let first = world.faulty(quick(), &faulty).view(Balances).start().await;
+    let first = first.expect("started");
+    until_phase(&first, &id("balances", 1), Phase::Live).await;
+    let own = async || {
+        let wait = Duration::ZERO;
+        first.wait_for("balances", &written.checkpoint, wait).await
+    };
+    own().await.expect("applied");
+    faulty.set_hung(true);
+    world.end_leases().await;
+    let second = world.process(quick()).view(Balances).start().await;
+    let second = second.expect("started");
+    until_phase(&second, &id("balances", 1), Phase::Live).await;
+    let (control, balances) = (world.control(), id("balances", 1));
+    let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
+    reset.expect("it was reset");
+    // The one that hangs does not see it, and does not answer that it shows the event.
+    let error = own().await.expect_err("it does not know");
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    faulty.set_hung(false);
+    second.shutdown().await;
+}
+
+/// A projection whose batch takes until its process has looked some more times.
+#[derive(Clone)]
+struct Slow {
+    faulty: Faulty<Target>,
+    is_begun: Arc<OnceLock<()>>,
+}
+
+impl Projection<Target> for Slow {
+    const NAME: &'static str = "slow";
+    const VERSION: u32 = 1;
+
+    fn filter(&self) -> Filter {
+        of_category("account")
+    }
+
+    async fn create(&self, _: &mut Transaction) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn clear(&self, _: &mut Transaction) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
+    async fn apply(&self, _: &mut Transaction, _: &Batch) -> Result<(), ApplyError> {
+        let _ = self.is_begun.set(());
+        // Enough for the process to be told to stop in between.
+        let looks = self.faulty.looks() + 20;
+        while self.faulty.looks() < looks {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+}
+
+/// What happened: a process that was told to stop gave up its looks, and with them its lease, while its last batch was
+/// still written. Now the lease is kept until the last projection has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_kept_until_the_last_batch_is_written() {
+    let world = World::new().await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let slow = Slow {
+        faulty: faulty.clone(),
+        is_begun: Arc::default(),
+    };
+    let config = Config {
+        // A file has one writer: the lease is not renewed within a batch of it.
+        lease: Duration::from_secs(3_600),
+        ..quick()
+    };
+    let process = world
+        .faulty(config, &faulty)
+        .projection(Through(slow.clone()));
+    let process = process.start().await.expect("started");
+    world.append("account-1", "added", "1").await;
+    until_so(async || slow.is_begun.get().is_some(), "a batch").await;
+    let stopped = tokio::time::timeout(AT_ALL, process.shutdown()).await;
+    stopped.expect("it looks on, so that the batch comes to its end");
+    let row = world.control().active("slow").await.expect("its row");
+    assert_eq!((row.events, row.owner), (1, None));
+}
