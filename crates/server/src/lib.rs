@@ -23,6 +23,7 @@
 
 mod activity;
 mod api;
+mod appends;
 mod backup;
 mod body;
 mod certificate;

@@ -27,13 +27,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::activity::{Activity, CROWDED_BY_STRANGERS_MAX, CROWDED_MAX};
 use crate::api::Answer;
+use crate::appends::APPEND_TURN_MAX;
 use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::gate::{GaveWay, Ticket};
 use crate::lasting::Lasting;
 use crate::placement::Cluster;
 use crate::problem::Problem;
-use crate::state::{APPEND_TURN_MAX, BackupSource, Beside, State};
+use crate::state::{BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
 use crate::workshop::Maintenance;
 use crate::{groups, router};

@@ -4,19 +4,19 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_access::Access;
+use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
 use gesta_core::shares::{Holder, Load};
-use gesta_core::{Append, ErrorKind, EventStore};
 use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::appends::Appends;
 use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
@@ -32,13 +32,6 @@ use crate::scavenges::Scavenges;
 use crate::tls::Tls;
 use crate::workshop::{Maintenance, Workshop};
 
-/// Most small appends that are handed to the store at once, and how many of them the largest counts as.
-const APPENDS_MAX: usize = 4_096;
-const LARGE_APPEND: usize = 512;
-/// How long an append waits for the turn of its caller.
-pub(crate) const APPEND_TURN_MAX: Duration = Duration::from_secs(10);
-/// How long a large append that finds too little room stops smaller ones of others.
-const APPEND_STOPS_MAX: Duration = Duration::from_secs(2);
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;
 /// Most connections beyond the maximum at once.
@@ -82,7 +75,7 @@ pub(crate) struct State {
     pub(crate) reads: Gate,
     /// Turns for what is handed to the store to be appended. A caller who appends very much waits here, and not where
     /// the appends of all others stand behind.
-    appends: Gate,
+    pub(crate) appends: Appends,
     pub(crate) budget: Budget,
     /// Bytes of the heads and bodies of callers of whom it is not known who they are.
     pub(crate) budget_of_strangers: Budget,
@@ -148,7 +141,7 @@ impl State {
             ),
             subscriptions: Gate::new("subscriptions", config.subscriptions_max),
             reads: Gate::new("reads", config.reads_in_flight_max),
-            appends: Gate::new("appends", APPENDS_MAX),
+            appends: Appends::new(),
             budget: Budget::new(config.bytes_in_flight_max),
             budget_of_strangers: Budget::new(config.bytes_in_flight_max / 16),
             patterns: Patterns::default(),
@@ -195,34 +188,6 @@ impl State {
         self.reads.turn(holder).await
     }
 
-    /// Waits for a caller's turn to append. What is large takes the places of many, and stops others for
-    /// [`APPEND_STOPS_MAX`] at most. Where nobody is told from anybody, the bounds of the store alone hold.
-    ///
-    /// # Errors
-    /// Overloaded if the turn does not come within [`APPEND_TURN_MAX`]; nothing was appended then.
-    pub(crate) async fn turn_to_append(
-        &self,
-        holder: &Holder,
-        append: &Append,
-    ) -> gesta_core::Result<Option<Ticket>> {
-        if *holder == Holder::Everybody {
-            return Ok(None);
-        }
-        let places = 1 + append.events() / 8 + append.payload_bytes() / 8_192;
-        let places = places.min(LARGE_APPEND);
-        let turn = self
-            .appends
-            .turn_for(holder, places, tokio::time::sleep(APPEND_STOPS_MAX));
-        match tokio::time::timeout(APPEND_TURN_MAX, turn).await {
-            Ok(turn) => Ok(Some(turn)),
-            Err(_) => Err(ErrorKind::Overloaded(format!(
-                "the turn of {holder} to append did not come within {} s, and nothing was appended: try again later",
-                APPEND_TURN_MAX.as_secs()
-            ))
-            .into()),
-        }
-    }
-
     /// Returns what is held of all that callers use together, by the name under which metrics show it.
     fn loads(&self) -> [(&'static str, Load); 9] {
         [
@@ -262,52 +227,5 @@ impl State {
                 .as_ref()
                 .and_then(|tls| Some((tls.certificate(), tls.seconds_left()?))),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use gesta_core::{EventData, EventType, ExpectedRevision, StreamId};
-    use gesta_memory::MemoryStore;
-
-    use super::*;
-
-    fn append(events: usize) -> Append {
-        let event = || EventData::json(EventType::new("t").expect("valid"), "1");
-        let events = (0..events).map(|_| event()).collect();
-        let stream = StreamId::new("s").expect("valid");
-        Append::to(stream, ExpectedRevision::Any, events)
-    }
-
-    /// What happened: an append waited for its turn without an end while the store did not go on. Goal: it is refused,
-    /// and the caller's next goes on once there is room.
-    #[tokio::test(start_paused = true)]
-    async fn an_append_does_not_wait_for_its_turn_for_ever() {
-        let (config, store) = (Config::default(), Arc::new(MemoryStore::new()));
-        let store: Arc<dyn EventStore> = store;
-        let groups = crate::groups::start(&config, &store, None);
-        let registry = Registry::default();
-        let state = State::new(config, None, store, registry, groups, Beside::default());
-        let user = Holder::User("user".into());
-        let turn = async |events| state.turn_to_append(&user, &append(events)).await;
-        let mut held = Vec::new();
-        for _ in 0..APPENDS_MAX / 2 / LARGE_APPEND {
-            held.push(
-                turn(8 * LARGE_APPEND)
-                    .await
-                    .expect("one half is for one caller"),
-            );
-        }
-        let refused = turn(1).await.expect_err("there is no room for this caller");
-        assert!(matches!(refused.kind(), ErrorKind::Overloaded(_)));
-        assert!(
-            refused.to_string().contains("nothing was appended"),
-            "{refused}"
-        );
-        drop(held.pop());
-        assert!(turn(1).await.expect("room").is_some());
-        let small = append(1);
-        let everybody = state.turn_to_append(&Holder::Everybody, &small);
-        assert!(everybody.await.expect("no turn is needed").is_none());
     }
 }

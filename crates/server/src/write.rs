@@ -72,7 +72,7 @@ fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
     let size = AppendSize::from(&request);
-    let _turn = call.state.turn_to_append(call.holder(), &request).await?;
+    let _turn = call.state.appends.turn(call.holder(), &request).await?;
     let outcome = call.store().append(request).await;
     call.state.metrics.append(size, &outcome);
     Ok(outcome?)
