@@ -6,6 +6,7 @@ mod access;
 mod cluster;
 mod group;
 mod journal;
+mod projection;
 mod values;
 mod virtual_streams;
 
@@ -22,6 +23,7 @@ pub(crate) use self::cluster::{
 };
 pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::journal::ImportJournal;
+pub(crate) use self::projection::{NamedVersion, Projection, ProjectionCommand, Version};
 pub(crate) use self::values::{After, ReadFrom};
 use self::values::{
     after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
@@ -133,6 +135,8 @@ pub(crate) enum Command {
     /// Show, create and change consumer groups, and deliver parked events again.
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Show and steer projections: lag, parked events, pause, reset, versions.
+    Projection(Projection),
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),

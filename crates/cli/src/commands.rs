@@ -16,6 +16,7 @@ mod maintenance;
 mod node;
 mod open_files;
 mod progress;
+mod projection;
 mod serve;
 mod served;
 mod stream;
@@ -74,6 +75,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::All(command) => all::run(&global, command, &mut output).await?,
         Command::Import(args) => journal::run(&global, args, &mut output).await?,
         Command::Group(command) => group::run(&global, command, &mut output).await?,
+        Command::Projection(args) => projection::run(&global, args, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?
         }

@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+#[path = "usage/projections.rs"]
+mod projections;
 mod support;
 
 use nix::sys::signal::Signal;

@@ -44,7 +44,7 @@ pub(super) fn event_id(text: &str) -> Result<EventId, uuid::Error> {
     Uuid::parse_str(text).map(EventId)
 }
 
-fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {
+pub(super) fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {
     text.parse()
 }
 

@@ -1,0 +1,194 @@
+//! `gesta projection …` beside a process that runs a projection.
+
+use gesta::projection::{
+    ApplyError, Config, OnPoison, Phase, ProjectionId, Projections, View, columns,
+};
+use gesta::projection_sqlite::SqliteTarget;
+use gesta::{Filter, RecordedEvent};
+use gesta_core::{EventStoreExt, ExpectedRevision};
+use serde_json::Value;
+
+use crate::support::{PATIENCE, code, run, stderr, succeed, url_of};
+
+columns! {
+    struct Total {
+        total: i64,
+    }
+}
+
+/// The sum of the numbers of each stream; text that is no number cannot be applied, but by the second version.
+struct Totals<const VERSION: u32>;
+
+impl<const V: u32> View for Totals<V> {
+    const NAME: &'static str = "totals";
+    const VERSION: u32 = V;
+    type Key = String;
+    type Row = Total;
+
+    fn filter(&self) -> Filter {
+        Filter::category("account")
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Some(event.stream.as_str().to_owned())
+    }
+
+    fn evolve(&self, row: &mut Option<Total>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        let number: Result<i64, _> = std::str::from_utf8(&event.data)?.parse();
+        let number = if V == 1 { number? } else { number.unwrap_or(0) };
+        row.get_or_insert(Total { total: 0 }).total += number;
+        Ok(())
+    }
+}
+
+fn lines(output: &str) -> Vec<Value> {
+    let lines = output.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect()
+}
+
+/// Goal: an operator sees how far each version is, what was put aside and why, and steers the process that runs it.
+#[test]
+fn an_operator_sees_and_steers_projections() {
+    let home = tempfile::tempdir().unwrap();
+    let store_url = url_of(&home.path().join("events.db"));
+    let read = home.path().join("read.db");
+    let target = url_of(&read);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (store, running) = runtime.block_on(async {
+        let opened = gesta::open(&store_url).create().await.expect("opened");
+        let store = opened.event_store();
+        for (stream, data) in [
+            ("account-1", "1"),
+            ("account-2", "x"),
+            ("account-2", "2"),
+            ("other-1", "9"),
+        ] {
+            let event = gesta::EventData::json(gesta::EventType::new("added").unwrap(), data);
+            store
+                .append_to(stream, ExpectedRevision::Any, vec![event])
+                .await
+                .expect("appended");
+        }
+        let config = Config {
+            look_every: std::time::Duration::from_millis(20),
+            on_poison: OnPoison::Park,
+            ..Config::default()
+        };
+        let projections = Projections::on(&store, SqliteTarget::at(&read)).config(config);
+        let running = projections
+            .view(Totals::<1>)
+            .start()
+            .await
+            .expect("started");
+        let id = ProjectionId {
+            name: "totals".into(),
+            version: 1,
+        };
+        let mut progress = running.progress(&id).expect("it runs");
+        let live = progress.wait_for(|progress| progress.phase == Phase::Live);
+        let live = tokio::time::timeout(PATIENCE, live).await.expect("in time");
+        assert!(live.is_ok());
+        drop(live);
+        (opened, running)
+    });
+    let projection = |arguments: &[&str]| {
+        let given = ["projection", "--target", &target, "--output", "json"];
+        lines(&succeed(&[&given[..], arguments].concat()))
+    };
+    let list = projection(&["list"]);
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0]["name"], "totals");
+    assert_eq!(list[0]["state"], "running");
+    assert_eq!(
+        (&list[0]["events"], &list[0]["parked"]),
+        (&1.into(), &2.into())
+    );
+    assert!(list[0]["owner"].is_string() && list[0]["lag_seconds"].is_null());
+    let parked = projection(&["parked", "totals"]);
+    assert_eq!(parked.len(), 2);
+    assert_eq!(parked[0]["key"], "account-2");
+    let why = parked[0]["error"].as_str().expect("a reason");
+    assert!(why.contains("invalid digit"), "{why}");
+    // The code is as it was: the events stay where they are.
+    let answer = projection(&["replay", "totals", "--key", "account-2"]);
+    let done = answer[0]["done"].as_str().expect("an answer");
+    assert!(done.contains("1 keys stay parked"), "{done}");
+    let dropped = projection(&["drop", "totals", "--yes"]);
+    assert_eq!(dropped[0]["done"], "2 events were dropped");
+    assert_eq!(projection(&["pause", "totals"])[0]["done"], "is paused");
+    assert_eq!(projection(&["show", "totals"])[0]["state"], "paused");
+    let waiting = [
+        "projection",
+        "wait",
+        "totals",
+        "--target",
+        &target,
+        "--store",
+        &store_url,
+    ];
+    projection(&["resume", "totals"]);
+    let reset = projection(&["rebuild", "totals", "--yes"]);
+    assert_eq!(reset[0]["done"], "it was reset");
+    // A second version is built beside, and takes the readers.
+    let target_of_second = SqliteTarget::at(&read);
+    let second = runtime.block_on(async {
+        let projections = Projections::on(&store.event_store(), target_of_second);
+        let second = projections.view(Totals::<2>).start().await;
+        second.expect("started")
+    });
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while projection(&["show", "totals"])[0]["version"] != 2 {
+        assert!(std::time::Instant::now() < deadline, "it is not switched");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    projection(&["switch", "totals", "--version", "1"]);
+    assert_eq!(projection(&["show", "totals"])[0]["version"], 1);
+    projection(&["retire", "totals", "--version", "2", "--yes"]);
+    runtime.block_on(async {
+        second.shutdown().await;
+        running.shutdown().await;
+        store.event_store().shutdown().await.expect("closed");
+    });
+    // Nobody runs it now, and the store can be asked.
+    let text = succeed(&[
+        "projection",
+        "list",
+        "--target",
+        &target,
+        "--store",
+        &store_url,
+    ]);
+    assert!(
+        text.contains("totals v1  active  no process runs it"),
+        "{text}"
+    );
+    assert!(text.contains("lag 0.0 s"), "{text}");
+    assert!(succeed(&waiting).contains("shows everything"));
+}
+
+#[test]
+fn wrong_targets_of_projections_are_refused() {
+    let none = run(&["projection", "list"]);
+    assert_eq!(code(&none), 2, "{none:?}");
+    assert!(stderr(&none).contains("--target sqlite:PATH"), "{none:?}");
+    let wrong = run(&["projection", "list", "--target", "mysql://a:secret@b/c"]);
+    assert_eq!(code(&wrong), 2, "{wrong:?}");
+    assert!(!stderr(&wrong).contains("secret"), "{wrong:?}");
+    let home = tempfile::tempdir().unwrap();
+    let missing = url_of(&home.path().join("none.db"));
+    let missing = run(&["projection", "list", "--target", &missing]);
+    assert_eq!(code(&missing), 3, "{missing:?}");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+    let read = home.path().join("read.db");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let made = SqliteTarget::at(&read);
+    let made = gesta::projection::Target::migrate(&made);
+    runtime.block_on(made).expect("made");
+    let read = url_of(&read);
+    let unknown = run(&["projection", "show", "nothing", "--target", &read]);
+    assert_eq!(code(&unknown), 3, "{unknown:?}");
+    let unsure = run(&["projection", "reset", "nothing", "--target", &read]);
+    assert_eq!(code(&unsure), 3, "{unsure:?}");
+}
