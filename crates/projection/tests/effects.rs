@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gesta_core::{
     EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, RecordedEvent,
 };
@@ -11,6 +12,7 @@ use gesta_memory::MemoryStore;
 use gesta_projection::{
     ApplyError, BeginAt, Config, Effect, Effects, OnPoison, Phase, Progress, RunningEffects,
 };
+use tokio::sync::Semaphore;
 
 const AT_ALL: Duration = Duration::from_secs(60);
 
@@ -232,4 +234,63 @@ fn another_process_takes_over() {
         all.ends_with(&taken.iter().map(String::as_str).collect::<Vec<_>>()),
         "{taken:?}"
     );
+}
+
+/// Performs nothing until it is let go on, and then what comes.
+struct Held {
+    sent: Sent,
+    began: Arc<Semaphore>,
+    goes_on: Arc<Semaphore>,
+}
+
+impl Effect for Held {
+    const NAME: &'static str = "mail";
+    const VERSION: u32 = 1;
+
+    fn filter(&self) -> Filter {
+        Filter::ALL
+    }
+
+    async fn perform(&self, event: &RecordedEvent, _: u32) -> Result<(), ApplyError> {
+        self.began.add_permits(1);
+        self.goes_on.acquire().await?.forget();
+        let text = std::str::from_utf8(&event.data)?.to_owned();
+        self.sent.lock().expect("not poisoned").push(text);
+        Ok(())
+    }
+}
+
+/// What happened: a process that stopped in the middle of a batch could read once more, and stored the place of what it
+/// read. Goal: what it has not performed is performed by the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_stops_leaves_the_rest_to_the_next() {
+    // Which of two things that are ready goes first is chance.
+    for _ in 0..20 {
+        let store = store();
+        append(&store, &["a", "b", "c"]).await;
+        let (began, goes_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let sent = Sent::default();
+        let held = Held {
+            sent: Arc::clone(&sent),
+            began: Arc::clone(&began),
+            goes_on: Arc::clone(&goes_on),
+        };
+        let effects = Effects::on(&store)
+            .config(quick())
+            .effect(held, BeginAt::Start);
+        let running = effects.start().await.expect("started");
+        let first = tokio::time::timeout(AT_ALL, began.acquire()).await;
+        drop(first.expect("it begins"));
+        let mut stopped = std::pin::pin!(running.shutdown());
+        // It is told before its first event has ended.
+        assert!(stopped.as_mut().now_or_never().is_none());
+        goes_on.add_permits(10);
+        stopped.await;
+        let before = texts(&sent);
+        let (next, rest) = run::<1>(&store, quick(), 0).await;
+        until(&next, |progress| progress.phase == Phase::Live).await;
+        next.shutdown().await;
+        let all: Vec<_> = before.into_iter().chain(texts(&rest)).collect();
+        assert_eq!(all, ["a", "b", "c"]);
+    }
 }

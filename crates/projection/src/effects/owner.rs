@@ -182,6 +182,16 @@ impl Owner<'_> {
         self.store(state).await
     }
 
+    /// Stores the place for the next owner, because the process stops.
+    async fn leave(&mut self) -> Result<Ended, Error> {
+        let state = State {
+            owner: None,
+            ..self.own.state(self.reached.to_string())
+        };
+        self.store(state).await?;
+        Ok(Ended::Stopping)
+    }
+
     async fn stop(&mut self, why: String) -> Result<Ended, Error> {
         let why = cut(why);
         let state = State {
@@ -235,11 +245,7 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
     let mut reader = Reader::new(Arc::clone(&own.store), effect.filter(), at, page);
     loop {
         let read = tokio::select! {
-            () = own.stopping.cancelled() => {
-                let state = State { owner: None, ..own.state(owner.reached.to_string()) };
-                owner.store(state).await?;
-                return Ok(Ended::Stopping);
-            }
+            () = own.stopping.cancelled() => return owner.leave().await,
             () = tokio::time::sleep_until(owner.store_at) => {
                 if !owner.store_place().await? {
                     return Ok(Ended::Lost);
@@ -265,8 +271,9 @@ async fn perform_batch<E: Effect>(
     while let Some(mut batch) = left.take() {
         left = batch.cut(1);
         if let Some(event) = batch.events().next() {
+            // Nothing may be read after this: what is left of the batch lies behind the place that is stored.
             if own.stopping.is_cancelled() {
-                return Ok(None);
+                return owner.leave().await.map(Some);
             }
             // The states of effects are events too: an effect of all events would beget itself.
             let done = if own.states.keeps(&event.stream) {
@@ -276,7 +283,7 @@ async fn perform_batch<E: Effect>(
             };
             match done {
                 Performed::Done => {}
-                Performed::Interrupted => return Ok(None),
+                Performed::Interrupted => return owner.leave().await.map(Some),
                 Performed::Ended(ended) => return Ok(Some(ended)),
                 Performed::Refused(why) => match own.config.on_poison {
                     OnPoison::Stop | OnPoison::Park => return owner.stop(why).await.map(Some),
