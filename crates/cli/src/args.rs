@@ -4,7 +4,9 @@
 
 mod access;
 mod cluster;
+mod confirm;
 mod group;
+mod index;
 mod journal;
 mod projection;
 mod values;
@@ -21,7 +23,9 @@ pub(crate) use self::access::{
 pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin, ClusterRecoverLog,
 };
+pub(crate) use self::confirm::Confirm;
 pub(crate) use self::group::{GroupCommand, GroupCreate};
+pub(crate) use self::index::{Index, IndexCommand, IndexRun};
 pub(crate) use self::journal::ImportJournal;
 pub(crate) use self::projection::{NamedVersion, Projection, ProjectionCommand, Version};
 pub(crate) use self::values::{After, ReadFrom};
@@ -36,7 +40,7 @@ use crate::units::Span;
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
-Default store: http://127.0.0.1:2113 for stream, all, import, group and info; sqlite:gesta-data/gesta.db for the others.
+Default store: http://127.0.0.1:2113 for stream, all, import, group, index and info; sqlite:gesta-data/gesta.db for the others.
 Only serve, stream append, all import, import, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
@@ -137,6 +141,8 @@ pub(crate) enum Command {
     Group(GroupCommand),
     /// Show and steer projections: lag, parked events, pause, reset, versions.
     Projection(Projection),
+    /// Keep an index over JSON paths, and find events by it.
+    Index(Index),
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),
@@ -555,14 +561,6 @@ pub(crate) struct Scavenge {
     pub(crate) compact: bool,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
-}
-
-/// Consent to a command that cannot be undone.
-#[derive(Debug, Args)]
-pub(crate) struct Confirm {
-    /// Do not ask for consent.
-    #[arg(long)]
-    pub(crate) yes: bool,
 }
 
 #[cfg(test)]

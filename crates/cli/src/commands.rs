@@ -11,6 +11,7 @@ mod cluster;
 mod group;
 mod import;
 mod import_groups;
+mod index;
 mod journal;
 mod maintenance;
 mod node;
@@ -75,6 +76,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::All(command) => all::run(&global, command, &mut output).await?,
         Command::Import(args) => journal::run(&global, args, &mut output).await?,
         Command::Group(command) => group::run(&global, command, &mut output).await?,
+        Command::Index(args) => index::run(&global, args, &mut output).await?,
         Command::Projection(args) => projection::run(&global, args, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?

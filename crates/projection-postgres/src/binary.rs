@@ -16,6 +16,7 @@ const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 const BOOL: u32 = 16;
 const INT8: u32 = 20;
+const FLOAT8: u32 = 701;
 const TEXT: u32 = 25;
 const UUID: u32 = 2950;
 const INT8_ARRAY: u32 = 1016;
@@ -43,6 +44,17 @@ impl Param {
 
     pub(crate) fn boolean(value: bool) -> Self {
         Self::new(BOOL, vec![u8::from(value)])
+    }
+
+    /// Makes a parameter of a value that an index keeps.
+    pub(crate) fn value(value: &OwnedValue) -> Self {
+        match value {
+            OwnedValue::Bool(value) => Self::boolean(*value),
+            OwnedValue::Int(value) => Self::int(*value),
+            OwnedValue::Float(value) => Self::new(FLOAT8, value.to_be_bytes().to_vec()),
+            OwnedValue::Text(value) => Self::text(value),
+            _ => Self::text_or_null(None),
+        }
     }
 
     pub(crate) fn text(value: &str) -> Self {
@@ -137,7 +149,7 @@ impl Wire {
         let (sql, oid, array_oid) = match kind {
             Kind::Bool => ("boolean", BOOL, 1000),
             Kind::Int => ("bigint", INT8, INT8_ARRAY),
-            Kind::Float => ("double precision", 701, 1022),
+            Kind::Float => ("double precision", FLOAT8, 1022),
             Kind::Text => ("text", TEXT, TEXT_ARRAY),
             Kind::Bytes => ("bytea", 17, 1001),
             Kind::Uuid => ("uuid", UUID, UUID_ARRAY),
@@ -150,6 +162,16 @@ impl Wire {
             oid,
             array_oid,
         }
+    }
+}
+
+/// The type of a parameter that [`Param::value`] makes.
+pub(crate) fn type_of(value: &OwnedValue) -> &'static str {
+    match value {
+        OwnedValue::Bool(_) => "boolean",
+        OwnedValue::Int(_) => "bigint",
+        OwnedValue::Float(_) => "double precision",
+        _ => "text",
     }
 }
 

@@ -153,6 +153,13 @@ pub(crate) fn parked<R: RowBytes>(row: &R) -> Result<Parked, TargetError> {
     })
 }
 
+/// Reads the place of an event.
+pub(crate) fn place<R: RowBytes>(row: &R) -> Result<(LogId, Position), TargetError> {
+    let mut columns = Columns::of(row);
+    let log = LogId(columns.number("the log")?);
+    Ok((log, Position(columns.number("the position")?)))
+}
+
 /// Reads a command; `None` if it is none that this program knows, which whoever knows it will answer.
 pub(crate) fn command<R: RowBytes>(row: &R) -> Result<Option<Command>, TargetError> {
     let mut columns = Columns::of(row);

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use gesta_projection::{Cells, Column, Found, ProjectionId, Table, TargetError};
+use gesta_core::{LogId, Position};
+use gesta_projection::{Cells, Column, Found, OwnedValue, ProjectionId, Table, TargetError};
 
 use crate::binary::{self, Param, Wire};
 use crate::driver::{Driver, RowBytes};
@@ -136,7 +137,48 @@ pub(crate) async fn create<D: Driver>(open: &mut Open<D>, table: &Table) -> Resu
         columns.join(", "),
         names(table.key.iter()),
     );
-    open.run(statement).await
+    open.run(statement).await?;
+    for (number, column) in table.indexed.iter().enumerate() {
+        let statement = format!(
+            "CREATE INDEX \"{0}_i{number}\" ON \"{0}\" (\"{column}\", {1})",
+            table.stored,
+            names(table.key.iter()),
+        );
+        open.run(statement).await?;
+    }
+    Ok(())
+}
+
+/// The statement that finds the events of rows with these values in these columns, and its values.
+pub(crate) fn finding(
+    table: &Table,
+    values: &[(String, OwnedValue)],
+    after: Option<(LogId, Position)>,
+    limit: usize,
+) -> (String, Vec<Param>) {
+    let equal = (1..).zip(values);
+    let equal: Vec<String> = equal
+        .map(|(at, (column, value))| format!("\"{column}\" = ${at}::{}", binary::type_of(value)))
+        .collect();
+    let last = values.len();
+    let statement = format!(
+        "SELECT log, position FROM \"{}\" WHERE {} AND (log, position) > (${}::bigint, ${}::bigint) \
+         ORDER BY log, position LIMIT ${}::bigint",
+        table.stored,
+        equal.join(" AND "),
+        last + 1,
+        last + 2,
+        last + 3,
+    );
+    let (log, position) = after.unwrap_or((LogId(0), Position(0)));
+    let mut params: Vec<Param> = values
+        .iter()
+        .map(|(_, value)| Param::value(value))
+        .collect();
+    params.push(Param::int(i64::from(log.0)));
+    params.push(Param::int(i64::try_from(position.0).unwrap_or(i64::MAX)));
+    params.push(Param::int(i64::try_from(limit).unwrap_or(i64::MAX)));
+    (statement, params)
 }
 
 /// Makes the names that readers use show the tables of this version. A view that gets other columns has to be made
@@ -277,8 +319,8 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let column = |name, kind| Column {
-            name,
+        let column = |name: &'static str, kind| Column {
+            name: name.into(),
             kind,
             nullable: false,
         };
@@ -287,6 +329,7 @@ mod tests {
             stored: "seats_v2".to_owned(),
             key: vec![column("show", Kind::Uuid), column("day", Kind::Int)],
             columns: vec![column("free", Kind::Int)],
+            indexed: Vec::new(),
         }
     }
 

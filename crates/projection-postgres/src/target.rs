@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Begin, Cells, Command, Found, Order, Parked, ProjectionId, Registration, State, Stored,
-    SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, filter_to_text,
+    Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, State,
+    Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, filter_to_text,
 };
 use uuid::Uuid;
 
@@ -153,6 +154,18 @@ impl<D: Driver> Target for Postgres<D> {
             tables::take_found(table, first, &rows, found)?;
         }
         Ok(())
+    }
+
+    async fn find(
+        &self,
+        table: &Table,
+        values: &[(String, OwnedValue)],
+        after: Option<(LogId, Position)>,
+        limit: usize,
+    ) -> Result<Vec<(LogId, Position)>> {
+        let (statement, params) = tables::finding(table, values, after, limit);
+        let rows = self.query(&statement, params).await?;
+        rows.iter().map(rows::place).collect()
     }
 
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {

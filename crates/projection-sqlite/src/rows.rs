@@ -93,12 +93,12 @@ fn attempt(
     }))
 }
 
-fn log_id(log: i64) -> Result<LogId> {
+pub(crate) fn log_id(log: i64) -> Result<LogId> {
     let log = u16::try_from(log);
     Ok(LogId(log.map_err(|error| unreadable("a log", error))?))
 }
 
-fn place(position: i64) -> Result<Position> {
+pub(crate) fn place(position: i64) -> Result<Position> {
     let position = u64::try_from(position);
     Ok(Position(
         position.map_err(|error| unreadable("a position", error))?,

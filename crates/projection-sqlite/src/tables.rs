@@ -2,10 +2,12 @@
 //!
 //! The statements are made of names that were checked to be plain (`gesta_projection::check_name`) and put in quotes.
 
-use gesta_projection::{Cells, Column, Found, ProjectionId, Table};
+use gesta_core::{LogId, Position};
+use gesta_projection::{Cells, Column, Found, OwnedValue, ProjectionId, Table, Value};
 use rusqlite::Connection;
 
 use crate::error::{OrTarget, Result};
+use crate::rows::{log_id, place};
 use crate::values::{bind, read, sql_type};
 
 fn names<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
@@ -28,7 +30,57 @@ pub(crate) fn create(connection: &Connection, table: &Table) -> Result<()> {
         columns.join(", "),
         names(table.key.iter()),
     );
-    connection.execute_batch(&statement).or_target()
+    connection.execute_batch(&statement).or_target()?;
+    for (number, column) in table.indexed.iter().enumerate() {
+        let statement = format!(
+            "CREATE INDEX IF NOT EXISTS \"{0}_i{number}\" ON \"{0}\" (\"{column}\", {1})",
+            table.stored,
+            names(table.key.iter()),
+        );
+        connection.execute_batch(&statement).or_target()?;
+    }
+    Ok(())
+}
+
+/// Finds the events of rows with these values in these columns.
+pub(crate) fn find(
+    connection: &Connection,
+    table: &Table,
+    values: &[(String, OwnedValue)],
+    after: Option<(LogId, Position)>,
+    limit: usize,
+) -> Result<Vec<(LogId, Position)>> {
+    let equal = (1..).zip(values);
+    let equal: Vec<String> = equal
+        .map(|(at, (column, _))| format!("\"{column}\" = ?{at}"))
+        .collect();
+    let last = values.len();
+    let statement = format!(
+        "SELECT log, position FROM \"{}\" WHERE {} AND (log, position) > (?{}, ?{}) ORDER BY log, position LIMIT ?{}",
+        table.stored,
+        equal.join(" AND "),
+        last + 1,
+        last + 2,
+        last + 3,
+    );
+    let mut statement = connection.prepare_cached(&statement).or_target()?;
+    for (at, (_, value)) in values.iter().enumerate() {
+        bind(&mut statement, at + 1, value.value())?;
+    }
+    let (log, position) = after.unwrap_or((LogId(0), Position(0)));
+    let position = i64::try_from(position.0).unwrap_or(i64::MAX);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let further = [i64::from(log.0), position, limit];
+    for (at, number) in further.into_iter().enumerate() {
+        bind(&mut statement, last + at + 1, Value::Int(number))?;
+    }
+    let mut found = Vec::new();
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next().or_target()? {
+        let (log, position) = (row.get(0).or_target()?, row.get(1).or_target()?);
+        found.push((log_id(log)?, place(position)?));
+    }
+    Ok(found)
 }
 
 /// Makes the names that readers use show the tables of this version.

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Begin, Cells, Command, Found, Life, Order, Parked, ProjectionId, Registration, State, Stored,
-    SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, covers, filter_to_text,
+    Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
+    State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, covers,
+    filter_to_text,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use uuid::Uuid;
@@ -334,6 +336,18 @@ impl Target for SqliteTarget {
         let result = tables::load(&connection, table, keys, found);
         self.connections.give_back(connection);
         result
+    }
+
+    async fn find(
+        &self,
+        table: &Table,
+        values: &[(String, OwnedValue)],
+        after: Option<(LogId, Position)>,
+        limit: usize,
+    ) -> Result<Vec<(LogId, Position)>> {
+        let (table, values) = (table.clone(), values.to_vec());
+        self.read(move |connection| tables::find(connection, &table, &values, after, limit))
+            .await
     }
 
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {

@@ -8,21 +8,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventStore};
+use gesta_core::{Checkpoint, EventStore, LogId, Position};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::control::Control;
 use crate::definition::ProjectionId;
 use crate::error::{Error, TargetErrorKind};
-use crate::report::{ParkedReport, metrics_text};
+use crate::index::{Find, events_at};
+use crate::report::{EventReport, ParkedReport, metrics_text};
 use crate::state::State;
 use crate::target::{Order, Stored, Target};
 
 /// Longest time that a request may ask to wait.
 pub const API_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Parked events of a page, unless told otherwise, and at most.
-const PARKED: (usize, usize) = (100, 1_000);
+/// Events of a page, unless told otherwise, and at most.
+const PAGE: (usize, usize) = (100, 1_000);
 /// Time between two looks while a request waits.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
@@ -104,6 +105,37 @@ fn known(parameters: &Parameters, names: &[&str]) -> Result<(), Error> {
     }
 }
 
+/// The largest number of things that are asked for.
+fn limit(parameters: &Parameters) -> Result<usize, Error> {
+    let (usual, most) = PAGE;
+    let Some(text) = parameters.get("limit") else {
+        return Ok(usual);
+    };
+    let limit: Option<usize> = text.parse().ok();
+    let limit = limit.filter(|limit| (1..=most).contains(limit));
+    limit.ok_or_else(|| {
+        wrong(format!(
+            "limit must be a number from 1 to {most}, found {text:?}"
+        ))
+    })
+}
+
+/// The place after which a page of events begins.
+fn after(parameters: &Parameters) -> Result<Option<(LogId, Position)>, Error> {
+    let Some(text) = parameters.get("after") else {
+        return Ok(None);
+    };
+    let place = text.split_once('-').and_then(|(log, position)| {
+        Some((LogId(log.parse().ok()?), Position(position.parse().ok()?)))
+    });
+    let place = place.ok_or_else(|| {
+        wrong(format!(
+            "after must be the next of an answer, found {text:?}"
+        ))
+    });
+    place.map(Some)
+}
+
 impl<T: Target> Api<T> {
     /// Makes one for the projections of a target, of the events of a store.
     #[must_use]
@@ -127,6 +159,7 @@ impl<T: Target> Api<T> {
             ("GET", [name]) => self.show(name, parameters).await,
             ("GET", [name, "wait"]) => self.wait(name, parameters).await,
             ("GET", [name, "parked"]) => self.parked(name, parameters).await,
+            ("GET", [name, "events"]) => self.events(name, parameters).await,
             ("POST", [name, order]) => match self.order(name, order, parameters).await {
                 Some(answered) => answered,
                 None => return Answer::problem(404, "not_found", "there is no such path"),
@@ -176,25 +209,36 @@ impl<T: Target> Api<T> {
 
     async fn parked(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
         known(parameters, &["version", "key", "limit"])?;
-        let (usual, most) = PARKED;
-        let limit = match parameters.get("limit") {
-            None => usual,
-            Some(text) => {
-                let limit: Option<usize> = text.parse().ok();
-                limit
-                    .filter(|limit| (1..=most).contains(limit))
-                    .ok_or_else(|| {
-                        wrong(format!(
-                            "limit must be a number from 1 to {most}, found {text:?}"
-                        ))
-                    })?
-            }
-        };
+        let limit = limit(parameters)?;
         let id = self.version(name, parameters).await?.id;
         let key = parameters.get("key").map(String::as_str);
         let parked = self.control.parked(&id, key, limit).await?;
         let parked: Vec<ParkedReport> = parked.into_iter().map(ParkedReport::from).collect();
         Ok(Answer::json(200, &json!({"parked": parked})))
+    }
+
+    /// Answers with the events that an index finds: a parameter for each path, and `limit` and `after` for pages.
+    async fn events(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
+        let (limit, after) = (limit(parameters)?, after(parameters)?);
+        let paths = parameters
+            .iter()
+            .filter(|(name, _)| !["limit", "after"].contains(&name.as_str()));
+        let mut values: Vec<(String, String)> = paths
+            .map(|(path, value)| (path.clone(), value.clone()))
+            .collect();
+        values.sort();
+        let find = Find {
+            values,
+            after,
+            limit,
+        };
+        let found = self.control.find(name, &find).await?;
+        // A page that is full may have another one after it.
+        let next = found.last().filter(|_| found.len() == limit);
+        let next = next.map(|(log, position)| format!("{log}-{position}"));
+        let events = events_at(&*self.store, &found).await?;
+        let events: Vec<EventReport> = events.iter().map(EventReport::from).collect();
+        Ok(Answer::json(200, &json!({"events": events, "next": next})))
     }
 
     /// Waits until the active version shows everything up to a checkpoint, as

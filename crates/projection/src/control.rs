@@ -28,6 +28,10 @@ impl<T: Target> Control<T> {
         Self { target }
     }
 
+    pub(crate) fn target(&self) -> &T {
+        &self.target
+    }
+
     /// Returns all versions of all projections.
     ///
     /// # Errors

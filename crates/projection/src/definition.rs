@@ -1,5 +1,6 @@
 //! What a projection is, as it is registered: its name and version, its table, what its rows were made with.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use gesta_core::{Checkpoint, Filter, Query};
@@ -63,6 +64,8 @@ pub struct Table {
     pub key: Vec<Column>,
     /// The other columns.
     pub columns: Vec<Column>,
+    /// Names of columns by whose values rows are found: each gets an index of the database.
+    pub indexed: Vec<String>,
 }
 
 impl Table {
@@ -91,13 +94,13 @@ impl Table {
         let named = V::KEY.iter().zip(kinds);
         let key: Vec<Column> = named
             .map(|(name, kind)| Column {
-                name,
+                name: Cow::Borrowed(*name),
                 kind: *kind,
                 nullable: false,
             })
             .collect();
         let columns = <V::Row as Row>::COLUMNS.to_vec();
-        let all: Vec<&str> = key.iter().chain(&columns).map(|c| c.name).collect();
+        let all: Vec<&str> = key.iter().chain(&columns).map(|c| &*c.name).collect();
         for (at, column) in all.iter().enumerate() {
             check_name("the name of a column", column)?;
             if all[..at].contains(column) {
@@ -112,6 +115,7 @@ impl Table {
             stored,
             key,
             columns,
+            indexed: Vec::new(),
         })
     }
 }
@@ -151,7 +155,7 @@ pub fn made_with(filter: &Filter, table: Option<&Table>) -> i64 {
         query.categories.iter().for_each(|c| put("category", c));
     }
     for column in table.iter().flat_map(|t| t.key.iter().chain(&t.columns)) {
-        put("column", column.name);
+        put("column", &column.name);
         put(
             column.kind.name(),
             if column.nullable { "null" } else { "" },

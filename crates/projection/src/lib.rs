@@ -12,7 +12,8 @@
 //! * `projections`, `running`, `control`: what an application calls; `config`, `begin_at`, `progress`: its settings and
 //!   what it sees; `effects`: how effects are run; `report`, `api`: what operators see, and HTTP;
 //! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
-//!   `unit`: views and projections without their types; `lag`: how far one is behind; `filter_text`: stored filters;
+//!   `index`: rows of JSON paths, without code; `unit`: views, projections and indexes without their types; `lag`: how
+//!   far one is behind; `filter_text`: stored filters;
 //!   `looks`: states, leases and commands; `fault`: what goes wrong;
 //! * `testing`: tests of projections.
 
@@ -28,6 +29,7 @@ mod effects;
 mod error;
 mod fault;
 mod filter_text;
+mod index;
 mod lag;
 mod looks;
 mod progress;
@@ -58,11 +60,14 @@ pub use effect::Effect;
 pub use effects::{Effects, RunningEffects};
 pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind};
 pub use filter_text::{filter_from_text, filter_to_text};
+pub use index::{
+    Find, INDEX_PAGE_MAX, INDEX_PATHS_MAX, INDEX_TEXT_BYTES_MAX, Index, IndexPath, events_at,
+};
 pub use lag::Lag;
 pub use progress::{Phase, Progress};
 pub use projection::Projection;
 pub use projections::Projections;
-pub use report::{PARKED_COUNTED_MAX, ParkedReport, VersionReport, metrics_text};
+pub use report::{EventReport, PARKED_COUNTED_MAX, ParkedReport, VersionReport, metrics_text};
 #[doc(hidden)]
 pub use row::read_cell;
 pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};

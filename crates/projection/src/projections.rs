@@ -13,6 +13,7 @@ use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Registration, Table, made_with};
 use crate::drive::not_of;
 use crate::error::Error;
+use crate::index::{Index, IndexUnit};
 use crate::looks::{Look, Looker};
 use crate::projection::Projection;
 use crate::running::{Running, Started};
@@ -20,6 +21,15 @@ use crate::state::Life;
 use crate::target::{Stored, Target};
 use crate::unit::{ProjectionUnit, Unit, ViewUnit};
 use crate::view::View;
+
+/// Name and version, table, names for readers, filter, and what is stored of an index.
+type Definition = (
+    ProjectionId,
+    Option<Table>,
+    Vec<String>,
+    Filter,
+    Option<String>,
+);
 
 /// The projections that a process runs, before they run.
 pub struct Projections<T: Target> {
@@ -72,6 +82,13 @@ impl<T: Target> Projections<T> {
         self
     }
 
+    /// Adds an index.
+    #[must_use]
+    pub fn index(mut self, index: Index) -> Self {
+        self.units.push(Arc::new(IndexUnit(index)));
+        self
+    }
+
     /// Sets where a projection of this name begins when its present version is registered.
     #[must_use]
     pub fn begin_at(mut self, name: &str, at: BeginAt) -> Self {
@@ -100,7 +117,7 @@ impl<T: Target> Projections<T> {
     /// a version is registered with another filter or other columns; `Store` and `Target` if they do not answer.
     pub async fn start(self) -> Result<Running<T>, Error> {
         self.config.validate()?;
-        let mut definitions: Vec<(ProjectionId, Option<Table>, Vec<String>, Filter)> = Vec::new();
+        let mut definitions: Vec<Definition> = Vec::new();
         for unit in &self.units {
             let (id, table, read_as) = unit.definition()?;
             let filter = unit.filter();
@@ -108,7 +125,7 @@ impl<T: Target> Projections<T> {
             if definitions.iter().any(|(other, ..)| *other == id) {
                 return Err(Error::Invalid(format!("{id} was added twice")));
             }
-            definitions.push((id, table, read_as, filter));
+            definitions.push((id, table, read_as, filter, unit.stored_definition()));
         }
         if let Some(name) = self
             .begin_at
@@ -121,7 +138,7 @@ impl<T: Target> Projections<T> {
         self.target.migrate().await?;
         let known = self.target.list().await?;
         let mut registered = Vec::new();
-        for (id, table, read_as, filter) in definitions {
+        for (id, table, read_as, filter, definition) in definitions {
             let made_with = made_with(&filter, table.as_ref());
             let start = match known.iter().find(|row| row.id == id) {
                 Some(row) => row.floor.clone(),
@@ -133,11 +150,11 @@ impl<T: Target> Projections<T> {
                 read_as,
                 made_with,
                 filter: filter.clone(),
-                definition: None,
+                definition,
                 start,
             };
             let stored = self.target.register(&registration).await?;
-            if stored.made_with != made_with {
+            if stored.made_with != made_with || stored.definition != registration.definition {
                 return Err(Error::Changed {
                     name: id.name,
                     version: id.version,

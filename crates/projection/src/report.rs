@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use gesta_core::EventStore;
+use gesta_core::{EventStore, RecordedEvent};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::control::Control;
@@ -90,6 +91,44 @@ impl From<Parked> for ParkedReport {
             attempts: parked.attempts,
             error: parked.error,
             at: parked.at.to_string(),
+        }
+    }
+}
+
+/// An event that an index has found. Its fields are those of the HTTP API of a store.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct EventReport<'a> {
+    /// Stream of the event.
+    pub stream: &'a str,
+    /// Its revision in the stream.
+    pub revision: u64,
+    /// Its log.
+    pub log: u16,
+    /// Its position in the log.
+    pub position: u64,
+    /// Its identity.
+    pub id: Uuid,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: &'a str,
+    /// When it was stored, in UTC.
+    pub created: String,
+    /// Its data, which are JSON: others are in no index.
+    pub data: Option<&'a RawValue>,
+}
+
+impl<'a> From<&'a RecordedEvent> for EventReport<'a> {
+    fn from(event: &'a RecordedEvent) -> Self {
+        Self {
+            stream: event.stream.as_str(),
+            revision: event.revision.0,
+            log: event.log.0,
+            position: event.position.0,
+            id: event.id.0,
+            event_type: event.event_type.as_str(),
+            created: event.created.to_string(),
+            data: serde_json::from_slice(&event.data).ok(),
         }
     }
 }

@@ -157,7 +157,7 @@ macro_rules! columns {
 
         impl $crate::Row for $name {
             const COLUMNS: &'static [$crate::Column] = &[$($crate::Column {
-                name: stringify!($field),
+                name: ::std::borrow::Cow::Borrowed(stringify!($field)),
                 kind: <$type as $crate::Cell>::KIND,
                 nullable: <$type as $crate::Cell>::NULLABLE,
             }),+];

@@ -28,6 +28,7 @@ use crate::definition::{ProjectionId, Registration, Table};
 use crate::error::TargetError;
 use crate::row::{Cells, Found};
 use crate::state::{Life, State};
+use crate::value::OwnedValue;
 
 /// The row of a version of a projection in a target.
 #[derive(Clone, PartialEq, Debug)]
@@ -260,6 +261,16 @@ pub trait Target: Clone + Send + Sync + 'static {
         keys: &dyn Cells,
         found: &mut Found,
     ) -> impl Future<Output = Result<(), TargetError>> + Send;
+
+    /// Finds the events whose rows in the table of an index have these values in these columns, in the order of log and
+    /// position: at most `limit`, after a place.
+    fn find(
+        &self,
+        table: &Table,
+        values: &[(String, OwnedValue)],
+        after: Option<(LogId, Position)>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(LogId, Position)>, TargetError>> + Send;
 
     /// Renews the lease of this process: one row, however many projections it runs. A `lease` of zero ends it.
     fn renew(

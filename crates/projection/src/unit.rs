@@ -22,6 +22,11 @@ pub(crate) trait Unit<T: Target>: Send + Sync {
 
     fn filter(&self) -> Filter;
 
+    /// Returns what is stored of an index; `None` for code.
+    fn stored_definition(&self) -> Option<String> {
+        None
+    }
+
     /// Runs until the process stops or the rows are gone.
     fn run(self: Arc<Self>, context: Context<T>) -> BoxFuture<'static, ()>;
 }

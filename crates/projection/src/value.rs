@@ -4,6 +4,8 @@
 //! without a text or an allocation per cell.
 //! Not here: keys and rows (`row`), SQL types (the targets).
 
+use std::borrow::Cow;
+
 use gesta_core::Timestamp;
 use uuid::Uuid;
 
@@ -51,7 +53,7 @@ impl Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     /// Name of the column.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What the column holds.
     pub kind: Kind,
     /// Whether the column may hold nothing.
@@ -114,6 +116,24 @@ pub enum OwnedValue {
     Timestamp(Timestamp),
     /// The text of a value of [`Kind::Json`].
     Json(String),
+}
+
+impl OwnedValue {
+    /// Returns the value, borrowed.
+    #[must_use]
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            OwnedValue::Null => Value::Null,
+            OwnedValue::Bool(value) => Value::Bool(*value),
+            OwnedValue::Int(value) => Value::Int(*value),
+            OwnedValue::Float(value) => Value::Float(*value),
+            OwnedValue::Text(value) => Value::Text(value),
+            OwnedValue::Bytes(value) => Value::Bytes(value),
+            OwnedValue::Uuid(value) => Value::Uuid(*value),
+            OwnedValue::Timestamp(value) => Value::Timestamp(*value),
+            OwnedValue::Json(value) => Value::Json(value),
+        }
+    }
 }
 
 /// A type that one column can keep.

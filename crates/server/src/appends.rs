@@ -2,11 +2,11 @@
 //!
 //! Why: a log has one writer, which stores what has arrived in one batch, and everybody in the batch waits for all of
 //! it. A caller who sends appends of many events on many connections would make each batch so large that the short
-//! appends of others take tens of milliseconds. So appends count by their size; and while others append too, one *large*
-//! append is handed over at a time, and after it large ones rest for as long as it took. So large appends have half of
-//! the writer's time then, and all of it while nobody else wants any.
-//! Invariants: callers take turns, for large appends too; whoever appends alone is not slowed down; an append that hangs
-//! keeps other large ones for [`HANGS`], not longer.
+//! appends of others take tens of milliseconds. So appends count by their size; and while others append too, one
+//! *large* append is handed over at a time, and after it large ones rest for as long as it took. So large appends have
+//! half of the writer's time then, and all of it while nobody else wants any.
+//! Invariants: callers take turns, for large appends too; whoever appends alone is not slowed down; an append that
+//! hangs keeps other large ones for [`HANGS`], not longer.
 //! Not here: who a caller is, and how the log forms its batches.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -26,44 +26,71 @@ use crate::output::{Output, visible};
 /// Time between two looks while a version is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(super) async fn run(global: &Global, args: Projection, output: &mut Output) -> Outcome {
-    let target = args
-        .target
-        .or_else(|| std::env::var("GESTA_PROJECTION_TARGET").ok())
-        .ok_or_else(|| {
+/// The database in which the rows of projections are.
+pub(super) enum At {
+    Sqlite(SqliteTarget),
+    Postgres(PostgresTarget),
+}
+
+/// Whether a file has to be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum MustExist {
+    Yes,
+    No,
+}
+
+impl At {
+    /// Returns the database that is named by the flag or in the environment.
+    pub(super) fn named(
+        target: Option<String>,
+        schema: Option<String>,
+        must_exist: MustExist,
+    ) -> Outcome<Self> {
+        let target = target.or_else(|| std::env::var("GESTA_PROJECTION_TARGET").ok());
+        let target = target.ok_or_else(|| {
             Failure::usage(
-                "say in which database the projections keep their rows: --target sqlite:PATH or postgres://…",
+                "say in which database the rows are: --target sqlite:PATH or postgres://…",
             )
         })?;
+        if let Some(path) = target.strip_prefix("sqlite:") {
+            if schema.is_some() {
+                return Err(Failure::usage("--schema: an SQLite file has no schemas"));
+            }
+            if must_exist == MustExist::Yes && !Path::new(path).is_file() {
+                let text = format!("--target: there is no file {path}");
+                return Err(Failure::Message(Code::NotFound, text));
+            }
+            return Ok(Self::Sqlite(SqliteTarget::at(path)));
+        }
+        if target.starts_with("postgres://") || target.starts_with("postgresql://") {
+            let options = Options {
+                schema,
+                ..Options::default()
+            };
+            return Ok(Self::Postgres(PostgresTarget::with(&target, options)?));
+        }
+        // The text may hold a password.
+        let text = "--target: must be sqlite:PATH or postgres://…";
+        Err(Failure::usage(text))
+    }
+}
+
+pub(super) async fn run(global: &Global, args: Projection, output: &mut Output) -> Outcome {
+    let at = At::named(args.target, args.schema, MustExist::Yes)?;
     // Without it nothing is said about how far a projection is behind.
     let store = match given_store(global) {
         Some(_) => Some(connect(global, gesta::Missing::Refuse).await?),
         None => None,
     };
-    let done = match target.strip_prefix("sqlite:") {
-        Some(path) => {
-            if !Path::new(path).is_file() {
-                let text = format!("--target: there is no file {path}");
-                return Err(Failure::Message(Code::NotFound, text));
-            }
-            if args.schema.is_some() {
-                return Err(Failure::usage("--schema: an SQLite file has no schemas"));
-            }
-            let control = Control::of(SqliteTarget::at(path));
+    let done = match at {
+        At::Sqlite(target) => {
+            let control = Control::of(target);
             steer(&control, store.as_ref(), args.command, output).await
         }
-        None if target.starts_with("postgres://") || target.starts_with("postgresql://") => {
-            let options = Options {
-                schema: args.schema,
-                ..Options::default()
-            };
-            let control = Control::of(PostgresTarget::with(&target, options)?);
+        At::Postgres(target) => {
+            let control = Control::of(target);
             steer(&control, store.as_ref(), args.command, output).await
         }
-        // The text may hold a password.
-        None => Err(Failure::usage(
-            "--target: must be sqlite:PATH or postgres://…",
-        )),
     };
     if let Some(store) = store {
         store.shutdown().await?;

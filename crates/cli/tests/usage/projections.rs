@@ -192,3 +192,70 @@ fn wrong_targets_of_projections_are_refused() {
     let unsure = run(&["projection", "reset", "nothing", "--target", &read]);
     assert_eq!(code(&unsure), 3, "{unsure:?}");
 }
+
+/// Goal: an index is made and kept by a command, and gives the events that have a value.
+#[test]
+fn events_are_found_by_an_index() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("events.db"));
+    let target = url_of(&home.path().join("read.db"));
+    for (stream, data) in [
+        ("order-1", r#"{"customer": {"id": "7"}, "total": 3}"#),
+        ("order-2", r#"{"customer": {"id": "8"}, "total": 4}"#),
+        ("other-1", r#"{"customer": {"id": "7"}}"#),
+    ] {
+        let append = [
+            "stream", "append", stream, "--type", "placed", "--data", data,
+        ];
+        succeed(&[&["--store", &store][..], &append].concat());
+    }
+    let places = ["--store", &store, "--target", &target];
+    let make = [
+        "index",
+        "run",
+        "orders",
+        "--category",
+        "order",
+        "--path",
+        "customer.id",
+        "--path",
+        "total:number",
+        "--once",
+    ];
+    let made = succeed(&[&make[..], &places].concat());
+    assert!(made.contains("index orders v1"), "{made}");
+    let find = |values: &[&str]| {
+        let given = ["index", "find", "orders", "--output", "json"];
+        lines(&succeed(&[&given[..], values, &places].concat()))
+    };
+    let found = find(&["customer.id=7"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["stream"], "order-1");
+    assert_eq!(find(&["customer.id=7", "total=4"]), Vec::<Value>::new());
+    let list = succeed(&["projection", "list", "--target", &target]);
+    assert!(list.contains("orders v1  active"), "{list}");
+    // Other paths under the same version.
+    let other = ["index", "run", "orders", "--path", "customer.id", "--once"];
+    let other = run(&[&other[..], &places].concat());
+    assert_eq!(code(&other), 1, "{other:?}");
+    assert!(
+        stderr(&other).contains("orders is registered as version 1"),
+        "{other:?}"
+    );
+    for (wrong, why) in [
+        (
+            &["index", "find", "orders", "colour=7"][..],
+            "no path \"colour\"",
+        ),
+        (&["index", "find", "orders", "colour"], "PATH=VALUE"),
+        (&["index", "find", "orders", "total=x"], "are numbers"),
+        (
+            &["index", "run", "Orders", "--path", "a"],
+            "the name of an index",
+        ),
+    ] {
+        let refused = run(&[wrong, &places].concat());
+        assert_eq!(code(&refused), 2, "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{refused:?}");
+    }
+}

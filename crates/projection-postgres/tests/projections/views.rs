@@ -13,7 +13,7 @@ use crate::flavour::Target;
 
 fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration {
     let column = |(name, kind): &(&'static str, Kind)| Column {
-        name,
+        name: (*name).into(),
         kind: *kind,
         nullable: true,
     };
@@ -22,7 +22,7 @@ fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration 
         version,
     };
     let key = Column {
-        name: "id",
+        name: "id".into(),
         kind: Kind::Text,
         nullable: false,
     };
@@ -31,6 +31,7 @@ fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration 
         stored: id.stored_table("seats"),
         key: vec![key],
         columns: columns.iter().map(column).collect(),
+        indexed: Vec::new(),
     };
     Registration {
         id,

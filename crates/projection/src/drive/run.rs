@@ -384,8 +384,8 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Runs one transaction in the session. The session is gone after a panic. It is boxed, as other parts of a run are:
-    /// futures over a database are large, and the stack of a thread is not.
+    /// Runs one transaction in the session. The session is gone after a panic. It is boxed, as other parts of a run
+    /// are: futures over a database are large, and the stack of a thread is not.
     pub(super) fn transact<W: Writer<T>>(
         &mut self,
         writer: W,

@@ -521,7 +521,7 @@ pub async fn a_refused_value_is_the_authors<F: Factory>(factory: &F) {
     session.open(fence).await.expect("open");
     let mut wrong = table(1);
     // A column that is not there.
-    wrong.columns[0].name = "unknown";
+    wrong.columns[0].name = "unknown".into();
     let written = session.write(&wrong, &rows(0..1), &keys([])).await;
     let error = written.expect_err("refused");
     assert_eq!(error.kind(), TargetErrorKind::Refused, "{error}");

@@ -20,6 +20,7 @@ use crate::state::State;
 use crate::target::{
     Attempt, Begin, Command, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
 };
+use crate::value::OwnedValue;
 
 /// What happens at the chosen call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -261,6 +262,17 @@ impl<T: Target> Target for Faulty<T> {
         self.process
             .call(false, self.inner.load(table, keys, found))
             .await
+    }
+
+    async fn find(
+        &self,
+        table: &Table,
+        values: &[(String, OwnedValue)],
+        after: Option<(LogId, Position)>,
+        limit: usize,
+    ) -> Result<Vec<(LogId, Position)>, TargetError> {
+        let found = self.inner.find(table, values, after, limit);
+        self.process.aside(found).await
     }
 
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<(), TargetError> {

@@ -3,12 +3,13 @@
 //!
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `places`, `world`: databases, a store, processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `deadly`, `restored`, `versions`,
-//!   `waits`: what becomes of projections; `operators`: what is told of them.
+//!   `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
 
 mod crashes;
 mod deadly;
 pub(crate) mod fixtures;
 mod histories;
+mod indexes;
 mod operators;
 mod places;
 mod poison;

@@ -1,8 +1,9 @@
 //! What operators, and clients over HTTP, are told of projections, and how they steer them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use gesta_projection::{Answer, Api, Phase, metrics_text};
+use gesta_projection::{Answer, Api, Config, Phase, metrics_text};
 use serde_json::Value;
 
 use super::fixtures::Balances;
@@ -31,7 +32,12 @@ async fn json(api: &Api<Target>, method: &str, target: &str, status: u16) -> Val
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn projections_are_seen_and_steered_over_http() {
     let world = World::new().await;
-    let process = world.process(parking()).view(Balances).start().await;
+    let config = Config {
+        // It is seen to own the projection, however slow the machine is.
+        lease: Duration::from_secs(3_600),
+        ..parking()
+    };
+    let process = world.process(config).view(Balances).start().await;
     let process = process.expect("started");
     until_phase(&process, &id("balances", 1), Phase::Live).await;
     let api = Api::of(&world.store, world.target.clone());

@@ -1,0 +1,190 @@
+//! Indexes: events are found by what is in them, without code.
+
+use std::collections::HashMap;
+
+use gesta_core::{LogId, Position};
+use gesta_projection::testing::{Fate, Faulty};
+use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, events_at};
+use serde_json::Value;
+
+use super::world::{AT_ALL, Process, World, quick};
+use crate::flavour::Target;
+
+fn orders() -> Index {
+    let index = Index::new("orders").filter(gesta_projection::category("order"));
+    let index = index.path("customer.id").expect("a path");
+    let index = index.path("total:number").expect("a path");
+    let index = index.path("items:int").expect("a path");
+    index.path("paid:bool").expect("a path")
+}
+
+fn find(values: &[(&str, &str)]) -> Find {
+    let values = values.iter();
+    Find {
+        values: values
+            .map(|(path, value)| ((*path).to_owned(), (*value).to_owned()))
+            .collect(),
+        after: None,
+        limit: 10,
+    }
+}
+
+async fn started(world: &World, index: Index) -> Process {
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let projections = Projections::on(&world.store, faulty).config(quick());
+    let process = projections.index(index).on_poison(OnPoison::Stop).start();
+    process.await.expect("started")
+}
+
+async fn whole(world: &World, process: &Process) {
+    let head = world.head().await;
+    let whole = process.wait_for("orders", &head, AT_ALL).await;
+    whole.expect("it comes to the end");
+}
+
+/// The positions of the events that are found.
+async fn positions(world: &World, values: &[(&str, &str)]) -> Vec<u64> {
+    let found = world.control().find("orders", &find(values)).await;
+    let found = found.expect("found").into_iter();
+    found.map(|(_, position)| position.0).collect()
+}
+
+const EVENTS: [&str; 8] = [
+    r#"{"customer": {"id": "7"}, "total": 12.5, "items": 3, "paid": true}"#,
+    r#"{"customer": {"id": 7}, "total": 12, "paid": false}"#,
+    r#"{"customer": {"id": "8"}, "total": "12", "items": 2.5}"#,
+    "no JSON",
+    r#"{"customer": "7"}"#,
+    r#"{"customer": {"id": "a\u0000b"}}"#,
+    r#"{"items": 3, "customer": {"id": "7", "more": [1, {"id": "9"}]}}"#,
+    r#"[{"customer": {"id": "7"}}]"#,
+];
+
+/// Goal: an event is found by each value at a path, and by several at once; a value of another kind is none; what is no
+/// JSON, or holds what a database cannot keep, stops nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_found_by_what_is_in_them() {
+    let world = World::new().await;
+    let process = started(&world, orders()).await;
+    for data in EVENTS {
+        world.append("order-1", "placed", data).await;
+    }
+    world.append("other-1", "placed", EVENTS[0]).await;
+    whole(&world, &process).await;
+    for (values, expected) in [
+        (&[("customer.id", "7")][..], &[1, 2, 7][..]),
+        (&[("customer.id", "7"), ("items", "3")], &[1, 7]),
+        (&[("total", "12")], &[2]),
+        (&[("total", "12.5")], &[1]),
+        (&[("items", "3")], &[1, 7]),
+        (&[("paid", "false")], &[2]),
+        (&[("customer.id", "a\u{fffd}b")], &[6]),
+        (&[("customer.id", "'; DROP TABLE orders")], &[]),
+    ] {
+        assert_eq!(positions(&world, values).await, expected, "{values:?}");
+    }
+    let (long, late) = ("x".repeat(5_000), "y");
+    let data = format!(r#"{{"customer": {{"id": "{long}{late}"}}}}"#);
+    world.append("order-1", "placed", &data).await;
+    whole(&world, &process).await;
+    // As much of it as is kept is looked for.
+    assert_eq!(positions(&world, &[("customer.id", &long)]).await, [10]);
+    let control = world.control();
+    let row = control.active("orders").await.expect("its row");
+    assert_eq!((row.events, row.error), (9, None));
+    process.shutdown().await;
+    for (values, why) in [
+        (
+            &[("customer", "7")][..],
+            "has no path \"customer\", but customer.id, total",
+        ),
+        (
+            &[("total", "much")],
+            "the values of total are numbers, found \"much\"",
+        ),
+        (&[("items", "2.5")], "are whole numbers"),
+        (&[("paid", "yes")], "are true or false"),
+        (&[], "say which value"),
+    ] {
+        let refused = control.find("orders", &find(values)).await;
+        let error = refused.expect_err("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    // Other paths are another version, which is built beside.
+    let changed = Index::new("orders").path("customer.id").expect("a path");
+    let changed = changed.filter(gesta_projection::category("order"));
+    let projections = Projections::on(&world.store, world.target.clone());
+    let refused = projections.index(changed.clone()).start().await;
+    let refused = refused.expect_err("another definition");
+    assert!(
+        matches!(refused, Error::Changed { version: 1, .. }),
+        "{refused}"
+    );
+    let second = started(&world, changed.version(2)).await;
+    let of_second = async || {
+        control
+            .index("orders")
+            .await
+            .expect("an index")
+            .id()
+            .version
+            == 2
+    };
+    super::world::until_so(of_second, "it is switched").await;
+    assert_eq!(positions(&world, &[("customer.id", "8")]).await, [3]);
+    second.shutdown().await;
+}
+
+/// Goal: over HTTP the events themselves are given, a page after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn found_events_are_read_over_http() {
+    let world = World::of_logs(3).await;
+    for n in 0..25 {
+        let data = format!(r#"{{"customer": {{"id": "{}"}}, "items": {n}}}"#, n % 2);
+        world.append(&format!("order-{n}"), "placed", &data).await;
+    }
+    let process = started(&world, orders()).await;
+    whole(&world, &process).await;
+    let api: Api<Target> = Api::of(&world.store, world.target.clone());
+    let ask = async |parameters: &[(&str, &str)], status: u16| -> Value {
+        let parameters: HashMap<String, String> = parameters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let answer = api.answer("GET", "/orders/events", &parameters).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        serde_json::from_str(&answer.body).expect("JSON")
+    };
+    let (mut found, mut next) = (Vec::new(), None::<String>);
+    loop {
+        let mut parameters = vec![("customer.id", "0"), ("limit", "5")];
+        if let Some(next) = &next {
+            parameters.push(("after", next));
+        }
+        let page = ask(&parameters, 200).await;
+        for event in page["events"].as_array().expect("events") {
+            assert_eq!(event["data"]["customer"]["id"], "0");
+            assert_eq!(event["type"], "placed");
+            found.push(event["data"]["items"].as_i64().expect("a number"));
+        }
+        next = page["next"].as_str().map(str::to_owned);
+        if next.is_none() {
+            break;
+        }
+    }
+    found.sort();
+    assert_eq!(found, (0..25).step_by(2).collect::<Vec<i64>>());
+    let wrong = ask(&[("customer.id", "0"), ("after", "x")], 400).await;
+    let detail = wrong["detail"].as_str().expect("a reason");
+    assert!(
+        detail.contains("after must be the next of an answer"),
+        "{detail}"
+    );
+    // One that is stored no longer is left out.
+    let none = events_at(
+        &*world.store,
+        &[(LogId(0), Position(9_999)), (LogId(9), Position(1))],
+    );
+    assert_eq!(none.await.expect("an answer"), []);
+    process.shutdown().await;
+}
