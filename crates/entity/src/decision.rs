@@ -146,6 +146,11 @@ where
     let filter = Filter {
         any_of: models.queries(),
     };
+    let has_tags = |query: &Query| !query.tags.is_empty();
+    if filter.is_all() || !filter.any_of.iter().all(has_tags) {
+        let rule = "must be at least one, each with at least one tag: others read the whole store";
+        return Err(gesta_core::Error::invalid("queries of the decision models", rule).into());
+    }
     let mut states = M::States::default();
     let mut end = AllFrom::Start;
     for attempt in 0..ATTEMPTS_MAX {
@@ -213,11 +218,8 @@ where
     }
 }
 
-/// Returns a filter that everything passes that passes this one, and that an index answers, if there is one.
+/// Returns a filter that everything passes that passes this one, and that the index of tags answers.
 fn by_first_tag(filter: &Filter) -> Filter {
-    if filter.any_of.iter().any(|query| query.tags.is_empty()) {
-        return filter.clone();
-    }
     let first = |query: &Query| Query {
         tags: query.tags.iter().take(1).cloned().collect(),
         ..Query::default()
@@ -254,8 +256,7 @@ async fn append<S: EventStore + ?Sized>(
                 repeats += 1;
                 tokio::time::sleep(REPEAT_PAUSE).await;
             }
-            // Refused after a lost answer: the first attempt may still be the reason, but it is not: its ids would
-            // have been recognised.
+            // A refusal after a lost answer holds: had the first attempt been stored, its ids would be recognised.
             answer => return answer,
         }
     }

@@ -196,3 +196,36 @@ async fn a_rejection_stores_nothing() {
     assert!(nothing.await.unwrap().is_none());
     assert_eq!(store.read_everything().await.unwrap(), before);
 }
+
+/// Counts everything of a type, by no tag.
+struct Untagged;
+
+impl DecisionModel for Untagged {
+    type State = usize;
+
+    fn queries(&self) -> Vec<Query> {
+        vec![query("subscribed", &[])]
+    }
+
+    fn evolve(&self, state: &mut usize, _: &RecordedEvent) -> Fold {
+        *state += 1;
+        Ok(())
+    }
+}
+
+/// Goal: models that would read the whole store at each decision are refused before anything is read or decided.
+#[tokio::test]
+async fn models_without_tags_are_refused() {
+    let store = store().await;
+    let mut decided = 0;
+    let refused = decide(store.as_ref(), &(Taken("course:1"), Untagged), |_| {
+        decided += 1;
+        Ok::<_, Rejected>(Vec::new())
+    });
+    let refused = refused.await.expect_err("it has no tag");
+    assert!(
+        refused.to_string().contains("at least one tag"),
+        "{refused}"
+    );
+    assert_eq!(decided, 0);
+}
