@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::event::Place;
-use crate::options::Options;
+use crate::options::{Deleted, Options};
 
 const EVENT_TYPE: &str = "$import-checkpoint";
 /// How many checkpoints can be read; the others are freed by a scavenge.
@@ -82,7 +82,12 @@ impl Checkpoints {
             types: options.types.to_string(),
             transform: Some(transform_of(options)),
             server,
-            deleted: format!("{:?}", options.deleted),
+            deleted: match options.deleted {
+                // These words are stored, so they do not change.
+                Deleted::LeaveOut => "left out",
+                Deleted::Keep => "kept",
+            }
+            .into(),
             place: Place::START.to_string(),
             mark: None,
             stored: 0,
