@@ -5,6 +5,7 @@
 mod access;
 mod cluster;
 mod confirm;
+mod copy;
 mod group;
 mod index;
 mod journal;
@@ -24,6 +25,7 @@ pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin, ClusterRecoverLog,
 };
 pub(crate) use self::confirm::Confirm;
+pub(crate) use self::copy::CopyStore;
 pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::index::{Index, IndexCommand, IndexRun};
 pub(crate) use self::journal::ImportJournal;
@@ -41,7 +43,7 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
 Default store: http://127.0.0.1:2113 for stream, all, import, group, index and info; sqlite:gesta-data/gesta.db for the others.
-Only serve, stream append, all import, import, schema create, user add and restore create a store that does not exist.
+Only serve, stream append, all import, import, copy, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
   0    done
@@ -136,6 +138,8 @@ pub(crate) enum Command {
     All(AllCommand),
     /// Import the journal of another event store, or of Akka, Pekko and the like; also while it is written.
     Import(ImportJournal),
+    /// Copy a whole store into an empty one: on another database, or with another number of logs.
+    Copy(CopyStore),
     /// Show, create and change consumer groups, and deliver parked events again.
     #[command(subcommand)]
     Group(GroupCommand),

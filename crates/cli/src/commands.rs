@@ -8,6 +8,7 @@ mod appending;
 mod backup;
 mod client;
 mod cluster;
+mod copy;
 mod group;
 mod import;
 mod import_groups;
@@ -75,6 +76,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Stream(command) => stream::run(&global, command, &mut output).await?,
         Command::All(command) => all::run(&global, command, &mut output).await?,
         Command::Import(args) => journal::run(&global, args, &mut output).await?,
+        Command::Copy(args) => copy::run(&args, &mut output).await?,
         Command::Group(command) => group::run(&global, command, &mut output).await?,
         Command::Index(args) => index::run(&global, args, &mut output).await?,
         Command::Projection(args) => projection::run(&global, args, &mut output).await?,

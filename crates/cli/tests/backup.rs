@@ -679,3 +679,43 @@ fn a_full_disk_is_told_at_the_start() {
     );
     assert!(stdout(&output).contains("healthy: 1 events"), "{output:?}");
 }
+
+/// Goal: `gesta copy` goes on after any kill, and until it is whole no command opens its target.
+#[test]
+fn a_copy_that_is_killed_goes_on_and_is_not_served_before_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    let url = |name: &str| url_of(&home.path().join(name));
+    let (source, target) = (url("source.db"), url("target.db"));
+    fill(&source, 60_000, 100);
+    let copy = ["copy", &source, &target, "--output", "json"];
+    for kill_after_ms in [5, 60, 150, 300, 500, 800] {
+        let mut command = gesta(&copy);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(kill_after_ms));
+        let has_ended = child.try_wait().unwrap().is_some();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if has_ended {
+            break;
+        }
+        let opened = run(&["stream", "list", "--store", &target]);
+        let told = stderr(&opened);
+        // At the very beginning there is an empty store.
+        assert!(
+            told.contains("gesta copy")
+                || told.contains("there is no store")
+                || stdout(&opened).is_empty(),
+            "{told}"
+        );
+    }
+    let again = run(&copy);
+    let is_whole = code(&again) == 0 || stderr(&again).contains("must be empty");
+    assert!(is_whole, "{again:?}");
+    succeed(&["verify", "--store", &target]);
+    let read =
+        |store: &str| succeed(&["stream", "read", "a", "--output", "json", "--store", store]);
+    assert_eq!(read(&source), read(&target));
+    let refused = run(&copy);
+    assert!(stderr(&refused).contains("must be empty"), "{refused:?}");
+}

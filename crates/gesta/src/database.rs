@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gesta_core::backend::{Backend, BackendInfo};
+use gesta_core::backend::{Backend, BackendInfo, Purpose};
 use gesta_core::registry::Registry;
-use gesta_core::{Clock, Error, ErrorKind, Result, SystemClock};
+use gesta_core::{Clock, Error, ErrorKind, Incarnation, Position, Result, SystemClock};
 use gesta_sql::verify::{AuditProgress, AuditReport, AuditSource, audit};
 use gesta_store::{Config, Store, VirtualStreamsStatus};
 
@@ -118,6 +118,27 @@ enum Engine {
     Postgres(Arc<gesta_postgres::PostgresBackend>),
     #[cfg(feature = "postgres")]
     Several(Arc<crate::several::Databases>),
+}
+
+/// Everything that a store holds, at one moment.
+#[doc(hidden)]
+pub struct Snapshot {
+    /// The rows.
+    pub rows: Box<dyn AuditSource>,
+    /// The last position of each log.
+    pub ends: Vec<Position>,
+    /// The incarnation.
+    pub incarnation: Incarnation,
+    /// Whether virtual streams are switched on.
+    pub virtual_streams: bool,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("ends", &self.ends)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Database {
@@ -238,6 +259,36 @@ impl Database {
             }
         };
         report.map_err(|error: Error| error.during("verify"))
+    }
+
+    /// For `gesta copy`. Returns everything that the store holds, at one moment.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    #[doc(hidden)]
+    pub async fn snapshot(&self) -> Result<Snapshot> {
+        let backend = self.backend();
+        // The rows are read after this, so they reach these ends.
+        let incarnation = backend.history().incarnation;
+        let ends = backend.log_ends(Purpose::Read).await?;
+        let virtual_streams = match backend.virtual_index() {
+            Some(index) => index.state().await?.on,
+            None => false,
+        };
+        let rows: Box<dyn AuditSource> = match self.kind {
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(ref backend) => Box::new(backend.audit().await?),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(ref backend) => Box::new(backend.audit_source().await?),
+            #[cfg(feature = "postgres")]
+            Engine::Several(ref databases) => Box::new(databases.audit_source().await?),
+        };
+        Ok(Snapshot {
+            rows,
+            ends: ends.into_iter().map(|end| end.position).collect(),
+            incarnation,
+            virtual_streams,
+        })
     }
 
     /// Returns the state of virtual streams that were switched on before the store got a second database, after

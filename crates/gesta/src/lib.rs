@@ -80,6 +80,8 @@ mod several;
 mod store;
 mod url;
 
+#[doc(hidden)]
+pub use database::Snapshot;
 pub use database::{Database, Missing, Options};
 pub use gesta_append::ClockPolicy;
 #[cfg(feature = "client")]

@@ -105,8 +105,16 @@ impl Migrations {
     }
 }
 
+/// What is added to the schema version of a store to which another one is being copied (`gesta copy`), until it is
+/// whole. No program serves such a version, whatever its age.
+pub const UNFINISHED_COPY: u32 = 1_000_000;
+
 /// Makes the error for a store that is newer than this program.
 fn newer(found: u32, known: u32) -> Error {
+    if found > UNFINISHED_COPY {
+        let text = "the store is the target of a copy that is not whole: repeat `gesta copy`, which goes on where it was";
+        return ErrorKind::Schema(text.into()).into();
+    }
     ErrorKind::Schema(format!(
         "the store has schema version {found}, newer than {known}, the last that this program knows: use a newer gesta"
     ))
@@ -116,6 +124,20 @@ fn newer(found: u32, known: u32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: nobody serves, or migrates, a copy that is not whole.
+    #[test]
+    fn an_unfinished_copy_is_refused() {
+        for found in [1, STEPS.latest()].map(|version| version + UNFINISHED_COPY) {
+            for error in [
+                STEPS.on_open(Some(found)).err(),
+                STEPS.pending(Some(found)).err(),
+            ] {
+                let error = error.expect("refused").to_string();
+                assert!(error.contains("gesta copy"), "{error}");
+            }
+        }
+    }
 
     const STEPS: Migrations = Migrations::new(&[
         Migration {

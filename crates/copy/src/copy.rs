@@ -1,0 +1,425 @@
+//! A copy under way: opens both sides, moves batch after batch, compares, and opens the target for its users.
+
+use std::sync::Arc;
+
+use gesta::{Database, Options};
+use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_sql::verify::AuditRow;
+use serde::Serialize;
+
+use crate::batch::{Origin, State};
+use crate::digest::Digest;
+use crate::mapping::{Mapping, Places};
+use crate::part::Finish;
+use crate::reader::{Order, Reader};
+use crate::target::{Stand, Target, is_sqlite};
+
+/// How large the rows of one transaction may be in sum, in bytes.
+const BATCH_BYTES: usize = 64 * 1024 * 1024;
+
+/// How a store is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// How many logs a target gets that is made; `None` for as many as the source has (SQLite: 1).
+    pub logs: Option<u16>,
+    /// How many rows are written in one transaction. A copy that goes on keeps the number with which it was begun.
+    pub batch_rows: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            logs: None,
+            batch_rows: 50_000,
+        }
+    }
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// How many positions of the source were passed.
+    pub positions: u64,
+    /// How many there are.
+    pub positions_all: u64,
+    /// How many events are in the target.
+    pub events: u64,
+}
+
+/// What a step has done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A batch was written.
+    Copied(Progress),
+    /// Everything is written; what is left is to compare it.
+    Written,
+}
+
+/// What a copy has done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// Number of events that were copied.
+    pub events: u64,
+    /// Number of streams that have, or had, an event.
+    pub streams: u64,
+    /// What both stores show, as one text. It covers positions only where they were kept.
+    pub digest: String,
+    /// Number of logs of the source and of the target.
+    pub logs: (u16, u16),
+    /// Whether every event has the position that it had.
+    pub positions_kept: bool,
+    /// Whether checkpoints of consumers of the source are valid in the target.
+    pub checkpoints_kept: bool,
+    /// Whether the target keeps virtual streams.
+    pub virtual_streams: bool,
+    /// Consumer groups whose places must be set again.
+    pub groups_without_place: Vec<String>,
+    /// What is otherwise than in the source, in words.
+    pub changes: Vec<String>,
+}
+
+/// Rows with their logs, and the place of the reader after them.
+type Ready = (Vec<(u16, AuditRow)>, Vec<i64>);
+
+/// A copy under way.
+pub struct Copy {
+    database: Database,
+    reader: Reader,
+    mapping: Mapping,
+    target: Target,
+    state: State,
+    logs: u16,
+    batch_rows: usize,
+    finish: Finish,
+    had_virtual_streams: bool,
+    /// Rows that were read and are not written, and the place of the reader after them.
+    ready: Option<Ready>,
+    groups: Vec<String>,
+}
+
+impl std::fmt::Debug for Copy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copy")
+            .field("batches", &self.state.batches)
+            .finish_non_exhaustive()
+    }
+}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(ErrorKind::Unsupported(why.into()).into())
+}
+
+impl Copy {
+    /// Opens a store to be copied, and the empty store to which it is copied, or one to which this was begun. A target
+    /// that does not exist is made.
+    ///
+    /// # Errors
+    /// `Unsupported` if the target is not empty and was not begun from this source; `InvalidArgument` if a URL or the
+    /// number of logs cannot be used; `Unavailable` if a database does not answer, or another process uses a file;
+    /// `Corrupt` if the source is damaged.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the target may have been made; another copy goes on there.
+    pub async fn open(source: &str, target: &str, settings: Settings) -> Result<Self> {
+        if source == target {
+            return Err(Error::invalid(
+                "target",
+                "must be another store than the source",
+            ));
+        }
+        let database = Database::open(source, &Options::default()).await?;
+        let begun = Self::begin(database.clone(), target, settings).await;
+        if begun.is_err() {
+            database.close().await;
+        }
+        begun
+    }
+
+    async fn begin(database: Database, target: &str, settings: Settings) -> Result<Self> {
+        let logs = settings.logs;
+        let snapshot = database.snapshot().await?;
+        let mut rows = snapshot.rows;
+        let source_logs = rows.logs();
+        let default_logs = if is_sqlite(target) { 1 } else { source_logs };
+        let mut target = Target::open(target, logs.unwrap_or(default_logs)).await?;
+        if logs.is_some_and(|logs| logs != target.logs()) {
+            return Err(Error::invalid(
+                "logs",
+                format!("must be {}, which the target has", target.logs()),
+            ));
+        }
+        let places = match target.logs() == source_logs {
+            true => Places::Kept,
+            false => Places::Anew(target.logs()),
+        };
+        let mut mapping = Mapping::read(&mut *rows, places).await?;
+        let ends = snapshot
+            .ends
+            .iter()
+            .map(|end| end.0.cast_signed())
+            .collect();
+        let origin = Origin {
+            incarnation: snapshot.incarnation.0,
+            ends,
+            floors: mapping.digest.floors,
+            batch_rows: settings.batch_rows.max(1),
+        };
+        let stand = target.stand().await?;
+        let first = mapping.first();
+        let state = match stand {
+            Stand::Empty => {
+                let state = State {
+                    batches: 0,
+                    after: vec![0; usize::from(source_logs)],
+                    next: mapping.next.clone(),
+                    last: mapping.last.clone(),
+                    digest: mapping.digest,
+                    is_verified: false,
+                    origin,
+                };
+                target.begin(&state).await?;
+                state
+            }
+            Stand::Unfinished(state) => {
+                check_origin(&state.origin, &origin)?;
+                if state.batches == 0 {
+                    target.begin(&state).await?;
+                }
+                *state
+            }
+        };
+        let mut copy = Self {
+            finish: Finish {
+                incarnation: (places == Places::Kept && target.databases() == 1)
+                    .then_some(Incarnation(state.origin.incarnation)),
+                virtual_streams: snapshot.virtual_streams
+                    && target.logs() == 1
+                    && target.databases() == 1,
+            },
+            had_virtual_streams: snapshot.virtual_streams,
+            reader: Reader::new(
+                rows,
+                match places {
+                    Places::Kept => Order::ByLog,
+                    Places::Anew(_) => Order::ByTime,
+                },
+                &state.after,
+                &state.origin.ends,
+            ),
+            groups: mapping.groups(),
+            database,
+            mapping,
+            target,
+            logs: source_logs,
+            batch_rows: state.origin.batch_rows,
+            ready: None,
+            state,
+        };
+        match copy.state.batches {
+            0 => {
+                let after = copy.state.after.clone();
+                copy.put(first, after).await?;
+            }
+            _ => copy.resume().await?,
+        }
+        Ok(copy)
+    }
+
+    /// Finds out where a copy goes on that was begun before.
+    async fn resume(&mut self) -> Result<()> {
+        for log in 0..self.target.logs() {
+            let (streams, types) = self.target.names(log).await?;
+            let next = self.state.next[usize::from(log)];
+            // A database that is one batch ahead has names that will come again.
+            let is_known = |name: &gesta_sql::verify::AuditName| name.id < next;
+            let types = types.into_iter().filter(is_known).collect();
+            self.mapping.resume(log, &streams, types);
+        }
+        self.mapping.next.clone_from(&self.state.next);
+        self.mapping.last.clone_from(&self.state.last);
+        self.mapping.digest = self.state.digest;
+        Ok(())
+    }
+
+    /// Returns how far the copy is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let sum = |positions: &[i64]| positions.iter().map(|at| at.unsigned_abs()).sum();
+        Progress {
+            positions: sum(&self.state.after),
+            positions_all: sum(&self.state.origin.ends),
+            events: self.state.digest.events,
+        }
+    }
+
+    /// Writes a batch, while the next one is read.
+    ///
+    /// # Errors
+    /// Those of both databases; `Corrupt` if a row of the source is damaged; `Unsupported` if something else writes to
+    /// the target. The copy must not be used any more; another one goes on where it was.
+    ///
+    /// # Cancel safety
+    /// As with an error.
+    pub async fn step(&mut self) -> Result<Step> {
+        if self.state.is_verified {
+            return Ok(Step::Written);
+        }
+        let (rows, after) = match self.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let rows = self.reader.next(self.batch_rows, BATCH_BYTES).await?;
+                (rows, self.reader.after())
+            }
+        };
+        if rows.is_empty() {
+            return Ok(Step::Written);
+        }
+        let batch = self.mapping.place(rows)?;
+        self.put(batch, after).await?;
+        Ok(Step::Copied(self.progress()))
+    }
+
+    async fn put(&mut self, batch: crate::batch::Batch, after: Vec<i64>) -> Result<()> {
+        let state = State {
+            batches: self.state.batches + 1,
+            after,
+            next: self.mapping.next.clone(),
+            last: self.mapping.last.clone(),
+            digest: self.mapping.digest,
+            ..self.state.clone()
+        };
+        let batch = Arc::new(batch);
+        let write = self.target.write(&batch, &state);
+        let read = self.reader.next(self.batch_rows, BATCH_BYTES);
+        let (written, read) = tokio::join!(write, read);
+        written?;
+        self.state = state;
+        self.ready = Some((read?, self.reader.after()));
+        Ok(())
+    }
+
+    /// Reads the target back, compares it with what was copied, and opens it for its users. `observe` is told how many
+    /// events were read back.
+    ///
+    /// # Errors
+    /// `Corrupt` if the target does not show what the source shows: then it stays closed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, another copy goes on here.
+    pub async fn finish(mut self, observe: impl FnMut(u64)) -> Result<Report> {
+        let finished = self.compare_and_open(observe).await;
+        self.database.close().await;
+        finished.map(|()| self.report())
+    }
+
+    /// Ends the copy as it is: another one goes on. Dropping it does the same, but the source is closed some time
+    /// later.
+    pub async fn close(self) {
+        self.database.close().await;
+    }
+
+    async fn compare_and_open(&mut self, observe: impl FnMut(u64)) -> Result<()> {
+        if !self.state.is_verified {
+            let found = self.target.digest(observe).await?;
+            if found != self.state.digest {
+                return Err(Error::corrupt(format!(
+                    "the target does not show what the source shows, so it is not opened: {} events instead of {}, digest {} \
+                     instead of {}; make the target anew",
+                    found.events,
+                    self.state.digest.events,
+                    text(found),
+                    text(self.state.digest)
+                )));
+            }
+            self.state.is_verified = true;
+            self.target.verified(&self.state).await?;
+        }
+        self.target.finish(self.finish).await
+    }
+
+    fn report(self) -> Report {
+        let logs = (self.logs, self.target.logs());
+        let positions_kept = logs.0 == logs.1;
+        let checkpoints_kept = self.finish.incarnation.is_some();
+        let mut changes = Vec::new();
+        if !positions_kept {
+            changes.push(format!(
+                "{} logs have become {}: each log counts its positions again, by time; revisions and links are as they were",
+                logs.0, logs.1
+            ));
+        }
+        if !checkpoints_kept {
+            changes.push(
+                "the target has an incarnation of its own: checkpoints of consumers are refused, and they begin again"
+                    .into(),
+            );
+        }
+        let groups = match positions_kept {
+            true => Vec::new(),
+            false => self.groups,
+        };
+        if !groups.is_empty() {
+            changes.push(format!(
+                "{} consumer groups halt, since the events by which they know their place have other positions: let each go \
+                 on where it was, or begin again",
+                groups.len()
+            ));
+        }
+        match (self.had_virtual_streams, self.finish.virtual_streams) {
+            (true, true) if self.state.digest.floors != 0 => changes.push(
+                "virtual streams are made again when the store is served; since events were scavenged, links can have other \
+                 revisions than before"
+                    .into(),
+            ),
+            (true, true) => {
+                changes.push("virtual streams are made again when the store is served".into());
+            }
+            (true, false) => {
+                changes.push("virtual streams need a store with one log, so the target has none".into());
+            }
+            (false, _) => {}
+        }
+        Report {
+            events: self.state.digest.events,
+            streams: self.state.digest.streams,
+            digest: text(match positions_kept {
+                true => self.state.digest,
+                false => self.state.digest.without_places(),
+            }),
+            logs,
+            positions_kept,
+            checkpoints_kept,
+            virtual_streams: self.finish.virtual_streams,
+            groups_without_place: groups,
+            changes,
+        }
+    }
+}
+
+fn text(digest: Digest) -> String {
+    format!(
+        "{:016x}-{:016x}-{:016x}",
+        digest.content, digest.floors, digest.places
+    )
+}
+
+/// Refuses to go on with another source, or one that has changed.
+fn check_origin(begun: &Origin, now: &Origin) -> Result<()> {
+    if begun.incarnation != now.incarnation || begun.ends.len() != now.ends.len() {
+        return refuse(
+            "the target was begun as the copy of another store, or this one was restored since: make the target anew",
+        );
+    }
+    if begun.floors != now.floors {
+        return refuse("the source was scavenged since the copy was begun: make the target anew");
+    }
+    if begun
+        .ends
+        .iter()
+        .zip(&now.ends)
+        .any(|(begun, now)| begun > now)
+    {
+        return refuse("the source has lost events since the copy was begun: make the target anew");
+    }
+    Ok(())
+}

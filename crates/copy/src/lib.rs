@@ -1,0 +1,26 @@
+//! Copies a whole store into an empty one, on any database and with any number of logs, as fast as rows can be written.
+//!
+//! Why rows: events keep their ids, times, tags and revisions only if the rows are copied; an append makes times and
+//! positions anew. The rows are read as the audit reads them (`gesta_sql::verify`), so every backend can be a source,
+//! and each row proves itself by its checksum before it is copied.
+//!
+//! How: rows come in batches, whose order and limits follow from the source alone. Each batch is one transaction of
+//! each database of the target, which also stores how far the copy has come. So a copy that was killed goes on where it
+//! was, and what stands in the target is always a whole number of batches.
+//!
+//! Invariants: a target that is not whole is marked by a schema version that no program serves, from before the first
+//! row until everything was read back and compared with the source. Nothing is written to a store that had an event
+//! before, nor after one that this copy did not write. Not here: making an empty store (`gesta::schema`).
+
+mod batch;
+mod copy;
+mod digest;
+mod mapping;
+mod part;
+mod postgres;
+mod reader;
+mod sqlite;
+mod target;
+
+pub use copy::{Copy, Progress, Report, Settings, Step};
+pub use digest::Digest;

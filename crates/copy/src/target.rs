@@ -1,0 +1,306 @@
+//! The target of a copy: its databases together.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use gesta::{Database, Options};
+use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_postgres::Config;
+use gesta_sql::verify::AuditName;
+use gesta_sqlite::{Location, SqliteConfig};
+
+use crate::batch::{Batch, State};
+use crate::digest::{Digest, checksum_of, name_hash};
+use crate::mapping::each_name;
+use crate::part::{Finish, Found, Names, Part};
+use crate::postgres::PostgresPart;
+use crate::sqlite::SqlitePart;
+
+/// The databases of a target.
+pub(crate) struct Target {
+    parts: Vec<Box<dyn Part>>,
+    /// How many batches each of them has.
+    written: Vec<u64>,
+    /// Why the store cannot be opened: it is the unfinished target of a copy, or is not of this version.
+    closed: Option<Error>,
+}
+
+/// What a target holds.
+pub(crate) enum Stand {
+    /// Nothing yet.
+    Empty,
+    /// A copy that goes on after this state.
+    Unfinished(Box<State>),
+}
+
+fn refuse<T>(why: String) -> Result<T> {
+    Err(ErrorKind::Unsupported(why).into())
+}
+
+/// Tells whether a URL names a SQLite file.
+pub(crate) fn is_sqlite(url: &str) -> bool {
+    url.starts_with("sqlite:")
+}
+
+/// Returns the file that a URL names; `None` if it names something else.
+fn file_of(url: &str) -> Result<Option<PathBuf>> {
+    if !is_sqlite(url) {
+        return Ok(None);
+    }
+    match SqliteConfig::parse(url)?.location {
+        Location::File(path) => Ok(Some(path)),
+        Location::Memory => Err(Error::invalid("target", "must be a file, not memory")),
+    }
+}
+
+impl Target {
+    /// Opens the store at `url`, and makes it with this number of logs if there is none.
+    pub(crate) async fn open(url: &str, logs: u16) -> Result<Self> {
+        let closed = Self::make(url, logs).await?;
+        let mut parts: Vec<Box<dyn Part>> = Vec::new();
+        match file_of(url)? {
+            Some(path) => parts.push(Box::new(SqlitePart::open(&path).await?)),
+            None => {
+                for url in url.split_whitespace() {
+                    parts.push(Box::new(PostgresPart::open(&Config::parse(url)?).await?));
+                }
+            }
+        }
+        let target = Self {
+            written: vec![0; parts.len()],
+            parts,
+            closed,
+        };
+        let mut own: Vec<u16> = target
+            .parts
+            .iter()
+            .flat_map(|part| part.own())
+            .copied()
+            .collect();
+        own.sort_unstable();
+        if own != (0..target.logs()).collect::<Vec<_>>() {
+            return refuse(format!(
+                "the target must be named with all of its databases: those named hold {} of {} logs",
+                own.len(),
+                target.logs()
+            ));
+        }
+        Ok(target)
+    }
+
+    /// Makes the store if there is none. Returns why it cannot be opened, if it cannot.
+    async fn make(url: &str, logs: u16) -> Result<Option<Error>> {
+        let opened = Database::open(url, &Options::default()).await;
+        let closed = match opened {
+            Ok(database) => {
+                database.close().await;
+                return Ok(None);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => error,
+            Err(error) => return Err(error),
+        };
+        // A file that is there is not touched.
+        if file_of(url)?.is_some_and(|path| path.exists()) {
+            return Ok(Some(closed));
+        }
+        match gesta::schema::create(url, logs).await {
+            Ok(_) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => Ok(Some(closed)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns how many logs the target has.
+    pub(crate) fn logs(&self) -> u16 {
+        self.parts.first().map_or(1, |part| part.logs())
+    }
+
+    /// Returns how many databases the target has.
+    pub(crate) fn databases(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Finds out what is there.
+    ///
+    /// # Errors
+    /// `Unsupported` if the target had events before, or its databases do not belong to one copy.
+    pub(crate) async fn stand(&mut self) -> Result<Stand> {
+        let mut found = Vec::new();
+        for part in &mut self.parts {
+            found.push(part.look().await?);
+        }
+        let states = found.iter().filter_map(|found| match found {
+            Found::Unfinished(state) => Some(state),
+            Found::Empty | Found::Used => None,
+        });
+        let Some(oldest) = states.clone().min_by_key(|state| state.batches) else {
+            return match found.iter().position(|found| matches!(found, Found::Used)) {
+                Some(at) => refuse(format!(
+                    "the target must be empty: {} has events, or had some",
+                    self.parts[at].name()
+                )),
+                None => match self.closed.take() {
+                    Some(closed) => Err(closed),
+                    None => Ok(Stand::Empty),
+                },
+            };
+        };
+        let oldest = oldest.clone();
+        if states.clone().any(|state| state.origin != oldest.origin) {
+            return refuse("the databases of the target belong to different copies".into());
+        }
+        // A verified copy was being opened, so some databases may be served already.
+        let is_verified = states.clone().any(|state| state.is_verified);
+        for (at, found) in found.iter().enumerate() {
+            self.written[at] = match found {
+                Found::Unfinished(state) => state.batches,
+                _ if is_verified => u64::MAX,
+                Found::Empty if oldest.batches == 0 => continue,
+                Found::Empty | Found::Used => {
+                    return refuse(format!(
+                        "{} has lost what was copied to it: make all databases of the target anew",
+                        self.parts[at].name()
+                    ));
+                }
+            };
+        }
+        match is_verified {
+            true => {
+                let verified = states.clone().find(|state| state.is_verified);
+                Ok(Stand::Unfinished(verified.cloned().unwrap_or(oldest)))
+            }
+            false => Ok(Stand::Unfinished(oldest)),
+        }
+    }
+
+    /// Marks the databases that are not marked yet.
+    pub(crate) async fn begin(&mut self, state: &State) -> Result<()> {
+        for part in &mut self.parts {
+            if matches!(part.look().await?, Found::Empty) {
+                part.begin(state).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a batch to the databases that have not got it yet. `state` is the one after it.
+    pub(crate) async fn write(&mut self, batch: &Arc<Batch>, state: &State) -> Result<()> {
+        let parts = self.parts.iter_mut().zip(&mut self.written);
+        let behind = parts.filter(|(_, written)| **written < state.batches);
+        let writes = behind.map(async |(part, written)| {
+            part.write(batch, state).await?;
+            *written = state.batches;
+            Ok::<_, Error>(())
+        });
+        try_join_all(writes).await.map(drop)
+    }
+
+    /// Reads the names that a log of the target has: of streams and of types.
+    pub(crate) async fn names(&mut self, log: u16) -> Result<(Vec<AuditName>, Vec<AuditName>)> {
+        let mut both = Vec::new();
+        for names in [Names::Streams, Names::Types] {
+            let mut all = Vec::new();
+            let part = self.part(log)?;
+            let page = async |after| part.names(names, log, after).await;
+            let take = |name| {
+                all.push(name);
+                Ok(())
+            };
+            each_name(LogId(log), page, take).await?;
+            both.push(all);
+        }
+        let types = both.pop().unwrap_or_default();
+        Ok((both.pop().unwrap_or_default(), types))
+    }
+
+    fn part(&mut self, log: u16) -> Result<&mut Box<dyn Part>> {
+        let mut parts = self.parts.iter_mut();
+        let part = parts.find(|part| part.own().contains(&log));
+        part.ok_or_else(|| Error::corrupt(format!("no database of the target has log {log}")))
+    }
+
+    /// Reads everything back, and computes what it shows. `observe` is told how many events were read.
+    ///
+    /// # Errors
+    /// `Corrupt` if a row is damaged.
+    pub(crate) async fn digest(&mut self, mut observe: impl FnMut(u64)) -> Result<Digest> {
+        let mut digest = Digest::default();
+        for log in 0..self.logs() {
+            let (streams, types) = self.names(log).await?;
+            digest.streams += streams.len() as u64;
+            let part = self.part(log)?;
+            let floors = part.floors(log).await?;
+            let mut names: HashMap<i64, &str> = HashMap::new();
+            if !floors.is_empty() {
+                names.extend(streams.iter().map(|stream| (stream.id, &*stream.name)));
+            }
+            for floor in floors {
+                let name = names.get(&floor.stream).copied().unwrap_or("");
+                digest.add_floor(name, floor.revision);
+            }
+            let hashes = |names: &[AuditName]| -> HashMap<i64, i64> {
+                names
+                    .iter()
+                    .map(|name| (name.id, name_hash(&name.name)))
+                    .collect()
+            };
+            let (streams, types) = (hashes(&streams), hashes(&types));
+            let tags_before = digest.tags;
+            let mut after = 0;
+            loop {
+                let rows = part.rows(log, after).await?;
+                let Some(last) = rows.last() else {
+                    break;
+                };
+                after = last.position;
+                for row in &rows {
+                    let known = streams.get(&row.stream).zip(types.get(&row.event_type));
+                    let (Some((stream, event_type)), Some(checksum)) =
+                        (known, checksum_of(log, row))
+                    else {
+                        return Err(damaged(log, row.position));
+                    };
+                    if checksum != row.checksum {
+                        return Err(damaged(log, row.position));
+                    }
+                    digest.add(row, *stream, *event_type, checksum);
+                }
+                observe(digest.events);
+            }
+            if part.count_tags(log).await? != digest.tags - tags_before {
+                return Err(Error::corrupt(format!(
+                    "the index of tags of log {log} of the target is not that of its events: make the target anew"
+                )));
+            }
+        }
+        Ok(digest)
+    }
+
+    /// Notes in every database that the target shows what the source shows.
+    pub(crate) async fn verified(&mut self, state: &State) -> Result<()> {
+        for (part, written) in self.parts.iter_mut().zip(&self.written) {
+            if *written != u64::MAX {
+                part.put(state).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the target for its users.
+    pub(crate) async fn finish(&mut self, finish: Finish) -> Result<()> {
+        for (part, written) in self.parts.iter_mut().zip(&self.written) {
+            if *written != u64::MAX {
+                part.finish(finish).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn damaged(log: u16, position: i64) -> Error {
+    Error::corrupt(format!(
+        "the event at log {log}, position {position} of the target is damaged: make the target anew"
+    ))
+}

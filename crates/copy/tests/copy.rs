@@ -1,0 +1,481 @@
+//! Stores of all kinds are copied over every database, killed on the way, disturbed and damaged.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta::{Database, Options};
+use gesta_copy::{Copy, Report, Settings, Step};
+use gesta_core::backend::RunMode;
+use gesta_core::{
+    AllFrom, Append, DeleteKind, DeleteStream, ErrorKind, EventData, EventStore, EventStoreExt,
+    EventType, ExpectedRevision, ReadAll, RecordedEvent, Result, SetStreamMetadata, StreamAppend,
+    StreamId, StreamMetadata, Tag, Tags,
+};
+use gesta_pgtest::{fresh_schema, shared};
+use gesta_testkit::faulty::Random;
+
+fn stream(name: &str) -> StreamId {
+    StreamId::new(name).unwrap()
+}
+
+fn event(event_type: &str, data: String, tags: &[&str]) -> EventData {
+    let mut made = EventData::json(EventType::new(event_type).unwrap(), data);
+    let tags = tags.iter().map(|tag| Tag::new(*tag).unwrap());
+    made.tags = Tags::new(tags.collect::<Vec<_>>()).unwrap();
+    made.with_metadata("{\"by\":\"x\"}")
+}
+
+/// Fills a store with events of all kinds: tags, links, large and empty payloads, metadata, deletes, streams that began
+/// again, tombstones, hidden and scavenged beginnings, consumer groups with parked events.
+async fn fill(url: &str, events: usize) {
+    let store = Options::creating().open_database(url).await.unwrap();
+    let append = async |name: &str, events: Vec<EventData>| {
+        let any = ExpectedRevision::Any;
+        store.append_to(name, any, events).await.unwrap();
+    };
+    for n in 0..events {
+        let name = format!("cart-{}", n % 37);
+        let tags: &[&str] = if n % 3 == 0 { &["red", "x:1"] } else { &[] };
+        let data = format!("{{\"n\":{n}}}");
+        append(
+            &name,
+            vec![event(["added", "moved", "gone"][n % 3], data, tags)],
+        )
+        .await;
+    }
+    let both = Append {
+        streams: ["pair-1", "pair-2"]
+            .map(|name| StreamAppend {
+                stream: stream(name),
+                expected: ExpectedRevision::NoStream,
+                events: vec![event("paired", "{}".into(), &["both"])],
+            })
+            .into(),
+        conditions: Vec::new(),
+    };
+    // A store with several logs takes streams of one log only.
+    if store.info().await.unwrap().logs == 1 {
+        store.append(both).await.unwrap();
+    }
+    let large = EventData::binary(EventType::new("large").unwrap(), vec![7; 300_000]);
+    append(
+        "large-1",
+        vec![
+            large.clone(),
+            EventData::binary(EventType::new("empty").unwrap(), ""),
+        ],
+    )
+    .await;
+    let link = EventData::binary(EventType::new("$>").unwrap(), "2@cart-1");
+    append("links-1", vec![link.clone()]).await;
+    append(
+        "$persistentsubscriptionconfig-cart-1::readers",
+        vec![event("$GroupConfigured", "{}".into(), &[])],
+    )
+    .await;
+    append("$persistentsubscription-cart-1::readers-parked", vec![link]).await;
+    for (name, json) in [
+        ("cart-2", r#"{"$tb":3,"owner":"x"}"#),
+        ("cart-3", r#"{"$maxCount":2}"#),
+        ("cart-4", r#"{"$tb":1000}"#),
+        ("never", r#"{"$maxAge":7}"#),
+    ] {
+        let set = SetStreamMetadata {
+            stream: stream(name),
+            expected: ExpectedRevision::Any,
+            metadata: StreamMetadata::parse(json).unwrap(),
+        };
+        store.set_stream_metadata(set).await.unwrap();
+    }
+    let delete = async |name: &str, kind| {
+        let request = DeleteStream {
+            stream: stream(name),
+            expected: ExpectedRevision::Any,
+            kind,
+        };
+        store.delete_stream(request).await.unwrap();
+    };
+    delete("cart-5", DeleteKind::Soft).await;
+    delete("cart-6", DeleteKind::Soft).await;
+    append("cart-6", vec![event("again", "{}".into(), &["red"])]).await;
+    delete("cart-7", DeleteKind::Tombstone).await;
+    delete("nobody", DeleteKind::Tombstone).await;
+    store.scavenge(RunMode::Real, |_| ()).await.unwrap();
+    // Hidden, and not scavenged.
+    delete("cart-8", DeleteKind::Soft).await;
+    append("last-1", vec![event("last", "{}".into(), &[])]).await;
+    store.shutdown().await.unwrap();
+}
+
+/// What users see of a store: every event with its log left out, each stream, its metadata and whether it is closed.
+#[derive(PartialEq, Debug)]
+struct Seen {
+    all: Vec<RecordedEvent>,
+    streams: BTreeMap<String, String>,
+}
+
+fn without_place(event: &RecordedEvent) -> RecordedEvent {
+    RecordedEvent {
+        log: gesta_core::LogId(0),
+        position: gesta_core::Position(0),
+        ..event.clone()
+    }
+}
+
+async fn seen(url: &str) -> Seen {
+    let store = Options::default().open_database(url).await.unwrap();
+    let events = store.read_everything().await.unwrap();
+    let mut all: Vec<_> = events.iter().map(without_place).collect();
+    all.sort_by(|a, b| (a.stream.as_str(), a.revision).cmp(&(b.stream.as_str(), b.revision)));
+    let mut streams = BTreeMap::new();
+    let mut names: Vec<String> = all
+        .iter()
+        .map(|event| event.stream.as_str().to_owned())
+        .collect();
+    names.extend(["never", "nobody", "cart-4", "cart-5", "cart-7"].map(str::to_owned));
+    for name in names {
+        let read = match store.read_whole_stream(name.as_str()).await {
+            Ok(events) => events
+                .iter()
+                .map(|event| event.revision.0)
+                .collect::<Vec<_>>(),
+            Err(error) => vec![match error.kind() {
+                ErrorKind::StreamNotFound(_) => 1_000_001,
+                ErrorKind::StreamTombstoned(_) => 1_000_002,
+                _ => panic!("{name}: {error}"),
+            }],
+        };
+        let metadata = match store.stream_metadata(stream(&name)).await {
+            Ok(found) => String::from_utf8_lossy(found.metadata.json()).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        streams.insert(name, format!("{read:?} {metadata}"));
+    }
+    store.shutdown().await.unwrap();
+    Seen { all, streams }
+}
+
+async fn is_healthy(url: &str) {
+    let database = Database::open(url, &Options::default()).await.unwrap();
+    let report = database.verify(|_| ()).await.unwrap();
+    assert!(report.is_healthy(), "{url}: {report:?}");
+    database.close().await;
+}
+
+fn settings(logs: Option<u16>, batch_rows: usize) -> Settings {
+    Settings { logs, batch_rows }
+}
+
+async fn copy(from: &str, to: &str, settings: Settings) -> Result<Report> {
+    let mut copy = Copy::open(from, to, settings).await?;
+    loop {
+        match copy.step().await {
+            Ok(Step::Copied(_)) => {}
+            Ok(Step::Written) => return copy.finish(|_| ()).await,
+            Err(error) => {
+                copy.close().await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn sqlite(home: &Path, name: &str) -> String {
+    format!("sqlite:{}", home.join(name).display())
+}
+
+fn postgres() -> Option<String> {
+    let url = shared()?.create_database(&fresh_schema()).unwrap();
+    Some(format!("{url}?sslmode=disable"))
+}
+
+/// The part of a digest that does not depend on places.
+fn content(report: &Report) -> String {
+    report.digest.rsplit_once('-').unwrap().0.to_owned()
+}
+
+/// Goal: everything survives SQLite, PostgreSQL, several PostgreSQL with another number of logs, and the way back; and
+/// every store on the way keeps all promises that data can show.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_survives_every_database() {
+    let home = tempfile::tempdir().unwrap();
+    let first = sqlite(home.path(), "first.db");
+    fill(&first, 600).await;
+    let store = Options::default().open_database(&first).await.unwrap();
+    store.switch_virtual_streams(true).await.unwrap();
+    let page = store
+        .read_all(ReadAll::forwards().limit(100))
+        .await
+        .unwrap();
+    store.shutdown().await.unwrap();
+    let expected = seen(&first).await;
+
+    let again = sqlite(home.path(), "again.db");
+    let report = copy(&first, &again, settings(None, 70)).await.unwrap();
+    assert!(report.positions_kept && report.checkpoints_kept && report.virtual_streams);
+    assert_eq!(seen(&again).await, expected);
+    is_healthy(&again).await;
+    // A checkpoint of the source goes on in the target.
+    let store = Options::default().open_database(&again).await.unwrap();
+    let mut request = ReadAll::forwards();
+    request.from = AllFrom::Checkpoint(page.next.clone());
+    let rest = store.read_all(request).await.unwrap();
+    assert!(rest.events[0].position > page.events[99].position);
+    let category = store.read_whole_stream("$ce-cart").await.unwrap();
+    assert!(category.len() > 100);
+    store.shutdown().await.unwrap();
+
+    let (Some(one), Some(two), Some(three)) = (postgres(), postgres(), postgres()) else {
+        return;
+    };
+    let on_postgres = copy(&first, &one, settings(None, 70)).await.unwrap();
+    assert_eq!(on_postgres.digest, report.digest);
+    assert_eq!(seen(&one).await, expected);
+    is_healthy(&one).await;
+
+    let several = format!("{two} {three}");
+    let on_several = copy(&one, &several, settings(Some(4), 50)).await.unwrap();
+    assert_eq!(on_several.logs, (1, 4));
+    assert!(!on_several.positions_kept && !on_several.checkpoints_kept);
+    assert_eq!(on_several.groups_without_place, ["cart-1::readers"]);
+    assert_eq!(content(&on_several), content(&report));
+    assert_eq!(seen(&several).await, expected);
+    is_healthy(&several).await;
+
+    let back = sqlite(home.path(), "back.db");
+    let report = copy(&several, &back, settings(None, 1_000)).await.unwrap();
+    assert_eq!(content(&report), content(&on_several));
+    assert_eq!(seen(&back).await, expected);
+    is_healthy(&back).await;
+    // Each store goes on.
+    for url in [&one, &several, &back] {
+        let store = Options::default().open_database(url).await.unwrap();
+        let more = vec![event("added", "{}".into(), &["red"])];
+        store
+            .append_to("cart-1", ExpectedRevision::StreamExists, more)
+            .await
+            .unwrap();
+        let new = vec![event("begun", "{}".into(), &[])];
+        store
+            .append_to("new-1", ExpectedRevision::NoStream, new)
+            .await
+            .unwrap();
+        store.shutdown().await.unwrap();
+        is_healthy(url).await;
+    }
+}
+
+/// Goal: a copy that is killed anywhere goes on, a target that is not whole is served by nobody, and in the end nothing
+/// is missing or there twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_killed_anywhere_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let first = sqlite(home.path(), "first.db");
+    fill(&first, 900).await;
+    let expected = seen(&first).await;
+    let mut targets = vec![(sqlite(home.path(), "target.db"), None)];
+    if let (Some(one), Some(two)) = (postgres(), postgres()) {
+        targets.push((format!("{one} {two}"), Some(4)));
+    }
+    for (target, logs) in targets {
+        let seed = std::env::var("GESTA_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or(11);
+        eprintln!("GESTA_SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut kills = 0;
+        let mut limit = Duration::from_millis(8);
+        loop {
+            let one = copy(&first, &target, settings(logs, 20));
+            match tokio::time::timeout(random.duration(limit), one).await {
+                Ok(Ok(report)) => {
+                    assert_eq!(report.events, expected.all.len() as u64);
+                    break;
+                }
+                // What one that was killed holds is given up some time later.
+                Ok(Err(error)) => {
+                    assert!(error.is_retryable(), "{error}");
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    continue;
+                }
+                Err(_) => kills += 1,
+            }
+            limit += limit / 10;
+            match Database::open(&target, &Options::default()).await {
+                // It was killed before it had written anything, or after its end.
+                Ok(database) => {
+                    database.close().await;
+                    match seen(&target).await {
+                        all if all == expected => break,
+                        begun => assert!(begun.all.is_empty(), "{begun:?}"),
+                    }
+                }
+                Err(error) => {
+                    let is_told =
+                        matches!(error.kind(), ErrorKind::Schema(_)) || error.is_retryable();
+                    assert!(is_told, "{error}");
+                }
+            }
+        }
+        assert!(kills > 3, "{kills}");
+        assert_eq!(seen(&target).await, expected);
+        is_healthy(&target).await;
+    }
+}
+
+/// Runs statements on a file whose copy was left, past what protects it.
+fn damage(url: &str, sql: &str) {
+    let file = rusqlite::Connection::open(url.strip_prefix("sqlite:").unwrap()).unwrap();
+    let free = "DROP TRIGGER events_are_not_updated; DROP TRIGGER events_are_not_deleted";
+    file.execute_batch(free).unwrap();
+    file.execute_batch(sql).unwrap();
+}
+
+/// Goal: what was damaged, cut off or written by somebody else never looks whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_not_the_copy_stays_closed() {
+    let home = tempfile::tempdir().unwrap();
+    let first = sqlite(home.path(), "first.db");
+    fill(&first, 200).await;
+    for (n, (sql, why)) in [
+        (
+            "UPDATE events SET data = x'00' WHERE position = 20",
+            "damaged",
+        ),
+        ("DELETE FROM events WHERE position = 20", "does not show"),
+        (
+            "DELETE FROM events WHERE position > 150",
+            "make the target anew",
+        ),
+        (
+            "INSERT INTO tags (tag, position) VALUES ('more', 20)",
+            "index of tags",
+        ),
+        (
+            "INSERT INTO scavenges (stream, floor_revision, floor_position) VALUES (1, 1, 1)",
+            "does not show",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = sqlite(home.path(), &format!("{n}.db"));
+        let mut begun = Copy::open(&first, &target, settings(None, 50))
+            .await
+            .unwrap();
+        while let Step::Copied(_) = begun.step().await.unwrap() {}
+        begun.close().await;
+        damage(&target, sql);
+        let error = copy(&first, &target, settings(None, 50))
+            .await
+            .expect_err(sql);
+        assert!(error.to_string().contains(why), "{sql}: {error}");
+        let opened = Database::open(&target, &Options::default()).await;
+        let error = opened.expect_err("closed").to_string();
+        assert!(error.contains("gesta copy"), "{error}");
+    }
+    // Somebody else appends in the middle.
+    let target = sqlite(home.path(), "disturbed.db");
+    let mut begun = Copy::open(&first, &target, settings(None, 50))
+        .await
+        .unwrap();
+    begun.step().await.unwrap();
+    begun.close().await;
+    damage(
+        &target,
+        "INSERT INTO events SELECT position + 1000, log, stream, revision + 1000, event_id, type, created, content_type, \
+         writer, checksum, tags, metadata, data FROM events ORDER BY position DESC LIMIT 1",
+    );
+    let error = copy(&first, &target, settings(None, 50))
+        .await
+        .expect_err("disturbed");
+    assert!(
+        error.to_string().contains("something else writes"),
+        "{error}"
+    );
+}
+
+/// Goal: a target with events is refused, and a copy goes on only with the source with which it was begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_targets_and_sources_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        sqlite(home.path(), "first.db"),
+        sqlite(home.path(), "second.db"),
+    );
+    fill(&first, 200).await;
+    fill(&second, 100).await;
+    let refused = async |from: &str, to: &str, logs, why: &str| {
+        let error = copy(from, to, settings(logs, 50)).await.expect_err(why);
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    refused(&first, &second, None, "must be empty").await;
+    refused(&first, &first, None, "another store").await;
+    refused(&first, "sqlite::memory:", None, "must be a file").await;
+    refused(&first, "http://127.0.0.1:1", None, "").await;
+    let target = sqlite(home.path(), "target.db");
+    refused(&first, &target, Some(4), "logs").await;
+    let mut begun = Copy::open(&first, &target, settings(None, 50))
+        .await
+        .unwrap();
+    begun.step().await.unwrap();
+    // Two at once.
+    let busy = Copy::open(&second, &target, settings(None, 50)).await;
+    assert!(busy.expect_err("busy").is_retryable());
+    begun.close().await;
+    refused(&second, &target, None, "another store").await;
+    let store = Options::default().open_database(&first).await.unwrap();
+    store.scavenge(RunMode::Real, |_| ()).await.unwrap();
+    let more = vec![event("added", "{}".into(), &[])];
+    store
+        .append_to("cart-9", ExpectedRevision::Any, more)
+        .await
+        .unwrap();
+    store.shutdown().await.unwrap();
+    refused(&first, &target, None, "scavenged").await;
+}
+
+/// Goal: an empty store can be copied, and what comes after the copy began is not part of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_ends_where_the_source_ended_when_it_began() {
+    let home = tempfile::tempdir().unwrap();
+    let empty = sqlite(home.path(), "empty.db");
+    gesta::schema::create(&empty, 1).await.unwrap();
+    let copied = copy(
+        &empty,
+        &sqlite(home.path(), "copied.db"),
+        settings(None, 50),
+    )
+    .await;
+    assert_eq!(copied.unwrap().events, 0);
+    let (first, target) = (
+        sqlite(home.path(), "first.db"),
+        sqlite(home.path(), "target.db"),
+    );
+    fill(&first, 100).await;
+    let before = seen(&first).await;
+    let mut begun = Copy::open(&first, &target, settings(None, 30))
+        .await
+        .unwrap();
+    begun.step().await.unwrap();
+    begun.close().await;
+    let store: Arc<_> = Options::default().open_database(&first).await.unwrap();
+    let more = vec![event("added", "{}".into(), &[])];
+    store
+        .append_to("cart-1", ExpectedRevision::Any, more)
+        .await
+        .unwrap();
+    store.shutdown().await.unwrap();
+    copy(&first, &target, settings(None, 30)).await.unwrap();
+    assert_eq!(seen(&target).await, before);
+}
