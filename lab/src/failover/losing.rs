@@ -174,22 +174,13 @@ impl<'a> Rounds<'a> {
         if plan.loses_twice() {
             let known = self.settled(|known| known != old).await?;
             lost.push(known);
-            if plan.loss == Loss::Back {
-                self.start_again(&plan).await?;
-            }
             let is_alone = self.world.alive().len() < self.world.servers.len();
             work.goes_on_without(is_alone).await?;
-            promoted = match plan.loss {
-                Loss::Back => self.fail_back(&plan)?,
-                _ => self.fail_over(&plan, true)?,
-            };
+            promoted = self.fail_over(&plan, true)?;
             self.recovered().await?;
             work.commands.settled();
             self.start_again(&plan).await?;
-            // What the old primary had is there again, under its name or a new one.
-            let is_old_right = plan.loss == Loss::Back;
-            self.settled(|now| now != known && (is_old_right || now != old))
-                .await?;
+            self.settled(|now| now != known && now != old).await?;
         } else {
             work.commands.settled();
             // The other node goes on alone for a while.
@@ -268,14 +259,6 @@ impl<'a> Rounds<'a> {
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
-    }
-
-    /// The old primaries come back in the place of the new ones. Gives when they took writes.
-    fn fail_back(&mut self, plan: &Plan) -> Result<Instant> {
-        for database in &plan.databases {
-            self.world.databases[*database].fail_back()?;
-        }
-        Ok(Instant::now())
     }
 
     /// Starts the server that was killed.

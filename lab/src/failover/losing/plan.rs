@@ -13,9 +13,6 @@ pub(super) enum Loss {
     Killed,
     /// It goes on, and nobody reaches it.
     CutOff,
-    /// It goes on, and nobody reaches it; later the member in its place is killed, after it has been worked with, and
-    /// the old primary is reached again, with all that it had.
-    Back,
     /// It is killed, and so is the standby in its place, after it has been worked with; the next one has nothing of
     /// what was stored there, nor of the history that began there.
     Twice,
@@ -38,7 +35,7 @@ pub(super) struct Plan {
 impl Plan {
     /// True if what is stored after the promotion is lost, too.
     pub(super) fn loses_twice(&self) -> bool {
-        matches!(self.loss, Loss::Back | Loss::Twice)
+        self.loss == Loss::Twice
     }
 
     /// Draws the plan of a round.
@@ -50,9 +47,9 @@ impl Plan {
     ) -> Self {
         let databases = usize::from(args.databases);
         let first = random.below(databases);
-        let all = [Loss::Killed, Loss::CutOff, Loss::Back, Loss::Twice];
+        let all = [Loss::Killed, Loss::CutOff, Loss::Twice];
         let losses = match args.members {
-            2 => &all[..3],
+            2 => &all[..2],
             _ => &all[..],
         };
         Self {

@@ -76,23 +76,6 @@ impl Database {
         })
     }
 
-    /// The primary is gone, and the one before it, which was out of reach, is the primary again.
-    pub(super) fn fail_back(&mut self) -> Result<()> {
-        let new = self.cluster.primary();
-        let Some(old) = self.gone.pop() else {
-            return fail("there was no other primary");
-        };
-        self.gone.push(new);
-        self.proxies[new].refuse_connections(true);
-        self.proxies[new].cut_all();
-        blocking(|| {
-            self.cluster.server_mut(new).kill_9()?;
-            self.cluster.return_to(old)
-        })?;
-        self.proxies[old].refuse_connections(false);
-        Ok(())
-    }
-
     /// The members that are no standbys of the primary become so again, as copies of it.
     pub(super) fn heal(&mut self) -> Result<()> {
         for member in self.standbys().collect::<Vec<_>>() {
