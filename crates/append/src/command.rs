@@ -151,6 +151,17 @@ pub(crate) struct NoMatch {
     pub(crate) after: Option<Checkpoint>,
     /// What the database has said.
     pub(crate) known: Option<KnownOfMatch>,
+    /// How far the newest events are compared.
+    pub(crate) compared: Option<Compared>,
+}
+
+/// How far the newest events of a log, which are in memory, are compared with a filter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Compared {
+    /// The number of the state in which the events were compared. In another one, others may be in their place.
+    pub(crate) revision: u64,
+    /// No event passes up to here.
+    pub(crate) none_until: Position,
 }
 
 /// What the database has said about the events that pass a filter. It stays true in one history of the log, for rows
@@ -375,6 +386,7 @@ pub(crate) fn of_append(request: Append) -> Result<Wanted> {
                     filter,
                     after,
                     known: None,
+                    compared: None,
                 }));
             }
         }

@@ -228,6 +228,8 @@ impl Engine {
             Some(signal) = self.signals.next() => Event::Signal(signal),
             count = callers.commands.recv_many(intake, INTAKE_MAX), if takes_commands => Event::Commands(count),
             () = sleep_until(wake), if wake.is_some() => Event::Time,
+            // After everything else that is there.
+            () = tokio::task::yield_now(), if self.sequencer.wants_turn() => Event::Time,
         }
     }
 

@@ -68,6 +68,14 @@ pub struct Config {
     pub names_max: usize,
     /// How many new streams are looked up before the names of all streams are read in the background.
     pub names_listed_after: usize,
+    /// The greatest number of newest events that are kept in memory for conditions on all events, of all logs together.
+    /// A condition on older ones asks the database.
+    pub newest_events_max: usize,
+    /// The most memory that these events take, in bytes, of all logs together.
+    pub newest_bytes_max: usize,
+    /// How many values of filters are compared with values of events in one turn of a pipeline, about. A condition that
+    /// needs more goes on in the next turn, after what has come in meanwhile.
+    pub compared_values_max: usize,
     /// How long an append may wait for a database that does not answer before the append is given up.
     pub give_up_after: Duration,
     /// How long retries with expected revision `any` are recognised.
@@ -85,6 +93,8 @@ impl Config {
         Self {
             streams_cached_max: part(self.streams_cached_max),
             names_max: part(self.names_max),
+            newest_events_max: part(self.newest_events_max),
+            newest_bytes_max: part(self.newest_bytes_max),
             ..self.clone()
         }
     }
@@ -106,6 +116,9 @@ impl Default for Config {
             streams_cached_max: 100_000,
             names_max: 4_000_000,
             names_listed_after: 64,
+            newest_events_max: 50_000,
+            newest_bytes_max: 16 * 1024 * 1024,
+            compared_values_max: 50_000,
             give_up_after: Duration::from_secs(30),
             idempotency: IdempotencyWindow {
                 time: Duration::from_secs(600),

@@ -62,7 +62,7 @@ use self::reads::Reads;
 use self::recovery::Recovery;
 use self::trouble::Trouble;
 use crate::Config;
-use crate::command::Command;
+use crate::command::{Command, NoMatch};
 use crate::stats::Stats;
 
 pub use self::connected::Connected;
@@ -181,6 +181,10 @@ pub struct Sequencer<T> {
     giving_way: GivingWay,
     pace: Pace,
     clock: ClockWatch,
+    /// How many values may still be compared for conditions in this turn.
+    comparable: usize,
+    /// Whether a condition was not compared with all events, and goes on in the next turn.
+    wants_turn: bool,
     is_closing: bool,
     outputs: Vec<Output<T>>,
 }
@@ -205,6 +209,8 @@ impl<T> Sequencer<T> {
             giving_way: GivingWay::new(setting.log, now.instant),
             pace: Pace::default(),
             clock: ClockWatch::new(setting.config.clock),
+            comparable: 0,
+            wants_turn: false,
             is_closing: false,
             outputs: vec![Output::Connect],
             setting,
@@ -228,8 +234,11 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Does everything that can be done without waiting.
+    /// Does everything that can be done without waiting, as far as it is not too much for one turn: then
+    /// [`wants_turn`](Self::wants_turn) says that it is to be called again.
     pub fn work(&mut self, now: Now) {
+        self.comparable = self.setting.config.compared_values_max.max(1);
+        self.wants_turn = false;
         self.on_time(now);
         if self.is_running() {
             self.decide_inbox(now);
@@ -256,6 +265,13 @@ impl<T> Sequencer<T> {
         }
         let wakes = [self.giving_way.wake_at(), self.reads.wake_at()];
         wakes.into_iter().flatten().min()
+    }
+
+    /// Returns whether [`work`](Self::work) must be called again soon, after what has come in meanwhile, because not
+    /// everything was done that can be done without waiting.
+    #[must_use]
+    pub fn wants_turn(&self) -> bool {
+        self.wants_turn
     }
 
     /// Returns whether more commands should be brought. While the sequencer runs, no more are wanted if `enough` are
@@ -387,35 +403,38 @@ impl<T> Sequencer<T> {
 
     /// Places a command that is to be stored, unless an event passes the filter of its condition. `found` says which of
     /// its events are stored, if that was looked up.
-    fn place_unless_matched(&mut self, command: Command<T>, found: Option<Vec<Found>>, now: Now) {
-        let Some(condition) = &command.no_match else {
+    fn place_unless_matched(
+        &mut self,
+        mut command: Command<T>,
+        found: Option<Vec<Found>>,
+        now: Now,
+    ) {
+        let Some(mut condition) = command.no_match.take() else {
             return self.place(command, now);
         };
-        let after = match self.begin_of(condition.after.as_ref()) {
-            Ok(after) => after,
-            Err(refusal) => {
-                // Others may have appended: then the commit misses, and this is decided again.
-                let refused = DependentAnswer::Refused(refusal.kind().clone());
-                return self.forming.depend(command, refused);
-            }
-        };
-        let open = self.in_flight.iter().flat_map(|batch| &batch.batch.rows);
-        let open = open.chain(self.forming.rows());
-        self.knowledge.keep_newest(self.committed.position, open);
-        match self.knowledge.match_after(condition, after) {
-            Matching::Nothing => self.place(command, now),
-            Matching::Found(position) => {
+        let after = self.begin_of(condition.after.as_ref());
+        let matching = after.map(|after| self.match_after(&mut condition, after));
+        let filter = Arc::clone(&condition.filter);
+        command.no_match = Some(condition);
+        match matching {
+            Ok(Matching::Nothing) => self.place(command, now),
+            Ok(Matching::Found(position)) => {
                 let log = self.setting.log;
                 let refusal = ErrorKind::ConditionFailed { log, position };
                 self.forming
                     .depend(command, DependentAnswer::Refused(refusal));
             }
-            Matching::Unknown {
+            Ok(Matching::Unfinished) => {
+                self.stats.condition_turns.add(1);
+                self.queue.wait_with(command, None, found);
+                self.queue.some_are_ready = true;
+                self.wants_turn = true;
+            }
+            Ok(Matching::Unknown {
                 history,
                 after,
                 until,
-            } => {
-                let filter = Arc::clone(&condition.filter);
+            }) => {
                 let search = MatchSearch {
                     filter,
                     after,
@@ -424,7 +443,21 @@ impl<T> Sequencer<T> {
                 let number = self.reads.seek_match(search, history);
                 self.queue.wait_with(command, Some(number), found);
             }
+            Err(refusal) => {
+                // Others may have appended: then the commit misses, and this is decided again.
+                let refused = DependentAnswer::Refused(refusal.kind().clone());
+                self.forming.depend(command, refused);
+            }
         }
+    }
+
+    /// Judges a condition. `after` is the position after which events count.
+    fn match_after(&mut self, condition: &mut NoMatch, after: Position) -> Matching {
+        let open = self.in_flight.iter().flat_map(|batch| &batch.batch.rows);
+        let open = open.chain(self.forming.rows());
+        self.knowledge.keep_newest(self.committed.position, open);
+        self.knowledge
+            .match_after(condition, after, &mut self.comparable)
     }
 
     /// Returns the position after which the events count that a condition is about.

@@ -31,6 +31,8 @@ pub struct Stats {
     pub(crate) failures: Counter,
     pub(crate) reconnects: Counter,
     pub(crate) loads: Counter,
+    pub(crate) condition_lookups: Counter,
+    pub(crate) condition_turns: Counter,
     /// The last position of the log that is known to be committed.
     pub(crate) known_end: Gauge,
     /// The greatest end of the log that a read has told.
@@ -78,6 +80,10 @@ pub struct PipelineStats {
     pub reconnects: u64,
     /// The number of statements that looked up streams.
     pub loads: u64,
+    /// The number of searches of the database for an event that a condition excludes.
+    pub condition_lookups: u64,
+    /// The number of times that the comparison of a condition with the newest events went on in another turn.
+    pub condition_turns: u64,
     /// The number of commands that wait or are in flight now: appends, deletes, changes of metadata, and owner's
     /// questions.
     pub queued_commands: u64,
@@ -86,7 +92,9 @@ pub struct PipelineStats {
 }
 
 impl Stats {
-    pub(crate) fn snapshot(&self, [queued_commands, queued_events]: [usize; 2]) -> PipelineStats {
+    /// Shows the counters, beside the numbers of commands and events that wait or are in flight.
+    #[must_use]
+    pub fn snapshot(&self, [queued_commands, queued_events]: [usize; 2]) -> PipelineStats {
         PipelineStats {
             appends: self.appends.get(),
             refusals: self.refusals.get(),
@@ -98,6 +106,8 @@ impl Stats {
             failures: self.failures.get(),
             reconnects: self.reconnects.get(),
             loads: self.loads.get(),
+            condition_lookups: self.condition_lookups.get(),
+            condition_turns: self.condition_turns.get(),
             queued_commands: queued_commands as u64,
             queued_events: queued_events as u64,
         }

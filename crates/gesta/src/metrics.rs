@@ -25,7 +25,7 @@ pub use self::cluster::ClusterMetrics;
 /// The name, the help text and the value of a counter.
 type PipelineCounter = (&'static str, &'static str, fn(&PipelineStats) -> u64);
 
-const PIPELINE_COUNTERS: [PipelineCounter; 7] = [
+const PIPELINE_COUNTERS: [PipelineCounter; 9] = [
     (
         "gesta_pipeline_batches",
         "Batches sent to the database, missed ones included",
@@ -60,6 +60,16 @@ const PIPELINE_COUNTERS: [PipelineCounter; 7] = [
         "gesta_pipeline_loads",
         "Statements that looked up streams",
         |stats| stats.loads,
+    ),
+    (
+        "gesta_pipeline_condition_lookups",
+        "Searches of the database for events that conditions exclude",
+        |stats| stats.condition_lookups,
+    ),
+    (
+        "gesta_pipeline_condition_turns",
+        "Times that comparing a condition with the newest events went on in another turn",
+        |stats| stats.condition_turns,
     ),
 ];
 

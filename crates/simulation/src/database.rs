@@ -52,6 +52,8 @@ struct State {
     moment: u64,
     /// States of each stream, each with the moment from which it was so.
     truths: HashMap<StreamId, Vec<(u64, StreamTruth)>>,
+    /// The number of the history and the end of the log, each with the moment from which it was so.
+    ends: Vec<(u64, u64, Position)>,
     violations: Vec<String>,
 }
 
@@ -145,6 +147,20 @@ impl Database {
         is_so(&before) || truths[first..].iter().any(|(_, truth)| is_so(truth))
     }
 
+    /// Returns true if `is_so` holds for the number of the history and the end of the log at some moment from `since`
+    /// on.
+    #[must_use]
+    pub fn ended_ever(&self, since: u64, is_so: impl Fn(u64, Position) -> bool) -> bool {
+        let state = self.state();
+        let next = state.ends.partition_point(|(moment, ..)| *moment <= since);
+        let first = next.checked_sub(1);
+        if first.is_none() && is_so(0, Position::START) {
+            return true;
+        }
+        let mut ends = state.ends[first.unwrap_or(0)..].iter();
+        ends.any(|(_, history, end)| is_so(*history, *end))
+    }
+
     /// Returns the ids of the events of a stream, in their order.
     #[must_use]
     pub fn ids_of(&self, stream: &StreamId) -> Vec<EventId> {
@@ -222,6 +238,8 @@ impl Database {
 impl State {
     fn advance(&mut self, streams: impl IntoIterator<Item = StreamId>) {
         self.moment += 1;
+        let end = self.log.end().position;
+        self.ends.push((self.moment, self.history, end));
         for stream in streams {
             let described = stream.described_stream().unwrap_or(stream);
             let truth = self.truth(&described);

@@ -91,6 +91,8 @@ pub struct NoMatch {
     pub tag: Tag,
     /// The history and the position after which events count; `None` if all do.
     pub after: Option<(u64, Position)>,
+    /// True if no event may carry two other tags either, as none does: then many events are compared.
+    pub is_costly: bool,
 }
 
 impl NoMatch {
@@ -597,15 +599,25 @@ fn check_refusal(
         ErrorKind::ConditionFailed { position, .. } => {
             check_condition_failed(record, *position, known)
         }
-        ErrorKind::InvalidCheckpoint(_)
-            if record.no_match.as_ref().is_none_or(|of| of.after.is_none()) =>
-        {
-            Err("refused for a checkpoint that it does not have".into())
-        }
+        ErrorKind::InvalidCheckpoint(_) => check_invalid_checkpoint(record, known),
         ErrorKind::Refused(why) if *why == POISON && !record.is_poison => {
             Err("refused for the events of another command".into())
         }
         _ => Ok(()),
+    }
+}
+
+/// Checks the refusal of a command for the checkpoint of its condition: while the command was under way, another
+/// history than that of the checkpoint was the present one, or the log ended before the checkpoint.
+fn check_invalid_checkpoint(record: &Record, known: &Known<'_>) -> std::result::Result<(), String> {
+    let after = record.no_match.as_ref().and_then(|of| of.after);
+    let Some((history, position)) = after else {
+        return Err("refused for a checkpoint that it does not have".into());
+    };
+    let is_refused = |of, end| of != history || end < position;
+    match known.database.ended_ever(record.since, is_refused) {
+        true => Ok(()),
+        false => Err("refused for a checkpoint that was right all the time".into()),
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use gesta_append::sequencer::job::{Answer, Job, JobId};
 use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
-use gesta_append::{Config, jobs};
+use gesta_append::stats::Stats;
+use gesta_append::{Config, PipelineStats, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, LogId, Result};
 
@@ -50,6 +51,7 @@ enum Read {
 #[derive(Debug)]
 pub struct Process {
     sequencer: Sequencer<Ticket>,
+    stats: Arc<Stats>,
     connection: Option<Connection>,
     is_connecting: bool,
     reads: Vec<Read>,
@@ -79,14 +81,27 @@ pub const NARROW_WINDOW: IdempotencyWindow = IdempotencyWindow {
 /// Age from which on a command is given up.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
-fn setting(window: IdempotencyWindow, history: u64) -> Setting {
+/// The bounds of a process that schedules draw.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// The deduplication window.
+    pub window: IdempotencyWindow,
+    /// The greatest number of newest events in memory.
+    pub newest_events_max: usize,
+    /// How many values are compared in one turn.
+    pub compared_values_max: usize,
+}
+
+fn setting(bounds: Bounds, history: u64) -> Setting {
     Setting {
         config: Config {
             batch_events_max: 4,
             names_listed_after: 3,
             streams_cached_max: 3,
             give_up_after: GIVE_UP_AFTER,
-            idempotency: window,
+            idempotency: bounds.window,
+            newest_events_max: bounds.newest_events_max,
+            compared_values_max: bounds.compared_values_max,
             ..Config::default()
         },
         log: LogId(0),
@@ -99,10 +114,12 @@ fn setting(window: IdempotencyWindow, history: u64) -> Setting {
 impl Process {
     /// Makes a process that has just started.
     #[must_use]
-    pub fn start(database: &Database, window: IdempotencyWindow, now: Now) -> Self {
-        let setting = setting(window, database.history());
+    pub fn start(database: &Database, bounds: Bounds, now: Now) -> Self {
+        let setting = setting(bounds, database.history());
+        let stats = Arc::new(Stats::default());
         Self {
-            sequencer: Sequencer::new(setting, Arc::default(), now),
+            sequencer: Sequencer::new(setting, Arc::clone(&stats), now),
+            stats,
             connection: None,
             is_connecting: false,
             reads: Vec::new(),
@@ -150,6 +167,18 @@ impl Process {
                 connection.sent.push_back(batch);
             }
         }
+    }
+
+    /// Returns true if the sequencer has more to do than it does in one turn.
+    #[must_use]
+    pub fn wants_turn(&self) -> bool {
+        self.sequencer.wants_turn()
+    }
+
+    /// Returns what the sequencer has done.
+    #[must_use]
+    pub fn stats(&self) -> PipelineStats {
+        self.stats.snapshot([0; 2])
     }
 
     /// Returns when the sequencer wants to be woken.

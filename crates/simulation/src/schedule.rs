@@ -17,9 +17,8 @@ use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     After, Append, Appended, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
-    EventData, EventId, EventType, ExpectedRevision, Filter, IdempotencyWindow, LogId, Position,
-    Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Tag, Tags,
-    Timestamp,
+    EventData, EventId, EventType, ExpectedRevision, Filter, LogId, Position, Query, Result,
+    Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Tag, Tags, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -31,7 +30,7 @@ use crate::clock::Clock;
 use crate::database::{Database, incarnation};
 use crate::model::{About, Asked, Known, Model, NoMatch, Record, StreamClaim, Way, is_not_stored};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
-use crate::process::{GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
+use crate::process::{Bounds, GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
 
 /// Number of processes that append to the log, if they are no nodes.
 const PROCESSES: usize = 2;
@@ -39,6 +38,11 @@ const PROCESSES: usize = 2;
 const STEPS_MAX: u32 = 160;
 /// Most steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
+/// The numbers of newest events that a process may keep for conditions. With the first ones most conditions ask the
+/// database for a part of what has happened.
+const NEWEST_MAX: [usize; 4] = [1, 3, 1_000, 1_000];
+/// The numbers of values that a process may compare in one turn. With the first one conditions wait in between.
+const COMPARED_MAX: [usize; 2] = [1, 10_000];
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 /// The faults in the table of [`World::step_of_processes`].
 const FAULTS: Faults = Faults {
@@ -66,8 +70,8 @@ struct World {
     clock_errors: (i64, i64),
     /// True if the database tells the processes what its clock shows.
     knows_database_time: bool,
-    /// Deduplication window of the store.
-    idempotency: IdempotencyWindow,
+    /// Bounds of the processes, with the deduplication window of the store.
+    bounds: Bounds,
     /// The parts of the processes that make them nodes; empty if they are no nodes.
     nodes: Vec<Node>,
     /// All lanes that were ever opened.
@@ -185,6 +189,15 @@ pub fn reached(form: Form, choices: Choices) -> BTreeMap<&'static str, u32> {
             }
         }
     }
+    for process in &world.processes {
+        let stats = process.stats();
+        for (what, times) in [
+            ("condition asked the database", stats.condition_lookups),
+            ("condition took turns", stats.condition_turns),
+        ] {
+            *world.reached.entry(what).or_default() += u32::try_from(times).unwrap_or(u32::MAX);
+        }
+    }
     for double in world.archive.doubles() {
         let what = match double.former {
             Former::InWindow => continue,
@@ -203,9 +216,13 @@ impl World {
             Form::Nodes => (NODES, NODES, &cluster::FAULTS),
         };
         let emphasis = Emphasis::draw(&mut choices, faults, processes);
-        let idempotency = match emphasis.is_window_narrow {
-            true => NARROW_WINDOW,
-            false => WINDOW,
+        let bounds = Bounds {
+            window: match emphasis.is_window_narrow {
+                true => NARROW_WINDOW,
+                false => WINDOW,
+            },
+            newest_events_max: NEWEST_MAX[choices.index(NEWEST_MAX.len())],
+            compared_values_max: COMPARED_MAX[choices.index(COMPARED_MAX.len())],
         };
         let knows_database_time = choices.chance(1, 2);
         let database = Database::default();
@@ -218,7 +235,7 @@ impl World {
             clocks: vec![Clock::right(Duration::ZERO); processes],
             clock_errors: (0, 0),
             knows_database_time,
-            idempotency,
+            bounds,
             nodes: Vec::new(),
             lanes: Vec::new(),
             epoch: 0,
@@ -238,7 +255,7 @@ impl World {
             emphasis,
             trace,
         };
-        let start = |number| Process::start(&world.database, idempotency, world.now_of(number));
+        let start = |number| Process::start(&world.database, bounds, world.now_of(number));
         world.processes = (0..processes).map(start).collect();
         let start = |node| Node::start(Living { node, life: 0 }, world.start);
         world.nodes = (0..nodes).map(start).collect();
@@ -333,6 +350,10 @@ impl World {
                 refused.push(record);
             }
             self.note(|| format!("{record} is answered: {result:?}"));
+            let error = result.as_ref().err().map(Error::kind);
+            if matches!(error, Some(ErrorKind::InvalidCheckpoint(_))) {
+                self.reach("refused for a checkpoint");
+            }
             let known = Known {
                 database: &self.database,
                 stored: &self.archive,
@@ -438,7 +459,8 @@ impl World {
         possible.extend(process.has_sent().then_some(1));
         possible.extend(process.has_answer().then_some(2));
         possible.extend(process.hub.is_reading().then_some(3));
-        if self.form == Form::Processes || possible.is_empty() && reads == 0 {
+        let is_idle = possible.is_empty() && reads == 0;
+        if self.form == Form::Processes || process.wants_turn() || is_idle {
             possible.push(4);
         }
         possible.extend((0..reads).map(|read| 5 + read));

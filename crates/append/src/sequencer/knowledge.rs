@@ -21,11 +21,11 @@ use super::Now;
 use super::judge::{self, Fit, Judged};
 use super::lookup::{Question, Questions, Suspected, WindowPart};
 use crate::Config;
-use crate::command::{Change, Command, NoMatch, StreamPart};
+use crate::command::{Change, Command, Compared, NoMatch, StreamPart};
 use ages::Ages;
 use heads::Heads;
 use names::Names;
-use newest::NewestEvents;
+use newest::{Bounds, NewestEvents, Sought};
 use window::{InWindow, WindowIds};
 
 pub(crate) use heads::StreamState;
@@ -57,6 +57,8 @@ pub(crate) enum Matching {
     Nothing,
     /// This one does.
     Found(Position),
+    /// Some events are not compared yet: the next turn goes on.
+    Unfinished,
     /// The database must be asked about the events of this part of the log.
     Unknown {
         /// The number of the history that the answer belongs to.
@@ -88,7 +90,10 @@ impl Knowledge {
             heads: Heads::new(config.streams_cached_max, names),
             ages: Ages::new(config.idempotency.time),
             window: WindowIds::new(config.idempotency, Position::START),
-            newest: NewestEvents::default(),
+            newest: NewestEvents::new(Bounds {
+                events_max: config.newest_events_max,
+                bytes_max: config.newest_bytes_max,
+            }),
             window_positions: config.idempotency.positions,
             window_time: config.idempotency.time,
             looked_up: 0,
@@ -262,9 +267,14 @@ impl Knowledge {
         self.newest.keep(committed, open);
     }
 
-    /// Judges a condition. `after` is the position after which events count. [`keep_newest`](Self::keep_newest) comes
-    /// first.
-    pub(crate) fn match_after(&self, condition: &NoMatch, after: Position) -> Matching {
+    /// Judges a condition. `after` is the position after which events count, and `work` how many values may still be
+    /// compared in this turn. [`keep_newest`](Self::keep_newest) comes first.
+    pub(crate) fn match_after(
+        &self,
+        condition: &mut NoMatch,
+        after: Position,
+        work: &mut usize,
+    ) -> Matching {
         let history = self.newest.history();
         let known = condition.known.filter(|known| known.history == history);
         if let Some(position) = known.and_then(|known| known.first) {
@@ -272,11 +282,21 @@ impl Knowledge {
         }
         let after = known.map_or(after, |known| after.max(known.none_until));
         let until = self.newest.known_after();
-        match self.newest.first_match(&condition.filter, after) {
+        let revision = self.newest.revision();
+        let compared = condition.compared.filter(|one| one.revision == revision);
+        let from = compared.map_or(after, |one| after.max(one.none_until));
+        match self.newest.seek(&condition.filter, from, work) {
             // An earlier one makes no difference.
-            Some(position) => Matching::Found(position),
-            None if after >= until => Matching::Nothing,
-            None => Matching::Unknown {
+            Sought::Found(position) => Matching::Found(position),
+            Sought::Unfinished(none_until) => {
+                condition.compared = Some(Compared {
+                    revision,
+                    none_until,
+                });
+                Matching::Unfinished
+            }
+            Sought::Nothing if after >= until => Matching::Nothing,
+            Sought::Nothing => Matching::Unknown {
                 history,
                 after,
                 until,

@@ -22,9 +22,7 @@ impl<T> Sequencer<T> {
         if let Some((id, job)) = self.reads.search() {
             self.outputs.push(Output::Read(id, job));
         }
-        while let Some((id, job)) = self.reads.next_match() {
-            self.outputs.push(Output::Read(id, job));
-        }
+        self.start_matches(now.instant);
         if let Some(listing) = self.knowledge.begin_listing() {
             let (id, job) = self.reads.list(listing);
             self.outputs.push(Output::Read(id, job));
@@ -43,7 +41,7 @@ impl<T> Sequencer<T> {
 
     fn start_loads(&mut self, now: Instant) {
         if self.queue.waiting.is_empty() {
-            self.reads.need_no_loads();
+            self.reads.need_nothing();
             return;
         }
         if !self.reads.may_load(now) {
@@ -77,6 +75,23 @@ impl<T> Sequencer<T> {
         self.outputs.push(Output::Read(id, job));
     }
 
+    fn start_matches(&mut self, now: Instant) {
+        if std::mem::take(&mut self.queue.some_lookups_are_unawaited) {
+            let awaited: HashSet<u64> = self.awaited().collect();
+            self.reads.keep_matches(|number| awaited.contains(&number));
+        }
+        while let Some((id, job)) = self.reads.next_match(now) {
+            self.stats.condition_lookups.add(1);
+            self.outputs.push(Output::Read(id, job));
+        }
+    }
+
+    /// Returns the numbers of the lookups that commands wait for.
+    fn awaited(&self) -> impl Iterator<Item = u64> + '_ {
+        let waiting = self.queue.waiting.iter();
+        waiting.filter_map(|waiting| waiting.lookup)
+    }
+
     pub(super) fn on_read(&mut self, id: JobId, answer: Answer, now: Now) {
         let Some(purpose) = self.reads.end(id) else {
             return;
@@ -89,7 +104,7 @@ impl<T> Sequencer<T> {
                 self.on_looked_up(HashMap::from([(number, found)]));
             }
             (Purpose::List(number), Gave::Listed(names)) => self.on_listed(number, names),
-            (Purpose::Match(sought), Gave::Matched(first)) => self.on_matched(&sought, first),
+            (Purpose::Match(sought), Gave::Matched(first)) => self.on_matched(sought, first, now),
             (Purpose::WindowStart, Gave::WindowStart(Ok(start))) => {
                 self.go_on_with_window(start);
             }
@@ -176,12 +191,7 @@ impl<T> Sequencer<T> {
     /// compares it for itself. If the search failed, each command is searched for by itself, because one long stream is
     /// enough to make the search fail.
     fn on_searched(&mut self, asked: Vec<(u64, Questions)>, hits: Result<Hits>) {
-        let awaited = self
-            .queue
-            .waiting
-            .iter()
-            .filter_map(|waiting| waiting.lookup);
-        let awaited: HashSet<u64> = awaited.collect();
+        let awaited: HashSet<u64> = self.awaited().collect();
         let is_alone = asked.len() == 1;
         let hits = hits.map(Arc::new);
         let mut answers = HashMap::new();
@@ -205,11 +215,20 @@ impl<T> Sequencer<T> {
     }
 
     /// Takes the answer to a search for the filter of a condition. What the database has said is kept with the command,
-    /// which is judged again.
-    fn on_matched(&mut self, sought: &SoughtMatch, first: Result<Option<Position>>) {
-        let is_it = |waiting: &Waiting<T>| waiting.lookup == Some(sought.number);
+    /// which is judged again. A search that has failed for a passing reason is tried again, as long as the command
+    /// waits.
+    fn on_matched(&mut self, sought: SoughtMatch, first: Result<Option<Position>>, now: Now) {
+        let number = sought.number;
+        let is_it = |waiting: &Waiting<T>| waiting.lookup == Some(number);
         let first = match first {
             Ok(first) => first,
+            Err(error) if is_passing(&error) => {
+                if self.awaited().any(|of| of == number) {
+                    let log = self.setting.log;
+                    self.reads.retry_match(log, sought, &error, now.instant);
+                }
+                return;
+            }
             Err(error) => {
                 for command in self.queue.extract_waiting(is_it) {
                     self.answer(command, Err(error.clone()));
@@ -217,6 +236,12 @@ impl<T> Sequencer<T> {
                 return;
             }
         };
+        if self.reads.resume_matches() {
+            tracing::info!(
+                log = self.setting.log.0,
+                "events that conditions exclude are looked for again"
+            );
+        }
         for waiting in self
             .queue
             .waiting
@@ -227,7 +252,7 @@ impl<T> Sequencer<T> {
             if let Some(condition) = &mut waiting.command.no_match {
                 condition.known = Some(KnownOfMatch {
                     history: sought.history,
-                    none_until: first.map_or(sought.until, |_| Position::START),
+                    none_until: first.map_or(sought.search.until, |_| Position::START),
                     first,
                 });
             }

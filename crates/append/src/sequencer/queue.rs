@@ -31,6 +31,8 @@ pub(crate) struct Queue<T> {
     pub(crate) some_are_ready: bool,
     /// Whether some of the waiting commands wait for the commits of batches that touch their streams.
     some_rest_on_commits: bool,
+    /// Whether commands were taken out that waited for lookups.
+    pub(crate) some_lookups_are_unawaited: bool,
     arrivals: u64,
 }
 
@@ -42,6 +44,7 @@ impl<T> Default for Queue<T> {
             held: HashMap::new(),
             some_are_ready: false,
             some_rest_on_commits: false,
+            some_lookups_are_unawaited: false,
             arrivals: 0,
         }
     }
@@ -123,6 +126,7 @@ impl<T> Queue<T> {
             .into_iter()
             .partition(|waiting| select(waiting));
         self.waiting = rest.into();
+        self.some_lookups_are_unawaited |= chosen.iter().any(|one| one.lookup.is_some());
         let commands: Vec<Command<T>> = chosen.into_iter().map(|one| one.command).collect();
         commands.iter().for_each(|command| self.release(command));
         commands

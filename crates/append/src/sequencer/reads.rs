@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::job::{Job, JobId, MatchSearch, What};
 use super::knowledge::{Listing, OlderIds};
 use super::lookup::{Hits, Questions, Search, Suspected};
-use super::trouble::Trouble;
+use super::trouble::Pause;
 
 /// The greatest number of streams that one statement looks up.
 pub(crate) const LOAD_STREAMS_MAX: usize = 1_000;
@@ -59,8 +59,7 @@ pub(crate) struct SoughtMatch {
     pub(crate) number: u64,
     /// The number of the history that is searched.
     pub(crate) history: u64,
-    /// The last position that is searched.
-    pub(crate) until: Position,
+    pub(crate) search: MatchSearch,
 }
 
 /// The backfill: it reads the ids of the deduplication window, newest first, in the background.
@@ -82,15 +81,14 @@ pub(crate) struct Reads {
     pending: HashMap<JobId, Purpose>,
     loading: HashSet<StreamId>,
     loads: usize,
-    /// The time before which no load is tried, because a load has failed.
-    loads_paused_until: Option<Instant>,
-    load_trouble: Trouble,
+    loads_pause: Pause,
     /// The lookups that will be sent together with others.
     due: Vec<(u64, Questions)>,
     searches: usize,
     /// The searches for conditions that wait for their turn.
-    matches_due: VecDeque<(MatchSearch, SoughtMatch)>,
+    matches_due: VecDeque<SoughtMatch>,
     matches: usize,
+    matches_pause: Pause,
     backfill: Backfill,
     backfill_told: Told,
 }
@@ -103,12 +101,12 @@ impl Default for Reads {
             pending: HashMap::new(),
             loading: HashSet::new(),
             loads: 0,
-            loads_paused_until: None,
-            load_trouble: Trouble::default(),
+            loads_pause: Pause::default(),
             due: Vec::new(),
             searches: 0,
             matches_due: VecDeque::new(),
             matches: 0,
+            matches_pause: Pause::default(),
             backfill: Backfill::Nothing,
             backfill_told: Told::default(),
         }
@@ -186,57 +184,76 @@ impl Reads {
     /// Notes a search for the filter of a condition. Returns its number.
     pub(crate) fn seek_match(&mut self, search: MatchSearch, history: u64) -> u64 {
         self.lookups += 1;
-        let sought = SoughtMatch {
+        self.matches_due.push_back(SoughtMatch {
             number: self.lookups,
             history,
-            until: search.until,
-        };
-        self.matches_due.push_back((search, sought));
+            search,
+        });
         self.lookups
     }
 
-    /// Begins the next search for a condition, unless enough are under way.
-    pub(crate) fn next_match(&mut self) -> Option<(JobId, Job)> {
-        if self.matches >= MATCHES_MAX {
+    /// Begins the next search for a condition, unless enough are under way, or one has failed a moment ago.
+    pub(crate) fn next_match(&mut self, now: Instant) -> Option<(JobId, Job)> {
+        if !self.matches_pause.is_over(now) || self.matches >= MATCHES_MAX {
             return None;
         }
-        let (search, sought) = self.matches_due.pop_front()?;
+        let sought = self.matches_due.pop_front()?;
         self.matches += 1;
-        Some(self.begin(What::Match(search), Purpose::Match(sought)))
+        let what = What::Match(sought.search.clone());
+        Some(self.begin(what, Purpose::Match(sought)))
+    }
+
+    /// Drops the searches that wait for their turn, and for which no command waits any more.
+    pub(crate) fn keep_matches(&mut self, is_awaited: impl Fn(u64) -> bool) {
+        self.matches_due.retain(|sought| is_awaited(sought.number));
+    }
+
+    /// Puts back a search that has failed for a passing reason. It is tried again after a pause.
+    pub(crate) fn retry_match(
+        &mut self,
+        log: LogId,
+        sought: SoughtMatch,
+        error: &Error,
+        now: Instant,
+    ) {
+        let what = "cannot look for events that conditions exclude, trying again";
+        self.matches_pause.begin(log, error, what, now);
+        self.matches_due.push_front(sought);
+    }
+
+    /// Ends the pause, because a search has succeeded. Returns whether the fault was logged.
+    pub(crate) fn resume_matches(&mut self) -> bool {
+        self.matches_pause.end()
     }
 
     // ---- streams and types ----
 
     /// Returns whether another load may be sent. A pause that is over ends.
     pub(crate) fn may_load(&mut self, now: Instant) -> bool {
-        self.loads_paused_until = self.loads_paused_until.filter(|until| now < *until);
-        self.loads < LOADS_MAX && self.loads_paused_until.is_none()
+        self.loads_pause.is_over(now) && self.loads < LOADS_MAX
     }
 
     /// Pauses loads after one has failed for a passing reason.
     pub(crate) fn pause_loads(&mut self, log: LogId, error: &Error, now: Instant) {
-        self.load_trouble.note(error, now);
         let what = "cannot look up streams, trying again";
-        self.load_trouble.warn(log, error, what);
-        let pause = self.load_trouble.back_off(Duration::MAX);
-        self.loads_paused_until = Some(now + pause);
+        self.loads_pause.begin(log, error, what, now);
     }
 
-    /// Ends the pause, because no load is needed any more.
-    pub(crate) fn need_no_loads(&mut self) {
-        self.loads_paused_until = None;
-        self.load_trouble.forget();
+    /// Ends the pauses, because no command waits for a look any more.
+    pub(crate) fn need_nothing(&mut self) {
+        self.loads_pause.forget();
+        self.matches_pause.forget();
     }
 
     /// Ends the pause, because a load has succeeded. Returns whether the fault was logged.
     pub(crate) fn resume_loads(&mut self) -> bool {
-        self.loads_paused_until = None;
-        self.load_trouble.clear()
+        self.loads_pause.end()
     }
 
-    /// Returns whether loads are failing and tried again.
-    pub(crate) fn are_loads_failing(&self) -> bool {
-        self.load_trouble.last_error().is_some()
+    /// Returns the last error of the reads that commands wait for, if they are failing and tried again.
+    pub(crate) fn failing(&self) -> Option<&Error> {
+        let of_loads = self.loads_pause.last_error();
+        of_loads.or_else(|| self.matches_pause.last_error())
     }
 
     pub(crate) fn has_loads(&self) -> bool {
@@ -372,10 +389,8 @@ impl Reads {
             Backfill::FindStart(at) | Backfill::Read(_, at) => at,
             Backfill::Nothing => None,
         };
-        [backfill, self.loads_paused_until]
-            .into_iter()
-            .flatten()
-            .min()
+        let pauses = [self.loads_pause.until(), self.matches_pause.until()];
+        pauses.into_iter().chain([backfill]).flatten().min()
     }
 }
 
@@ -451,12 +466,12 @@ mod tests {
         reads.pause_loads(LogId(0), &Error::unavailable("away"), now);
         let until = reads.wake_at().expect("is tried again");
         assert!(until > now && !reads.may_load(now));
-        assert!(reads.are_loads_failing());
+        assert!(reads.failing().is_some());
         assert!(reads.may_load(until));
         assert_eq!(reads.wake_at(), None, "the pause is over");
         reads.pause_loads(LogId(0), &Error::unavailable("away"), now);
         assert!(reads.resume_loads() && !reads.resume_loads());
-        assert!(reads.may_load(now) && !reads.are_loads_failing());
+        assert!(reads.may_load(now) && reads.failing().is_none());
     }
 
     /// Goal: what could not be read of the window is read after a pause, and goes on where it was.

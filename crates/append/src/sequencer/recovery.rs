@@ -363,7 +363,7 @@ impl<T> Sequencer<T> {
 
     /// Ends a pause that is over, and gives up commands that have waited for too long.
     pub(super) fn on_time(&mut self, now: Now) {
-        if self.is_running() && !self.reads.are_loads_failing() {
+        if self.is_running() && self.reads.failing().is_none() {
             return;
         }
         self.give_up_old(now.instant);
@@ -403,7 +403,7 @@ impl<T> Sequencer<T> {
     }
 
     fn given_up(&self, command: &Command<T>, waited: u64) -> Error {
-        let cause = self.trouble.last_error();
+        let cause = self.trouble.last_error().or_else(|| self.reads.failing());
         let error = if may_be_stored(command) {
             unknown(&format!(
                 "the connection was lost during the commit and did not come back for {waited} s"

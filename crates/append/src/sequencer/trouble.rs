@@ -126,6 +126,51 @@ impl Trouble {
     }
 }
 
+/// The pause of a kind of reads, because one has failed.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    /// The time before which none is tried.
+    until: Option<Instant>,
+    trouble: Trouble,
+}
+
+impl Pause {
+    /// Begins a pause, which is longer each time.
+    pub(crate) fn begin(&mut self, log: LogId, error: &Error, what: &str, now: Instant) {
+        self.trouble.note(error, now);
+        self.trouble.warn(log, error, what);
+        self.until = Some(now + self.trouble.back_off(Duration::MAX));
+    }
+
+    /// Returns when the pause ends; `None` if there is none.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Returns the last error since a read has succeeded.
+    pub(crate) fn last_error(&self) -> Option<&Error> {
+        self.trouble.last_error()
+    }
+
+    /// Returns whether there is no pause. One that is over ends.
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        self.until = self.until.filter(|until| now < *until);
+        self.until.is_none()
+    }
+
+    /// Ends the pause, because a read has succeeded. Returns whether the fault was logged.
+    pub(crate) fn end(&mut self) -> bool {
+        self.until = None;
+        self.trouble.clear()
+    }
+
+    /// Ends the pause, because nothing is to be read.
+    pub(crate) fn forget(&mut self) {
+        self.until = None;
+        self.trouble.forget();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

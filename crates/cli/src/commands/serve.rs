@@ -354,6 +354,7 @@ fn options(config: &Config) -> gesta::Options {
             ClockPolicy::Accepted => gesta::ClockPolicy::Accepted,
             ClockPolicy::SetBack => gesta::ClockPolicy::SetBack,
         },
+        ..gesta::AppendConfig::default()
     };
     gesta::Options::creating().config(gesta::Config {
         append,

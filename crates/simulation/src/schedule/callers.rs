@@ -181,8 +181,11 @@ impl World {
         }
         self.reach("condition on all events");
         let (end, history) = (self.database.end().position, self.database.history());
+        let is_costly = self.choices.chance(1, 2);
         let after = match self.choices.pick(8) {
             0 => None,
+            // Many events to compare.
+            4..=5 if is_costly => Some((history, Position(end.0.saturating_sub(10)))),
             1 => {
                 let before = self.choices.index(usize::try_from(end.0).unwrap_or(0) + 1);
                 Some((history, Position(before as u64)))
@@ -196,6 +199,7 @@ impl World {
             // Few events carry the last one.
             tag: tag(number * (TAGS - 1) / 3),
             after,
+            is_costly,
         })
     }
 
@@ -425,15 +429,19 @@ fn tag(number: u128) -> Tag {
 }
 
 fn condition_of(no_match: &NoMatch) -> Condition {
-    let query = Query {
-        tags: vec![no_match.tag.clone()],
+    let query = |tags: Vec<Tag>| Query {
+        tags,
         ..Query::default()
     };
+    // Each event carries one tag.
+    let never = (0..3).map(|number| query(vec![tag(number), tag(number + 1)]));
+    let never = never.filter(|_| no_match.is_costly);
+    let queries = never.chain([query(vec![no_match.tag.clone()])]);
     let place = no_match
         .after
         .map(|(history, position)| Checkpoint::in_log(incarnation(history), 1, LogId(0), position));
     Condition::NoMatch {
-        filter: Filter::query(query),
+        filter: Filter::any_of(queries),
         after: place,
     }
 }

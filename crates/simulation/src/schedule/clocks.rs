@@ -39,13 +39,13 @@ impl World {
         let (low, high) = self.clock_errors;
         let spread = Duration::from_micros((high - low).unsigned_abs());
         Window {
-            time: self.idempotency.time.saturating_sub(spread) * 9 / 10,
-            positions: self.idempotency.positions,
+            time: self.bounds.window.time.saturating_sub(spread) * 9 / 10,
+            positions: self.bounds.window.positions,
         }
     }
 
     pub(super) fn is_window_narrow(&self) -> bool {
-        self.idempotency == NARROW_WINDOW
+        self.bounds.window == NARROW_WINDOW
     }
 
     /// Notes how wrong the clocks are.
@@ -89,7 +89,7 @@ impl World {
     /// none of the older ones. Whoever has seen an event remembers it for longer.
     pub(super) fn leave_window(&mut self) {
         self.note(|| "a stranger appends".to_owned());
-        for _ in 0..=self.idempotency.positions {
+        for _ in 0..=self.bounds.window.positions {
             let id = self.next_id();
             let data = id.0.as_u128().to_string();
             let event = EventData::json(EventType::from_stored("added".into()), data).with_id(id);

@@ -105,7 +105,7 @@ impl World {
         self.clocks[number] = Clock::right(self.time);
         self.restart_node(number);
         let now = self.now_of(number);
-        self.processes[number] = Process::start(&self.database, self.idempotency, now);
+        self.processes[number] = Process::start(&self.database, self.bounds, now);
         self.processes[number].hub.resume(progress);
         self.processes[number].hub.resumed = resumed;
     }

@@ -46,7 +46,7 @@ impl World {
         if !self.is_window_narrow() {
             return Ok(());
         }
-        self.wait(self.idempotency.time * 2);
+        self.wait(self.bounds.window.time * 2);
         self.leave_window();
         self.make_peace_between_nodes();
         self.calm_down()?;
@@ -182,6 +182,7 @@ impl World {
             process.go_on_with_hub(&self.database, now);
             went_on = true;
         }
+        went_on |= process.wants_turn();
         process.work(now);
         went_on
     }

@@ -1,6 +1,28 @@
 //! What has to be looked up before a command can be decided.
 
+use gesta_core::{Checkpoint, Filter, Query, Tag, Tags};
+
 use super::*;
+
+/// The condition that no event carries all of these tags after a position.
+fn provided(d: &Driver, append: Append, tags: &[&str], after: Position) -> Append {
+    let tags = tags.iter().map(|tag| Tag::new(*tag).expect("valid"));
+    let filter = Filter::query(Query {
+        tags: tags.collect(),
+        ..Query::default()
+    });
+    let incarnation = d.sequencer.setting.incarnation;
+    append.provided_no_match(filter, Some(Checkpoint::in_log(incarnation, 1, LOG, after)))
+}
+
+fn tagged(stream: &str, tag: &str) -> Append {
+    let tags = Tags::new(vec![Tag::new(tag).expect("valid")]).expect("valid");
+    let events = some(1).into_iter().map(|event| EventData {
+        tags: tags.clone(),
+        ..event
+    });
+    Append::to(name(stream), Any, events.collect())
+}
 
 /// Goal: a stream whose stored state cannot be read fails its own appends and no others that were looked up with it.
 #[test]
@@ -129,4 +151,129 @@ fn an_append_does_not_overtake_one_that_waits_once_more() {
     d.work();
     d.settle();
     assert!(d.position(first) < d.position(second));
+}
+
+/// Goal: what is looked for because of a condition is looked for again while the database is away, until the append is
+/// given up. What happened: a connection of the pool that was lost refused appends that would have been stored.
+#[test]
+fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
+    let mut d = Driver::running(Config::default(), 1);
+    let began = d.now.instant;
+    let request = provided(&d, Append::to(name("s"), Any, some(1)), &["a"], Position(0));
+    let waits = d.request(request.clone());
+    let mut pauses = Vec::new();
+    while pauses.len() < 3 {
+        d.fail_read();
+        assert!(d.is_open(waits) && d.reads.is_empty(), "not at once");
+        let wake = d.sequencer.wake_at().expect("is tried again");
+        pauses.push(wake - d.now.instant);
+        d.pass(wake - d.now.instant);
+    }
+    assert_eq!(pauses, [MS * 10, MS * 20, MS * 40]);
+    let (id, what) = d.next_read();
+    assert!(matches!(what, What::Match(_)));
+    d.on(Input::Read(id, Answer(Gave::Matched(Ok(None)))));
+    d.commit();
+    assert_eq!(d.position(waits), Position(3));
+    assert_eq!(d.sequencer.wake_at(), None);
+    assert_eq!(d.stats().condition_lookups, 4);
+    // One that lasts is answered at once, and one that does not end within the time.
+    let mut d = Driver::running(Config::default(), 1);
+    let refused = d.request(provided(&d, tagged("s", "a"), &["a"], Position(0)));
+    let (id, job) = d.reads.pop_front().expect("is read");
+    let lasting = ErrorKind::Unsupported("the file cannot be read".into());
+    d.on(Input::Read(id, job.fail(lasting.into())));
+    assert!(matches!(d.kind(refused), ErrorKind::Unsupported(_)));
+    let waits = d.request(provided(&d, tagged("s", "a"), &["a"], Position(0)));
+    while d.is_open(waits) {
+        d.fail_read();
+        d.pass(d.sequencer.wake_at().expect("is tried again") - d.now.instant);
+        assert!(d.now.instant - began < Duration::from_secs(32));
+    }
+    let ErrorKind::Unavailable(why) = d.kind(waits) else {
+        panic!("{}", d.kind(waits));
+    };
+    assert!(why.contains("no answer"), "{why}");
+    assert!(d.reads.is_empty());
+}
+
+/// Goal: nothing is looked for on behalf of an append that was answered.
+#[test]
+fn searches_of_answered_appends_are_dropped() {
+    let mut d = Driver::running(Config::default(), 1);
+    let many = 20;
+    let waits: Vec<u32> = (0..many)
+        .map(|_| d.request(provided(&d, tagged("s", "a"), &["a"], Position(0))))
+        .collect();
+    // Those that touch the same stream come one after the other, so this is the only search.
+    assert_eq!(d.reads.len(), 1);
+    let others: Vec<u32> = (0..many)
+        .map(|number| {
+            let stream = format!("new-{number}");
+            let request = provided(&d, tagged(&stream, "a"), &["a"], Position(0));
+            let ticket = d.bring(request);
+            d.work();
+            ticket
+        })
+        .collect();
+    let loads = |d: &Driver| {
+        let is_load = |(_, job): &&(JobId, Job)| matches!(job.0, What::Load(_));
+        d.reads.iter().filter(is_load).count()
+    };
+    while loads(&d) > 0 {
+        let at = d
+            .reads
+            .iter()
+            .position(|(_, job)| matches!(job.0, What::Load(_)));
+        let (id, job) = d.reads.remove(at.expect("is there")).expect("is there");
+        let answer = d.read(&job);
+        d.on(Input::Read(id, answer));
+    }
+    assert_eq!(d.reads.len(), 8, "no more at once");
+    // One fails, so that the age of those that wait is looked at.
+    d.fail_read();
+    d.pass(Duration::from_secs(30));
+    assert!(waits.iter().chain(&others).all(|one| !d.is_open(*one)));
+    while let Some((id, _)) = d.reads.pop_front() {
+        d.on(Input::Read(id, Answer(Gave::Matched(Ok(None)))));
+    }
+    assert_eq!(
+        d.stats().condition_lookups,
+        8,
+        "nobody waits for the others"
+    );
+}
+
+/// Goal: a condition that needs many comparisons is compared in several turns; meanwhile other appends are decided, and
+/// what they bring is compared as well.
+#[test]
+fn a_costly_condition_takes_turns() {
+    let config = Config {
+        compared_values_max: 1,
+        ..Config::default()
+    };
+    let mut d = Driver::running(config, 1);
+    let begun = d.end().position;
+    // From now on the newest events are kept.
+    d.request(provided(&d, tagged("s", "a"), &["a"], begun));
+    d.settle();
+    for number in 0..24 {
+        d.request(tagged("s", ["a", "b"][number % 2]));
+        d.settle();
+    }
+    let costly = d.request(provided(&d, tagged("s", "c"), &["a", "b"], begun));
+    assert!(d.sequencer.wants_turn() && d.is_open(costly) && d.sent.is_empty());
+    let plain = d.append("t", Any, 1);
+    assert_eq!(d.sizes(), [1], "it does not wait for the costly one");
+    d.commit();
+    assert!(!d.is_open(plain));
+    let mut turns = 1;
+    while d.sequencer.wants_turn() {
+        d.work();
+        turns += 1;
+    }
+    assert!((5..20).contains(&turns), "{turns}");
+    d.settle();
+    assert!(d.position(plain) < d.position(costly));
+    assert!(d.stats().condition_turns >= 3 && d.reads.is_empty());
 }
