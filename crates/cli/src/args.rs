@@ -204,10 +204,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     /// Host and port at which clients reach this server, if that is not the address of --listen: shown to clients that
-    /// ask for the nodes.
+    /// ask for the nodes, and without users the only name, beside localhost, by which requests may call the server.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise_clients: Option<String>,
-    /// Allow an address that is not loopback without TLS and users.
+    /// Allow an address that is not loopback without TLS and users. The name by which requests call the server is then
+    /// checked only if --advertise-clients tells it.
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Allow an address that is not loopback without TLS, because a proxy in front speaks TLS to clients. Callers must

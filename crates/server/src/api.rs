@@ -54,7 +54,9 @@ pub(crate) fn check_frame(state: &State, parts: &Parts) -> Result<()> {
         .advertise
         .as_ref()
         .map(gesta_core::HostPort::host);
-    if !state.config.insecure && !asks && !host::is_local(parts, own) {
+    // A server that anybody may reach cannot know its names, unless it was told the one by which it is called.
+    let knows_names = !state.config.insecure || own.is_some();
+    if knows_names && !asks && !host::is_local(parts, own) {
         return Err(misdirected(&parts.headers));
     }
     let codings = parts.headers.get_all(TRANSFER_ENCODING);
@@ -78,7 +80,7 @@ fn misdirected(headers: &HeaderMap) -> Problem {
     let found = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let found = shown(&String::from_utf8_lossy(found));
     let detail = format!(
-        "Host must be localhost or an address, found {found}; a server that has another name is told it by --advertise-clients, one that has several needs --insecure"
+        "Host must be localhost, an address, or the name that --advertise-clients gives the server, found {found}; one that has several names needs users, or --insecure without --advertise-clients"
     );
     Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
 }

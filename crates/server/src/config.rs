@@ -22,9 +22,12 @@ pub struct Config {
     /// Address to listen on. Port 0 takes a free port.
     pub listen: SocketAddr,
     /// Host and port at which clients reach the server, if that is not the address at which they call it: told to
-    /// clients that ask which nodes there are. Requests may call the server by this host.
+    /// clients that ask which nodes there are. Requests may call the server by this host. Without users, they must call
+    /// it by this host, `localhost` or an address.
     pub advertise: Option<HostPort>,
-    /// Allows listening on addresses that are not loopback without TLS and users.
+    /// Allows listening on addresses that are not loopback without TLS and users. Without users and without
+    /// `advertise` requests may then call the server by any name, so a page of another site reaches it from the browser
+    /// of somebody who can, once the name of that site leads to the server (DNS rebinding).
     pub insecure: bool,
     /// Allows listening on addresses that are not loopback without TLS, because a proxy in front speaks TLS to clients.
     /// Callers must prove who they are all the same.

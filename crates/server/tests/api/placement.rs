@@ -250,6 +250,24 @@ async fn a_server_tells_where_clients_reach_it() {
         let answer = server.send("GET", "/info", &[("host", host)], "").await;
         assert_eq!(answer.status, status, "{host}");
     }
+    // What happened: a server in a container, which must be `insecure`, was called by the names of other sites.
+    for (advertise, status) in [(Some(own), 421), (None, 200)] {
+        let config = Config {
+            advertise: advertise.map(|own| HostPort::parse(own).expect("good")),
+            insecure: true,
+            ..crate::client::config()
+        };
+        let server = Server::with(config, Arc::new(MemoryStore::new())).await;
+        for (host, status) in [
+            ("db.example.org", 200),
+            ("127.0.0.1", 200),
+            ("localhost:1", 200),
+            ("other.example.org", status),
+        ] {
+            let answer = server.send("GET", "/info", &[("host", host)], "").await;
+            assert_eq!(answer.status, status, "{host} {advertise:?}");
+        }
+    }
     let two = Two::default();
     let server = crate::client::Server::of(
         gesta_server::bind(crate::client::config())
