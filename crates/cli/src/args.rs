@@ -10,6 +10,7 @@ mod group;
 mod index;
 mod journal;
 mod projection;
+mod timer;
 mod values;
 mod virtual_streams;
 
@@ -30,6 +31,7 @@ pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::index::{Index, IndexCommand, IndexRun};
 pub(crate) use self::journal::ImportJournal;
 pub(crate) use self::projection::{NamedVersion, Projection, ProjectionCommand, Version};
+pub(crate) use self::timer::{TimerCommand, TimersOf};
 pub(crate) use self::values::{After, ReadFrom};
 use self::values::{
     after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
@@ -147,6 +149,9 @@ pub(crate) enum Command {
     Projection(Projection),
     /// Keep an index over JSON paths, and find events by it.
     Index(Index),
+    /// List and cancel timers that programs have set.
+    #[command(subcommand)]
+    Timer(TimerCommand),
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),

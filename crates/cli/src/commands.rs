@@ -23,6 +23,7 @@ mod serve;
 mod served;
 mod stream;
 mod supervisor;
+mod timer;
 mod tls;
 mod user;
 
@@ -80,6 +81,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Group(command) => group::run(&global, command, &mut output).await?,
         Command::Index(args) => index::run(&global, args, &mut output).await?,
         Command::Projection(args) => projection::run(&global, args, &mut output).await?,
+        Command::Timer(command) => timer::run(&global, command, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?
         }

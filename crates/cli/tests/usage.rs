@@ -501,3 +501,37 @@ fn the_last_administrator_is_not_taken_away_without_a_question() {
     assert_eq!(code(&user(&["disable", "second"])), 2);
     assert!(user(&["disable", "second", "--yes"]).status.success());
 }
+
+/// Goal: operators see the timers that programs have set, and cancel them by their keys.
+#[test]
+fn timers_are_listed_and_cancelled() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let set = |key: &str, due: &str| {
+        let data = format!(r#"{{"key":"{key}","due":"{due}","data":{{"order":7}}}}"#);
+        let of = ["--type", "timer-set", "--data", &data];
+        let append = ["--store", &store, "stream", "append", "$timers-unpaid"];
+        succeed(&[&append[..], &of].concat());
+    };
+    set("later", "2031-01-01T00:00:00Z");
+    set("sooner", "2030-01-01T00:00:00Z");
+    let timer = |rest: &[&str]| succeed(&[&["--store", &store, "timer"], rest].concat());
+    let listed = timer(&["list", "unpaid"]);
+    let expected = [
+        "2030-01-01T00:00:00.000000Z  sooner  {\"order\":7}",
+        "2031-01-01T00:00:00.000000Z  later  {\"order\":7}",
+    ];
+    assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(
+        timer(&["list", "unpaid", "--limit", "1"]).lines().count(),
+        1
+    );
+    assert_eq!(timer(&["cancel", "unpaid", "sooner"]), "cancelled sooner\n");
+    let again = timer(&["cancel", "unpaid", "sooner"]);
+    assert_eq!(again, "no timer sooner was pending\n");
+    assert_eq!(timer(&["list", "unpaid"]).lines().count(), 1);
+    assert_eq!(timer(&["list", "others"]), "");
+    let wrong = run(&["--store", &store, "timer", "list", "Unpaid"]);
+    assert_eq!(code(&wrong), 2);
+    assert!(stderr(&wrong).contains("lower-case"), "{wrong:?}");
+}

@@ -60,6 +60,10 @@ struct AkkaTutorial;
 #[doc = include_str!("../../../docs/guides/read-models.md")]
 struct ReadModelsGuide;
 
+#[cfg(all(doctest, feature = "timers"))]
+#[doc = include_str!("../../../docs/guides/timers.md")]
+struct TimersGuide;
+
 #[cfg(feature = "sqlite")]
 mod blocking;
 mod database;
@@ -112,6 +116,8 @@ pub use gesta_store::{
     Config, ScavengeProgress, ScavengeReport, Store as DatabaseStore, VirtualStreamsConfig,
     VirtualStreamsStatus,
 };
+#[cfg(feature = "timers")]
+pub use gesta_timers as timers;
 pub use join::Join;
 pub use left_virtual_streams::LeftVirtualStreams;
 pub use open::Open;

@@ -1,0 +1,38 @@
+//! `gesta timer …`.
+
+use clap::{Args, Subcommand};
+
+/// `gesta timer …`.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "A program sets timers by the library (feature timers), and fires them. NAME is the name under which it does; its timers lie \
+    in the streams $timers-NAME and $timers-NAME-state, or begin with another --prefix. The store must not be open elsewhere if it is a SQLite \
+    file: ask its server."
+)]
+pub(crate) enum TimerCommand {
+    /// List the pending timers of a name, the next one first.
+    List {
+        #[command(flatten)]
+        of: TimersOf,
+        /// At most so many.
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<usize>,
+    },
+    /// Cancel the timer of a key, if one is pending.
+    Cancel {
+        #[command(flatten)]
+        of: TimersOf,
+        /// The key of the timer.
+        key: String,
+    },
+}
+
+/// Which timers a command is about.
+#[derive(Debug, Args)]
+pub(crate) struct TimersOf {
+    /// The name of the timers.
+    pub(crate) name: String,
+    /// What the names of their streams begin with.
+    #[arg(long, value_name = "TEXT", default_value = "$timers-")]
+    pub(crate) prefix: String,
+}

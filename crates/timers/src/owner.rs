@@ -1,0 +1,530 @@
+//! The task of one service: it stands by, claims, reads, fires, and hands over.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::{
+    BackOff, Clock, EventId, EventStore, Incarnation, Result, Revision, Subscription,
+    SubscriptionMessage,
+};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::book::Book;
+use crate::config::Config;
+use crate::record::{Kept, State, Through, What};
+use crate::requests::{Place, Requests};
+use crate::running::{Phase, Status};
+use crate::states::States;
+use crate::timer::{FireError, Timer};
+
+/// The longest sleep while timers are pending: the clock may be set meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The pauses before a store that does not answer is asked again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The greatest number of timers that are stored in one event.
+const PART: usize = 1_000;
+
+type Outcome = std::result::Result<(), FireError>;
+/// Begins to fire a timer.
+pub(crate) type Fire = dyn Fn(Timer) -> BoxFuture<'static, Outcome> + Send + Sync;
+
+/// What the task of a service needs.
+pub(crate) struct Own {
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) name: String,
+    pub(crate) requests: Requests,
+    pub(crate) states: States,
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) node: Uuid,
+    pub(crate) status: watch::Sender<Status>,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) fire: Arc<Fire>,
+}
+
+/// Why an owner has ended.
+enum Ended {
+    /// The process stops.
+    Stopping,
+    /// Another process has taken over, or the store has another history.
+    Lost,
+    /// No timer is pending.
+    Idle,
+}
+
+/// What a process waits for that does not own the timers.
+enum Wait {
+    /// For nothing: they are free.
+    Nothing,
+    /// For the first request after this one.
+    Request(Option<Through>),
+    /// Until their owner has not been heard for a lease.
+    Lease,
+}
+
+/// Runs a service until the process stops.
+pub(crate) async fn run(own: Own) {
+    let mut back_off = BackOff::new(PAUSES.0, PAUSES.1);
+    while !own.stopping.is_cancelled() {
+        let ended = match own.claim().await {
+            Ok(None) => break,
+            Ok(Some((claimed, since))) => own.fire_all(claimed, since).await,
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ended::Stopping) => break,
+            Ok(Ended::Lost | Ended::Idle) => back_off.reset(),
+            Err(error) => {
+                tracing::warn!(timers = own.name, %error, "the timers are not run, trying again");
+                own.tell(Phase::Away, Some(error.to_string()));
+                tokio::select! {
+                    () = own.stopping.cancelled() => {}
+                    () = sleep(back_off.pause()) => {}
+                }
+            }
+        }
+    }
+    own.tell(Phase::Stopped, None);
+}
+
+/// Reads the pending timers into the book. Returns how far the requests are read, and the number of states.
+pub(crate) async fn load(
+    requests: &Requests,
+    states: &States,
+    pending_max: usize,
+    book: &mut Book,
+) -> Result<(Place, u64)> {
+    let stored = states.read().await?;
+    for kept in stored.kept {
+        book.set(kept.timer()?);
+    }
+    for id in &stored.fired {
+        book.remove(*id);
+    }
+    let mut place = Place {
+        through: stored.through,
+        fired: stored.fired,
+        ..Place::default()
+    };
+    if let Some(through) = stored.through
+        && !requests.is_there(through).await?
+    {
+        tracing::warn!(
+            stream = %requests.stream,
+            revision = through.revision,
+            "the request after which the timers were stored is not there: all requests are read again"
+        );
+        place.through = None;
+    }
+    requests.read_on(&mut place, book, pending_max).await?;
+    Ok((place, stored.events))
+}
+
+impl Own {
+    fn tell(&self, phase: Phase, error: Option<String>) {
+        self.status.send_modify(|status| {
+            *status = Status {
+                phase,
+                error,
+                fired: status.fired,
+                ..Status::default()
+            };
+        });
+    }
+
+    /// For how long the owner tries to append a state: the lease is not over then.
+    fn within(&self) -> Duration {
+        self.config.lease / 2
+    }
+
+    /// Returns after the store has got another history.
+    async fn history_changes(&self, known: Incarnation) -> Result<()> {
+        while self.store.incarnation().await? == known {
+            sleep(self.config.lease / 3).await;
+        }
+        Ok(())
+    }
+
+    // ---- standing by ----
+
+    /// Stands by until this process may fire. Returns the revision of its first state, and when it was begun to be
+    /// appended; `None` if the process stops.
+    async fn claim(&self) -> Result<Option<(Revision, Instant)>> {
+        while !self.stopping.is_cancelled() {
+            let known = self.store.incarnation().await?;
+            let last = self.states.last().await?;
+            let after = last.as_ref().map(|last| last.revision);
+            let wait = match last.map(|last| last.state) {
+                None => Wait::Request(None),
+                Some(State {
+                    owner: Some(owner), ..
+                }) if owner != self.node => Wait::Lease,
+                Some(State {
+                    owner: None,
+                    does: What::Idle { through },
+                }) => Wait::Request(through),
+                Some(_) => Wait::Nothing,
+            };
+            let may = tokio::select! {
+                () = self.stopping.cancelled() => return Ok(None),
+                changed = self.history_changes(known) => changed.map(|()| false),
+                may = self.wait(wait, after) => may,
+            };
+            if !may? {
+                continue;
+            }
+            let now = Instant::now();
+            let state = self.state(What::Owned);
+            if let Some(claimed) = self.states.append(after, &state, self.within()).await? {
+                return Ok(Some((claimed, now)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits. Returns whether the timers may be claimed; otherwise there is another state.
+    async fn wait(&self, wait: Wait, after: Option<Revision>) -> Result<bool> {
+        match wait {
+            Wait::Nothing => Ok(true),
+            Wait::Request(through) => {
+                // After a place that is not there nothing would ever come.
+                if let Some(through) = through
+                    && !self.requests.is_there(through).await?
+                {
+                    return Ok(true);
+                }
+                let mut requests = self.requests.follow(through).await?;
+                let mut states = self.states.follow(after).await?;
+                self.tell(Phase::Idle, None);
+                tokio::select! {
+                    next = requests.next_event() => next.map(|_| true),
+                    next = states.next_event() => next.map(|_| false),
+                }
+            }
+            Wait::Lease => {
+                let until = Instant::now() + self.config.lease;
+                let mut states = self.states.follow(after).await?;
+                self.tell(Phase::StandingBy, None);
+                tokio::select! {
+                    next = states.next_event() => next.map(|_| false),
+                    () = sleep_until(until) => Ok(true),
+                }
+            }
+        }
+    }
+
+    fn state(&self, does: What) -> State {
+        State {
+            owner: Some(self.node),
+            does,
+        }
+    }
+
+    // ---- firing ----
+
+    async fn fire_all(&self, claimed: Revision, since: Instant) -> Result<Ended> {
+        let incarnation = self.store.incarnation().await?;
+        let mut book = Book::default();
+        let max = self.config.pending_max;
+        let (place, states) = load(&self.requests, &self.states, max, &mut book).await?;
+        let requests = self.requests.follow(place.through).await?;
+        let owner = Owner {
+            own: self,
+            incarnation,
+            last: claimed,
+            said_at: since,
+            busy_at: Instant::now(),
+            states,
+            book,
+            place,
+            firing: JoinSet::new(),
+            tasks: HashMap::new(),
+            done: Vec::new(),
+        };
+        owner.run(requests).await
+    }
+}
+
+/// The owner of the timers.
+struct Owner<'a> {
+    own: &'a Own,
+    incarnation: Incarnation,
+    /// The revision of its last state.
+    last: Revision,
+    /// When it began to append that state.
+    said_at: Instant,
+    /// When a timer was last pending.
+    busy_at: Instant,
+    /// The number of states since all timers were stored together.
+    states: u64,
+    book: Book,
+    place: Place,
+    firing: JoinSet<Outcome>,
+    tasks: HashMap<Id, EventId>,
+    /// The timers that have fired, and that is not stored yet.
+    done: Vec<EventId>,
+}
+
+/// Returns that another process has taken over, unless a state was appended.
+macro_rules! or_lost {
+    ($appended:expr) => {
+        if !$appended {
+            return Ok(Ended::Lost);
+        }
+    };
+}
+
+impl Owner<'_> {
+    async fn run(mut self, mut requests: Subscription) -> Result<Ended> {
+        loop {
+            or_lost!(self.store_fired().await?);
+            if self.own.stopping.is_cancelled() {
+                return self.stop().await;
+            }
+            if self.own.store.incarnation().await? != self.incarnation {
+                // What was lost is not pending, and other requests may be in its place.
+                return Ok(Ended::Lost);
+            }
+            let lease = self.own.config.lease;
+            if self.book.len() > 0 {
+                self.busy_at = Instant::now();
+                if self.said_at.elapsed() >= lease / 3 {
+                    or_lost!(self.say(What::Owned).await?);
+                }
+            } else if self.busy_at.elapsed() >= lease && !self.place.is_behind {
+                let through = self.place.through;
+                or_lost!(self.free(What::Idle { through }).await?);
+                return Ok(Ended::Idle);
+            }
+            or_lost!(self.keep_if_due().await?);
+            self.fire_due().await?;
+            self.tell();
+            let wake = sleep_until(self.wake_at());
+            tokio::select! {
+                () = self.own.stopping.cancelled() => {}
+                Some(ended) = self.firing.join_next_with_id() => self.ended(ended),
+                message = requests.next() => match message {
+                    Some(message) => self.heard(&message?, &mut requests)?,
+                    None => return Err(gesta_core::Error::unavailable("the subscription has ended")),
+                },
+                () = wake => {}
+            }
+            while let Some(ended) = self.firing.try_join_next_with_id() {
+                self.ended(ended);
+            }
+        }
+    }
+
+    /// Fires what is due, as long as not too much does. Before that it reads what was set and cancelled until now.
+    async fn fire_due(&mut self) -> Result<()> {
+        let config = &self.own.config;
+        let now = self.own.clock.now();
+        let is_due = self.book.next().is_some_and(|at| at <= now);
+        let has_room = self.firing.len() < config.firing_max;
+        if is_due && has_room || self.place.is_behind && self.book.len() < config.pending_max {
+            let (place, book) = (&mut self.place, &mut self.book);
+            let requests = &self.own.requests;
+            requests.read_on(place, book, config.pending_max).await?;
+        }
+        while self.firing.len() < config.firing_max
+            && let Some(timer) = self.book.take(now)
+        {
+            let id = timer.id;
+            let fire = Arc::clone(&self.own.fire);
+            let task = self.firing.spawn(async move { fire(timer).await });
+            self.tasks.insert(task.id(), id);
+        }
+        Ok(())
+    }
+
+    /// Takes the end of a handler.
+    fn ended(&mut self, ended: std::result::Result<(Id, Outcome), tokio::task::JoinError>) {
+        let (task, outcome) = match ended {
+            Ok((task, outcome)) => (task, outcome.map_err(|error| error.to_string())),
+            Err(error) => (error.id(), Err(error.to_string())),
+        };
+        let Some(id) = self.tasks.remove(&task) else {
+            return;
+        };
+        match outcome {
+            Ok(()) => {
+                self.own.status.send_modify(|status| status.fired += 1);
+                self.done.push(id);
+            }
+            Err(why) => {
+                tracing::warn!(timers = self.own.name, timer = %id.0, error = why, "a timer fires again later");
+                let (now, pauses) = (self.own.clock.now(), self.own.config.back_off);
+                self.book.failed(id, now, pauses);
+                self.own
+                    .status
+                    .send_modify(|status| status.error = Some(why));
+            }
+        }
+    }
+
+    /// Takes a request, with those that have come with it.
+    fn heard(&mut self, message: &SubscriptionMessage, more: &mut Subscription) -> Result<()> {
+        self.hear(message)?;
+        while let Some(Some(message)) = more.next().now_or_never() {
+            self.hear(&message?)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: &SubscriptionMessage) -> Result<()> {
+        let SubscriptionMessage::Event { event, .. } = message else {
+            return Ok(());
+        };
+        let is_full = self.book.len() >= self.own.config.pending_max;
+        match self.place.is_next(event.revision) {
+            Some(true) if !is_full => {
+                let requests = &self.own.requests;
+                requests.take(event, &mut self.place, &mut self.book)
+            }
+            Some(_) => {
+                self.place.is_behind = true;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let (config, now) = (&self.own.config, Instant::now());
+        if self.book.len() == 0 {
+            return self.busy_at + config.lease;
+        }
+        let has_room = self.firing.len() < config.firing_max;
+        let due = self.book.next().filter(|_| has_room).map(|at| {
+            let wait = at.0.saturating_sub(self.own.clock.now().0).max(0);
+            now + Duration::from_micros(wait.unsigned_abs()).min(SLEEP_MAX)
+        });
+        let says = self.said_at + config.lease / 3;
+        due.map_or(says, |due| due.min(says))
+    }
+
+    fn tell(&self) {
+        let (pending, failing) = (self.book.len(), self.book.failing());
+        let next = self.book.next();
+        self.own.status.send_if_modified(|status| {
+            let new = Status {
+                phase: Phase::Firing,
+                pending,
+                failing,
+                fired: status.fired,
+                next,
+                error: status.error.clone().filter(|_| failing > 0),
+            };
+            let differs = *status != new;
+            *status = new;
+            differs
+        });
+    }
+
+    // ---- states ----
+
+    /// Appends a state. Returns false if another process has appended one.
+    async fn say(&mut self, does: What) -> Result<bool> {
+        let state = self.own.state(does);
+        self.append(&state).await
+    }
+
+    /// Appends the state that gives the timers free.
+    async fn free(&mut self, does: What) -> Result<bool> {
+        let state = State { owner: None, does };
+        self.append(&state).await
+    }
+
+    async fn append(&mut self, state: &State) -> Result<bool> {
+        let now = Instant::now();
+        let (states, within) = (&self.own.states, self.own.within());
+        let Some(last) = states.append(Some(self.last), state, within).await? else {
+            return Ok(false);
+        };
+        (self.last, self.said_at) = (last, now);
+        self.states += 1;
+        Ok(true)
+    }
+
+    /// Stores what has fired.
+    async fn store_fired(&mut self) -> Result<bool> {
+        // What was replaced meanwhile is not pending in any case.
+        let done = std::mem::take(&mut self.done);
+        let fired: Vec<EventId> = done
+            .into_iter()
+            .filter(|id| self.book.contains(*id))
+            .collect();
+        if fired.is_empty() {
+            return Ok(true);
+        }
+        let ids = fired.iter().map(|id| id.0).collect();
+        if !self.say(What::Fired { ids }).await? {
+            return Ok(false);
+        }
+        fired.into_iter().for_each(|id| self.book.remove(id));
+        Ok(true)
+    }
+
+    /// Stores all timers together, if many events have come since the last time, and cuts both streams.
+    async fn keep_if_due(&mut self) -> Result<bool> {
+        let events = self.states + self.place.events;
+        if events < self.own.config.kept_every.max(self.book.len() as u64) {
+            return Ok(true);
+        }
+        let through = self.place.through;
+        let all: Vec<Kept> = self.book.all().into_iter().map(Kept::of).collect();
+        let parts: Vec<&[Kept]> = match all.is_empty() {
+            true => vec![&[][..]],
+            false => all.chunks(PART).collect(),
+        };
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut first = None;
+        for (part, timers) in parts.iter().enumerate() {
+            let kept = What::Kept {
+                part: count(part),
+                of: count(parts.len()),
+                through,
+                timers: timers.to_vec(),
+            };
+            if !self.say(kept).await? {
+                return Ok(false);
+            }
+            first.get_or_insert(self.last);
+        }
+        self.states = parts.len() as u64;
+        self.place.events = 0;
+        let (states, requests) = (&self.own.states, &self.own.requests);
+        let cuts = [
+            first.map(|first| (&states.stream, first)),
+            // The last one stays, so that it can be found again.
+            through.map(|through| (&requests.stream, Revision(through.revision))),
+        ];
+        for (stream, before) in cuts.into_iter().flatten() {
+            if let Err(error) = states.cut(stream, before).await {
+                tracing::warn!(%stream, %error, "what is not needed any more stays readable until the next time");
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for the handlers that run, stores what has fired, and gives the timers free.
+    async fn stop(mut self) -> Result<Ended> {
+        let until = Instant::now() + self.own.within();
+        while let Ok(Some(ended)) =
+            tokio::time::timeout_at(until, self.firing.join_next_with_id()).await
+        {
+            self.ended(ended);
+        }
+        if self.store_fired().await? {
+            self.free(What::Owned).await?;
+        }
+        Ok(Ended::Stopping)
+    }
+}

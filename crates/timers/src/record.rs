@@ -1,0 +1,121 @@
+//! How requests and states are stored: as events with JSON.
+
+use gesta_core::{Error, EventId, Result, Timestamp};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::timer::Timer;
+
+/// The type of the event by which a timer is set.
+pub(crate) const SET: &str = "timer-set";
+/// The type of the event by which a timer is cancelled.
+pub(crate) const CANCELLED: &str = "timer-cancelled";
+/// The type of the states of an owner.
+pub(crate) const STATE: &str = "timers-state";
+
+/// A timer is set.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Set {
+    pub(crate) key: String,
+    /// RFC 3339, in UTC.
+    pub(crate) due: String,
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub(crate) data: serde_json::Value,
+}
+
+/// A timer is cancelled.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Cancelled {
+    pub(crate) key: String,
+}
+
+/// A state of an owner: that it lives, and what it has done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// The process that fires; none if it has ended in good order.
+    pub(crate) owner: Option<Uuid>,
+    pub(crate) does: What,
+}
+
+/// What an owner has done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum What {
+    /// It has taken over, goes on, or gives the timers free.
+    Owned,
+    /// It gives the timers free because none is pending after the requests up to this one.
+    Idle { through: Option<Through> },
+    /// The timers with these ids have fired.
+    Fired { ids: Vec<Uuid> },
+    /// A part of the timers that are pending after the requests up to this one. The parts follow one another.
+    Kept {
+        part: u32,
+        of: u32,
+        through: Option<Through>,
+        timers: Vec<Kept>,
+    },
+}
+
+/// A request, by its place and its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Through {
+    pub(crate) revision: u64,
+    pub(crate) id: Uuid,
+}
+
+/// A timer that is pending.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) id: Uuid,
+    pub(crate) key: String,
+    pub(crate) due: String,
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub(crate) data: serde_json::Value,
+}
+
+impl Set {
+    pub(crate) fn of(key: &str, due: Timestamp, data: &serde_json::Value) -> Self {
+        Self {
+            key: key.to_owned(),
+            due: due.to_string(),
+            data: data.clone(),
+        }
+    }
+
+    pub(crate) fn timer(self, id: EventId) -> Result<Timer> {
+        Ok(Timer {
+            due: Timestamp::parse(&self.due)?,
+            key: self.key,
+            data: self.data,
+            id,
+        })
+    }
+}
+
+impl Kept {
+    pub(crate) fn of(timer: &Timer) -> Self {
+        Self {
+            id: timer.id.0,
+            key: timer.key.clone(),
+            due: timer.due.to_string(),
+            data: timer.data.clone(),
+        }
+    }
+
+    pub(crate) fn timer(self) -> Result<Timer> {
+        Ok(Timer {
+            due: Timestamp::parse(&self.due)?,
+            key: self.key,
+            data: self.data,
+            id: EventId(self.id),
+        })
+    }
+}
+
+/// Reads the data of an event.
+pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a gesta_core::RecordedEvent) -> Result<T> {
+    serde_json::from_slice(&event.data).map_err(|error| {
+        let (stream, revision) = (&event.stream, event.revision);
+        Error::corrupt(format!("stream {stream}, revision {revision}: {error}"))
+    })
+}

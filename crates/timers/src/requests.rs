@@ -1,0 +1,188 @@
+//! The stream of requests: timers that are set and cancelled, by anybody.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gesta_core::{
+    Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadStream,
+    RecordedEvent, Result, Revision, StreamFrom, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
+    Subscription,
+};
+
+use crate::book::Book;
+use crate::record::{self, CANCELLED, Cancelled, SET, Set, Through};
+use crate::timer::NewTimer;
+
+/// The number of events that are read at once.
+const PAGE: usize = 5_000;
+
+/// How far the requests are read.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) through: Option<Through>,
+    /// Whether there may be more to read.
+    pub(crate) is_behind: bool,
+    /// The number of requests that were read.
+    pub(crate) events: u64,
+    /// What has fired already, of what may be read.
+    pub(crate) fired: HashSet<EventId>,
+}
+
+impl Place {
+    /// Returns whether a request comes right after those that were read; `None` if it was read.
+    pub(crate) fn is_next(&self, revision: Revision) -> Option<bool> {
+        let next = self.through.map_or(0, |through| through.revision + 1);
+        (revision.0 >= next).then_some(revision.0 == next)
+    }
+}
+
+/// The stream of requests.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    store: Arc<dyn EventStore>,
+    pub(crate) stream: StreamId,
+    set: EventType,
+    cancelled: EventType,
+}
+
+impl Requests {
+    pub(crate) fn new(store: Arc<dyn EventStore>, stream: StreamId) -> Result<Self> {
+        Ok(Self {
+            store,
+            stream,
+            set: EventType::new(SET)?,
+            cancelled: EventType::new(CANCELLED)?,
+        })
+    }
+
+    pub(crate) async fn set(&self, timer: &NewTimer) -> Result<()> {
+        let set = Set::of(&timer.key, timer.due, &timer.data);
+        let event = json(&self.set, &set)?.with_id(timer.id);
+        self.append(event).await
+    }
+
+    pub(crate) async fn cancel(&self, key: &str) -> Result<()> {
+        let key = key.to_owned();
+        self.append(json(&self.cancelled, &Cancelled { key })?)
+            .await
+    }
+
+    /// Appends a request once: a retry after a lost answer has the same id.
+    async fn append(&self, event: EventData) -> Result<()> {
+        let append = Append::to(self.stream.clone(), ExpectedRevision::Any, vec![event]);
+        let mut appended = self.store.append(append.clone()).await;
+        if let Err(error) = &appended
+            && matches!(error.kind(), ErrorKind::OutcomeUnknown(_))
+        {
+            appended = self.store.append(append).await;
+        }
+        appended.map(drop)
+    }
+
+    /// Returns whether a request is where it was, so that the stream goes on after it.
+    pub(crate) async fn is_there(&self, through: Through) -> Result<bool> {
+        let from = StreamFrom::Revision(Revision(through.revision));
+        let request = ReadStream::forwards(self.stream.clone())
+            .from(from)
+            .limit(1);
+        let events = self.page(request).await?.0;
+        let is_it = |event: &RecordedEvent| {
+            event.revision.0 == through.revision && event.id.0 == through.id
+        };
+        Ok(events.first().is_some_and(is_it))
+    }
+
+    /// Reads the requests that the place has not passed into the book, as long as it has room.
+    pub(crate) async fn read_on(
+        &self,
+        place: &mut Place,
+        book: &mut Book,
+        pending_max: usize,
+    ) -> Result<()> {
+        place.is_behind = true;
+        while book.len() < pending_max {
+            let from = place.through.map_or(StreamFrom::Start, |after| {
+                StreamFrom::Revision(Revision(after.revision + 1))
+            });
+            let request = ReadStream::forwards(self.stream.clone()).from(from);
+            let (events, end) = self.page(request.limit(PAGE)).await?;
+            for event in &events {
+                if book.len() >= pending_max {
+                    return Ok(());
+                }
+                self.take(event, place, book)?;
+            }
+            if end {
+                place.is_behind = false;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a page; nothing of a stream that nobody has written to.
+    async fn page(&self, request: ReadStream) -> Result<(Vec<RecordedEvent>, bool)> {
+        match self.store.read_stream(request).await {
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                Ok((Vec::new(), true))
+            }
+            page => page.map(|page| (page.events, page.end)),
+        }
+    }
+
+    /// Takes the next request into the book.
+    pub(crate) fn take(
+        &self,
+        event: &RecordedEvent,
+        place: &mut Place,
+        book: &mut Book,
+    ) -> Result<()> {
+        if event.event_type == self.set {
+            let set: Set = record::read(event)?;
+            // It replaces another one, also if it has fired since.
+            book.set(set.timer(event.id)?);
+            if place.fired.contains(&event.id) {
+                book.remove(event.id);
+            }
+        } else if event.event_type == self.cancelled {
+            let cancelled: Cancelled = record::read(event)?;
+            book.cancel(&cancelled.key);
+        }
+        place.through = Some(Through {
+            revision: event.revision.0,
+            id: event.id.0,
+        });
+        place.events += 1;
+        Ok(())
+    }
+
+    /// Follows the stream after a request.
+    pub(crate) async fn follow(&self, after: Option<Through>) -> Result<Subscription> {
+        follow(
+            &*self.store,
+            &self.stream,
+            after.map(|after| Revision(after.revision)),
+        )
+        .await
+    }
+}
+
+/// Follows a stream after a revision.
+pub(crate) async fn follow(
+    store: &dyn EventStore,
+    stream: &StreamId,
+    after: Option<Revision>,
+) -> Result<Subscription> {
+    let request = Subscribe {
+        to: SubscribeTo::Stream(stream.clone()),
+        from: after.map_or(SubscribeFrom::Start, SubscribeFrom::Revision),
+    };
+    store.subscribe(request).await
+}
+
+/// Makes an event with this JSON.
+pub(crate) fn json(event_type: &EventType, value: &impl serde::Serialize) -> Result<EventData> {
+    let data = serde_json::to_vec(value)
+        .map_err(|error| gesta_core::Error::invalid("data", error.to_string()))?;
+    Ok(EventData::json(event_type.clone(), data).with_id(gesta_core::EventId::random()))
+}

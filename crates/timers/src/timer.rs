@@ -1,0 +1,119 @@
+//! A timer: as it is set, and as it fires.
+
+use gesta_core::{Error, EventId, RecordedEvent, Result, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The greatest number of bytes of a key.
+pub const KEY_BYTES_MAX: usize = 256;
+/// The greatest number of bytes of the data of a timer, as JSON.
+pub const DATA_BYTES_MAX: usize = 4_096;
+
+/// Why a timer could not fire; it fires again after a pause.
+pub type FireError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A timer that is to be set.
+#[derive(Debug, Clone)]
+pub struct NewTimer {
+    pub(crate) id: EventId,
+    pub(crate) key: String,
+    pub(crate) due: Timestamp,
+    pub(crate) data: serde_json::Value,
+}
+
+impl NewTimer {
+    /// Makes a timer that fires at `due`, or at once if that has passed. A timer of the same key that is pending is
+    /// replaced.
+    ///
+    /// The id is drawn here: setting the same value again after a lost answer sets one timer.
+    #[must_use]
+    pub fn new(key: impl Into<String>, due: Timestamp) -> Self {
+        Self {
+            id: EventId::random(),
+            key: key.into(),
+            due,
+            data: serde_json::Value::Null,
+        }
+    }
+
+    /// Makes a timer because of an event: its id is made of the id of the event and the key. So a process that handles
+    /// the event again sets the same timer, with the same [`Timer::command_key`].
+    #[must_use]
+    pub fn because_of(event: &RecordedEvent, key: impl Into<String>, due: Timestamp) -> Self {
+        let mut timer = Self::new(key, due);
+        let mut bytes = event.id.0.as_bytes().to_vec();
+        bytes.extend(timer.key.as_bytes());
+        timer.id = EventId(Uuid::from_u128(xxh3_128(&bytes)));
+        timer
+    }
+
+    /// Sets what the timer carries, as JSON.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has no JSON.
+    pub fn with_data(mut self, data: &impl Serialize) -> Result<Self> {
+        self.data = serde_json::to_value(data)
+            .map_err(|error| Error::invalid("data", format!("must have a JSON form: {error}")))?;
+        Ok(self)
+    }
+
+    /// Checks the bounds.
+    pub(crate) fn validate(&self) -> Result<()> {
+        check_key(&self.key)?;
+        if !(0..=Timestamp::MAX.0).contains(&self.due.0) {
+            let rule = format!("must be from 1970 to 9999, found {}", self.due);
+            return Err(Error::invalid("due", rule));
+        }
+        let bytes = self.data.to_string().len();
+        if bytes > DATA_BYTES_MAX {
+            let rule = format!("must have at most {DATA_BYTES_MAX} bytes as JSON, found {bytes}");
+            return Err(Error::invalid("data", rule));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the key of a timer.
+pub(crate) fn check_key(key: &str) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || key.chars().any(char::is_control) {
+        let rule = format!(
+            "must have 1 to {KEY_BYTES_MAX} bytes and no control characters, found {key:?} of {} bytes",
+            key.len()
+        );
+        return Err(Error::invalid("key", rule));
+    }
+    Ok(())
+}
+
+/// A timer that is pending, or fires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timer {
+    /// The key by which it is replaced and cancelled.
+    pub key: String,
+    /// The time before which it does not fire.
+    pub due: Timestamp,
+    /// What it carries, as JSON; null if nothing.
+    pub data: serde_json::Value,
+    /// The id with which it was set: that of an event.
+    pub id: EventId,
+}
+
+impl Timer {
+    /// Returns a key for the command that the timer gives: the same each time that this timer fires, and different for
+    /// every other one. With it a command is carried out once, however often the timer fires.
+    #[must_use]
+    pub fn command_key(&self) -> String {
+        format!("timer-{}", self.id)
+    }
+
+    /// Reads what the timer carries.
+    ///
+    /// # Errors
+    /// Why it is not a `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> std::result::Result<T, FireError> {
+        Ok(serde_json::from_value(self.data.clone())?)
+    }
+}
