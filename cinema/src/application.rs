@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
-use gesta::{Database, DatabaseStore, EventStore, Node, NodeOptions, Options};
+use gesta::{Clock, Database, DatabaseStore, EventStore, Node, NodeOptions, Options, SystemClock};
+use tokio::sync::Mutex;
 
 use crate::config::Config;
 pub use crate::error::Error;
 use crate::http::{self, App, Server};
 use crate::metrics::Metrics;
+use crate::payments::Payments;
 use crate::read_model::{self, ReadModel};
 use crate::shows::Shows;
 
@@ -18,6 +20,7 @@ use crate::shows::Shows;
 pub struct Application {
     server: Server,
     app: Arc<App>,
+    payments: Mutex<Option<Payments>>,
 }
 
 impl Application {
@@ -34,9 +37,20 @@ impl Application {
         let views = read_model::beside(&config.store)?;
         let (store, node) = open(&config).await?;
         let shows = match &node {
-            Some(node) => Shows::start(Arc::clone(node) as _, Some(Arc::clone(node) as _), &config),
-            None => Shows::start(Arc::clone(&store) as _, None, &config),
+            Some(node) => {
+                let (own, peers) = (Arc::clone(node) as _, Arc::clone(node) as _);
+                Shows::start(own, Some(peers), &config, clock())
+            }
+            None => Shows::start(Arc::clone(&store) as _, None, &config, clock()),
         }?;
+        let events: Arc<dyn EventStore> = match &node {
+            Some(node) => Arc::clone(node) as _,
+            None => Arc::clone(&store) as _,
+        };
+        let payments = match config.pay_within {
+            Some(within) => Some(Payments::start(&events, &shows, within, clock()).await?),
+            None => None,
+        };
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
             metrics: Metrics::new(&store, node.as_ref(), &shows, read_model.stats()),
@@ -46,7 +60,11 @@ impl Application {
             node,
         });
         let server = Server::start(listener, &app, &config);
-        Ok(Self { server, app })
+        Ok(Self {
+            server,
+            app,
+            payments: Mutex::new(payments),
+        })
     }
 
     /// Returns the store as this process takes part in it.
@@ -81,10 +99,17 @@ impl Application {
             // As long as the node owns logs, the others send it what they are asked of their shows.
             node.leave().await;
         }
+        if let Some(payments) = self.payments.lock().await.take() {
+            payments.shutdown().await;
+        }
         self.app.shows.shutdown().await;
         self.app.read_model.shutdown().await;
         Ok(self.app.store().shutdown().await?)
     }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock)
 }
 
 /// Opens the store. Joins the other nodes on its database, if this process is to be a node.

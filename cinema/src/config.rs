@@ -59,6 +59,9 @@ pub struct Config {
     /// show.
     #[arg(long, env = "CINEMA_STALE_READS")]
     pub stale_reads: bool,
+    /// Give a reservation back that is not paid for this long, such as 30m. Without it reservations stay.
+    #[arg(long, value_name = "TIME", env = "CINEMA_PAY_WITHIN", value_parser = span)]
+    pub pay_within: Option<Duration>,
     /// Make this process one of several nodes on a PostgreSQL database: the address and port at which the others reach
     /// it, as they know it.
     #[arg(long, value_name = "ADDR", env = "CINEMA_NODE", value_parser = address,
@@ -123,6 +126,7 @@ mod tests {
         for wrong in [
             "--idle-after=5",
             "--idle-after=0s",
+            "--pay-within=0s",
             "--idle-after=99999999999999999999h",
             "--commands-max=0",
             "--active-max=-1",

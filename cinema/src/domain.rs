@@ -38,6 +38,8 @@ pub enum SeatStatus {
     Available,
     /// The seat is reserved.
     Reserved,
+    /// The seat is reserved and paid.
+    Paid,
 }
 
 /// A seat. Its number is its index in the show.
@@ -47,11 +49,14 @@ pub struct Seat {
     pub status: SeatStatus,
     /// Price of the seat.
     pub price: Price,
+    /// Time of the reservation, by which one is told from others of the seat; none if the seat is available.
+    pub reserved_at: Option<Timestamp>,
 }
 
 const NEW_SEAT: Seat = Seat {
     status: SeatStatus::Available,
     price: INITIAL_PRICE,
+    reserved_at: None,
 };
 
 /// A show. A show without seats has not been created.
@@ -79,6 +84,11 @@ pub enum Command {
     ReserveSeat { seat: u32 },
     /// The reservation of a seat is to be cancelled.
     CancelReservation { seat: u32 },
+    /// A seat is paid.
+    PaySeat { seat: u32 },
+    /// The seat is to be given back, if it is still not paid, and its reservation is that of this time, in microseconds
+    /// since 1970.
+    GiveBackUnpaid { seat: u32, reserved_at: i64 },
 }
 
 /// An event of a show.
@@ -104,6 +114,12 @@ pub enum Event {
         seat: u32,
         at: Timestamp,
     },
+    /// A seat was paid.
+    SeatPaid {
+        show_id: Uuid,
+        seat: u32,
+        at: Timestamp,
+    },
 }
 
 /// The reason why a command was not accepted.
@@ -125,8 +141,10 @@ pub enum Rejection {
     SeatNotExists,
     /// The seat is reserved.
     SeatNotAvailable,
-    /// The seat is not reserved, so there is nothing to cancel.
+    /// The seat is not reserved, so there is nothing to cancel or to pay.
     SeatNotReserved,
+    /// The seat is paid, so it is neither paid again nor given back.
+    SeatPaid,
 }
 
 impl Decider for Show {
@@ -145,12 +163,28 @@ impl Decider for Show {
             } => self.create(show_id, title, max_seats, at)?,
             Command::ReserveSeat { seat } => match self.seat(seat)?.status {
                 SeatStatus::Available => Event::SeatReserved { show_id, seat, at },
-                SeatStatus::Reserved => return Err(Rejection::SeatNotAvailable),
+                SeatStatus::Reserved | SeatStatus::Paid => {
+                    return Err(Rejection::SeatNotAvailable);
+                }
             },
             Command::CancelReservation { seat } => match self.seat(seat)?.status {
                 SeatStatus::Reserved => Event::SeatReservationCancelled { show_id, seat, at },
+                SeatStatus::Paid => return Err(Rejection::SeatPaid),
                 SeatStatus::Available => return Err(Rejection::SeatNotReserved),
             },
+            Command::PaySeat { seat } => match self.seat(seat)?.status {
+                SeatStatus::Reserved => Event::SeatPaid { show_id, seat, at },
+                SeatStatus::Paid => return Err(Rejection::SeatPaid),
+                SeatStatus::Available => return Err(Rejection::SeatNotReserved),
+            },
+            Command::GiveBackUnpaid { seat, reserved_at } => {
+                let now = self.seat(seat)?;
+                let is_it = now.reserved_at == Some(Timestamp(reserved_at));
+                if now.status != SeatStatus::Reserved || !is_it {
+                    return Ok(Vec::new());
+                }
+                Event::SeatReservationCancelled { show_id, seat, at }
+            }
         };
         Ok(vec![event])
     }
@@ -169,9 +203,15 @@ impl Decider for Show {
                     seats: seats.clone(),
                 }
             }
-            Event::SeatReserved { seat, .. } => self.set_status(*seat, SeatStatus::Reserved),
+            Event::SeatReserved { seat, at, .. } => {
+                self.set_status(*seat, SeatStatus::Reserved, Some(*at));
+            }
             Event::SeatReservationCancelled { seat, .. } => {
-                self.set_status(*seat, SeatStatus::Available);
+                self.set_status(*seat, SeatStatus::Available, None);
+            }
+            Event::SeatPaid { seat, .. } => {
+                let reserved_at = self.seat(*seat).ok().and_then(|seat| seat.reserved_at);
+                self.set_status(*seat, SeatStatus::Paid, reserved_at);
             }
         }
     }
@@ -223,9 +263,9 @@ impl Show {
         seat.copied().ok_or(Rejection::SeatNotExists)
     }
 
-    fn set_status(&mut self, number: u32, status: SeatStatus) {
+    fn set_status(&mut self, number: u32, status: SeatStatus, reserved_at: Option<Timestamp>) {
         if let Some(seat) = self.seats.get_mut(number as usize) {
-            seat.status = status;
+            (seat.status, seat.reserved_at) = (status, reserved_at);
         }
     }
 }
@@ -244,6 +284,7 @@ impl Rejection {
             Rejection::SeatNotExists => "SEAT_NOT_EXISTS",
             Rejection::SeatNotAvailable => "SEAT_NOT_AVAILABLE",
             Rejection::SeatNotReserved => "SEAT_NOT_RESERVED",
+            Rejection::SeatPaid => "SEAT_PAID",
         }
     }
 }

@@ -8,6 +8,9 @@ pub enum Error {
     /// The store.
     #[error(transparent)]
     Store(#[from] gesta::Error),
+    /// What gives unpaid reservations back.
+    #[error("cannot watch the payments: {0}")]
+    Payments(#[from] gesta::projection::Error),
     /// The address can be reached from other machines.
     #[error(
         "refusing to listen on {0}: it is not a loopback address, and nothing is encrypted; say --insecure to allow it"

@@ -18,11 +18,12 @@ pub const CATEGORY: &str = "show";
 pub(crate) const SHOW_CREATED: &str = "show-created.v1";
 pub(crate) const SEAT_RESERVED: &str = "seat-reserved.v1";
 pub(crate) const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.v1";
+pub(crate) const SEAT_PAID: &str = "seat-paid.v1";
 
 const CURRENCY: &str = "EUR";
 
 /// Version of the form of snapshots. It must be raised whenever the state means something else.
-pub const SNAPSHOT_VERSION: u32 = 2;
+pub const SNAPSHOT_VERSION: u32 = 3;
 
 /// The codec of the events of shows.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,9 @@ impl EventCodec<Event> for ShowEvents {
                 SEAT_RESERVATION_CANCELLED,
                 stored_change(*show_id, *seat, *at),
             ),
+            Event::SeatPaid { show_id, seat, at } => {
+                (SEAT_PAID, stored_change(*show_id, *seat, *at))
+            }
         };
         let event_type = EventType::new(event_type)
             .map_err(|error| CodecError::Unwritable(error.to_string()))?;
@@ -69,6 +73,11 @@ impl EventCodec<Event> for ShowEvents {
                 .map(|(show_id, seat, at)| Event::SeatReserved { show_id, seat, at }),
             SEAT_RESERVATION_CANCELLED => change_of_seat(stored.data)
                 .map(|(show_id, seat, at)| Event::SeatReservationCancelled { show_id, seat, at }),
+            SEAT_PAID => change_of_seat(stored.data).map(|(show_id, seat, at)| Event::SeatPaid {
+                show_id,
+                seat,
+                at,
+            }),
             unknown => return Err(CodecError::UnknownType(unknown.to_owned())),
         };
         event.map_err(|detail| CodecError::Malformed {
@@ -97,7 +106,11 @@ fn stored_change(show_id: Uuid, seat: u32, at: Timestamp) -> Vec<u8> {
     changed.encode_to_vec()
 }
 
-fn change_of_seat(data: &[u8]) -> Result<(Uuid, u32, Timestamp), String> {
+/// Reads what has happened to a seat: of which show, to which seat, and when.
+///
+/// # Errors
+/// The text says what is wrong with the bytes.
+pub fn change_of_seat(data: &[u8]) -> Result<(Uuid, u32, Timestamp), String> {
     let changed: messages::SeatChanged = read(data)?;
     let at = Timestamp(changed.changed_at);
     Ok((show_id(&changed.show_id)?, changed.seat_number, at))
@@ -118,6 +131,8 @@ pub fn form_of_command(command: &Command) -> Vec<u8> {
         } => format!("create {show_id} {max_seats} {title}"),
         Command::ReserveSeat { seat } => format!("reserve {seat}"),
         Command::CancelReservation { seat } => format!("cancel {seat}"),
+        Command::PaySeat { seat } => format!("pay {seat}"),
+        Command::GiveBackUnpaid { seat, reserved_at } => format!("give back {seat} {reserved_at}"),
     };
     form.into_bytes()
 }
@@ -166,7 +181,9 @@ fn stored_seats(seats: &[Seat]) -> Vec<messages::Seat> {
         status: match seat.status {
             SeatStatus::Available => messages::SeatStatus::Available.into(),
             SeatStatus::Reserved => messages::SeatStatus::Reserved.into(),
+            SeatStatus::Paid => messages::SeatStatus::Paid.into(),
         },
+        reserved_at: seat.reserved_at.map_or(0, Timestamp::as_micros),
         price: Some(messages::Money {
             amount: seat.price.to_string(),
             currency: CURRENCY.to_owned(),
@@ -189,11 +206,16 @@ fn seat((number, stored): (u32, &messages::Seat)) -> Result<Seat, String> {
     let status = match stored.status() {
         messages::SeatStatus::Available => SeatStatus::Available,
         messages::SeatStatus::Reserved => SeatStatus::Reserved,
+        messages::SeatStatus::Paid => SeatStatus::Paid,
         messages::SeatStatus::Unspecified => return Err(format!("seat {number} has no status")),
     };
     let price = stored.price.as_ref().and_then(price);
     let price = price.ok_or_else(|| format!("seat {number} has no price in {CURRENCY}"))?;
-    Ok(Seat { status, price })
+    Ok(Seat {
+        status,
+        price,
+        reserved_at: (stored.reserved_at != 0).then_some(Timestamp(stored.reserved_at)),
+    })
 }
 
 /// Reads a price written as `100.00`, and in no other way.
@@ -215,6 +237,7 @@ mod tests {
         let seat = Seat {
             status: SeatStatus::Available,
             price: INITIAL_PRICE,
+            reserved_at: None,
         };
         Event::ShowCreated {
             show_id: ID,
@@ -282,6 +305,15 @@ mod tests {
                 SEAT_RESERVATION_CANCELLED,
                 [id, b"\x10\x07\x18", at].concat(),
             ),
+            (
+                Event::SeatPaid {
+                    show_id: ID,
+                    seat: 7,
+                    at: AT,
+                },
+                SEAT_PAID,
+                [id, b"\x10\x07\x18", at].concat(),
+            ),
         ];
         for (event, event_type, bytes) in golden {
             let form = encoded(&event);
@@ -344,11 +376,14 @@ mod tests {
                 Seat {
                     status: SeatStatus::Available,
                     price: Price { cents: 5 },
+                    reserved_at: None,
                 };
                 3
             ],
         };
         show.seats[1].status = SeatStatus::Reserved;
+        show.seats[1].reserved_at = Some(AT);
+        show.seats[2].status = SeatStatus::Paid;
         let snapshot = snapshot_of(&show).expect("every show has a form");
         assert_eq!(show_of(&snapshot), Ok(show));
         assert!(show_of(&snapshot[..20]).is_err());

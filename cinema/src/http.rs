@@ -128,6 +128,7 @@ async fn create_show(
 enum ChangeSeat {
     Reserve,
     CancelReservation,
+    Pay,
 }
 
 impl Asked for ChangeSeat {
@@ -146,6 +147,7 @@ async fn change_seat(
         ChangeSeat::CancelReservation => {
             (Command::CancelReservation { seat }, "Reservation cancelled")
         }
+        ChangeSeat::Pay => (Command::PaySeat { seat }, "Seat paid"),
     };
     app.shows.execute(show_id, command, key).await?;
     Ok((StatusCode::ACCEPTED, done))
@@ -181,6 +183,7 @@ impl<'a> From<&'a Show> for ShowDocument<'a> {
             status: match seat.status {
                 SeatStatus::Available => "AVAILABLE",
                 SeatStatus::Reserved => "RESERVED",
+                SeatStatus::Paid => "PAID",
             },
             price: prices
                 .entry(seat.price.cents)

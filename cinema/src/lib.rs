@@ -2,8 +2,8 @@
 //! entities.
 //!
 //! Read the modules in this order: `domain` (all of the rules, pure), `events` (how they are stored), `shows` (how
-//! shows run on a store), `read_model` (what is derived from their events), `http` (how users reach them),
-//! `application` (how all of it is started and stopped).
+//! shows run on a store), `read_model` (what is derived from their events), `payments` (what waits: a reservation that
+//! is not paid is given back), `http` (how users reach them), `application` (how all of it is started and stopped).
 
 pub mod application;
 pub mod config;
@@ -13,5 +13,6 @@ pub mod events;
 pub mod http;
 mod messages;
 mod metrics;
+pub mod payments;
 pub mod read_model;
 pub mod shows;

@@ -24,6 +24,8 @@ pub(crate) struct Seat {
     pub(crate) status: i32,
     #[prost(message, optional, tag = "3")]
     pub(crate) price: Option<Money>,
+    #[prost(int64, tag = "4")]
+    pub(crate) reserved_at: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
@@ -32,6 +34,7 @@ pub(crate) enum SeatStatus {
     Unspecified = 0,
     Available = 1,
     Reserved = 2,
+    Paid = 3,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -42,7 +45,7 @@ pub(crate) struct Money {
     pub(crate) currency: String,
 }
 
-/// `SeatReserved` and `SeatReservationCancelled`, which have the same form.
+/// `SeatReserved`, `SeatReservationCancelled` and `SeatPaid`, which have the same form.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SeatChanged {
     #[prost(string, tag = "1")]

@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use gesta::ContentType;
 use gesta::entity::{
     Builder, Entities, EntityType, Error, OwnerStore, Peers, Request, Snapshots, Stats,
 };
+use gesta::{Clock, ContentType};
 use uuid::Uuid;
 
 use crate::config::Config;
@@ -30,6 +30,7 @@ impl Shows {
         store: Arc<dyn OwnerStore>,
         peers: Option<Arc<dyn Peers>>,
         config: &Config,
+        clock: Arc<dyn Clock>,
     ) -> gesta::Result<Self> {
         let mut kind = EntityType::new(CATEGORY, ShowEvents)?
             .idempotent_replies_by(events::form_of_command)
@@ -51,7 +52,7 @@ impl Shows {
             forward_within: config.forward_within,
             ..gesta::entity::Config::default()
         };
-        let mut builder = Builder::new().config(runtime);
+        let mut builder = Builder::new().config(runtime).clock(clock);
         if let Some(peers) = peers {
             builder = builder.peers(peers);
         }

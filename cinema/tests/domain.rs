@@ -22,6 +22,7 @@ fn created(seats: usize) -> Event {
     let seat = Seat {
         status: SeatStatus::Available,
         price: INITIAL_PRICE,
+        reserved_at: None,
     };
     Event::ShowCreated {
         show_id: ID,
@@ -110,6 +111,55 @@ fn a_seat_is_reserved_once_until_it_is_given_back() {
             let status: Vec<_> = show.seats.iter().map(|seat| seat.status).collect();
             assert_eq!(status, [SeatStatus::Available, SeatStatus::Reserved]);
         });
+}
+
+fn paid(seat: u32) -> Event {
+    Event::SeatPaid {
+        show_id: ID,
+        seat,
+        at: AT,
+    }
+}
+
+#[test]
+fn what_is_paid_is_kept() {
+    show()
+        .given([created(2)])
+        .when(Command::PaySeat { seat: 1 })
+        .then_rejected(Rejection::SeatNotReserved)
+        .when(Command::ReserveSeat { seat: 1 })
+        .then([reserved(1)])
+        .when(Command::PaySeat { seat: 1 })
+        .then([paid(1)])
+        .when(Command::PaySeat { seat: 1 })
+        .then_rejected(Rejection::SeatPaid)
+        .when(Command::CancelReservation { seat: 1 })
+        .then_rejected(Rejection::SeatPaid)
+        .when(Command::ReserveSeat { seat: 1 })
+        .then_rejected(Rejection::SeatNotAvailable);
+}
+
+/// Goal: what comes too late for a reservation does nothing to the next one of the seat, nor to one that is paid.
+#[test]
+fn only_the_reservation_that_is_meant_is_given_back() {
+    let give_back = |seat, at: Timestamp| Command::GiveBackUnpaid {
+        seat,
+        reserved_at: at.0,
+    };
+    show()
+        .given([created(3), reserved(0), reserved(1), paid(1)])
+        .when(give_back(0, Timestamp(AT.0 - 1)))
+        .then([])
+        .when(give_back(1, AT))
+        .then([])
+        .when(give_back(2, AT))
+        .then([])
+        .when(give_back(0, AT))
+        .then([cancelled(0)])
+        .when(give_back(0, AT))
+        .then([])
+        .when(give_back(3, AT))
+        .then_rejected(Rejection::SeatNotExists);
 }
 
 /// The published load draws its seats from 0 to below `maxSeats`. Seats numbered from 1 refused one of fifty requests.

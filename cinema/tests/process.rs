@@ -261,6 +261,40 @@ async fn signals_stop_it_after_running_requests() {
     }
 }
 
+/// Goal: a reservation that is not paid is given back although the process is killed meanwhile; what is paid stays.
+#[tokio::test]
+async fn what_is_not_paid_is_given_back_after_a_kill() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let args = ["--pay-within", "2s"];
+    let path = format!("/shows/{ID}");
+    let process = start(&folder, &args);
+    let mut client = process.client().await;
+    client.create(ID, 100).await;
+    let rounds = gesta_testkit::depth::count(1, 10);
+    let mut process = Some(process);
+    for round in 0..rounds {
+        let (paid, unpaid) = (3 * round, 3 * round + 1);
+        let running = process.take().expect("runs");
+        let mut client = running.client().await;
+        for seat in [paid, unpaid] {
+            assert_eq!(client.reserve(ID, seat).await.status, 202);
+        }
+        let answer = client.change(ID, paid, "PAY").await;
+        assert_eq!((answer.status, answer.body.as_str()), (202, "Seat paid"));
+        running.signal(Signal::SIGKILL);
+        drop(running);
+        let running = start(&folder, &args);
+        let mut client = running.client().await;
+        let given_back = format!(r#"{{"number":{unpaid},"status":"AVAILABLE""#);
+        let shown = client.get_until_it_has(&path, &given_back).await;
+        for round in 0..=round {
+            let paid = format!(r#"{{"number":{},"status":"PAID""#, 3 * round);
+            assert!(shown.body.contains(&paid), "{}", shown.body);
+        }
+        process = Some(running);
+    }
+}
+
 /// An address that is refused is refused before anything is made.
 #[test]
 fn a_refused_address_leaves_no_store_behind() {

@@ -53,6 +53,7 @@ impl Cinema {
         let seat = Seat {
             status: SeatStatus::Available,
             price: INITIAL_PRICE,
+            reserved_at: None,
         };
         let created = Event::ShowCreated {
             show_id,

@@ -1,0 +1,155 @@
+//! Reservations that are not paid are given back, and no others, whatever fails meanwhile; time is virtual.
+
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use gesta::{Clock, EventStore};
+use gesta_cinema::config::Config;
+use gesta_cinema::domain::{Command, SeatStatus};
+use gesta_cinema::payments::Payments;
+use gesta_cinema::shows::Shows;
+use gesta_testkit::depth;
+use gesta_testkit::faulty::{FaultyStore, Random, RandomFaults, World};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+const ID: Uuid = Uuid::from_u128(7);
+const SEATS: u32 = 8;
+const MINUTE: Duration = Duration::from_secs(60);
+const PAY_WITHIN: Duration = Duration::from_secs(30 * 60);
+
+/// A process of the cinema, without HTTP.
+struct Process {
+    store: FaultyStore,
+    shows: Shows,
+    payments: Payments,
+}
+
+impl Process {
+    async fn start(world: &Arc<World>) -> Self {
+        let (store, clock): (_, Arc<dyn Clock>) = (world.store(), world.clock());
+        let config = Config::parse_from(["cinema"]);
+        let shows = Shows::start(store.share(), None, &config, Arc::clone(&clock));
+        let shows = shows.expect("valid names");
+        let events: Arc<dyn EventStore> = store.share();
+        let payments = Payments::start(&events, &shows, PAY_WITHIN, clock).await;
+        Self {
+            payments: payments.expect("started"),
+            store,
+            shows,
+        }
+    }
+
+    async fn status(&self) -> Vec<SeatStatus> {
+        let show = self.shows.show(ID).await.expect("read").expect("created");
+        show.seats.iter().map(|seat| seat.status).collect()
+    }
+
+    /// Waits until the seats are these.
+    async fn until(&self, expected: &[SeatStatus]) {
+        let waited = timeout(60 * MINUTE, async {
+            while self.status().await != expected {
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let waited = waited.await;
+        assert!(waited.is_ok(), "{expected:?}, {:?}", self.status().await);
+    }
+}
+
+/// Does it, again if the store fails.
+async fn done(process: &Process, command: Command) {
+    let key = Uuid::new_v4().to_string();
+    let asked = timeout(60 * MINUTE, async {
+        loop {
+            let (command, key) = (command.clone(), Some(key.clone()));
+            match process.shows.execute(ID, command, key).await {
+                Ok(()) => break,
+                Err(gesta::entity::Error::Rejected(rejection)) => panic!("{rejection:?}"),
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    });
+    asked.await.expect("the store comes back");
+}
+
+fn create() -> Command {
+    Command::CreateShow {
+        show_id: ID,
+        title: "Ran".into(),
+        max_seats: SEATS,
+    }
+}
+
+/// Goal: what is not paid is given back after its time, and not before; a seat that is reserved anew has its time anew;
+/// what is paid stays.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_paid_is_given_back() {
+    use SeatStatus::{Available, Paid, Reserved};
+    let world = World::new(1);
+    let process = Process::start(&world).await;
+    done(&process, create()).await;
+    for seat in 0..3 {
+        done(&process, Command::ReserveSeat { seat }).await;
+    }
+    done(&process, Command::PaySeat { seat: 1 }).await;
+    sleep(20 * MINUTE).await;
+    done(&process, Command::CancelReservation { seat: 2 }).await;
+    done(&process, Command::ReserveSeat { seat: 2 }).await;
+    sleep(9 * MINUTE).await;
+    let first = |seats: &[SeatStatus]| seats[..3].to_vec();
+    assert_eq!(first(&process.status().await), [Reserved, Paid, Reserved]);
+    sleep(2 * MINUTE).await;
+    assert_eq!(first(&process.status().await), [Available, Paid, Reserved]);
+    sleep(17 * MINUTE).await;
+    assert_eq!(first(&process.status().await), [Available, Paid, Reserved]);
+    sleep(5 * MINUTE).await;
+    assert_eq!(first(&process.status().await), [Available, Paid, Available]);
+    process.payments.shutdown().await;
+}
+
+/// Goal: whatever dies and fails, in the end exactly what was paid is not available.
+#[tokio::test(start_paused = true)]
+async fn random_histories_give_back_what_is_not_paid() {
+    let seed = depth::seed();
+    println!("GESTA_SEED={seed}");
+    let mut random = Random::new(seed);
+    for _ in 0..depth::count(2, 100) {
+        let world = World::new(1);
+        let share = *random.pick(&[0.0, 0.05, 0.15]);
+        let mut nodes = Vec::new();
+        for _ in 0..2 {
+            nodes.push(Process::start(&world).await);
+        }
+        done(&nodes[0], create()).await;
+        let mut expected = vec![SeatStatus::Available; SEATS as usize];
+        for seat in 0..SEATS {
+            for node in &nodes {
+                node.store.random_faults_of(RandomFaults {
+                    slow_max: Duration::from_millis(300),
+                    away_max: Duration::from_secs(2),
+                    ..RandomFaults::new(random.number(), share)
+                });
+            }
+            let which = random.below(2);
+            if random.chance(0.2) {
+                // A process dies, and another one takes its place.
+                nodes[which].store.heal();
+                nodes[which] = Process::start(&world).await;
+            }
+            done(&nodes[which], Command::ReserveSeat { seat }).await;
+            sleep(random.duration(10 * MINUTE)).await;
+            if random.chance(0.5) {
+                done(&nodes[1 - which], Command::PaySeat { seat }).await;
+                expected[seat as usize] = SeatStatus::Paid;
+            }
+        }
+        nodes.iter().for_each(|node| node.store.heal());
+        nodes[0].until(&expected).await;
+        sleep(120 * MINUTE).await;
+        nodes[1].until(&expected).await;
+    }
+}
