@@ -7,13 +7,13 @@ use gesta_core::{Error, Result};
 /// The bounds and times of a service of timers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// For how long a process that is not heard keeps the timers, while some are pending: 30 s unless said otherwise. It
-    /// says that it lives by an event, three times as often.
+    /// For how long a process that is not heard keeps the timers, while some are pending: 30 s unless said otherwise.
+    /// It says that it lives by an event, three times as often.
     pub lease: Duration,
     /// The greatest number of timers that fire at once: 64 unless said otherwise.
     pub firing_max: usize,
-    /// The greatest number of pending timers in memory: a million unless said otherwise. What is set or cancelled beyond
-    /// that is stored as always, and read once some have fired.
+    /// The greatest number of pending timers in memory: a million unless said otherwise. What is set or cancelled
+    /// beyond that is stored as always, and read once some have fired.
     pub pending_max: usize,
     /// The number of events of both streams after which the pending timers are stored together, so that the next start
     /// does not read all of them: 10,000 unless said otherwise. With more pending timers it is their number.

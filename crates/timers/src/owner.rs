@@ -238,6 +238,7 @@ impl Own {
         let owner = Owner {
             own: self,
             incarnation,
+            looked_at: Instant::now(),
             last: claimed,
             said_at: since,
             busy_at: Instant::now(),
@@ -256,6 +257,8 @@ impl Own {
 struct Owner<'a> {
     own: &'a Own,
     incarnation: Incarnation,
+    /// When it last looked whether the store still has this incarnation.
+    looked_at: Instant,
     /// The revision of its last state.
     last: Revision,
     /// When it began to append that state.
@@ -288,9 +291,13 @@ impl Owner<'_> {
             if self.own.stopping.is_cancelled() {
                 return self.stop().await;
             }
-            if self.own.store.incarnation().await? != self.incarnation {
-                // What was lost is not pending, and other requests may be in its place.
-                return Ok(Ended::Lost);
+            // A store behind a server is asked for it, so not too often.
+            if self.looked_at.elapsed() >= SLEEP_MAX {
+                self.looked_at = Instant::now();
+                if self.own.store.incarnation().await? != self.incarnation {
+                    // What was lost is not pending, and other requests may be in its place.
+                    return Ok(Ended::Lost);
+                }
             }
             let lease = self.own.config.lease;
             if self.book.len() > 0 {
@@ -475,7 +482,7 @@ impl Owner<'_> {
     /// Stores all timers together, if many events have come since the last time, and cuts both streams.
     async fn keep_if_due(&mut self) -> Result<bool> {
         let events = self.states + self.place.events;
-        if events < self.own.config.kept_every.max(self.book.len() as u64) {
+        if events <= self.own.config.kept_every.max(self.book.len() as u64) {
             return Ok(true);
         }
         let through = self.place.through;

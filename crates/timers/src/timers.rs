@@ -100,13 +100,13 @@ impl Timers {
         Self { clock, ..self }
     }
 
-    /// Sets a timer. Once this returns, the timer fires whatever dies, unless one of the same key is set in its place or
-    /// it is cancelled.
+    /// Sets a timer. Once this returns, the timer fires whatever dies, unless one of the same key is set in its place
+    /// or it is cancelled.
     ///
     /// # Errors
     /// `InvalidArgument` if the key is empty, too long or holds control characters, the time is not from 1970 to 9999,
-    /// or the data is too long; the errors of an append. After `OutcomeUnknown` the timer may be set: set the same value
-    /// again.
+    /// or the data is too long; the errors of an append. After `OutcomeUnknown` the timer may be set: set the same
+    /// value again.
     ///
     /// # Cancel safety
     /// If the future is dropped, the timer may be set.
@@ -115,8 +115,8 @@ impl Timers {
         self.requests.set(timer).await
     }
 
-    /// Cancels the timer of a key, if one is pending. One whose time has not come does not fire then; one that is firing
-    /// ends what it does.
+    /// Cancels the timer of a key, if one is pending. One whose time has not come does not fire then; one that is
+    /// firing ends what it does.
     ///
     /// # Errors
     /// `InvalidArgument` if no timer can have this key; the errors of an append.

@@ -233,8 +233,8 @@ async fn an_idle_store_pays_nothing() {
     until("it has fired", || fired.keys() == ["a", "b"]).await;
 }
 
-/// Goal: what was cancelled, or set anew, before its time does not fire, although the process that fires was not told of
-/// it: it reads before it fires.
+/// Goal: what was cancelled, or set anew, before its time does not fire, although the process that fires was not told
+/// of it: it reads before it fires.
 #[tokio::test(start_paused = true)]
 async fn what_was_cancelled_elsewhere_does_not_fire() {
     let (world, fired) = (World::new(1), Fired::default());

@@ -529,3 +529,28 @@ async fn shutdown_drains_and_then_refuses() {
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
     assert_eq!(events(&world).len(), 100);
 }
+
+/// Goal: what pipelines keep in memory is bounded for all logs of a store together. What happened: each log kept up to
+/// 8 MiB of newest events for conditions.
+#[test]
+fn the_logs_of_a_store_share_the_bounds_of_their_memory() {
+    let whole = Config::default();
+    let of = |config: &Config| {
+        [
+            config.streams_cached_max,
+            config.names_max,
+            config.newest_events_max,
+            config.newest_bytes_max,
+        ]
+    };
+    for logs in [1, 3, 16, 1_024_u16] {
+        let each = of(&whole.for_each_of(logs));
+        for (each, whole) in each.into_iter().zip(of(&whole)) {
+            let sum = each * usize::from(logs);
+            assert!(
+                sum >= whole && sum < whole + usize::from(logs),
+                "{sum} {whole}"
+            );
+        }
+    }
+}
