@@ -10,7 +10,7 @@ mod group;
 mod index;
 mod journal;
 mod projection;
-mod timer;
+pub(crate) mod timer;
 mod values;
 mod virtual_streams;
 
@@ -31,7 +31,6 @@ pub(crate) use self::group::{GroupCommand, GroupCreate};
 pub(crate) use self::index::{Index, IndexCommand, IndexRun};
 pub(crate) use self::journal::ImportJournal;
 pub(crate) use self::projection::{NamedVersion, Projection, ProjectionCommand, Version};
-pub(crate) use self::timer::{TimerCommand, TimersOf};
 pub(crate) use self::values::{After, ReadFrom};
 use self::values::{
     after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
@@ -151,7 +150,7 @@ pub(crate) enum Command {
     Index(Index),
     /// List and cancel timers that programs have set.
     #[command(subcommand)]
-    Timer(TimerCommand),
+    Timer(timer::TimerCommand),
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),
@@ -212,8 +211,7 @@ pub(crate) struct Serve {
     /// ask for the nodes, and without users the only name, beside localhost, by which requests may call the server.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise_clients: Option<String>,
-    /// Allow an address that is not loopback without TLS and users. The name by which requests call the server is then
-    /// checked only if --advertise-clients tells it.
+    /// Allow an address that is not loopback without TLS and users; the Host is checked if --advertise-clients tells it.
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Allow an address that is not loopback without TLS, because a proxy in front speaks TLS to clients. Callers must

@@ -7,7 +7,8 @@ use gesta_core::EventStore;
 use serde_json::json;
 
 use super::with_store;
-use crate::args::{Global, TimerCommand, TimersOf};
+use crate::args::Global;
+use crate::args::timer::{TimerCommand, TimersOf};
 use crate::exit::Outcome;
 use crate::output::{Output, visible};
 
