@@ -43,7 +43,7 @@ use crate::units::Span;
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
-Default store: http://127.0.0.1:2113 for stream, all, import, group, index and info; sqlite:gesta-data/gesta.db for the others.
+Default store: http://127.0.0.1:2113 for stream, all, import, group, index, timer and info; sqlite:gesta-data/gesta.db for the others.
 Only serve, stream append, all import, import, copy, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
