@@ -42,6 +42,8 @@ struct Origin<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     deleted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<&'a serde_json::value::RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata_base64: Option<String>,
@@ -58,6 +60,8 @@ pub(crate) struct Stood {
     pub(crate) sequence: u64,
     pub(crate) place: Place,
     pub(crate) tenant: Option<String>,
+    /// What tells the event from others of its number, if that was written.
+    pub(crate) digest: Option<u128>,
 }
 
 /// Reads where an event of the target stood in its source; `None` if it was not imported.
@@ -73,6 +77,7 @@ pub(crate) fn stood(metadata: &[u8]) -> Option<Stood> {
         sequence: u64,
         place: String,
         tenant: Option<String>,
+        digest: Option<String>,
     }
     let Document { source } = serde_json::from_slice(metadata).ok()?;
     Some(Stood {
@@ -80,6 +85,9 @@ pub(crate) fn stood(metadata: &[u8]) -> Option<Stood> {
         sequence: source.sequence,
         place: source.place.parse().ok()?,
         tenant: source.tenant,
+        digest: source
+            .digest
+            .and_then(|text| u128::from_str_radix(&text, 16).ok()),
     })
 }
 
@@ -114,8 +122,8 @@ fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-/// Tells whether a payload is a JSON object or list. Numbers and words are not taken for JSON: any bytes can be one by
-/// chance.
+/// Tells whether a payload is a JSON object or list. Where the source does not say what it is, numbers and words are
+/// not taken for JSON: any bytes can be one by chance.
 pub(crate) fn is_json_document(bytes: &[u8]) -> bool {
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     matches!(first, Some(b'{' | b'[')) && is_json(bytes)
@@ -144,7 +152,7 @@ pub(crate) fn convert(kind: Kind, types: &TypeRule, event: &SourceEvent) -> Resu
     Ok(EventData {
         id: Some(id),
         event_type,
-        content_type: match is_json_document(&data) {
+        content_type: match event.data_is_json || is_json_document(&data) {
             true => ContentType::Json,
             false => ContentType::Binary,
         },
@@ -194,6 +202,7 @@ fn metadata_of(kind: Kind, event: &SourceEvent) -> Result<Bytes> {
         writer: event.writer.as_deref().filter(|text| !text.is_empty()),
         tenant: event.tenant.as_deref(),
         deleted: event.deleted,
+        digest: event.digest.map(|digest| format!("{digest:032x}")),
         metadata: inside,
         metadata_base64: (!stays_beside && !own.is_empty() && inside.is_none())
             .then(|| STANDARD.encode(&event.metadata)),

@@ -122,8 +122,13 @@ impl DryRun<'_> {
             self.report.cannot(&event, why);
             return Ok(());
         }
-        let first = self.options.kind.first_sequence();
+        let first = self.options.kind.first_sequence_of(event.sequence);
         let next = seen.map_or(first, |seen| seen.saturating_add(1));
+        if event.sequence < next && !self.source.resumes() {
+            let why = "it comes after later ones of its stream, or its number comes twice";
+            self.report.cannot(&event, why.to_owned());
+            return Ok(());
+        }
         if event.sequence < next {
             // It was read before: by another scan, or as one that was passed over.
             self.report.already_stored += 1;

@@ -125,6 +125,10 @@ pub struct SourceEvent {
     pub causation: Option<String>,
     /// What the event is for the import.
     pub(crate) role: Role,
+    /// Whether the source says that the data are JSON; else a JSON object or list counts as JSON.
+    pub(crate) data_is_json: bool,
+    /// What tells the event from others of its number, if the source has no places that last.
+    pub(crate) digest: Option<u128>,
 }
 
 impl SourceEvent {

@@ -1,9 +1,11 @@
 //! An import: pages of a source become appends to the target, with a checkpoint from time to time.
 
+mod again;
 mod lifecycle;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use crate::convert::convert;
 use crate::dry_run;
 use crate::event::{Place, Role, SourceEvent};
 use crate::kind::Kind;
+use crate::known::Again;
 use crate::options::{Deleted, Options, Unmappable};
 use crate::report::Report;
 use crate::source::{self, Page, Source};
@@ -56,6 +59,8 @@ pub struct Import {
     /// Events that were stored before the last checkpoint.
     counted: u64,
     since_checkpoint: u64,
+    /// What the target has of the page under way, if the source has no places that last.
+    again: HashMap<(Arc<str>, u64), Again>,
     report: Report,
 }
 
@@ -127,6 +132,7 @@ impl Import {
             place,
             counted: 0,
             since_checkpoint: 0,
+            again: HashMap::new(),
             report,
         })
     }
@@ -227,7 +233,14 @@ impl Import {
     /// # Cancel safety
     /// As with an error.
     pub async fn step(&mut self) -> Result<Step> {
-        let page = self.source.page(self.place).await?;
+        let page = match self.source.page(self.place).await {
+            Ok(page) => page,
+            Err(error) => {
+                // What was read before may be gone from the source: a file of lines can be another one now.
+                self.target.drain().await?;
+                return Err(error);
+            }
+        };
         let Page {
             events,
             place,
@@ -271,6 +284,7 @@ impl Import {
 
     async fn take(&mut self, events: Vec<SourceEvent>, late: bool) -> Result<()> {
         self.prepare(&events).await?;
+        self.again = self.read_again(&events).await?;
         let mut chosen = Vec::new();
         for event in events {
             self.report.read += 1;
@@ -373,22 +387,14 @@ impl Import {
                 .leave_out("events of streams that are closed in the target");
             return Ok(());
         }
-        let next = known
-            .seen
-            .map_or(self.options.kind.first_sequence(), |seen| {
-                seen.saturating_add(1)
-            });
+        let next = known.seen.map_or(
+            self.options.kind.first_sequence_of(event.sequence),
+            |seen| seen.saturating_add(1),
+        );
         if event.sequence < next {
             let is_later = known.stored.is_none_or(|(_, place)| event.place > place);
-            let first = self.options.kind.first_sequence();
-            // What a stream without holes had before this run is there; more is not known of a source without places.
-            let was_there = known.base.is_some_and(|(base, revision)| {
-                event.sequence <= base && base.checked_sub(first) == Some(revision.0)
-            });
-            let is_doubtful = match self.source.resumes() {
-                true => late || is_later,
-                false => !was_there,
-            };
+            // Of a source without places only the events themselves tell.
+            let is_doubtful = !self.source.resumes() || late || is_later;
             let came_before = known.base.is_some_and(|(base, _)| event.sequence <= base);
             return match is_doubtful {
                 true => self.compare(event, came_before, chosen).await,
@@ -437,38 +443,6 @@ impl Import {
             false => {
                 self.report.late += u64::from(event.place <= self.place);
                 chosen.push(event);
-            }
-        }
-    }
-
-    /// Looks whether an event that comes again is the one that is there.
-    async fn compare(
-        &mut self,
-        event: SourceEvent,
-        came_before: bool,
-        chosen: &mut Vec<SourceEvent>,
-    ) -> Result<()> {
-        if event.deleted && self.options.deleted == Deleted::LeaveOut {
-            self.report.leave_out("deleted or archived in the source");
-            return Ok(());
-        }
-        self.store(std::mem::take(chosen)).await?;
-        self.target.drain().await?;
-        match self.target.find(&event.key, event.sequence).await? {
-            Some(place) if place == event.place || (came_before && !self.source.resumes()) => {
-                self.report.already_stored += 1;
-                Ok(())
-            }
-            Some(place) => {
-                let why = format!(
-                    "the target has an event of this number from place {place}: the source has used the number again, or \
-                     was itself restored"
-                );
-                self.cannot(&event, &Error::new(ErrorKind::Unsupported(why)))
-            }
-            None => {
-                let why = "it comes after later ones of its stream, which are there already";
-                self.cannot(&event, &Error::new(ErrorKind::Unsupported(why.into())))
             }
         }
     }

@@ -79,6 +79,15 @@ impl Kind {
         }
     }
 
+    /// Returns the number with which a stream begins that begins with this one, unless its first events are gone.
+    /// Tables of one's own count from 0 or from 1.
+    pub(crate) fn first_sequence_of(self, sequence: u64) -> u64 {
+        match self {
+            Kind::Lines => sequence.min(1),
+            _ => self.first_sequence(),
+        }
+    }
+
     /// Returns the rule by which names are made unless the user gives one.
     pub(crate) fn default_names(self) -> &'static str {
         match self {

@@ -1,12 +1,13 @@
 //! What the target has of a stream: read from the last event of the stream, which says where it stood in the source.
 
 use gesta_core::{
-    AllFrom, Direction, ErrorKind, EventStore, Filter, Lifecycle, LogId, Position, ReadAll,
-    ReadStream, RecordedEvent, Result, Revision, StreamFrom, StreamId,
+    AllFrom, Direction, ErrorKind, EventId, EventStore, Filter, Lifecycle, LogId, Position,
+    ReadAll, ReadStream, RecordedEvent, Result, Revision, StreamFrom, StreamId,
 };
 
-use crate::convert::{Stood, stood};
-use crate::event::Place;
+use crate::convert::stood;
+use crate::digest;
+use crate::event::{Place, SourceEvent};
 
 /// What the target has of a stream.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Known {
     pub(crate) stored: Option<(u64, Place)>,
     /// Number and revision of the last event that was there when the stream was read.
     pub(crate) base: Option<(u64, Revision)>,
+    /// Number and revision of an event up to which the stream was read to compare what comes again.
+    pub(crate) compared: Option<(u64, Revision)>,
     /// The last number that was met, also of events that were left out.
     pub(crate) seen: Option<u64>,
     /// The tenant of the stream in the source; the outer `None` if that is not known yet.
@@ -36,6 +39,7 @@ impl Known {
             revision: None,
             stored: None,
             base: None,
+            compared: None,
             seen: None,
             tenant: None,
             closed: false,
@@ -209,12 +213,126 @@ pub(crate) async fn revision_from(
     }
 }
 
+/// An event of the target that may come again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stored {
+    pub(crate) sequence: u64,
+    pub(crate) place: Place,
+    id: EventId,
+    /// The digest of what the source showed. What earlier versions have imported has none.
+    digest: Option<u128>,
+    data: u128,
+}
+
+impl Stored {
+    fn of(event: &RecordedEvent) -> Option<Self> {
+        let found = stood(&event.metadata)?;
+        Some(Self {
+            sequence: found.sequence,
+            place: found.place,
+            id: event.id,
+            digest: found.digest,
+            data: digest::of_data(&event.data),
+        })
+    }
+
+    /// Tells whether this is what was made of an event; `turned` if a command has made the data.
+    pub(crate) fn is_of(&self, event: &SourceEvent, turned: bool) -> bool {
+        match self.digest {
+            Some(digest) => event.digest == Some(digest),
+            None => {
+                event.id.is_none_or(|id| EventId(id) == self.id)
+                    && (turned || self.data == digest::of_data(&event.data))
+            }
+        }
+    }
+
+    /// Tells whether the digest of what the source showed is known and another one.
+    pub(crate) fn differs(&self, digest: u128) -> bool {
+        self.digest.is_some_and(|own| own != digest)
+    }
+}
+
+/// What the target has at a number that comes again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Again {
+    Stored(Stored),
+    /// Later events are shown, and this one is not among the earlier ones.
+    Missing,
+    /// The stream does not show so early events any more.
+    Hidden,
+}
+
+/// Reads what a stream has at these numbers, which are sorted and not after the last one that it had. Returns also up
+/// to which event the stream was read.
+pub(crate) async fn again(
+    store: &dyn EventStore,
+    known: &Known,
+    numbers: &[u64],
+) -> Result<(Vec<Again>, Option<(u64, Revision)>)> {
+    let (Some(&first), Some(&last), Some((base, revision))) =
+        (numbers.first(), numbers.last(), known.base)
+    else {
+        return Ok((Vec::new(), known.compared));
+    };
+    // Where numbers are missing the event stands later, never earlier.
+    let earliest = revision.0.saturating_sub(base.saturating_sub(first));
+    let after = known.compared.filter(|(sequence, _)| *sequence < first);
+    let begin = after.map_or(earliest, |(_, revision)| earliest.max(revision.0 + 1));
+    let mut request = ReadStream {
+        stream: known.stream.clone(),
+        from: StreamFrom::Revision(Revision(begin)),
+        direction: Direction::Forwards,
+        limit: usize::try_from(last - first + 1)
+            .unwrap_or(usize::MAX)
+            .min(1_000),
+    };
+    let mut compared = known.compared;
+    let mut shown_from = None;
+    let mut found: Vec<Option<Stored>> = vec![None; numbers.len()];
+    'pages: loop {
+        let page = match store.read_stream(request.clone()).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => break,
+            Err(error) => return Err(error),
+        };
+        for event in &page.events {
+            let Some(stored) = Stored::of(event) else {
+                continue;
+            };
+            let is_first = event.revision.0 == begin;
+            shown_from.get_or_insert(if is_first { 0 } else { stored.sequence });
+            if stored.sequence > last {
+                break 'pages;
+            }
+            compared = Some((stored.sequence, event.revision));
+            if let Ok(at) = numbers.binary_search(&stored.sequence) {
+                found[at] = Some(stored);
+            }
+        }
+        match page.next {
+            Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+            _ => break,
+        }
+    }
+    let shown_from = shown_from.unwrap_or(u64::MAX);
+    let told = numbers
+        .iter()
+        .zip(found)
+        .map(|(number, found)| match found {
+            Some(stored) => Again::Stored(stored),
+            None if *number < shown_from => Again::Hidden,
+            None => Again::Missing,
+        });
+    Ok((told.collect(), compared))
+}
+
 /// Looks in a stream of the target for the event with this number of the source, newest first.
 pub(crate) async fn find(
     store: &dyn EventStore,
     stream: &StreamId,
     sequence: u64,
-) -> Result<Option<Stood>> {
+) -> Result<Option<Stored>> {
     let mut from = StreamFrom::End;
     loop {
         let request = ReadStream {
@@ -228,11 +346,7 @@ pub(crate) async fn find(
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        for found in page
-            .events
-            .iter()
-            .filter_map(|event| stood(&event.metadata))
-        {
+        for found in page.events.iter().filter_map(Stored::of) {
             if found.sequence == sequence {
                 return Ok(Some(found));
             }
@@ -246,7 +360,7 @@ pub(crate) async fn find(
         }
     }
     let find = |event: RecordedEvent| {
-        let found = stood(&event.metadata)?;
+        let found = Stored::of(&event)?;
         (found.sequence <= sequence).then_some(found)
     };
     let found = among_all(store, stream, find).await?;

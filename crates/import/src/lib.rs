@@ -17,6 +17,7 @@
 
 mod checkpoint;
 mod convert;
+mod digest;
 mod dry_run;
 mod event;
 mod import;

@@ -26,8 +26,9 @@ use gesta_core::{
 };
 use tokio::time::Instant;
 
+use crate::convert::stood;
 use crate::event::Place;
-use crate::known::{self, Known};
+use crate::known::{self, Again, Known, Stored};
 
 /// The most events in one append.
 const APPEND_EVENTS: usize = 1_000;
@@ -259,12 +260,41 @@ impl Target {
     }
 
     /// Looks for the event of a stream that has this number in the source.
-    pub(crate) async fn find(&mut self, key: &str, sequence: u64) -> Result<Option<Place>> {
-        let Some(known) = self.known.get(key) else {
-            return Ok(None);
+    pub(crate) async fn find(&mut self, key: &str, sequence: u64) -> Result<Option<Stored>> {
+        match self.known.get(key) {
+            Some(known) => known::find(&*self.store, &known.stream, sequence).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Reads what streams had at these numbers, sorted for each key, when they were read.
+    pub(crate) async fn again(
+        &mut self,
+        wanted: Vec<(Arc<str>, Vec<u64>)>,
+    ) -> Result<HashMap<(Arc<str>, u64), Again>> {
+        let (store, known) = (&self.store, &self.known);
+        let read = |(key, numbers): (Arc<str>, Vec<u64>)| async move {
+            let found = match known.get(&key) {
+                Some(known) => known::again(&**store, known, &numbers).await?,
+                None => (Vec::new(), None),
+            };
+            Ok::<_, Error>((key, numbers, found))
         };
-        let found = known::find(&*self.store, &known.stream, sequence).await?;
-        Ok(found.map(|found| found.place))
+        let read: Vec<_> = stream::iter(wanted)
+            .map(read)
+            .buffer_unordered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut all = HashMap::new();
+        for (key, numbers, (found, compared)) in read {
+            if let Some(known) = self.known.get_mut(&key) {
+                known.compared = compared;
+            }
+            for (number, found) in numbers.into_iter().zip(found) {
+                all.insert((Arc::clone(&key), number), found);
+            }
+        }
+        Ok(all)
     }
 
     /// Takes an event, which is appended with those that follow or at the next [`drain`](Self::drain).
@@ -487,6 +517,7 @@ impl Target {
         for part in parts.iter_mut() {
             let found = known::read(&*self.store, &part.stream, &part.key).await?;
             let before = part.events.len();
+            compare_again(&*self.store, part, &found).await?;
             let is_new = |sequence: u64| found.stored.is_none_or(|(stored, _)| sequence > stored);
             part.events
                 .retain(|(sequence, _, _)| !found.closed && is_new(*sequence));
@@ -512,4 +543,27 @@ impl Target {
         self.known.remove(key);
         self.fresh = false;
     }
+}
+
+/// Refuses an append if somebody else has stored other events of its numbers since, as far as digests tell.
+async fn compare_again(store: &dyn EventStore, part: &Part, found: &Known) -> Result<()> {
+    let Some((last, _)) = found.stored.filter(|_| !found.closed) else {
+        return Ok(());
+    };
+    let there = part.events.iter().filter(|(number, _, _)| *number <= last);
+    for (number, place, event) in there {
+        let Some(digest) = stood(&event.metadata).and_then(|stood| stood.digest) else {
+            continue;
+        };
+        let stored = known::find(store, &part.stream, *number).await?;
+        if let Some(other) = stored.filter(|stored| stored.differs(digest)) {
+            return Err(ErrorKind::Unsupported(format!(
+                "event {:?} number {number} (place {place}) cannot be imported: another import has just stored \
+                 another event of this number, from place {}",
+                part.key, other.place
+            ))
+            .into());
+        }
+    }
+    Ok(())
 }

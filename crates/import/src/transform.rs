@@ -219,7 +219,11 @@ fn line_of(n: u64, event: &SourceEvent) -> Result<Vec<u8>> {
             false => None,
         }
     }
-    let (data, metadata) = (json(&event.data), json(&event.metadata));
+    let data = match event.data_is_json {
+        true => serde_json::from_slice(&event.data).ok(),
+        false => json(&event.data),
+    };
+    let metadata = json(&event.metadata);
     let question = Question {
         n,
         key: &event.key,
@@ -280,8 +284,10 @@ fn apply(n: u64, event: &SourceEvent, line: &[u8]) -> Result<SourceEvent> {
             (None, None) => Ok(None),
         };
     let mut turned = event.clone();
+    let is_json = answer.data.is_some();
     if let Some(data) = bytes(answer.data, answer.data_base64, "data")? {
         turned.data = data;
+        turned.data_is_json = is_json;
     }
     if let Some(metadata) = bytes(answer.metadata, answer.metadata_base64, "metadata")? {
         turned.metadata = metadata;

@@ -1,13 +1,17 @@
 //! Lines: one JSON object for each event, from a file or from standard input.
 //!
 //! `{"stream": "cart-1", "type": "item-added", "data": {…}}`, and perhaps `sequence` (the number of the event in its
-//! stream, from 1), `id` (UUID), `data_base64` instead of `data`, `metadata` or `metadata_base64`, `tags`, `time` (RFC
-//! 3339). Without `sequence` the events of a stream are counted in their order. A file is read from its beginning each
-//! time: what is there already is known by its number.
+//! stream, from 0 or 1), `id` (UUID), `data_base64` instead of `data`, `metadata` or `metadata_base64`, `tags`, `time`
+//! (RFC 3339). Without `sequence` the events of a stream are counted in their order. A file is read from its beginning
+//! each time: what is there already is known by its number, and compared.
+//!
+//! A file that is followed can be rewritten, or another one can take its name. Both are looked for before lines are
+//! read on, and end the reading with an error that can be tried again: the next reader begins at the beginning.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -15,15 +19,18 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{Error, Result, Timestamp};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source};
+use crate::digest;
 use crate::event::{Place, SourceEvent};
 use crate::options::Options;
 
 /// The longest line, in bytes: an event of 16 MiB in base64, and its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// How many of the last bytes that were read are compared before a followed file is read on.
+const TAIL_BYTES: usize = 4 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,15 +40,22 @@ struct Line {
     id: Option<uuid::Uuid>,
     #[serde(rename = "type")]
     event_type: String,
+    #[serde(default, deserialize_with = "given")]
     data: Option<Box<RawValue>>,
     data_base64: Option<String>,
     metadata: Option<Box<RawValue>>,
     metadata_base64: Option<String>,
-    #[serde(default)]
-    tags: Vec<String>,
+    tags: Option<Vec<String>>,
     time: Option<String>,
     #[serde(default)]
     deleted: bool,
+}
+
+/// Reads a value that is there, also null, which is JSON like any other.
+fn given<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
 }
 
 /// A file of lines.
@@ -58,18 +72,88 @@ struct Reader {
     counted: HashMap<Arc<str>, u64>,
     /// Whether lines have numbers; the first line decides.
     numbered: Option<bool>,
-    follows: bool,
+    /// The file, if it is followed.
+    followed: Option<Followed>,
+    /// Whether the last line is whole although no line break ends it: nothing is written to the file any more.
+    is_over: bool,
+}
+
+/// What tells whether a file is still the one that was read.
+struct Followed {
+    path: String,
+    file: File,
+    /// How many bytes were read.
+    offset: u64,
+    /// The last bytes before that.
+    tail: Vec<u8>,
+}
+
+impl Followed {
+    fn take(&mut self, read: &[u8]) {
+        self.offset += read.len() as u64;
+        self.tail.extend_from_slice(read);
+        let surplus = self.tail.len().saturating_sub(TAIL_BYTES);
+        self.tail.drain(..surplus);
+    }
+
+    /// Tells whether another file has taken the name.
+    ///
+    /// # Errors
+    /// `Unavailable` if what was read does not stand in the file any more.
+    fn is_replaced(&self) -> Result<bool> {
+        let failed = |error| Error::unavailable(format!("the source: {}: {error}", self.path));
+        let own = self.file.metadata().map_err(failed)?;
+        if !own.is_file() {
+            // A pipe has no bytes to compare.
+            return Ok(false);
+        }
+        let mut there = vec![0; self.tail.len()];
+        let begin = self.offset.saturating_sub(self.tail.len() as u64);
+        match self.file.read_exact_at(&mut there, begin) {
+            Ok(()) if there == self.tail => {}
+            Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                return Err(failed(error));
+            }
+            _ => return Err(self.begins_again("was rewritten")),
+        }
+        match std::fs::metadata(&self.path) {
+            Ok(named) => Ok((named.dev(), named.ino()) != (own.dev(), own.ino())),
+            // Its name was taken away, and nothing has it yet.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn begins_again(&self, what: &str) -> Error {
+        Error::unavailable(format!(
+            "the source: {} {what}, so it is read from its beginning",
+            self.path
+        ))
+    }
 }
 
 impl Lines {
     pub(super) fn open(options: &Options) -> Result<Self> {
         let name = options.url.clone();
+        let mut followed = None;
         let from: Box<dyn BufRead + Send> = match name.as_str() {
             "-" => Box::new(BufReader::new(std::io::stdin())),
             path => {
-                let file = File::open(path).map_err(|error| {
+                let wrong = |error: std::io::Error| {
                     Error::invalid("source", format!("must be a file: {path}: {error}"))
-                })?;
+                };
+                let file = File::open(path).map_err(wrong)?;
+                if file.metadata().map_err(wrong)?.is_dir() {
+                    return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
+                }
+                if options.follow {
+                    followed = Some(Followed {
+                        path: path.to_owned(),
+                        file: file.try_clone().map_err(wrong)?,
+                        offset: 0,
+                        tail: Vec::new(),
+                    });
+                }
                 Box::new(BufReader::with_capacity(256 * 1024, file))
             }
         };
@@ -81,7 +165,8 @@ impl Lines {
                 partial: Vec::new(),
                 counted: HashMap::new(),
                 numbered: None,
-                follows: options.follow,
+                is_over: followed.is_none(),
+                followed,
             })),
         })
     }
@@ -91,16 +176,20 @@ impl Reader {
     /// Returns the next whole line; `None` at the present end.
     fn line(&mut self) -> Result<Option<Vec<u8>>> {
         let room = LINE_BYTES_MAX.saturating_sub(self.partial.len() as u64);
+        let before = self.partial.len();
         let read = (&mut self.from)
             .take(room)
             .read_until(b'\n', &mut self.partial);
         read.map_err(|error| Error::unavailable(format!("the source: {error}")))?;
+        if let Some(followed) = &mut self.followed {
+            followed.take(&self.partial[before..]);
+        }
         let is_whole = self.partial.last() == Some(&b'\n');
         if !is_whole && self.partial.len() as u64 >= LINE_BYTES_MAX {
             return Err(self.refuse(&format!("is longer than {LINE_BYTES_MAX} bytes")));
         }
         // Somebody may be about to write the rest of the last line.
-        if self.partial.is_empty() || (!is_whole && self.follows) {
+        if self.partial.is_empty() || (!is_whole && !self.is_over) {
             return Ok(None);
         }
         self.number += 1;
@@ -119,6 +208,9 @@ impl Reader {
     }
 
     fn event(&mut self, line: &[u8]) -> Result<SourceEvent> {
+        if line.trim_ascii().first() == Some(&b'[') {
+            return Err(self.refuse("must be one object per line, not a list"));
+        }
         let line: Line = serde_json::from_slice(line)
             .map_err(|error| self.refuse(&format!("is no event: {error}")))?;
         let is_numbered = line.sequence.is_some();
@@ -154,10 +246,21 @@ impl Reader {
             }
             (None, None) => Ok(None),
         };
-        let data = bytes(line.data, line.data_base64, "data")?
+        // A query that prints both has null in the place of the other.
+        let data = line
+            .data
+            .filter(|data| data.get() != "null" || line.data_base64.is_none());
+        let data_is_json = data.is_some();
+        let data = bytes(data, line.data_base64, "data")?
             .ok_or_else(|| self.refuse("has neither data nor data_base64"))?;
-        let time = line.time.map(|time| Timestamp::parse(&time)).transpose();
-        Ok(SourceEvent {
+        let time = line.time.map(|text| {
+            Timestamp::parse(&text).map_err(|_| {
+                self.refuse(&format!(
+                    "has a wrong time: must be RFC 3339, such as 2024-03-01T10:00:00Z, found {text:?}"
+                ))
+            })
+        });
+        let mut event = SourceEvent {
             sequence,
             place: Place {
                 major: self.number,
@@ -167,16 +270,22 @@ impl Reader {
             event_type: Some(line.event_type),
             data,
             metadata: bytes(line.metadata, line.metadata_base64, "metadata")?.unwrap_or_default(),
-            tags: line.tags,
-            time: time.map_err(|error| self.refuse(&format!("has a wrong time: {error}")))?,
+            data_is_json,
+            tags: line.tags.unwrap_or_default(),
+            time: time.transpose()?,
             deleted: line.deleted,
             key,
             ..SourceEvent::default()
-        })
+        };
+        event.digest = Some(digest::of_event(&event));
+        Ok(event)
     }
 
     fn page(&mut self) -> Result<Page> {
         let mut page = Page::default();
+        if let Some(followed) = &self.followed {
+            self.is_over = followed.is_replaced()?;
+        }
         let mut bytes = 0;
         while page.events.len() < PAGE_EVENTS && bytes < PAGE_BYTES {
             let Some(line) = self.line()? else {
@@ -189,6 +298,11 @@ impl Reader {
             let event = self.event(&line)?;
             bytes += event.cost_bytes();
             page.events.push(event);
+        }
+        if let Some(followed) = self.followed.as_ref().filter(|_| self.is_over)
+            && page.events.is_empty()
+        {
+            return Err(followed.begins_again("is another file now"));
         }
         page.place = Place {
             major: self.number,

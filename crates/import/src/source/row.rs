@@ -57,6 +57,7 @@ pub(super) fn event(row: &Row) -> Result<SourceEvent> {
         correlation: text(Field::Correlation)?,
         causation: text(Field::Causation)?,
         role: get::<Option<&str>>(row, Field::LeftOut)?.map_or(Role::Event, left_out),
+        ..SourceEvent::default()
     })
 }
 
