@@ -161,6 +161,7 @@ class SeveralServers(unittest.TestCase):
         with self.assertLogs("gesta", "WARNING") as said, self.assertRaises(gesta.NoTls):
             connect(server.url.replace("http:", "https:")).info()
         self.assertIn("no TLS", said.output[0])
+        self.assertIn("is its URL http:// and not https://?", said.output[0])
         self.assertNotIn("trying again", said.output[0])
 
     def test_a_server_cannot_ask_for_any_pause(self) -> None:

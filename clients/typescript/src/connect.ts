@@ -32,7 +32,7 @@ export interface ConnectOptions {
  * ```
  */
 export function connect(servers: string | readonly string[], options: ConnectOptions = {}): Store {
-  const given = (typeof servers === "string" ? [servers] : servers).map(parseServer);
+  const given = (Array.isArray(servers) ? servers : [servers]).map(parseServer);
   if (given.length === 0) throw new TypeError("servers must name one at least, as http://127.0.0.1:2113");
   if (new Set(given).size < given.length) {
     throw new TypeError(`servers must be named once each: ${given.join(", ")}`);

@@ -10,6 +10,10 @@ export type Server = string;
 
 /** Reads the address of a server. */
 export function parseServer(address: string): Server {
+  if (typeof address !== "string") {
+    // A program in JavaScript has nobody who checks types: mostly an argument or a variable is missing.
+    throw new TypeError(`the address of a server must be a text such as http://127.0.0.1:2113, found ${String(address)}`);
+  }
   if (address.includes("@")) {
     // Wherever it stands: a password with a `#` or a `/` is not read as one. Never shown, for messages end up in logs.
     const host = address.slice(address.lastIndexOf("@") + 1);

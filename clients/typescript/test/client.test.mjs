@@ -145,7 +145,7 @@ test("a server without TLS is not waited for", async () => {
   const server = await scripted(answer(400, {}));
   const { store, said } = connect(server.url.replace("http:", "https:"));
   await assert.rejects(store.info(), gesta.NoTls);
-  assert.match(said[0], /no TLS/);
+  assert.match(said[0], /no TLS.*; is its URL http:\/\/ and not https:\/\/\?/s);
   assert.doesNotMatch(said[0], /trying again/);
 });
 
@@ -307,6 +307,12 @@ test("an answer to a server that is gone is unknown", async () => {
   assert.equal(value.event.data, 1);
   assert.deepEqual(await consumer.ack(value), { answered: 0, unknown: 1 });
   consumer.leave();
+});
+
+test("an address that is missing is told", () => {
+  for (const missing of [undefined, null, [undefined]]) {
+    assert.throws(() => gesta.connect(missing), /must be a text such as http:\/\/127.0.0.1:2113, found (undefined|null)/);
+  }
 });
 
 test("secrets do not travel as plain text", () => {

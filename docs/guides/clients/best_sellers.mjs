@@ -6,6 +6,10 @@ import { createServer } from "node:http";
 import { connect } from "gesta-client";
 
 const [server, port = "8000"] = process.argv.slice(2);
+if (!server) {
+  console.error("usage: node best_sellers.mjs http://127.0.0.1:2113 [PORT]");
+  process.exit(2);
+}
 const times = new Map();
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 

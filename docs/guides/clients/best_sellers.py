@@ -13,6 +13,8 @@ import threading
 
 import gesta
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 server, port = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8000
 times, lock = collections.Counter(), threading.Lock()
 

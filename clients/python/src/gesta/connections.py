@@ -115,7 +115,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message} (ca_file= names the authority to trust)"
     if isinstance(error, ssl.SSLError):
-        return f"no TLS: {error.reason or error}"
+        return f"no TLS: {error.reason or error}; is its URL http:// and not https://?"
     if isinstance(error, (socket.timeout, TimeoutError)):
         return "nothing came in time"
     if isinstance(error, OSError) and error.strerror:
