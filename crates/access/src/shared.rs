@@ -440,7 +440,9 @@ impl Shared {
         };
         let why = match (&caller.who, is_open) {
             (_, true) => {
-                "it holds accounts, which only `gesta user` on the store itself makes while there are none"
+                "there are no accounts yet, and the first one is made on the store itself, not through a server: \
+                 `gesta user add NAME --admin --store sqlite:PATH` (while no server has it open) or `… --store \
+                 postgres://…`"
             }
             (Who::Token(_), _) => {
                 "neither the scopes and prefixes of the token nor the rights of its user allow it, or one of them does not"

@@ -304,7 +304,7 @@ pub(crate) struct StreamAppend {
     #[arg(long, value_name = "UUID", requires = "event_type", value_parser = event_id)]
     pub(crate) id: Option<EventId>,
     /// What the stream must be: any, no-stream, stream-exists, or its last revision.
-    #[arg(long, value_name = "WHAT", default_value = "any", value_parser = expected)]
+    #[arg(long, value_name = "WHAT", default_value = "any", allow_negative_numbers = true, value_parser = expected)]
     pub(crate) expected: ExpectedRevision,
     /// Append so many lines at a time, each batch as soon as it is complete, instead of all lines as one.
     #[arg(long, value_name = "EVENTS", conflicts_with = "event_type", value_parser = clap::value_parser!(u16).range(1..=10_000))]
@@ -363,7 +363,7 @@ pub(crate) struct StreamDelete {
     #[arg(value_parser = stream)]
     pub(crate) stream: StreamId,
     /// What the stream must be: any, no-stream, stream-exists, or its last revision.
-    #[arg(long, value_name = "WHAT", default_value = "any", value_parser = expected)]
+    #[arg(long, value_name = "WHAT", default_value = "any", allow_negative_numbers = true, value_parser = expected)]
     pub(crate) expected: ExpectedRevision,
     /// Close the name for ever.
     #[arg(long)]
@@ -383,7 +383,7 @@ pub(crate) struct StreamMetadata {
     #[arg(long, value_name = "JSON")]
     pub(crate) set: Option<String>,
     /// What the metadata stream must be: any, no-stream, stream-exists, or its last revision.
-    #[arg(long, value_name = "WHAT", default_value = "any", requires = "set", value_parser = expected)]
+    #[arg(long, value_name = "WHAT", default_value = "any", requires = "set", allow_negative_numbers = true, value_parser = expected)]
     pub(crate) expected: ExpectedRevision,
 }
 

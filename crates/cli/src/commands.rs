@@ -168,6 +168,7 @@ fn given_store(global: &Global) -> Option<String> {
     global
         .store_urls()
         .or_else(|| std::env::var("GESTA_STORE").ok())
+        .filter(|url| !url.is_empty())
 }
 
 fn is_server(url: &str) -> bool {

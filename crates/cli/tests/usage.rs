@@ -377,13 +377,69 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
         assert_eq!(left, ["bad.jsonl", "text"]);
     };
     let (text, bad) = (url_of(&text), bad.to_str().unwrap());
+    let away = "postgres://u@127.0.0.1:1/d";
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let taken = address.as_str();
     for (arguments, exit, what) in [
         (
             &["restore", missing, "--store", &store][..],
             2,
             "there is none at",
         ),
+        (
+            &["restore", bad, "--store", &store],
+            2,
+            "bad.jsonl is no SQLite database",
+        ),
         (&["all", "import", missing, "--store", &store], 2, "missing"),
+        (
+            &["import", missing, "--kind", "lines", "--store", &store],
+            2,
+            "must be a file",
+        ),
+        (
+            &["import", ".", "--kind", "lines", "--store", &store],
+            2,
+            "must be a file: .: is a directory",
+        ),
+        (
+            &["import", away, "--kind", "marten", "--store", &store],
+            5,
+            "127.0.0.1:1: ",
+        ),
+        (
+            &["import", away, "--kind", "marten", "--store", &store],
+            5,
+            "onnection refused",
+        ),
+        (
+            &["serve", "--listen", taken, "--store", &store],
+            1,
+            "--listen HOST:PORT names another address",
+        ),
+        (
+            &[
+                "stream",
+                "append",
+                "a",
+                "--type",
+                "t",
+                "--data",
+                "1",
+                "--expected",
+                "-1",
+                "--store",
+                &store,
+            ],
+            2,
+            "must be any, no-stream, stream-exists or a revision",
+        ),
+        (
+            &["serve", "--store", "http://127.0.0.1:1"],
+            2,
+            "serve needs a database; --store names a server, http://127.0.0.1:1",
+        ),
         (
             &["all", "import", bad, "--stream", "a", "--store", &store],
             2,
@@ -417,6 +473,10 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
         assert!(!told.contains(".unfinished"), "{told}");
         is_as_before();
     }
+    let mut serve = gesta(&["serve"]);
+    let refused = output_of(serve.env("GESTA_STORE", "http://127.0.0.1:7311"));
+    assert_eq!(code(&refused), 2, "{refused:?}");
+    assert!(stderr(&refused).contains("GESTA_STORE names a server"));
     // A folder that is missing is made, as by `serve`.
     let (from, copy) = (home.path().join("from.db"), home.path().join("copy.db"));
     let append = ["stream", "append", "a", "--type", "t", "--data", "1"];

@@ -26,6 +26,13 @@ impl Scheme {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => Ok(Self::Sqlite),
             Some("postgres" | "postgresql") => Ok(Self::Postgres),
+            Some("http" | "https") => Err(Error::invalid(
+                "store",
+                format!(
+                    "must be a database here, one of {}, and this URL names a server",
+                    SCHEMES.join(", ")
+                ),
+            )),
             found => {
                 let is_name = |scheme: &&str| {
                     scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric())

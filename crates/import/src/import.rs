@@ -86,6 +86,17 @@ impl Import {
         dry_run::run(options, &mut *source, progress).await
     }
 
+    /// Tells whether the source can be opened. Whoever makes the target for an import asks this before.
+    ///
+    /// # Errors
+    /// Those of the source.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn check(options: &Options) -> Result<()> {
+        source::check(options).await
+    }
+
     /// Opens the source, and finds the place in the target where the import goes on.
     ///
     /// # Errors

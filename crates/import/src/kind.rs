@@ -136,7 +136,10 @@ impl FromStr for Kind {
         };
         found.ok_or_else(|| {
             let names = Kind::ALL.map(Kind::name).join(", ");
-            Error::invalid("kind", format!("must be one of {names}, found {text:?}"))
+            let rule = format!(
+                "must be one of {names}, pekko-persistence-jdbc, pekko-persistence-r2dbc, eventstoredb, found {text:?}"
+            );
+            Error::invalid("kind", rule)
         })
     }
 }

@@ -110,6 +110,29 @@ pub(crate) async fn open(options: &Options) -> Result<Box<dyn Source>> {
     })
 }
 
+/// Tells whether a source can be opened, before anything is made in the target.
+///
+/// # Errors
+/// Those of [`open`].
+pub(crate) async fn check(options: &Options) -> Result<()> {
+    match options.kind {
+        // A pipe is opened once.
+        Kind::Lines => lines::check(&options.url),
+        _ => open(options).await.map(drop),
+    }
+}
+
+/// Names several tables in a sentence, each once.
+fn either(names: &[&str]) -> String {
+    let mut each: Vec<&str> = Vec::new();
+    for name in names {
+        if !each.contains(name) {
+            each.push(name);
+        }
+    }
+    each.join(" or ")
+}
+
 /// The error of a source whose transactions do not end.
 pub(crate) fn still_open(told: &str) -> Error {
     Error::unavailable(format!(

@@ -285,6 +285,14 @@ impl Restoring {
         }
         place::check_not_open("backup", from)?;
         let mut source = File::open(from).map_err(|error| failed_at(from, error))?;
+        let is_database = files::begins_with(&source, place::SQLITE_BEGINS);
+        if !is_database.map_err(|error| failed_at(from, error))? {
+            let rule = format!(
+                "must be a file made by `gesta backup`; {} is no SQLite database",
+                from.display()
+            );
+            return Err(Error::invalid("backup", rule));
+        }
         let is_marked = place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0;
         if is_marked && made_by == MadeBy::Gesta {
             let rule = format!(

@@ -317,6 +317,16 @@ pub(crate) fn read_at(mut file: &File, bytes: &mut [u8], at: u64) -> std::io::Re
     read
 }
 
+/// Tells whether a file begins with these bytes.
+pub(crate) fn begins_with(file: &File, bytes: &[u8]) -> std::io::Result<bool> {
+    let mut begins = vec![0; bytes.len()];
+    match read_at(file, &mut begins, 0) {
+        Ok(()) => Ok(begins == bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes to a place of a file, and leaves the handle at the place where it was.
 #[cfg(unix)]
 pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64) -> std::io::Result<()> {

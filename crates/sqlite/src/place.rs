@@ -445,7 +445,7 @@ pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
 }
 
 /// The first bytes of every SQLite database that is not empty.
-const SQLITE_BEGINS: &[u8] = b"SQLite format 3\0";
+pub(crate) const SQLITE_BEGINS: &[u8] = b"SQLite format 3\0";
 
 /// Refuses a file that is no SQLite database, before anything is left beside it. If there are files of a store beside
 /// it, it is one that is damaged, which is told later.

@@ -16,9 +16,9 @@ use crate::units::Span;
     emmett                                            postgres://… or sqlite:PATH\n  \
     kurrentdb                                         kurrentdb://USER:PASSWORD@HOST:PORT?tls=false, or esdb://…\n  \
     lines                                             a file, or - for standard input\n\
-    The target is the store of --store; straight into a database it is quicker than through a server. An import that was\n\
-    stopped is simply repeated, and goes on where it was; nothing is stored twice. Where each event stood, and when it was\n\
-    written, is in its metadata under $source. --names is a text with {key}, {category}, {id}, {tenant}, each perhaps with\n\
+    The target is the store of --store; straight into a database it is quicker than through a server. An import that was \
+    stopped is simply repeated, and goes on where it was; nothing is stored twice. Where each event stood, and when it was \
+    written, is in its metadata under $source. --names is a text with {key}, {category}, {id}, {tenant}, each perhaps with \
     :lower; without it Account|7 becomes account-7. See docs/reference/import.md.")]
 pub(crate) struct ImportJournal {
     /// Where the journal is. A password need not stand here: PGPASSWORD, ~/.pgpass and this variable work too.

@@ -37,6 +37,12 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         };
         return tell(report, true, begun, output);
     }
+    // A source that is away for a while is waited for by who follows it; nothing else leaves a new store behind.
+    if let Err(error) = Import::check(&options).await
+        && !(args.follow && error.is_retryable())
+    {
+        return Err(error.into());
+    }
     let progress = Progress::default();
     if args.follow {
         // Ctrl-C is the ordinary end.
@@ -150,6 +156,10 @@ impl Pace {
     }
 }
 
+fn events(count: u64) -> String {
+    format!("{count} event{}", if count == 1 { "" } else { "s" })
+}
+
 fn per_second(events: u64, seconds: f64) -> f64 {
     events as f64 / seconds.max(0.001)
 }
@@ -178,12 +188,15 @@ fn pretty(told: &Told) -> String {
     let report = &told.report;
     let mut lines = vec![match told.dry_run {
         true => format!(
-            "would import {} events into {} streams",
-            report.stored, report.streams
+            "would import {} into {} streams",
+            events(report.stored),
+            report.streams
         ),
         false => format!(
-            "imported {} events; {} were there already; streams: {}",
-            report.stored, report.already_stored, report.streams
+            "imported {}; {} were there already; streams: {}",
+            events(report.stored),
+            report.already_stored,
+            report.streams
         ),
     }];
     let mut line = |count: u64, text: &str| {

@@ -13,6 +13,7 @@ use gesta_core::{
     Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, SystemClock, Told,
     warn_once,
 };
+use gesta_server::StartError;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -39,7 +40,19 @@ const ALIVE_MICROS: i64 = 60_000_000;
 const WAIT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
+    let named_by = match (&global.store_file, global.store_urls()) {
+        (None, Some(_)) => "--store",
+        (None, None) if std::env::var_os("GESTA_STORE").is_some() => "GESTA_STORE",
+        _ => "the configuration",
+    };
     let (config, warnings) = load(global, &serve)?;
+    if super::is_server(&config.store) {
+        return Err(Failure::usage(format!(
+            "serve needs a database; {named_by} names a server, {}: give --store sqlite:PATH or postgres://…",
+            // Some write a password before the host.
+            config.store.rsplit('@').next().unwrap_or_default()
+        )));
+    }
     super::start_log(config.log.format, &config.log.filter)?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -51,7 +64,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
-    let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
+    let bound = bound.map_err(|error| Failure::other(cannot_listen(&error)))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
     let database = open_database(&config, &options, serve.wait_for_store).await?;
@@ -201,6 +214,16 @@ async fn until_stopped(
     }
     tracing::info!("stopped");
     why
+}
+
+/// Tells why a server does not listen, and how it listens elsewhere if another program has the address.
+fn cannot_listen(error: &StartError) -> String {
+    match error {
+        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            format!("{error}; --listen HOST:PORT names another address")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Opens the database. If it does not answer yet, waits for it for as long as was asked for.

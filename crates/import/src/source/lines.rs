@@ -132,6 +132,22 @@ impl Followed {
     }
 }
 
+/// Tells whether there is a file that can be read as lines, without opening it.
+pub(super) fn check(path: &str) -> Result<()> {
+    if path == "-" {
+        return Ok(());
+    }
+    let found = std::fs::metadata(path).and_then(|found| match found.is_dir() {
+        true => Err(std::io::ErrorKind::IsADirectory.into()),
+        false => Ok(()),
+    });
+    found.map_err(|error| no_file(path, &error))
+}
+
+fn no_file(path: &str, error: &std::io::Error) -> Error {
+    Error::invalid("source", format!("must be a file: {path}: {error}"))
+}
+
 impl Lines {
     pub(super) fn open(options: &Options) -> Result<Self> {
         let name = options.url.clone();
@@ -139,13 +155,9 @@ impl Lines {
         let from: Box<dyn BufRead + Send> = match name.as_str() {
             "-" => Box::new(BufReader::new(std::io::stdin())),
             path => {
-                let wrong = |error: std::io::Error| {
-                    Error::invalid("source", format!("must be a file: {path}: {error}"))
-                };
+                check(path)?;
+                let wrong = |error| no_file(path, &error);
                 let file = File::open(path).map_err(wrong)?;
-                if file.metadata().map_err(wrong)?.is_dir() {
-                    return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
-                }
                 if options.follow {
                     followed = Some(Followed {
                         path: path.to_owned(),

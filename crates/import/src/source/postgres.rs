@@ -146,11 +146,7 @@ impl Pg {
     async fn no_table(&self, options: &Options, usual: &[(Option<&str>, &str)]) -> Result<Error> {
         let wanted = match &options.table {
             Some(name) => name.clone(),
-            None => usual
-                .iter()
-                .map(|(_, name)| *name)
-                .collect::<Vec<_>>()
-                .join(" or "),
+            None => super::either(&usual.iter().map(|(_, name)| *name).collect::<Vec<_>>()),
         };
         let sql = "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition \
@@ -270,9 +266,14 @@ async fn connect(url: &str) -> Result<Client> {
                             nor in the password file (PGPASSFILE, or ~/.pgpass)";
                 last = ErrorKind::Unsupported(text.into()).into();
             }
+            Ok(Err(error)) if error.as_db_error().is_none() => {
+                let (named, why) = (named(&host), with_causes(&error));
+                last = Error::unavailable(format!("the source: {named}: {why}"));
+            }
             Ok(Err(error)) => last = failed(&error),
             Err(_) => {
-                let text = format!("the source: no answer within {CONNECT_MAX:?}");
+                let named = named(&host);
+                let text = format!("the source: {named}: no answer within {CONNECT_MAX:?}");
                 last = Error::unavailable(text);
             }
         }
@@ -280,11 +281,39 @@ async fn connect(url: &str) -> Result<Client> {
     Err(last)
 }
 
+/// Returns host and port of a server, for messages.
+fn named(host: &tokio_postgres::Config) -> String {
+    use tokio_postgres::config::Host;
+    let name = match (host.get_hosts().first(), host.get_hostaddrs().first()) {
+        (Some(Host::Tcp(name)), _) => name.clone(),
+        #[cfg(unix)]
+        (Some(Host::Unix(path)), _) => path.display().to_string(),
+        (None, Some(address)) => address.to_string(),
+        (None, None) => "the server".to_owned(),
+    };
+    let port = host.get_ports().first().copied().unwrap_or(5432);
+    format!("{name}:{port}")
+}
+
+/// Returns an error with everything that has caused it, each once.
+fn with_causes(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            let _ = write!(text, ": {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 /// Makes an error of one of the source's database.
 pub(super) fn failed(error: &tokio_postgres::Error) -> Error {
     let text = match error.as_db_error() {
         Some(db) => format!("the source: {}", db.message()),
-        None => format!("the source: {error}"),
+        None => format!("the source: {}", with_causes(error)),
     };
     let class = error.code().and_then(|code| code.code().get(..2));
     match class {

@@ -183,7 +183,7 @@ fn shape(connection: &Connection, options: &Options) -> Result<Shape> {
         format!(
             "must be a journal of {}: the file has no table {}; --table names another one",
             options.kind,
-            names.join(" or ")
+            super::either(&names)
         ),
     ))
 }

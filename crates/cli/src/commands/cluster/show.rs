@@ -70,6 +70,11 @@ pub(super) fn status(
     output.heading(&format!(
         "store {id}, incarnation {incarnation}, {logs} logs{here}, version {version}\n"
     ))?;
+    let is_new = |lease: &LeaseRow| lease.epoch == LeaseEpoch(0);
+    let never_joined = look.nodes.is_empty() && look.leases.iter().all(is_new);
+    if never_joined {
+        output.heading("no nodes; plain servers need none")?;
+    }
     let mark = |mut row: Row| {
         if let Some(number) = database {
             row.record["database"] = json!(number);
@@ -105,7 +110,7 @@ pub(super) fn status(
         .iter()
         .filter(|lease| look.holder(lease).is_none());
     let free: Vec<String> = free.map(|lease| lease.log.to_string()).collect();
-    if free.is_empty() {
+    if free.is_empty() || never_joined {
         return Ok(());
     }
     let free = free.join(", ");
