@@ -211,7 +211,8 @@ pub(crate) struct Serve {
     /// ask for the nodes, and without users the only name, beside localhost, by which requests may call the server.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise_clients: Option<String>,
-    /// Allow an address that is not loopback without TLS and users; the Host is checked if --advertise-clients tells it.
+    /// Allow an address that is not loopback without TLS and users; the Host is checked if --advertise-clients tells
+    /// it.
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Allow an address that is not loopback without TLS, because a proxy in front speaks TLS to clients. Callers must

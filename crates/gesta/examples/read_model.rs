@@ -1,7 +1,7 @@
 //! A read model: the free seats of each show, in an SQLite file beside the store.
 use gesta::projection::{ApplyError, Projections, View, category, columns};
 use gesta::projection_sqlite::SqliteTarget;
-use gesta::{Filter, RecordedEvent};
+use gesta::{EventData, ExpectedRevision::Any, Filter, RecordedEvent};
 
 columns! { #[derive(serde::Deserialize)] pub struct SeatsRow { pub title: String, pub free: i64 } }
 pub struct Seats;
@@ -23,7 +23,8 @@ impl View for Seats {
             ("created", _) => *row = Some(serde_json::from_slice(&event.data)?),
             ("reserved", Some(row)) => row.free -= 1,
             ("cancelled", Some(row)) => row.free += 1,
-            _ => *row = None, // "closed" deletes the row
+            ("closed", _) => *row = None, // deletes the row
+            _ => {}
         }
         Ok(())
     }
@@ -31,9 +32,14 @@ impl View for Seats {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = gesta::open("sqlite:events.db").await?.event_store();
+    let store = gesta::open("sqlite:events.db").create().await?;
+    let show = serde_json::json!({"title": "Metropolis", "free": 100});
+    let created = EventData::new("created", &show)?;
+    let reserved = EventData::new("reserved", &())?;
+    store.append_to("show-7", Any, [created, reserved]).await?;
     let target = SqliteTarget::at("read.db");
-    let running = Projections::on(&store, target).view(Seats).start().await?;
+    let projections = Projections::on(&store.event_store(), target);
+    let running = projections.view(Seats).start().await?;
     tokio::signal::ctrl_c().await?;
     running.shutdown().await;
     Ok(())
