@@ -143,7 +143,12 @@ impl From<&ErrorKind> for Document {
 
 /// Makes the error of a broken rule. The detail is the name of the field, followed by the rule.
 fn invalid(detail: String, of: Members) -> Option<ErrorKind> {
-    let field = of.field.unwrap_or_else(|| "request".into());
+    let Some(field) = of.field else {
+        return Some(ErrorKind::InvalidArgument {
+            field: "request".into(),
+            rule: format!("was refused: {detail}"),
+        });
+    };
     let rule = detail
         .strip_prefix(&field)
         .unwrap_or(&detail)
@@ -329,6 +334,17 @@ mod tests {
             document.kind.status,
             text.split_once(",\"detail\"").expect("detail").1.to_owned(),
         )
+    }
+
+    /// Goal: a detail that is a sentence of its own is not glued to a word before it.
+    #[test]
+    fn a_broken_rule_without_a_field_reads_as_a_sentence() {
+        let answer = br#"{"type":"urn:gesta:problem:invalid_argument","status":400,"detail":"this port speaks TLS only"}"#;
+        let read = Document::read(answer).expect("readable");
+        assert_eq!(
+            read.into_error().expect("an error").to_string(),
+            "request was refused: this port speaks TLS only"
+        );
     }
 
     #[test]
