@@ -9,11 +9,13 @@
 //! hangs keeps other large ones for [`HANGS`], not longer.
 //! Not here: who a caller is, and how the log forms its batches.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gesta_core::shares::{Holder, Load};
 use gesta_core::{Append, ErrorKind};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::gate::{Gate, Ticket};
@@ -31,46 +33,57 @@ const STOPS_MAX: Duration = Duration::from_secs(2);
 const RECENT: Duration = Duration::from_millis(100);
 /// A large append that takes longer hangs, perhaps at a database that others do not need.
 const HANGS: Duration = Duration::from_secs(1);
+/// The longest rest. Whatever takes longer does not keep the writer busy all the time.
+const REST_MAX: Duration = Duration::from_millis(20);
 
 /// The turns of all callers.
 pub(crate) struct Appends {
     turns: Gate,
-    /// One place, for large appends while others append too.
-    large: Gate,
+    recent: Mutex<Recent>,
+    /// The large appends of each caller who has some beside others.
+    large: Mutex<HashMap<Holder, Arc<Large>>>,
+}
+
+#[derive(Default)]
+struct Recent {
+    /// Who appended last, and when.
+    last: Option<(Holder, Instant)>,
+    /// When somebody else appended last.
+    other: Option<Instant>,
+}
+
+/// The large appends of one caller, of which one is at the store at a time.
+struct Large {
+    place: Arc<Semaphore>,
     pace: Mutex<Pace>,
 }
 
 #[derive(Default)]
 struct Pace {
-    /// Who appended last, and when.
-    last: Option<(Holder, Instant)>,
-    /// When somebody else appended last.
-    other: Option<Instant>,
-    /// Since when a large append is at the store.
-    large_since: Option<Instant>,
-    /// Until when large appends rest.
+    /// Since when one is at the store.
+    since: Option<Instant>,
     rests_until: Option<Instant>,
 }
 
 /// The turn of an append. It ends when this is dropped.
-pub(crate) struct AppendTurn<'a> {
+pub(crate) struct AppendTurn {
     _place: Ticket,
-    _large: Option<LargeTurn<'a>>,
+    _large: Option<LargeTurn>,
 }
 
 /// The place of a large append beside others.
-struct LargeTurn<'a> {
-    of: &'a Appends,
+struct LargeTurn {
+    of: Arc<Large>,
     since: Instant,
-    _place: Ticket,
+    _place: OwnedSemaphorePermit,
 }
 
-impl Drop for LargeTurn<'_> {
+impl Drop for LargeTurn {
     fn drop(&mut self) {
-        let mut pace = self.of.pace();
-        pace.large_since = None;
+        let mut pace = lock(&self.of.pace);
+        pace.since = None;
         let now = Instant::now();
-        pace.rests_until = Some(now + (now - self.since).min(HANGS));
+        pace.rests_until = Some(now + (now - self.since).min(REST_MAX));
     }
 }
 
@@ -78,8 +91,8 @@ impl Appends {
     pub(crate) fn new() -> Self {
         Self {
             turns: Gate::new("appends", PLACES),
-            large: Gate::new("large appends", 1),
-            pace: Mutex::default(),
+            recent: Mutex::default(),
+            large: Mutex::default(),
         }
     }
 
@@ -95,15 +108,15 @@ impl Appends {
         &self,
         holder: &Holder,
         append: &Append,
-    ) -> gesta_core::Result<Option<AppendTurn<'_>>> {
+    ) -> gesta_core::Result<Option<AppendTurn>> {
         if *holder == Holder::Everybody {
             return Ok(None);
         }
         let places = 1 + append.events() / 8 + append.payload_bytes() / 8_192;
         let turn = async {
-            let has_company = self.pace().appends(holder, Instant::now());
+            let has_company = lock(&self.recent).appends(holder, Instant::now());
             let large = match has_company && places > SMALL_MAX {
-                true => self.large_turn(holder).await,
+                true => self.large_of(holder).turn().await,
                 false => None,
             };
             let places = places.min(PLACES_OF_ONE_MAX);
@@ -123,42 +136,68 @@ impl Appends {
         }
     }
 
-    /// Waits for the place of large appends, and until they do not rest any more; `None` if the one before hangs.
-    async fn large_turn(&self, holder: &Holder) -> Option<LargeTurn<'_>> {
-        let mut turn = std::pin::pin!(self.large.turn(holder));
-        let place = loop {
-            if let Ok(place) = timeout(HANGS, &mut turn).await {
-                break place;
-            }
-            let since = self.pace().large_since;
-            if since.is_some_and(|since| since.elapsed() >= HANGS) {
-                return None;
-            }
-        };
-        let rests_until = self.pace().rests_until;
-        if let Some(end) = rests_until {
-            sleep_until(end).await;
+    /// Returns the large appends of a caller.
+    fn large_of(&self, holder: &Holder) -> Arc<Large> {
+        let mut all = lock(&self.large);
+        if let Some(large) = all.get(holder) {
+            return Arc::clone(large);
         }
-        let since = Instant::now();
-        self.pace().large_since = Some(since);
-        Some(LargeTurn {
-            of: self,
-            since,
-            _place: place,
-        })
+        // Who has none at the store, none that waits, and no rest before them, is forgotten.
+        let now = Instant::now();
+        all.retain(|_, large| Arc::strong_count(large) > 1 || lock(&large.pace).rests(now));
+        let large = Arc::new(Large {
+            place: Arc::new(Semaphore::new(1)),
+            pace: Mutex::default(),
+        });
+        all.insert(holder.clone(), Arc::clone(&large));
+        large
     }
 
     /// Returns how much of the places is held, and by how many.
     pub(crate) fn load(&self) -> Load {
         self.turns.load()
     }
+}
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+impl Large {
+    /// Waits for the place, and until the rest is over; `None` if the append before hangs.
+    async fn turn(self: Arc<Self>) -> Option<LargeTurn> {
+        let mut place = std::pin::pin!(Arc::clone(&self.place).acquire_owned());
+        let place = loop {
+            if let Ok(place) = timeout(HANGS, &mut place).await {
+                // The semaphore is never closed.
+                break place.ok()?;
+            }
+            let since = lock(&self.pace).since;
+            if since.is_some_and(|since| since.elapsed() >= HANGS) {
+                return None;
+            }
+        };
+        let rests_until = lock(&self.pace).rests_until;
+        if let Some(end) = rests_until {
+            sleep_until(end).await;
+        }
+        let since = Instant::now();
+        lock(&self.pace).since = Some(since);
+        Some(LargeTurn {
+            of: self,
+            since,
+            _place: place,
+        })
     }
 }
 
 impl Pace {
+    fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|end| end > now)
+    }
+}
+
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Recent {
     /// Notes that a caller appends now. True if somebody else does so too.
     fn appends(&mut self, holder: &Holder, now: Instant) -> bool {
         match &mut self.last {
@@ -253,16 +292,26 @@ mod tests {
         assert!(alone.iter().all(Option::is_some), "alone again");
     }
 
-    /// Goal: a large append at a database that does not answer keeps large ones at others for a second, not longer.
+    /// Goal: a large append at a database that does not answer keeps other large ones of its caller for a second, not
+    /// longer, and those of others not at all. Callers who are gone are forgotten.
     #[tokio::test(start_paused = true)]
-    async fn a_large_append_that_hangs_keeps_others_shortly() {
+    async fn a_large_append_that_hangs_keeps_few_others_shortly() {
         let appends = Appends::new();
         let (one, other, large) = (user("one"), user("other"), append(500));
         let _ = appends.turn(&other, &append(1)).await.expect("room");
         let hangs = appends.turn(&one, &large).await.expect("room");
+        let of_other = appends.turn(&other, &large).now_or_never();
+        assert!(of_other.is_some(), "it does not wait for another caller");
         let began = Instant::now();
-        let next = appends.turn(&other, &large).await.expect("room");
+        let next = appends.turn(&one, &large).await.expect("room");
         assert!(began.elapsed() <= 2 * HANGS, "{:?}", began.elapsed());
-        drop((hangs, next));
+        drop((hangs, next, of_other));
+
+        tokio::time::advance(RECENT).await;
+        for number in 0..1_000 {
+            let _ = appends.turn(&user(&format!("user-{number}")), &large).await;
+            tokio::time::advance(REST_MAX).await;
+        }
+        assert!(lock(&appends.large).len() <= 2);
     }
 }
