@@ -188,7 +188,7 @@ fn pretty(told: &Told) -> String {
     let report = &told.report;
     let mut lines = vec![match told.dry_run {
         true => format!(
-            "would import {} into {} streams",
+            "would import {}; streams: {}",
             events(report.stored),
             report.streams
         ),
@@ -245,8 +245,11 @@ fn pretty(told: &Told) -> String {
         lines.push(format!("written from {first} to {last}"));
     }
     lines.push(format!(
-        "read {} events in {:.1} s, {:.0} a second, up to place {}",
-        report.read, told.seconds, told.events_per_second, report.place
+        "read {} in {:.1} s, {:.0} a second, up to place {}",
+        events(report.read),
+        told.seconds,
+        told.events_per_second,
+        report.place
     ));
     if told.dry_run {
         lines.push("an import takes this time and that of appending".into());
