@@ -58,7 +58,7 @@ impl Effect for Watch {
         let (show_id, seat, at) = events::change_of_seat(&event.data).map_err(ApplyError::text)?;
         let key = format!("{show_id}/{seat}");
         if event.event_type.as_str() != SEAT_RESERVED {
-            self.timers.cancel(&key).await?;
+            self.timers.cancel_because_of(event, &key).await?;
             return Ok(());
         }
         let within = i64::try_from(self.pay_within.as_micros()).unwrap_or(i64::MAX);

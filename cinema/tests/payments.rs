@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use gesta::{Clock, EventStore};
+use gesta::{Clock, EventStore, StreamId};
 use gesta_cinema::config::Config;
 use gesta_cinema::domain::{Command, SeatStatus};
 use gesta_cinema::payments::Payments;
@@ -111,6 +111,60 @@ async fn what_is_not_paid_is_given_back() {
     process.payments.shutdown().await;
 }
 
+/// Goal: a seat that was given back and reserved anew has its timer, although the process died before it stored how far
+/// it had come, and another one does everything again.
+#[tokio::test(start_paused = true)]
+async fn a_seat_that_is_reserved_anew_has_its_time_after_a_crash() {
+    use SeatStatus::{Available, Reserved};
+    let world = World::new(1);
+    let process = Process::start(&world).await;
+    done(&process, create()).await;
+    sleep(MINUTE).await;
+    let is_place = |stream: &StreamId| stream.as_str().starts_with("$effect-");
+    process.store.refuse_rows(move |row| is_place(&row.stream));
+    let places = || {
+        world
+            .stored()
+            .iter()
+            .filter(|one| is_place(&one.event.stream))
+            .count()
+    };
+    let before = places();
+    done(&process, Command::ReserveSeat { seat: 0 }).await;
+    done(&process, Command::CancelReservation { seat: 0 }).await;
+    done(&process, Command::ReserveSeat { seat: 0 }).await;
+    let requests = || {
+        let stored = world.stored();
+        let is_it = |name: &str| name.starts_with("$timers-") && !name.ends_with("-state");
+        stored
+            .iter()
+            .filter(|one| is_it(one.event.stream.as_str()))
+            .count()
+    };
+    let waited = timeout(60 * MINUTE, async {
+        while requests() < 3 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    waited.await.expect("all three were handled");
+    assert_eq!(places(), before, "the place was not stored");
+    drop(process);
+    let process = Process::start(&world).await;
+    let mut expected = vec![Available; SEATS as usize];
+    expected[0] = Reserved;
+    sleep(20 * MINUTE).await;
+    assert!(places() > before, "the new process has done them again");
+    process.until(&expected).await;
+    sleep(20 * MINUTE).await;
+    expected[0] = Available;
+    process.until(&expected).await;
+    assert_eq!(
+        requests(),
+        4,
+        "the seat that was given back by its timer has cancelled it as well"
+    );
+}
+
 /// Goal: whatever dies and fails, in the end exactly what was paid is not available.
 #[tokio::test(start_paused = true)]
 async fn random_histories_give_back_what_is_not_paid() {
@@ -141,6 +195,16 @@ async fn random_histories_give_back_what_is_not_paid() {
                 nodes[which] = Process::start(&world).await;
             }
             done(&nodes[which], Command::ReserveSeat { seat }).await;
+            if random.chance(0.5) {
+                // It is given back and reserved anew, and the process that handles it may die meanwhile.
+                done(&nodes[which], Command::CancelReservation { seat }).await;
+                done(&nodes[which], Command::ReserveSeat { seat }).await;
+                sleep(random.duration(Duration::from_secs(1))).await;
+                if random.chance(0.5) {
+                    nodes[0].store.heal();
+                    nodes[0] = Process::start(&world).await;
+                }
+            }
             sleep(random.duration(10 * MINUTE)).await;
             if random.chance(0.5) {
                 done(&nodes[1 - which], Command::PaySeat { seat }).await;

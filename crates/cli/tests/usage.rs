@@ -570,7 +570,7 @@ fn timers_are_listed_and_cancelled() {
     let set = |key: &str, due: &str| {
         let data = format!(r#"{{"key":"{key}","due":"{due}","data":{{"order":7}}}}"#);
         let of = ["--type", "timer-set", "--data", &data];
-        let append = ["--store", &store, "stream", "append", "$timers-unpaid"];
+        let append = ["--store", &store, "stream", "append", "$timers-{unpaid}"];
         succeed(&[&append[..], &of].concat());
     };
     set("later", "2031-01-01T00:00:00Z");

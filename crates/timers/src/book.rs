@@ -1,22 +1,35 @@
 //! The timers that are pending: by key, and in the order in which they fire. Pure.
 //!
 //! Invariants: a key has one timer; a timer is due at one time, or is firing; what was replaced, cancelled or has fired
-//! is gone, and the end of its firing changes nothing.
+//! is gone, and the end of its firing changes nothing. A request because of an event changes nothing that was set
+//! because of a later one. A timer whose handler has failed fires again after a pause, however the clock is set
+//! meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use gesta_core::{BackOff, EventId, Timestamp};
+use tokio::time::Instant;
 
-use crate::timer::Timer;
+use crate::timer::{Cause, Timer};
 
 /// A timer of the book.
 #[derive(Debug)]
 struct Pending {
     timer: Timer,
-    /// When it fires; `None` while it does.
-    at: Option<Timestamp>,
+    fires: Fires,
     back_off: Option<BackOff>,
+}
+
+/// When a timer fires.
+#[derive(Debug, Clone, Copy)]
+enum Fires {
+    /// At its time.
+    Due,
+    /// Again, because its handler has failed.
+    Again(Instant),
+    /// It does.
+    Now,
 }
 
 /// The timers that are pending.
@@ -25,6 +38,7 @@ pub(crate) struct Book {
     timers: HashMap<EventId, Pending>,
     keys: HashMap<String, EventId>,
     due: BTreeSet<(Timestamp, EventId)>,
+    again: BTreeSet<(Instant, EventId)>,
     /// The number of timers whose handler has failed.
     failing: usize,
 }
@@ -46,25 +60,32 @@ impl Book {
 
     /// Sets a timer, in the place of one of the same key. One with an id that is pending is that very timer.
     pub(crate) fn set(&mut self, timer: Timer) {
-        if self.timers.contains_key(&timer.id) {
+        if self.timers.contains_key(&timer.id) || !self.cancel(&timer.key, timer.because) {
             return;
         }
-        self.cancel(&timer.key);
         self.keys.insert(timer.key.clone(), timer.id);
         self.due.insert((timer.due, timer.id));
         let pending = Pending {
-            at: Some(timer.due),
+            fires: Fires::Due,
             timer,
             back_off: None,
         };
         self.timers.insert(pending.timer.id, pending);
     }
 
-    /// Cancels the timer of a key, if one is pending.
-    pub(crate) fn cancel(&mut self, key: &str) {
-        if let Some(id) = self.keys.get(key).copied() {
-            self.remove(id);
+    /// Cancels the timer of a key, if one is pending. Returns false if it stays: it was set because of a later event.
+    pub(crate) fn cancel(&mut self, key: &str, because: Option<Cause>) -> bool {
+        let Some(id) = self.keys.get(key).copied() else {
+            return true;
+        };
+        let set_because = self.timers.get(&id).and_then(|it| it.timer.because);
+        if let (Some(because), Some(of)) = (because, set_because)
+            && because.is_before(of)
+        {
+            return false;
         }
+        self.remove(id);
+        true
     }
 
     /// Removes a timer that has fired.
@@ -72,31 +93,45 @@ impl Book {
         if let Some(pending) = self.timers.remove(&id) {
             self.keys.remove(&pending.timer.key);
             self.failing -= usize::from(pending.back_off.is_some());
-            if let Some(at) = pending.at {
-                self.due.remove(&(at, id));
-            }
+            match pending.fires {
+                Fires::Due => self.due.remove(&(pending.timer.due, id)),
+                Fires::Again(at) => self.again.remove(&(at, id)),
+                Fires::Now => false,
+            };
         }
     }
 
-    /// Returns when the next timer fires.
+    /// Returns when the next timer fires whose handler has failed.
+    pub(crate) fn next_again(&self) -> Option<Instant> {
+        self.again.first().map(|(at, _)| *at)
+    }
+
+    /// Returns when the next timer fires of those whose handler has not failed.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes the next timer that is due. It fires now.
-    pub(crate) fn take(&mut self, now: Timestamp) -> Option<Timer> {
-        let (at, id) = *self.due.first()?;
-        if at > now {
+    /// Returns whether a timer fires now: by the clock, or after the pause of one whose handler has failed.
+    pub(crate) fn is_due(&self, now: Timestamp, instant: Instant) -> bool {
+        self.next().is_some_and(|at| at <= now) || self.next_again().is_some_and(|at| at <= instant)
+    }
+
+    /// Takes the next timer that fires now.
+    pub(crate) fn take(&mut self, now: Timestamp, instant: Instant) -> Option<Timer> {
+        let id = if self.next().is_some_and(|at| at <= now) {
+            self.due.pop_first()?.1
+        } else if self.next_again().is_some_and(|at| at <= instant) {
+            self.again.pop_first()?.1
+        } else {
             return None;
-        }
-        self.due.remove(&(at, id));
+        };
         let pending = self.timers.get_mut(&id)?;
-        pending.at = None;
+        pending.fires = Fires::Now;
         Some(pending.timer.clone())
     }
 
     /// Notes that a timer could not fire: it fires again after a pause, which is longer each time.
-    pub(crate) fn failed(&mut self, id: EventId, now: Timestamp, pauses: (Duration, Duration)) {
+    pub(crate) fn failed(&mut self, id: EventId, pauses: (Duration, Duration)) {
         let Some(pending) = self.timers.get_mut(&id) else {
             return;
         };
@@ -105,10 +140,9 @@ impl Book {
         let back_off = pending
             .back_off
             .get_or_insert_with(|| BackOff::new(first, longest));
-        let pause = i64::try_from(back_off.pause().as_micros()).unwrap_or(i64::MAX);
-        let at = Timestamp(now.0.saturating_add(pause));
-        pending.at = Some(at);
-        self.due.insert((at, id));
+        let at = Instant::now() + back_off.pause();
+        pending.fires = Fires::Again(at);
+        self.again.insert((at, id));
     }
 
     /// Returns all timers, the next one first.
@@ -125,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_micros(15));
+    const PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(15));
 
     fn timer(key: &str, due: i64) -> Timer {
         Timer {
@@ -133,12 +167,13 @@ mod tests {
             due: Timestamp(due),
             data: serde_json::Value::Null,
             id: EventId::random(),
+            because: None,
         }
     }
 
     fn taken(book: &mut Book, now: i64) -> Vec<String> {
         let mut taken = Vec::new();
-        while let Some(timer) = book.take(Timestamp(now)) {
+        while let Some(timer) = book.take(Timestamp(now), Instant::now()) {
             taken.push(timer.key);
         }
         taken
@@ -153,8 +188,8 @@ mod tests {
         assert_eq!(book.next(), Some(Timestamp(10)));
         assert!(taken(&mut book, 9).is_empty());
         book.set(timer("b", 25));
-        book.cancel("d");
-        book.cancel("unknown");
+        assert!(book.cancel("d", None));
+        assert!(book.cancel("unknown", None));
         assert_eq!(taken(&mut book, 25), ["c", "b"]);
         assert_eq!(book.next(), Some(Timestamp(30)));
         // What fires is still pending, until it has fired.
@@ -166,23 +201,70 @@ mod tests {
         assert_eq!(all, ["b", "a"]);
     }
 
-    /// Goal: a timer that could not fire does again, after a pause that grows to its longest; not if it was replaced
-    /// meanwhile. The same timer counts once.
-    #[test]
-    fn what_fails_fires_again() {
+    /// Goal: a timer that could not fire does again, after a pause that grows to its longest, also if the clock is set
+    /// back by years meanwhile; not if it was replaced. The same timer counts once.
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_fires_again() {
         let mut book = Book::default();
-        let first = timer("a", 10);
+        let first = timer("a", 1_000_000);
         book.set(first.clone());
-        assert_eq!(taken(&mut book, 10), ["a"]);
+        assert_eq!(taken(&mut book, 1_000_000), ["a"]);
         book.set(first.clone());
         assert_eq!((book.len(), book.next()), (1, None), "it is the same timer");
-        for (now, at) in [(10, 20), (20, 35), (35, 50)] {
-            book.failed(first.id, Timestamp(now), PAUSES);
-            assert_eq!((book.failing(), book.next()), (1, Some(Timestamp(at))));
-            assert_eq!(taken(&mut book, at), ["a"]);
+        for seconds in [10, 15, 15] {
+            let at = Instant::now() + Duration::from_secs(seconds);
+            book.failed(first.id, PAUSES);
+            assert_eq!((book.failing(), book.next_again()), (1, Some(at)));
+            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            assert!(
+                taken(&mut book, i64::MAX).is_empty(),
+                "the pause is not over"
+            );
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(book.is_due(Timestamp(0), Instant::now()));
+            assert_eq!(taken(&mut book, 0), ["a"]);
         }
         book.set(timer("a", 99));
-        book.failed(first.id, Timestamp(50), PAUSES);
+        book.failed(first.id, PAUSES);
         assert_eq!((book.len(), book.next()), (1, Some(Timestamp(99))));
+        assert_eq!((book.failing(), book.next_again()), (0, None));
+    }
+
+    /// Goal: what is asked for because of an event leaves what was set because of a later one, or of no event or one
+    /// of another log, as the order of the requests says.
+    #[test]
+    fn an_earlier_event_does_not_undo_what_a_later_one_has_set() {
+        let because = |log: u16, position: u64, created: i64| {
+            Some(Cause {
+                log,
+                position,
+                created,
+            })
+        };
+        let set = |because: Option<Cause>| Timer {
+            because,
+            ..timer("a", 10)
+        };
+        for (of, then, stays) in [
+            (because(0, 5, 50), because(0, 4, 40), true),
+            (because(0, 5, 50), because(0, 6, 60), false),
+            (because(0, 5, 50), because(0, 5, 50), false),
+            (because(0, 5, 50), because(1, 4, 40), false),
+            // Positions that were lost are used again, by events that are stored later.
+            (because(0, 5, 50), because(0, 4, 60), false),
+            (because(0, 5, 50), None, false),
+            (None, because(0, 5, 50), false),
+        ] {
+            let (first, second) = (set(of), set(then));
+            let mut book = Book::default();
+            book.set(first.clone());
+            book.set(second.clone());
+            assert_eq!(book.contains(first.id), stays, "{of:?}, {then:?}");
+            assert_eq!(book.contains(second.id), !stays, "{of:?}, {then:?}");
+            let mut book = Book::default();
+            book.set(first.clone());
+            assert_eq!(book.cancel("a", then), !stays, "{of:?}, {then:?}");
+            assert_eq!(book.len(), usize::from(stays), "{of:?}, {then:?}");
+        }
     }
 }

@@ -13,7 +13,8 @@ pub struct Config {
     /// The greatest number of timers that fire at once: 64 unless said otherwise.
     pub firing_max: usize,
     /// The greatest number of pending timers in memory: a million unless said otherwise. What is set or cancelled
-    /// beyond that is stored as always, and read once some have fired.
+    /// beyond that is stored as always, and read once some have fired. Until then a timer may fire late, or although it
+    /// was cancelled or replaced.
     pub pending_max: usize,
     /// The number of events of both streams after which the pending timers are stored together, so that the next start
     /// does not read all of them: 10,000 unless said otherwise. With more pending timers it is their number.

@@ -6,11 +6,12 @@
 //! its time by the clock of the process that fires it. Of all processes that run timers of one name one fires, and its
 //! states have one writer: each is appended under the revision of the one before, so of two that take each other for
 //! dead one finds out at its next state, and stops. Nothing fires before everything that was set or cancelled until
-//! then was read. Without timers nothing is asked of the store and nothing is stored.
-//! Not here: what is done (the application, usually by a command to an entity).
+//! then was read, as long as there is room for what is pending. Both streams lie in one log, so a loss never leaves the
+//! cut of one without what was stored before it in the other. Without timers nothing is asked of the store and nothing
+//! is stored. Not here: what is done (the application, usually by a command to an entity).
 //!
-//! Two streams hold the timers of one name. *Requests* (`$timers-NAME`) are appended by anybody: a timer is set, or
-//! cancelled. *States* (`$timers-NAME-state`) are appended by the owner: that it lives, what has fired, and from time
+//! Two streams hold the timers of one name. *Requests* (`$timers-{NAME}`) are appended by anybody: a timer is set, or
+//! cancelled. *States* (`$timers-{NAME}-state`) are appended by the owner: that it lives, what has fired, and from time
 //! to time all timers that are pending, so that a start reads little and both streams can be cut.
 //!
 //! * `timer`: what is set, and what fires; `timers`: what an application calls; `running`: a running service;

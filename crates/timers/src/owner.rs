@@ -333,7 +333,8 @@ impl Owner<'_> {
     async fn fire_due(&mut self) -> Result<()> {
         let config = &self.own.config;
         let now = self.own.clock.now();
-        let is_due = self.book.next().is_some_and(|at| at <= now);
+        let instant = Instant::now();
+        let is_due = self.book.is_due(now, instant);
         let has_room = self.firing.len() < config.firing_max;
         if is_due && has_room || self.place.is_behind && self.book.len() < config.pending_max {
             let (place, book) = (&mut self.place, &mut self.book);
@@ -341,7 +342,7 @@ impl Owner<'_> {
             requests.read_on(place, book, config.pending_max).await?;
         }
         while self.firing.len() < config.firing_max
-            && let Some(timer) = self.book.take(now)
+            && let Some(timer) = self.book.take(now, instant)
         {
             let id = timer.id;
             let fire = Arc::clone(&self.own.fire);
@@ -367,8 +368,7 @@ impl Owner<'_> {
             }
             Err(why) => {
                 tracing::warn!(timers = self.own.name, timer = %id.0, error = why, "a timer fires again later");
-                let (now, pauses) = (self.own.clock.now(), self.own.config.back_off);
-                self.book.failed(id, now, pauses);
+                self.book.failed(id, self.own.config.back_off);
                 self.own
                     .status
                     .send_modify(|status| status.error = Some(why));
@@ -413,8 +413,9 @@ impl Owner<'_> {
             let wait = at.0.saturating_sub(self.own.clock.now().0).max(0);
             now + Duration::from_micros(wait.unsigned_abs()).min(SLEEP_MAX)
         });
+        let again = self.book.next_again().filter(|_| has_room);
         let says = self.said_at + config.lease / 3;
-        due.map_or(says, |due| due.min(says))
+        [due, again].into_iter().flatten().fold(says, Instant::min)
     }
 
     fn tell(&self) {

@@ -4,7 +4,7 @@ use gesta_core::{Error, EventId, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::timer::Timer;
+use crate::timer::{Cause, NewTimer, Timer, check};
 
 /// The type of the event by which a timer is set.
 pub(crate) const SET: &str = "timer-set";
@@ -21,12 +21,18 @@ pub(crate) struct Set {
     pub(crate) due: String,
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub(crate) data: serde_json::Value,
+    /// The event because of which it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) because: Option<Cause>,
 }
 
 /// A timer is cancelled.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Cancelled {
     pub(crate) key: String,
+    /// The event because of which it is cancelled: what was set because of a later one is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) because: Option<Cause>,
 }
 
 /// A state of an owner: that it lives, and what it has done.
@@ -71,23 +77,30 @@ pub(crate) struct Kept {
     pub(crate) due: String,
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub(crate) data: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) because: Option<Cause>,
 }
 
 impl Set {
-    pub(crate) fn of(key: &str, due: Timestamp, data: &serde_json::Value) -> Self {
+    pub(crate) fn of(timer: &NewTimer) -> Self {
         Self {
-            key: key.to_owned(),
-            due: due.to_string(),
-            data: data.clone(),
+            key: timer.key.clone(),
+            due: timer.due.to_string(),
+            data: timer.data.clone(),
+            because: timer.because,
         }
     }
 
+    /// Returns the timer, if it is within the bounds: anybody may have appended it.
     pub(crate) fn timer(self, id: EventId) -> Result<Timer> {
+        let due = Timestamp::parse(&self.due)?;
+        check(&self.key, due, &self.data)?;
         Ok(Timer {
-            due: Timestamp::parse(&self.due)?,
+            due,
             key: self.key,
             data: self.data,
             id,
+            because: self.because,
         })
     }
 }
@@ -99,6 +112,7 @@ impl Kept {
             key: timer.key.clone(),
             due: timer.due.to_string(),
             data: timer.data.clone(),
+            because: timer.because,
         }
     }
 
@@ -108,6 +122,7 @@ impl Kept {
             key: self.key,
             data: self.data,
             id: EventId(self.id),
+            because: self.because,
         })
     }
 }

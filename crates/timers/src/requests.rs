@@ -11,7 +11,7 @@ use gesta_core::{
 
 use crate::book::Book;
 use crate::record::{self, CANCELLED, Cancelled, SET, Set, Through};
-use crate::timer::NewTimer;
+use crate::timer::{Cause, NewTimer, id_of};
 
 /// The number of events that are read at once.
 const PAGE: usize = 5_000;
@@ -56,15 +56,26 @@ impl Requests {
     }
 
     pub(crate) async fn set(&self, timer: &NewTimer) -> Result<()> {
-        let set = Set::of(&timer.key, timer.due, &timer.data);
-        let event = json(&self.set, &set)?.with_id(timer.id);
+        // The stream is a part of the id, so timers of two names never give commands of one key.
+        let id = id_of(&[self.stream.as_str().as_bytes(), timer.id.0.as_bytes()]);
+        let event = json(&self.set, &Set::of(timer))?.with_id(id);
         self.append(event).await
     }
 
-    pub(crate) async fn cancel(&self, key: &str) -> Result<()> {
-        let key = key.to_owned();
-        self.append(json(&self.cancelled, &Cancelled { key })?)
-            .await
+    pub(crate) async fn cancel(&self, key: &str, event: Option<&RecordedEvent>) -> Result<()> {
+        let cancelled = Cancelled {
+            key: key.to_owned(),
+            because: event.map(Cause::of),
+        };
+        let mut cancel = json(&self.cancelled, &cancelled)?;
+        if let Some(event) = event {
+            // Who handles the event again finds what is stored, as with a timer that is set again: otherwise it would
+            // cancel what was set after it.
+            let stream = self.stream.as_str().as_bytes();
+            let parts = [stream, b"cancel", event.id.0.as_bytes(), key.as_bytes()];
+            cancel = cancel.with_id(id_of(&parts));
+        }
+        self.append(cancel).await
     }
 
     /// Appends a request once: a retry after a lost answer has the same id.
@@ -146,7 +157,7 @@ impl Requests {
             }
         } else if event.event_type == self.cancelled {
             let cancelled: Cancelled = record::read(event)?;
-            book.cancel(&cancelled.key);
+            book.cancel(&cancelled.key, cancelled.because);
         }
         place.through = Some(Through {
             revision: event.revision.0,

@@ -36,7 +36,7 @@ pub struct Status {
     pub failing: usize,
     /// The number of timers that have fired in this process.
     pub fired: u64,
-    /// When the next timer fires.
+    /// When the next timer fires, of those that have not failed.
     pub next: Option<Timestamp>,
     /// The last error: of a handler, or of the store.
     pub error: Option<String>,

@@ -168,8 +168,13 @@ impl States {
     }
 
     /// Lets what stands before a revision of a stream be scavenged. What else the metadata of the stream say is kept.
+    /// What was cut before is not readable again: a process that stood still may come with an older revision.
     pub(crate) async fn cut(&self, stream: &StreamId, before: Revision) -> Result<()> {
         let known = self.store.stream_metadata(stream.clone()).await?;
+        let is_cut = known.metadata.truncate_before >= Some(before);
+        if is_cut {
+            return Ok(());
+        }
         let text = known.metadata.json();
         let mut document: Map<String, Value> = match text.is_empty() {
             true => Map::new(),
@@ -186,5 +191,42 @@ impl States {
             metadata: StreamMetadata::parse(Value::Object(document).to_string())?,
         };
         self.store.set_stream_metadata(request).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::{EventData, EventStoreExt};
+    use gesta_testkit::faulty::World;
+
+    use super::*;
+
+    /// Goal: what was cut is not readable again, whoever comes late with an older place; other metadata stay.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_never_cut_less_than_it_was() {
+        let world = World::new(1);
+        let store: Arc<dyn EventStore> = world.store().share();
+        let stream = StreamId::new("a").unwrap();
+        let of_type = EventType::new("b").unwrap();
+        let event = |_| EventData::json(of_type.clone(), "1");
+        let events: Vec<_> = (0..9).map(event).collect();
+        let appended = store.append_to("a", ExpectedRevision::Any, events);
+        appended.await.unwrap();
+        let request = SetStreamMetadata {
+            stream: stream.clone(),
+            expected: ExpectedRevision::NoStream,
+            metadata: StreamMetadata::parse(r#"{"$tb":2,"own":true}"#).unwrap(),
+        };
+        store.set_stream_metadata(request).await.unwrap();
+        let states = States::new(Arc::clone(&store), stream.clone()).unwrap();
+        for (before, cut) in [(5, 5), (3, 5), (5, 5), (6, 6)] {
+            states.cut(&stream, Revision(before)).await.unwrap();
+            let known = store.stream_metadata(stream.clone()).await.unwrap();
+            let text = std::str::from_utf8(known.metadata.json())
+                .unwrap()
+                .to_owned();
+            assert_eq!(known.metadata.truncate_before, Some(Revision(cut)));
+            assert!(text.contains(r#""own":true"#), "{text}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! A timer: as it is set, and as it fires.
 
 use gesta_core::{Error, EventId, RecordedEvent, Result, Timestamp};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -21,6 +21,32 @@ pub struct NewTimer {
     pub(crate) key: String,
     pub(crate) due: Timestamp,
     pub(crate) data: serde_json::Value,
+    pub(crate) because: Option<Cause>,
+}
+
+/// The place of the event because of which something is set or cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cause {
+    pub(crate) log: u16,
+    pub(crate) position: u64,
+    /// When the event was stored, in microseconds since 1970.
+    pub(crate) created: i64,
+}
+
+impl Cause {
+    pub(crate) fn of(event: &RecordedEvent) -> Self {
+        Self {
+            log: event.log.0,
+            position: event.position.0,
+            created: event.created.0,
+        }
+    }
+
+    /// Returns whether this event was before another one. Of two logs nobody knows, nor of two histories of one: after
+    /// a loss positions are used again, by events that were stored later.
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        self.log == other.log && self.position < other.position && self.created <= other.created
+    }
 }
 
 impl NewTimer {
@@ -35,17 +61,18 @@ impl NewTimer {
             key: key.into(),
             due,
             data: serde_json::Value::Null,
+            because: None,
         }
     }
 
     /// Makes a timer because of an event: its id is made of the id of the event and the key. So a process that handles
-    /// the event again sets the same timer, with the same [`Timer::command_key`].
+    /// the event again sets the same timer, with the same [`Timer::command_key`]. It does not replace a timer that was
+    /// set because of a later event of the same log.
     #[must_use]
     pub fn because_of(event: &RecordedEvent, key: impl Into<String>, due: Timestamp) -> Self {
         let mut timer = Self::new(key, due);
-        let mut bytes = event.id.0.as_bytes().to_vec();
-        bytes.extend(timer.key.as_bytes());
-        timer.id = EventId(Uuid::from_u128(xxh3_128(&bytes)));
+        timer.id = id_of(&[event.id.0.as_bytes(), timer.key.as_bytes()]);
+        timer.because = Some(Cause::of(event));
         timer
     }
 
@@ -61,18 +88,33 @@ impl NewTimer {
 
     /// Checks the bounds.
     pub(crate) fn validate(&self) -> Result<()> {
-        check_key(&self.key)?;
-        if !(0..=Timestamp::MAX.0).contains(&self.due.0) {
-            let rule = format!("must be from 1970 to 9999, found {}", self.due);
-            return Err(Error::invalid("due", rule));
-        }
-        let bytes = self.data.to_string().len();
-        if bytes > DATA_BYTES_MAX {
-            let rule = format!("must have at most {DATA_BYTES_MAX} bytes as JSON, found {bytes}");
-            return Err(Error::invalid("data", rule));
-        }
-        Ok(())
+        check(&self.key, self.due, &self.data)
     }
+}
+
+/// Checks the bounds of a timer.
+pub(crate) fn check(key: &str, due: Timestamp, data: &serde_json::Value) -> Result<()> {
+    check_key(key)?;
+    if !(0..=Timestamp::MAX.0).contains(&due.0) {
+        let rule = format!("must be from 1970 to 9999, found {due}");
+        return Err(Error::invalid("due", rule));
+    }
+    let bytes = data.to_string().len();
+    if bytes > DATA_BYTES_MAX {
+        let rule = format!("must have at most {DATA_BYTES_MAX} bytes as JSON, found {bytes}");
+        return Err(Error::invalid("data", rule));
+    }
+    Ok(())
+}
+
+/// Makes an id of these parts: the same of the same ones.
+pub(crate) fn id_of(parts: &[&[u8]]) -> EventId {
+    let mut bytes = Vec::new();
+    for part in parts {
+        bytes.extend((part.len() as u64).to_le_bytes());
+        bytes.extend(*part);
+    }
+    EventId(Uuid::from_u128(xxh3_128(&bytes)))
 }
 
 /// Checks the key of a timer.
@@ -99,11 +141,13 @@ pub struct Timer {
     pub data: serde_json::Value,
     /// The id with which it was set: that of an event.
     pub id: EventId,
+    pub(crate) because: Option<Cause>,
 }
 
 impl Timer {
     /// Returns a key for the command that the timer gives: the same each time that this timer fires, and different for
-    /// every other one. With it a command is carried out once, however often the timer fires.
+    /// every other one, of other names as well. With it a command is carried out once, however often the timer fires,
+    /// as long as the entity remembers the key.
     #[must_use]
     pub fn command_key(&self) -> String {
         format!("timer-{}", self.id)

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use gesta_core::{Clock, Error, EventStore, Result, StreamId, SystemClock};
+use gesta_core::{
+    Clock, Error, EventStore, RecordedEvent, Result, StreamId, SystemClock, routing_key,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -43,7 +45,7 @@ impl fmt::Debug for Timers {
 
 impl Timers {
     /// Returns the timers of a name in a store: a letter, then up to 39 lower-case letters, digits and `_`. They lie in
-    /// the streams `$timers-NAME` and `$timers-NAME-state`.
+    /// the streams `$timers-{NAME}` and `$timers-{NAME}-state`, hence in one log.
     ///
     /// # Errors
     /// `InvalidArgument` if the name breaks the rule.
@@ -63,10 +65,10 @@ impl Timers {
     }
 
     fn of(store: Arc<dyn EventStore>, name: &str, prefix: &str) -> Result<Self> {
-        let stream = |end: &str| StreamId::new(format!("{prefix}{name}{end}"));
+        let (requests, states) = streams(prefix, name)?;
         Ok(Self {
-            requests: Requests::new(Arc::clone(&store), stream("")?)?,
-            states: States::new(Arc::clone(&store), stream("-state")?)?,
+            requests: Requests::new(Arc::clone(&store), requests)?,
+            states: States::new(Arc::clone(&store), states)?,
             store,
             name: name.to_owned(),
             config: Config::default(),
@@ -78,7 +80,8 @@ impl Timers {
     /// for administrators on a server with users.
     ///
     /// # Errors
-    /// `InvalidArgument` if no stream can have such a name.
+    /// `InvalidArgument` if no stream can have such a name, or if both streams would not lie in one log (a prefix with
+    /// `{}`).
     pub fn keep_in(self, prefix: &str) -> Result<Self> {
         let kept = Self::of(self.store, &self.name, prefix)?;
         Ok(Self {
@@ -125,7 +128,21 @@ impl Timers {
     /// If the future is dropped, the timer may be cancelled.
     pub async fn cancel(&self, key: &str) -> Result<()> {
         check_key(key)?;
-        self.requests.cancel(key).await
+        self.requests.cancel(key, None).await
+    }
+
+    /// Cancels the timer of a key because of an event, as [`cancel`](Self::cancel) does. Who handles the event again
+    /// cancels nothing that was set since: the cancellation has the same id then, as has that of
+    /// [`NewTimer::because_of`], and a timer that was set because of a later event of the same log stays.
+    ///
+    /// # Errors
+    /// Those of [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the timer may be cancelled.
+    pub async fn cancel_because_of(&self, event: &RecordedEvent, key: &str) -> Result<()> {
+        check_key(key)?;
+        self.requests.cancel(key, Some(event)).await
     }
 
     /// Returns the pending timers, the next one first. They are read from the store, so this costs what a start costs.
@@ -176,5 +193,46 @@ impl Timers {
             stopping,
             task: Some(tokio::spawn(owner::run(own))),
         })
+    }
+}
+
+/// Returns the streams of requests and of states. They lie in one log: what is lost is the end of a log, so what cuts
+/// the requests is never there without the timers that were stored before it.
+fn streams(prefix: &str, name: &str) -> Result<(StreamId, StreamId)> {
+    let requests = StreamId::new(format!("{prefix}{{{name}}}"))?;
+    let states = StreamId::new(format!("{prefix}{{{name}}}-state"))?;
+    if routing_key(&requests) != routing_key(&states) {
+        let rule = format!(
+            "must keep both streams in one log, so it must not hold {{}}, found {prefix:?}"
+        );
+        return Err(Error::invalid("prefix", rule));
+    }
+    Ok((requests, states))
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::limits::LOGS_MAX;
+    use gesta_core::log_of;
+
+    use super::*;
+
+    /// Goal: the two streams lie in one log, hence in one database, however many logs there are; a prefix under which
+    /// they would not is refused.
+    #[test]
+    fn both_streams_lie_in_one_log() {
+        for prefix in [PREFIX, "timers-", "{tenant}-", "a{b", "a}b"] {
+            for name in ["a", "orders", "unpaid_reservations"] {
+                let (requests, states) = streams(prefix, name).unwrap();
+                for logs in 1..=LOGS_MAX {
+                    assert_eq!(
+                        log_of(&requests, logs),
+                        log_of(&states, logs),
+                        "{prefix}{name}"
+                    );
+                }
+            }
+        }
+        assert!(streams("{}-", "a").is_err());
     }
 }

@@ -214,7 +214,7 @@ async fn an_idle_store_pays_nothing() {
     until("it has fired", || fired.keys() == ["a"]).await;
     let is_idle = |one: &RunningTimers| one.status().borrow().phase == Phase::Idle;
     until("both are idle", || running.iter().all(is_idle)).await;
-    let states = count_of(&world, "$timers-orders-state").await;
+    let states = count_of(&world, "$timers-{orders}-state").await;
     let calls = || {
         processes
             .iter()
@@ -223,7 +223,7 @@ async fn an_idle_store_pays_nothing() {
     };
     let before = calls();
     sleep(120 * MINUTE).await;
-    assert_eq!(count_of(&world, "$timers-orders-state").await, states);
+    assert_eq!(count_of(&world, "$timers-{orders}-state").await, states);
     assert_eq!(calls(), before);
     processes[1]
         .timers
@@ -324,6 +324,145 @@ async fn a_handler_that_fails_is_called_again() {
     assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);
 }
 
+/// Goal: what an effect does again after a crash, or a process that stood still does late, undoes nothing that was done
+/// because of later events.
+#[tokio::test(start_paused = true)]
+async fn what_is_done_again_undoes_nothing() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let process = Process::new(&world, Config::default());
+    let timers = &process.timers;
+    let shared: Arc<dyn EventStore> = process.store.share();
+    let of_type = EventType::new("seat").unwrap();
+    for _ in 0..4 {
+        let event = EventData::json(of_type.clone(), "1");
+        let appended = shared.append_to("seats", ExpectedRevision::Any, vec![event]);
+        appended.await.unwrap();
+    }
+    let seats = ReadStream::forwards(StreamId::new("seats").unwrap());
+    let events = shared.read_stream(seats).await.unwrap().events;
+    // Reserved, given back, reserved anew.
+    let times = [10, 0, 20].map(|minutes| after(&world, minutes * MINUTE));
+    let perform = async |number: usize| match number {
+        1 => timers.cancel_because_of(&events[1], "a").await.unwrap(),
+        _ => {
+            let timer = NewTimer::because_of(&events[number], "a", times[number]);
+            timers.set(&timer).await.unwrap();
+        }
+    };
+    for _ in 0..2 {
+        for number in 0..3 {
+            perform(number).await;
+        }
+        let pending = timers.pending().await.unwrap();
+        let dues: Vec<Timestamp> = pending.iter().map(|timer| timer.due).collect();
+        assert_eq!(dues, [times[2]]);
+        assert_eq!(count_of(&world, "$timers-{orders}").await, 3);
+    }
+    // Of other events of the key, which nobody has handled until now, the later one counts.
+    timers.cancel_because_of(&events[0], "a").await.unwrap();
+    let late = NewTimer::because_of(&events[1], "a", times[0]);
+    timers.set(&late).await.unwrap();
+    assert_eq!(timers.pending().await.unwrap()[0].due, times[2]);
+    // So it is for an owner that starts from timers that were stored together.
+    let config = Config {
+        kept_every: 1,
+        ..Config::default()
+    };
+    let running = timers.clone().config(config).run({
+        let (fired, clock) = (fired.clone(), world.clock());
+        move |timer| {
+            fired.note(timer, clock.now());
+            async { Ok(()) }
+        }
+    });
+    let running = running.unwrap();
+    sleep(5 * MINUTE).await;
+    running.shutdown().await;
+    let running = process.run(&fired);
+    let late = NewTimer::because_of(&events[1], "a", times[0])
+        .with_data(&1)
+        .unwrap();
+    timers.set(&late).await.unwrap();
+    timers.cancel_because_of(&events[0], "a").await.unwrap();
+    until("it has fired", || !fired.all().is_empty()).await;
+    assert_eq!(fired.all()[0].0.due, times[2]);
+    // A later event does cancel, also what was set because of none.
+    let later = after(&world, MINUTE);
+    timers.set(&NewTimer::new("a", later)).await.unwrap();
+    timers
+        .set(&NewTimer::because_of(&events[2], "b", later))
+        .await
+        .unwrap();
+    for key in ["a", "b"] {
+        timers.cancel_because_of(&events[3], key).await.unwrap();
+    }
+    sleep(10 * MINUTE).await;
+    assert_eq!(fired.all().len(), 1);
+    drop(running);
+}
+
+/// Goal: timers of two names that are set because of one event, under one key, give commands of two keys.
+#[tokio::test(start_paused = true)]
+async fn commands_of_two_names_have_two_keys() {
+    let world = World::new(1);
+    let process = Process::new(&world, Config::default());
+    let shared: Arc<dyn EventStore> = process.store.share();
+    let names = [
+        Timers::on(&shared, "orders").unwrap(),
+        Timers::on(&shared, "bills").unwrap(),
+        Timers::on(&shared, "orders")
+            .unwrap()
+            .keep_in("own-")
+            .unwrap(),
+    ];
+    let event = EventData::json(EventType::new("placed").unwrap(), "1");
+    let appended = shared.append_to("order-7", ExpectedRevision::Any, vec![event]);
+    appended.await.unwrap();
+    let order = ReadStream::forwards(StreamId::new("order-7").unwrap());
+    let cause = shared.read_stream(order).await.unwrap().events.remove(0);
+    let timer = NewTimer::because_of(&cause, "7", after(&world, MINUTE));
+    let mut keys = Vec::new();
+    for timers in &names {
+        timers.set(&timer).await.unwrap();
+        timers.set(&timer).await.unwrap();
+        let pending = timers.pending().await.unwrap();
+        assert_eq!(pending.len(), 1);
+        keys.push(pending[0].command_key());
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), names.len());
+}
+
+/// Goal: a clock that is set back does not delay the next attempt of a handler that has failed.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_delays_no_attempt() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let process = Process::new(&world, Config::default());
+    let attempts = Arc::new(AtomicU32::new(0));
+    let noted = {
+        let (fired, attempts, clock) = (fired.clone(), Arc::clone(&attempts), world.clock());
+        let wrong = Arc::clone(&process.clock);
+        move |timer| {
+            fired.note(timer, clock.now());
+            wrong.error.store(-1_000_000_000_000, Ordering::Relaxed);
+            let is_first = attempts.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                match is_first {
+                    true => Err("not yet".into()),
+                    false => Ok(()),
+                }
+            }
+        }
+    };
+    let _running = process.timers.run(noted).unwrap();
+    let timer = NewTimer::new("a", after(&world, MINUTE));
+    process.timers.set(&timer).await.unwrap();
+    until("it has fired again", || fired.all().len() == 2).await;
+    let pause = fired.all()[1].1.0 - fired.all()[0].1.0;
+    assert!((1_000_000..2_000_000).contains(&pause), "{pause}");
+}
+
 /// Goal: wrong input is refused, with what is wrong; a timer that is set twice, as after a lost answer, is one.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_set_is_refused() {
@@ -366,7 +505,7 @@ async fn what_cannot_be_set_is_refused() {
     assert_eq!(timers.pending().await.unwrap().len(), 1);
     // The same cause and the same key are the same timer, whoever handles the event.
     let page = shared.read_stream(ReadStream::forwards(
-        StreamId::new("$timers-orders").unwrap(),
+        StreamId::new("$timers-{orders}").unwrap(),
     ));
     let cause = page.await.unwrap().events.remove(0);
     for _ in 0..2 {
@@ -378,7 +517,7 @@ async fn what_cannot_be_set_is_refused() {
         .set(&NewTimer::because_of(&cause, "c", now))
         .await
         .unwrap();
-    assert_eq!(count_of(&world, "$timers-orders").await, 3);
+    assert_eq!(count_of(&world, "$timers-{orders}").await, 3);
 }
 
 /// Goal: many timers start soon, and cost next to nothing while they wait.
@@ -397,7 +536,7 @@ async fn many_timers_start_soon_and_cost_little() {
         let events: Vec<EventData> = (0..1_000).map(timer).collect();
         let appended = process
             .store
-            .append_to("$timers-orders", ExpectedRevision::Any, events);
+            .append_to("$timers-{orders}", ExpectedRevision::Any, events);
         appended.await.unwrap();
     }
     // The first start reads all requests, and stores the timers together.
@@ -416,11 +555,11 @@ async fn many_timers_start_soon_and_cost_little() {
         Duration::from_secs(1),
     );
     let calls = another.store.calls();
-    let states = count_of(&world, "$timers-orders-state").await;
+    let states = count_of(&world, "$timers-{orders}-state").await;
     let while_waiting = 10 * MINUTE;
     sleep(while_waiting).await;
     let queries = another.store.calls().read_stream - calls.read_stream;
-    let appends = count_of(&world, "$timers-orders-state").await - states;
+    let appends = count_of(&world, "$timers-{orders}-state").await - states;
     assert_eq!(queries, 0);
     let per_lease = while_waiting.as_secs() / Config::default().lease.as_secs();
     assert!(appends as u64 <= 3 * per_lease + 3, "{appends}");
@@ -462,7 +601,7 @@ async fn streams_are_cut_and_memory_is_bounded() {
     );
     let readable = process.timers.pending().await.unwrap();
     assert!(readable.is_empty());
-    for stream in ["$timers-orders", "$timers-orders-state"] {
+    for stream in ["$timers-{orders}", "$timers-{orders}-state"] {
         let stream = StreamId::new(stream).unwrap();
         let page = process
             .store
@@ -701,7 +840,7 @@ async fn names_are_apart() {
     sleep(10 * MINUTE).await;
     assert_eq!(fired.keys(), ["a"]);
     assert_eq!(others.pending().await.unwrap().len(), 1);
-    assert_eq!(count_of(&world, "timers-others").await, 1);
+    assert_eq!(count_of(&world, "timers-{others}").await, 1);
     let noted = fired.clone();
     let clock = world.clock();
     let _others = others.run(move |timer| {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "A program sets timers by the library (feature timers), and fires them. NAME is the name under which it does; its timers lie \
-    in the streams $timers-NAME and $timers-NAME-state, or begin with another --prefix. The store must not be open elsewhere if it is a SQLite \
+    in the streams $timers-{NAME} and $timers-{NAME}-state, or begin with another --prefix. The store must not be open elsewhere if it is a SQLite \
     file: ask its server."
 )]
 pub(crate) enum TimerCommand {
