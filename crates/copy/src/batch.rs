@@ -65,4 +65,8 @@ pub(crate) struct State {
     pub(crate) digest: Digest,
     /// Whether the target was read back and shows the same.
     pub(crate) is_verified: bool,
+    /// The incarnation with which the target is opened, once it is verified: all databases get the same one, also if
+    /// the copy is killed between them.
+    #[serde(default)]
+    pub(crate) incarnation: Option<Uuid>,
 }

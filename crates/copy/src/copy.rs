@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gesta::{Database, Options};
-use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_core::{Clock, Error, ErrorKind, Incarnation, Position, Result, SystemClock};
 use gesta_sql::verify::AuditRow;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::mapping::{Mapping, Places};
 use crate::part::Finish;
 use crate::reader::{Order, Reader};
-use crate::target::{Stand, Target, is_sqlite};
+use crate::target::{Stand, Target, is_sqlite, named};
 
 /// How large the rows of one transaction may be in sum, in bytes.
 const BATCH_BYTES: usize = 64 * 1024 * 1024;
@@ -90,7 +90,8 @@ pub struct Copy {
     state: State,
     logs: u16,
     batch_rows: usize,
-    finish: Finish,
+    keeps_incarnation: bool,
+    virtual_streams: bool,
     had_virtual_streams: bool,
     /// Rows that were read and are not written, and the place of the reader after them.
     ready: Option<Ready>,
@@ -127,7 +128,7 @@ impl Copy {
                 "must be another store than the source",
             ));
         }
-        let database = Database::open(source, &Options::default()).await?;
+        let database = Database::open(&named(source), &Options::default()).await?;
         let begun = Self::begin(database.clone(), target, settings).await;
         if begun.is_err() {
             database.close().await;
@@ -153,11 +154,7 @@ impl Copy {
             false => Places::Anew(target.logs()),
         };
         let mut mapping = Mapping::read(&mut *rows, places).await?;
-        let ends = snapshot
-            .ends
-            .iter()
-            .map(|end| end.0.cast_signed())
-            .collect();
+        let ends = positions(&snapshot.ends);
         let origin = Origin {
             incarnation: snapshot.incarnation.0,
             ends,
@@ -175,6 +172,7 @@ impl Copy {
                     last: mapping.last.clone(),
                     digest: mapping.digest,
                     is_verified: false,
+                    incarnation: None,
                     origin,
                 };
                 target.begin(&state).await?;
@@ -189,13 +187,14 @@ impl Copy {
             }
         };
         let mut copy = Self {
-            finish: Finish {
-                incarnation: (places == Places::Kept && target.databases() == 1)
-                    .then_some(Incarnation(state.origin.incarnation)),
-                virtual_streams: snapshot.virtual_streams
-                    && target.logs() == 1
-                    && target.databases() == 1,
-            },
+            // Virtual streams are made again. Their revisions can be others then, and checkpoints on them would pass
+            // events over.
+            keeps_incarnation: places == Places::Kept
+                && target.databases() == 1
+                && !snapshot.virtual_streams,
+            virtual_streams: snapshot.virtual_streams
+                && target.logs() == 1
+                && target.databases() == 1,
             had_virtual_streams: snapshot.virtual_streams,
             reader: Reader::new(
                 rows,
@@ -295,7 +294,24 @@ impl Copy {
         written?;
         self.state = state;
         self.ready = Some((read?, self.reader.after()));
-        Ok(())
+        // A source that is in use is noticed early, and not only after hours.
+        match self.state.batches.is_power_of_two() {
+            true => self.check_source().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses to go on if the source is not any more as it was when the copy began.
+    async fn check_source(&self) -> Result<()> {
+        let snapshot = self.database.snapshot().await?;
+        let mut rows = snapshot.rows;
+        let now = Origin {
+            incarnation: snapshot.incarnation.0,
+            ends: positions(&snapshot.ends),
+            floors: self.mapping.floors_of(&mut *rows).await?,
+            batch_rows: self.batch_rows,
+        };
+        check_origin(&self.state.origin, &now)
     }
 
     /// Reads the target back, compares it with what was copied, and opens it for its users. `observe` is told how many
@@ -319,6 +335,7 @@ impl Copy {
     }
 
     async fn compare_and_open(&mut self, observe: impl FnMut(u64)) -> Result<()> {
+        self.check_source().await?;
         if !self.state.is_verified {
             let found = self.target.digest(observe).await?;
             if found != self.state.digest {
@@ -331,16 +348,36 @@ impl Copy {
                     text(self.state.digest)
                 )));
             }
+            self.check_source().await?;
             self.state.is_verified = true;
+            self.state.incarnation = Some(self.incarnation().0);
             self.target.verified(&self.state).await?;
         }
-        self.target.finish(self.finish).await
+        let noted = self.state.incarnation.map(Incarnation);
+        let incarnation = noted.unwrap_or_else(|| self.incarnation());
+        self.state.incarnation = Some(incarnation.0);
+        let finish = Finish {
+            incarnation,
+            virtual_streams: self.virtual_streams,
+        };
+        self.target.finish(finish).await
+    }
+
+    /// Returns the incarnation of the target: that of the source, or one that follows it, as after a restore.
+    fn incarnation(&self) -> Incarnation {
+        let origin = Incarnation(self.state.origin.incarnation);
+        if self.keeps_incarnation {
+            return origin;
+        }
+        let ends = self.state.origin.ends.iter().chain(&self.state.last);
+        let end = ends.copied().max().unwrap_or(0);
+        origin.after(Position(end.cast_unsigned()), SystemClock.now())
     }
 
     fn report(self) -> Report {
         let logs = (self.logs, self.target.logs());
         let positions_kept = logs.0 == logs.1;
-        let checkpoints_kept = self.finish.incarnation.is_some();
+        let checkpoints_kept = self.state.incarnation == Some(self.state.origin.incarnation);
         let mut changes = Vec::new();
         if !positions_kept {
             changes.push(format!(
@@ -348,7 +385,13 @@ impl Copy {
                 logs.0, logs.1
             ));
         }
-        if !checkpoints_kept {
+        if !checkpoints_kept && self.had_virtual_streams && self.virtual_streams {
+            changes.push(
+                "the target has an incarnation of its own, since virtual streams are made again and their revisions can be \
+                 others: checkpoints of consumers are refused, and they begin again"
+                    .into(),
+            );
+        } else if !checkpoints_kept {
             changes.push(
                 "the target has an incarnation of its own: checkpoints of consumers are refused, and they begin again"
                     .into(),
@@ -365,7 +408,7 @@ impl Copy {
                 groups.len()
             ));
         }
-        match (self.had_virtual_streams, self.finish.virtual_streams) {
+        match (self.had_virtual_streams, self.virtual_streams) {
             (true, true) if self.state.digest.floors != 0 => changes.push(
                 "virtual streams are made again when the store is served; since events were scavenged, links can have other \
                  revisions than before"
@@ -389,7 +432,7 @@ impl Copy {
             logs,
             positions_kept,
             checkpoints_kept,
-            virtual_streams: self.finish.virtual_streams,
+            virtual_streams: self.virtual_streams,
             groups_without_place: groups,
             changes,
         }
@@ -413,13 +456,24 @@ fn check_origin(begun: &Origin, now: &Origin) -> Result<()> {
     if begun.floors != now.floors {
         return refuse("the source was scavenged since the copy was begun: make the target anew");
     }
-    if begun
-        .ends
-        .iter()
-        .zip(&now.ends)
-        .any(|(begun, now)| begun > now)
-    {
-        return refuse("the source has lost events since the copy was begun: make the target anew");
+    let mut more = 0;
+    for (begun, now) in begun.ends.iter().zip(&now.ends) {
+        if begun > now {
+            return refuse(
+                "the source has lost events since the copy was begun: make the target anew",
+            );
+        }
+        more += now - begun;
+    }
+    if more > 0 {
+        return refuse(format!(
+            "{more} events were appended to the source since the copy was begun, and are not in the copy, so the target is \
+             not opened: stop what writes to the source, make the target anew, and repeat the copy"
+        ));
     }
     Ok(())
+}
+
+fn positions(ends: &[Position]) -> Vec<i64> {
+    ends.iter().map(|end| end.0.cast_signed()).collect()
 }

@@ -8,9 +8,11 @@
 //! each database of the target, which also stores how far the copy has come. So a copy that was killed goes on where it
 //! was, and what stands in the target is always a whole number of batches.
 //!
-//! Invariants: a target that is not whole is marked by a schema version that no program serves, from before the first
-//! row until everything was read back and compared with the source. Nothing is written to a store that had an event
-//! before, nor after one that this copy did not write. Not here: making an empty store (`gesta::schema`).
+//! Invariants: a target that is not whole is marked by a schema version that no program opens, from before the first
+//! row until everything was read back and compared with the source, and the source was seen to be as it was when the
+//! copy began. Programs that are connected already do not look at the mark, so a PostgreSQL target is not written while
+//! they are. Nothing is written to a store that had an event before, nor after one that this copy did not write. Not
+//! here: making an empty store (`gesta::schema`).
 
 mod batch;
 mod copy;

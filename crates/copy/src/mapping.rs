@@ -164,6 +164,32 @@ impl Mapping {
         })
     }
 
+    /// Reads how far streams of a source are scavenged now, as the sum of the digest.
+    ///
+    /// # Errors
+    /// `Unavailable` if the source does not answer.
+    pub(crate) async fn floors_of(&self, source: &mut dyn AuditSource) -> Result<u64> {
+        let mut digest = Digest::default();
+        for (log, streams) in self.streams.iter().enumerate() {
+            let mut after = i64::MIN;
+            loop {
+                let page = source.floors(log_id(log), after, PAGE_NAMES).await?;
+                let Some(last) = page.last() else {
+                    break;
+                };
+                after = last.stream;
+                for floor in page {
+                    // A stream that is not known is new: then the sum differs, as it must.
+                    let name = streams
+                        .get(&floor.stream)
+                        .map_or("", |stream| &*stream.name);
+                    digest.add_floor(name, floor.revision);
+                }
+            }
+        }
+        Ok(digest.floors)
+    }
+
     /// Returns the names of the consumer groups.
     pub(crate) fn groups(&self) -> Vec<String> {
         let streams = self.streams.iter().flat_map(HashMap::values);

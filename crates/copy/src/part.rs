@@ -22,8 +22,8 @@ pub(crate) enum Found {
 /// How a target is opened for its users.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finish {
-    /// The incarnation that the store gets; `None` leaves its own.
-    pub(crate) incarnation: Option<Incarnation>,
+    /// The incarnation that the store gets.
+    pub(crate) incarnation: Incarnation,
     /// Whether virtual streams are switched on.
     pub(crate) virtual_streams: bool,
 }
@@ -93,6 +93,16 @@ pub(crate) fn state_text(state: &State) -> Result<String> {
 pub(crate) fn state_of(text: &str) -> Result<Box<State>> {
     let state = serde_json::from_str(text);
     state.map_err(|error| Error::corrupt(format!("the state of a copy cannot be read: {error}")))
+}
+
+/// Makes the error for a target that is not empty.
+pub(crate) fn used(name: &str) -> Error {
+    ErrorKind::Unsupported(format!(
+        "the target must be empty: {name} has events, or had some; if it is the target of a copy whose end was not seen, \
+         that copy is whole, for the target was opened only after everything was compared: check it with `gesta verify`, \
+         and see that it shows the last events of the source"
+    ))
+    .into()
 }
 
 /// Makes the error for a log into which something else has written.

@@ -17,10 +17,18 @@ use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
 use crate::batch::{Batch, Floor, NewName, State};
-use crate::part::{Finish, Found, Names, Part, READ_ROWS, disturbed, is_own, state_of, state_text};
+use crate::part::{
+    Finish, Found, Names, Part, READ_ROWS, disturbed, is_own, state_of, state_text, used,
+};
 
 /// The longest wait for a host to let us in.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// How long sessions of others are waited for, which may be ending.
+const OTHERS_MAX: Duration = Duration::from_secs(5);
+/// How long is waited before they are looked for again.
+const OTHERS_PAUSE: Duration = Duration::from_millis(20);
+/// The name of the sessions of a copy. Those of other programs are named `gesta`, unless their URL says otherwise.
+pub(crate) const COPY_NAME: &str = "gesta-copy";
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
 const MICROS_OF_2000: i64 = 946_684_800_000_000;
 /// The position of the row that closes a log in a database; it is no event.
@@ -78,12 +86,42 @@ async fn connect(config: &Config) -> Result<Client> {
     Err(last)
 }
 
+/// Waits until every session that other programs of Gesta have in the database now has ended.
+///
+/// Why: a server that is connected does not look at the mark before it appends. Sessions that begin later than the mark
+/// are not waited for, so a program that tries to connect again and again does not keep the copy out.
+async fn others_end(client: &Client, name: &str) -> Result<()> {
+    let sql = "SELECT pid, coalesce(backend_start::text, '') FROM pg_stat_activity \
+               WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'gesta'";
+    let sessions = async || -> Result<Vec<(i32, String)>> {
+        let rows = client.query(sql, &[]).await;
+        let rows = rows.map_err(|error| failed(&error))?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    };
+    let mut left = sessions().await?;
+    let deadline = tokio::time::Instant::now() + OTHERS_MAX;
+    while let Some((pid, _)) = left.first() {
+        if tokio::time::Instant::now() > deadline {
+            return Err(Error::unavailable(format!(
+                "{} sessions of other programs of Gesta are in the database of {name} (one has the process id {pid}): stop \
+                 all that use this database, also other stores in it, and repeat the copy",
+                left.len()
+            )));
+        }
+        tokio::time::sleep(OTHERS_PAUSE).await;
+        let now = sessions().await?;
+        left.retain(|session| now.contains(session));
+    }
+    Ok(())
+}
+
 impl PostgresPart {
     /// Opens the store in a database, and keeps other copies out of it until the connection is closed.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         let client = connect(config).await?;
         let set = format!(
-            "SET search_path TO {}; SET synchronous_commit TO off; SET statement_timeout TO 0; SET lock_timeout TO '30s'",
+            "SET search_path TO {}; SET application_name TO '{COPY_NAME}'; SET synchronous_commit TO off; SET statement_timeout TO 0; \
+             SET lock_timeout TO '30s'",
             quoted(&config.schema)
         );
         client
@@ -99,6 +137,7 @@ impl PostgresPart {
                 config.name()
             )));
         }
+        others_end(&client, &config.name()).await?;
         let read = async |sql: &str| client.query(sql, &[]).await.map_err(|error| failed(&error));
         let store = read("SELECT logs FROM store").await?;
         let logs: i16 = store
@@ -147,11 +186,31 @@ impl PostgresPart {
         }
     }
 
+    async fn found(&self) -> Result<Found> {
+        let sql = "SELECT to_regclass('copying') IS NOT NULL, \
+                   EXISTS (SELECT FROM events WHERE position < 9223372036854775807) OR EXISTS (SELECT FROM streams)";
+        let row = self.client.query_one(sql, &[]).await;
+        let row = row.map_err(|error| failed(&error))?;
+        let (has_state, is_used): (bool, bool) = (row.get(0), row.get(1));
+        if !has_state {
+            return Ok(if is_used { Found::Used } else { Found::Empty });
+        }
+        let row = self
+            .client
+            .query_one("SELECT state FROM copying", &[])
+            .await;
+        let text: String = row.map_err(|error| failed(&error))?.get(0);
+        Ok(Found::Unfinished(state_of(&text)?))
+    }
+
     async fn mark(&self, state: &State) -> Result<()> {
-        // Whoever still appends has ended, and finds the mark before the next append.
+        // Under the lock nobody appends, so what was empty before is looked at again.
+        self.run("LOCK TABLE events IN EXCLUSIVE MODE").await?;
+        if matches!(self.found().await?, Found::Used) {
+            return Err(used(&self.name));
+        }
         let mark = format!(
-            "LOCK TABLE events IN EXCLUSIVE MODE; \
-             UPDATE store SET schema_version = schema_version + {UNFINISHED_COPY}; \
+            "UPDATE store SET schema_version = schema_version + {UNFINISHED_COPY}; \
              CREATE TABLE copying (one boolean PRIMARY KEY DEFAULT true CHECK (one), state text NOT NULL); \
              INSERT INTO copying (state) VALUES ('')"
         );
@@ -174,11 +233,9 @@ impl PostgresPart {
              UPDATE store SET schema_version = schema_version - {UNFINISHED_COPY}"
         );
         self.run(&unmark).await?;
-        if let Some(incarnation) = finish.incarnation {
-            let sql = "UPDATE store SET incarnation = $1";
-            let put = self.client.execute(sql, &[&incarnation.0]).await;
-            put.map_err(|error| failed(&error))?;
-        }
+        let sql = "UPDATE store SET incarnation = $1";
+        let put = self.client.execute(sql, &[&finish.incarnation.0]).await;
+        put.map_err(|error| failed(&error))?;
         match finish.virtual_streams {
             true => self.run("UPDATE virtual_index SET is_on = true").await,
             false => Ok(()),
@@ -384,26 +441,15 @@ impl Part for PostgresPart {
     }
 
     async fn look(&mut self) -> Result<Found> {
-        let sql = "SELECT to_regclass('copying') IS NOT NULL, \
-                   EXISTS (SELECT FROM events WHERE position < 9223372036854775807) OR EXISTS (SELECT FROM streams)";
-        let row = self.client.query_one(sql, &[]).await;
-        let row = row.map_err(|error| failed(&error))?;
-        let (has_state, is_used): (bool, bool) = (row.get(0), row.get(1));
-        if !has_state {
-            return Ok(if is_used { Found::Used } else { Found::Empty });
-        }
-        let row = self
-            .client
-            .query_one("SELECT state FROM copying", &[])
-            .await;
-        let text: String = row.map_err(|error| failed(&error))?.get(0);
-        Ok(Found::Unfinished(state_of(&text)?))
+        self.found().await
     }
 
     async fn begin(&mut self, state: &State) -> Result<()> {
         self.run("BEGIN").await?;
         let marked = self.mark(state).await;
-        self.end(marked).await
+        self.end(marked).await?;
+        // A session that began before the mark was there would not notice it.
+        others_end(&self.client, &self.name).await
     }
 
     async fn write(&mut self, batch: &Arc<Batch>, state: &State) -> Result<()> {

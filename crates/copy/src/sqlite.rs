@@ -313,10 +313,8 @@ impl Part for SqlitePart {
             let finish = || -> rusqlite::Result<()> {
                 let sql = "UPDATE store SET schema_version = schema_version - ?1";
                 connection.execute(sql, [UNFINISHED_COPY])?;
-                if let Some(incarnation) = finish.incarnation {
-                    let sql = "UPDATE store SET incarnation = ?1";
-                    connection.execute(sql, [&incarnation.0.as_bytes()[..]])?;
-                }
+                let sql = "UPDATE store SET incarnation = ?1";
+                connection.execute(sql, [&finish.incarnation.0.as_bytes()[..]])?;
                 if finish.virtual_streams {
                     connection.execute("UPDATE virtual_index SET is_on = 1", [])?;
                 }

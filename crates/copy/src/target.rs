@@ -14,8 +14,8 @@ use gesta_sqlite::{Location, SqliteConfig};
 use crate::batch::{Batch, State};
 use crate::digest::{Digest, checksum_of, name_hash};
 use crate::mapping::each_name;
-use crate::part::{Finish, Found, Names, Part};
-use crate::postgres::PostgresPart;
+use crate::part::{Finish, Found, Names, Part, used};
+use crate::postgres::{COPY_NAME, PostgresPart};
 use crate::sqlite::SqlitePart;
 
 /// The databases of a target.
@@ -42,6 +42,22 @@ fn refuse<T>(why: String) -> Result<T> {
 /// Tells whether a URL names a SQLite file.
 pub(crate) fn is_sqlite(url: &str) -> bool {
     url.starts_with("sqlite:")
+}
+
+/// Returns the URL of a source, by which its sessions are told from those of other programs of Gesta.
+pub(crate) fn named(source: &str) -> String {
+    let named = source.split_whitespace().map(|url| {
+        if !url.starts_with("postgres") || url.contains("application_name=") {
+            return url.to_owned();
+        }
+        let sign = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{sign}application_name={COPY_NAME}")
+    });
+    match is_sqlite(source) {
+        // A path may have spaces.
+        true => source.to_owned(),
+        false => named.collect::<Vec<_>>().join(" "),
+    }
 }
 
 /// Returns the file that a URL names; `None` if it names something else.
@@ -137,10 +153,7 @@ impl Target {
         });
         let Some(oldest) = states.clone().min_by_key(|state| state.batches) else {
             return match found.iter().position(|found| matches!(found, Found::Used)) {
-                Some(at) => refuse(format!(
-                    "the target must be empty: {} has events, or had some",
-                    self.parts[at].name()
-                )),
+                Some(at) => Err(used(self.parts[at].name())),
                 None => match self.closed.take() {
                     Some(closed) => Err(closed),
                     None => Ok(Stand::Empty),

@@ -17,8 +17,8 @@ use gesta_copy::{Copy, Report, Settings, Step};
 use gesta_core::backend::RunMode;
 use gesta_core::{
     AllFrom, Append, DeleteKind, DeleteStream, ErrorKind, EventData, EventStore, EventStoreExt,
-    EventType, ExpectedRevision, ReadAll, RecordedEvent, Result, SetStreamMetadata, StreamAppend,
-    StreamId, StreamMetadata, Tag, Tags,
+    EventType, ExpectedRevision, Incarnation, ReadAll, RecordedEvent, Result, SetStreamMetadata,
+    StreamAppend, StreamId, StreamMetadata, Tag, Tags,
 };
 use gesta_pgtest::{fresh_schema, shared};
 use gesta_testkit::faulty::Random;
@@ -203,6 +203,21 @@ fn content(report: &Report) -> String {
     report.digest.rsplit_once('-').unwrap().0.to_owned()
 }
 
+async fn incarnation(url: &str) -> Incarnation {
+    let database = Database::open(url, &Options::default()).await.unwrap();
+    let incarnation = database.snapshot().await.unwrap().incarnation;
+    database.close().await;
+    incarnation
+}
+
+/// The incarnation of a copy that has another one begins after that of its source, as after a restore: it tells its
+/// time, so places of groups that were stored without an incarnation are not believed.
+async fn follows(source: &str, target: &str) {
+    let (source, target) = (incarnation(source).await, incarnation(target).await);
+    assert!(target.begun().is_some(), "{target:?}");
+    assert!(target.positions_from() > source.positions_from());
+}
+
 /// Goal: everything survives SQLite, PostgreSQL, several PostgreSQL with another number of logs, and the way back; and
 /// every store on the way keeps all promises that data can show.
 #[tokio::test(flavor = "multi_thread")]
@@ -221,17 +236,39 @@ async fn everything_survives_every_database() {
 
     let again = sqlite(home.path(), "again.db");
     let report = copy(&first, &again, settings(None, 70)).await.unwrap();
-    assert!(report.positions_kept && report.checkpoints_kept && report.virtual_streams);
+    // Virtual streams are made again, and can have other revisions: no checkpoint may pass events over.
+    assert!(report.positions_kept && !report.checkpoints_kept && report.virtual_streams);
     assert_eq!(seen(&again).await, expected);
     is_healthy(&again).await;
-    // A checkpoint of the source goes on in the target.
     let store = Options::default().open_database(&again).await.unwrap();
+    let mut request = ReadAll::forwards();
+    request.from = AllFrom::Checkpoint(page.next.clone());
+    let error = store.read_all(request).await.expect_err("checkpoint");
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{error}"
+    );
+    let category = store.read_whole_stream("$ce-cart").await.unwrap();
+    assert!(category.len() > 100);
+    store.switch_virtual_streams(false).await.unwrap();
+    store.shutdown().await.unwrap();
+    follows(&first, &again).await;
+
+    // Without virtual streams a checkpoint of the source goes on in the target.
+    let plain = sqlite(home.path(), "plain.db");
+    let kept = copy(&again, &plain, settings(None, 70)).await.unwrap();
+    assert!(kept.positions_kept && kept.checkpoints_kept && !kept.virtual_streams);
+    let store = Options::default().open_database(&again).await.unwrap();
+    let page = store
+        .read_all(ReadAll::forwards().limit(100))
+        .await
+        .unwrap();
+    store.shutdown().await.unwrap();
+    let store = Options::default().open_database(&plain).await.unwrap();
     let mut request = ReadAll::forwards();
     request.from = AllFrom::Checkpoint(page.next.clone());
     let rest = store.read_all(request).await.unwrap();
     assert!(rest.events[0].position > page.events[99].position);
-    let category = store.read_whole_stream("$ce-cart").await.unwrap();
-    assert!(category.len() > 100);
     store.shutdown().await.unwrap();
 
     let (Some(one), Some(two), Some(three)) = (postgres(), postgres(), postgres()) else {
@@ -250,12 +287,14 @@ async fn everything_survives_every_database() {
     assert_eq!(content(&on_several), content(&report));
     assert_eq!(seen(&several).await, expected);
     is_healthy(&several).await;
+    follows(&one, &several).await;
 
     let back = sqlite(home.path(), "back.db");
     let report = copy(&several, &back, settings(None, 1_000)).await.unwrap();
     assert_eq!(content(&report), content(&on_several));
     assert_eq!(seen(&back).await, expected);
     is_healthy(&back).await;
+    follows(&several, &back).await;
     // Each store goes on.
     for url in [&one, &several, &back] {
         let store = Options::default().open_database(url).await.unwrap();
@@ -445,9 +484,26 @@ async fn other_targets_and_sources_are_refused() {
     refused(&first, &target, None, "scavenged").await;
 }
 
-/// Goal: an empty store can be copied, and what comes after the copy began is not part of it.
+/// Appends an event to a store that is not served.
+async fn append_one(url: &str) {
+    let store: Arc<_> = Options::default().open_database(url).await.unwrap();
+    let more = vec![event("added", "{}".into(), &[])];
+    store
+        .append_to("cart-1", ExpectedRevision::Any, more)
+        .await
+        .unwrap();
+    store.shutdown().await.unwrap();
+}
+
+async fn is_closed(url: &str) {
+    let opened = Database::open(url, &Options::default()).await;
+    let error = opened.expect_err("closed").to_string();
+    assert!(error.contains("gesta copy"), "{error}");
+}
+
+/// Goal: an empty store can be copied, and a copy is never opened without what was appended to its source meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_ends_where_the_source_ended_when_it_began() {
+async fn a_copy_is_refused_if_its_source_has_grown() {
     let home = tempfile::tempdir().unwrap();
     let empty = sqlite(home.path(), "empty.db");
     gesta::schema::create(&empty, 1).await.unwrap();
@@ -463,19 +519,69 @@ async fn a_copy_ends_where_the_source_ended_when_it_began() {
         sqlite(home.path(), "target.db"),
     );
     fill(&first, 100).await;
-    let before = seen(&first).await;
     let mut begun = Copy::open(&first, &target, settings(None, 30))
         .await
         .unwrap();
     begun.step().await.unwrap();
     begun.close().await;
-    let store: Arc<_> = Options::default().open_database(&first).await.unwrap();
-    let more = vec![event("added", "{}".into(), &[])];
-    store
-        .append_to("cart-1", ExpectedRevision::Any, more)
+    append_one(&first).await;
+    for _ in 0..2 {
+        let error = copy(&first, &target, settings(None, 30))
+            .await
+            .expect_err("grown");
+        assert!(error.to_string().contains("1 events were"), "{error}");
+        is_closed(&target).await;
+    }
+}
+
+/// Goal: what is appended to a source in use is noticed while it is copied, and at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_is_in_use_is_noticed() {
+    let (Some(first), Some(early), Some(late)) = (postgres(), postgres(), postgres()) else {
+        return;
+    };
+    fill(&first, 60).await;
+    // While it is copied: the second batch is the first after which the source is looked at again.
+    let mut begun = Copy::open(&first, &early, settings(None, 10))
         .await
         .unwrap();
-    store.shutdown().await.unwrap();
-    copy(&first, &target, settings(None, 30)).await.unwrap();
-    assert_eq!(seen(&target).await, before);
+    append_one(&first).await;
+    let error = begun.step().await.expect_err("grown");
+    assert!(error.to_string().contains("1 events were"), "{error}");
+    begun.close().await;
+    // At the end.
+    let mut begun = Copy::open(&first, &late, settings(None, 10)).await.unwrap();
+    while let Step::Copied(_) = begun.step().await.unwrap() {}
+    append_one(&first).await;
+    let error = begun.finish(|_| ()).await.expect_err("grown");
+    assert!(error.to_string().contains("1 events were"), "{error}");
+    for target in [&early, &late] {
+        is_closed(target).await;
+    }
+}
+
+/// Goal: a program that is connected to the target would not notice the mark, so the copy does not begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_served_is_refused() {
+    let (Some(first), Some(target)) = (postgres(), postgres()) else {
+        return;
+    };
+    fill(&first, 10).await;
+    let served = Options::creating().open_database(&target).await.unwrap();
+    let refused = Copy::open(&first, &target, settings(None, 10)).await;
+    let error = refused.expect_err("served");
+    assert!(error.to_string().contains("other programs"), "{error}");
+    // It is not marked: it takes an event.
+    let event = vec![event("added", "{}".into(), &[])];
+    served
+        .append_to("cart-1", ExpectedRevision::Any, event)
+        .await
+        .unwrap();
+    served.shutdown().await.unwrap();
+    let refused = copy(&first, &target, settings(None, 10)).await;
+    let error = refused.expect_err("used").to_string();
+    assert!(
+        error.contains("must be empty") && error.contains("gesta verify"),
+        "{error}"
+    );
 }
