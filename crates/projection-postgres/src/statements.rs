@@ -28,6 +28,7 @@ pub(crate) const INSERT_PARKED: &str = include_str!("../sql/insert_parked.sql");
 pub(crate) const DELETE_PARKED: &str = include_str!("../sql/delete_parked.sql");
 pub(crate) const DELETE_ALL_PARKED: &str = include_str!("../sql/delete_all_parked.sql");
 pub(crate) const READ_PARKED: &str = include_str!("../sql/read_parked.sql");
+pub(crate) const COUNT_PARKED: &str = include_str!("../sql/count_parked.sql");
 pub(crate) const READ_PARKED_KEYS: &str = include_str!("../sql/read_parked_keys.sql");
 
 pub(crate) const INSERT_COMMAND: &str = include_str!("../sql/insert_command.sql");

@@ -16,14 +16,17 @@ use crate::open::{self, Open};
 use crate::rows::{self, Columns};
 use crate::session::PostgresSession;
 use crate::statements::{
-    END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER, READ_COMMANDS,
-    READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION, RENEW_LEASE,
-    UPDATE_STATE,
+    COUNT_PARKED, END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER,
+    READ_COMMANDS, READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION,
+    RENEW_LEASE, UPDATE_STATE,
 };
 use crate::tables::{self, Loading};
 use crate::versions::{self, Claimed};
 
 type Result<T> = std::result::Result<T, TargetError>;
+
+/// The SQLSTATE of a column that is missing, as texts of errors show it.
+const UNDEFINED_COLUMN: &str = "(42703)";
 
 /// A PostgreSQL database in which projections live, over some driver. A handle is cheap to clone.
 #[derive(Clone)]
@@ -54,7 +57,22 @@ impl<D: Driver> Postgres<D> {
     }
 
     async fn query(&self, statement: &str, params: Vec<Param>) -> Result<Vec<D::Row>> {
-        Ok(open::query_alone(&self.driver, &self.limits, statement, params).await?)
+        match open::query_alone(&self.driver, &self.limits, statement, params).await {
+            Ok(rows) => Ok(rows),
+            Err(failure) => Err(self.explained(failure.into()).await),
+        }
+    }
+
+    /// Says of a column that is missing why: the tables are those of an earlier program.
+    async fn explained(&self, error: TargetError) -> TargetError {
+        if !error.to_string().contains(UNDEFINED_COLUMN) {
+            return error;
+        }
+        let read = open::query_alone(&self.driver, &self.limits, READ_SCHEMA_VERSION, Vec::new());
+        match read.await.map(|rows| versions::schema_version(&rows)) {
+            Ok(Ok(found)) => versions::older(found).unwrap_or(error),
+            _ => error,
+        }
     }
 
     async fn begin_transaction(&self) -> Result<Open<D>> {
@@ -209,6 +227,20 @@ impl<D: Driver> Target for Postgres<D> {
         rows.iter().map(rows::parked).collect()
     }
 
+    async fn count_parked(&self, id: &ProjectionId, at_most: usize) -> Result<usize> {
+        let params = vec![
+            Param::text(&id.name),
+            Param::int(i64::from(id.version)),
+            Param::int(i64::try_from(at_most).unwrap_or(i64::MAX)),
+        ];
+        let rows = self.query(COUNT_PARKED, params).await?;
+        let count = match rows.first() {
+            Some(row) => Columns::of(row).int()?,
+            None => 0,
+        };
+        usize::try_from(count).map_err(|_| Failure::of_value("a count is below zero").into())
+    }
+
     async fn parked_keys(&self, id: &ProjectionId) -> Result<Vec<String>> {
         let params = vec![Param::text(&id.name), Param::int(i64::from(id.version))];
         let rows = self.query(READ_PARKED_KEYS, params).await?;
@@ -251,6 +283,7 @@ impl<D: Driver> Target for Postgres<D> {
         let was_busy = open.was_busy();
         match finish(open, switched).await {
             Err(_) if was_busy => Ok(Switched::Busy),
+            Err(error) => Err(self.explained(error).await),
             switched => switched,
         }
     }
@@ -258,7 +291,10 @@ impl<D: Driver> Target for Postgres<D> {
     async fn retire(&self, id: &ProjectionId) -> Result<bool> {
         let mut open = self.begin_transaction().await?;
         let outcome = versions::retire(&mut open, id).await;
-        finish(open, outcome).await
+        match finish(open, outcome).await {
+            Err(error) => Err(self.explained(error).await),
+            retired => retired,
+        }
     }
 
     fn classify(error: &(dyn std::error::Error + 'static)) -> Option<TargetErrorKind> {

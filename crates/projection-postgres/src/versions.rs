@@ -6,7 +6,7 @@
 
 use gesta_projection::{
     Life, ProjectionId, Registration, Stored, SwitchFrom, Switched, TargetError, TargetErrorKind,
-    covers, filter_to_text,
+    covers, filter_to_text, older_tables,
 };
 use gesta_sql::{Migration, Migrations};
 use uuid::Uuid;
@@ -53,6 +53,13 @@ pub(crate) fn is_current(found: Option<i64>) -> Result<bool> {
         return Err(TargetError::new(TargetErrorKind::Unusable, text));
     }
     Ok(found == latest)
+}
+
+/// Returns the error of tables that are older than those of this program.
+pub(crate) fn older(found: Option<i64>) -> Option<TargetError> {
+    let latest = MIGRATIONS.latest();
+    let found = found.filter(|found| *found < i64::from(latest))?;
+    Some(older_tables(found, latest))
 }
 
 /// Makes the tables of Gesta, or brings them to the version of this program.

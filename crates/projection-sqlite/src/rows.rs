@@ -193,6 +193,22 @@ pub(crate) fn parked(
     rows.collect()
 }
 
+/// Counts parked events, up to `at_most`.
+pub(crate) fn count_parked(
+    connection: &Connection,
+    id: &ProjectionId,
+    at_most: usize,
+) -> Result<usize> {
+    let sql = "SELECT count(*) FROM (SELECT 1 FROM gesta_projections_parked \
+               WHERE name = ?1 AND version = ?2 LIMIT ?3)";
+    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+    let counted = statement.query_row(params![id.name, id.version, at_most], |row| {
+        row.get::<_, i64>(0)
+    });
+    usize::try_from(counted.or_target()?).map_err(|error| unreadable("a count", error))
+}
+
 /// Reads the different keys of parked events.
 pub(crate) fn parked_keys(connection: &Connection, id: &ProjectionId) -> Result<Vec<String>> {
     let sql = "SELECT DISTINCT key FROM gesta_projections_parked \

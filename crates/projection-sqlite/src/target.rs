@@ -8,7 +8,7 @@ use gesta_core::{LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
     State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, covers,
-    filter_to_text,
+    filter_to_text, older_tables,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use uuid::Uuid;
@@ -79,7 +79,7 @@ impl SqliteTarget {
         let connections = Arc::clone(&self.connections);
         blocking(move || {
             let connection = connections.take()?;
-            let result = work(&connection);
+            let result = work(&connection).map_err(|error| explained(&connection, error));
             connections.give_back(connection);
             result
         })
@@ -99,7 +99,7 @@ impl SqliteTarget {
                 .transaction_with_behavior(TransactionBehavior::Immediate)
                 .or_target()?;
             // Dropping the transaction rolls it back.
-            let result = work(&transaction)?;
+            let result = work(&transaction).map_err(|error| explained(&transaction, error))?;
             transaction.commit().or_target()?;
             connections.give_back(connection);
             drop(turn);
@@ -118,6 +118,21 @@ async fn blocking<R: Send + 'static>(
             let text = format!("the thread of a call of SQLite ended: {error}");
             Err(TargetError::new(TargetErrorKind::Away, text))
         })
+}
+
+/// Says of a column that is missing why: the tables are those of an earlier program.
+fn explained(connection: &Connection, error: TargetError) -> TargetError {
+    if !error.to_string().contains("no such column") {
+        return error;
+    }
+    let sql = "SELECT version FROM gesta_projections_schema";
+    let found: rusqlite::Result<i64> = connection.query_row(sql, [], |row| row.get(0));
+    match found {
+        Ok(found) if usize::try_from(found).is_ok_and(|found| found < STEPS.len()) => {
+            older_tables(found, STEPS.len())
+        }
+        _ => error,
+    }
 }
 
 fn migrate(connection: &Connection) -> Result<()> {
@@ -396,6 +411,12 @@ impl Target for SqliteTarget {
     ) -> Result<Vec<Parked>> {
         let (id, key) = (id.clone(), key.map(str::to_owned));
         self.read(move |connection| rows::parked(connection, &id, key.as_deref(), limit))
+            .await
+    }
+
+    async fn count_parked(&self, id: &ProjectionId, at_most: usize) -> Result<usize> {
+        let id = id.clone();
+        self.read(move |connection| rows::count_parked(connection, &id, at_most))
             .await
     }
 

@@ -11,8 +11,10 @@ use std::time::Duration;
 use gesta_core::{Checkpoint, EventStore, LogId, Position};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 
-use crate::control::Control;
+use crate::control::{Control, active_of};
 use crate::definition::ProjectionId;
 use crate::error::{Error, TargetErrorKind};
 use crate::index::{Find, events_at};
@@ -24,6 +26,10 @@ use crate::target::{Order, Stored, Target};
 pub const API_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Events of a page, unless told otherwise, and at most.
 const PAGE: (usize, usize) = (100, 1_000);
+/// Requests that wait at most, of all clients of a process together.
+pub const API_WAITERS_MAX: usize = 256;
+/// The path of the metrics, which no projection can have as its name.
+pub(crate) const METRICS: &str = "metrics";
 /// Time between two looks while a request waits.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
@@ -68,6 +74,14 @@ fn wrong(detail: impl Into<String>) -> Error {
 pub struct Api<T> {
     control: Control<T>,
     store: Arc<dyn EventStore>,
+    waiting: Arc<Waiting>,
+}
+
+/// The requests that wait, of all copies of an [`Api`].
+struct Waiting {
+    places: Semaphore,
+    /// The last look at the versions, and when it was begun.
+    look: Mutex<Option<(Instant, Arc<Vec<Stored>>)>>,
 }
 
 impl<T> std::fmt::Debug for Api<T> {
@@ -143,6 +157,10 @@ impl<T: Target> Api<T> {
         Self {
             control: Control::of(target),
             store: Arc::clone(store),
+            waiting: Arc::new(Waiting {
+                places: Semaphore::new(API_WAITERS_MAX),
+                look: Mutex::new(None),
+            }),
         }
     }
 
@@ -155,7 +173,7 @@ impl<T: Target> Api<T> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let answered = match (method, parts.as_slice()) {
             ("GET", []) => self.list(parameters).await,
-            ("GET", ["metrics"]) => self.metrics(parameters).await,
+            ("GET", [METRICS]) => self.metrics(parameters).await,
             ("GET", [name]) => self.show(name, parameters).await,
             ("GET", [name, "wait"]) => self.wait(name, parameters).await,
             ("GET", [name, "parked"]) => self.parked(name, parameters).await,
@@ -241,6 +259,21 @@ impl<T: Target> Api<T> {
         Ok(Answer::json(200, &json!({"events": events, "next": next})))
     }
 
+    /// Returns the versions as they were at a time or later. Those who ask while another one looks share the next look:
+    /// one is under way, however many wait.
+    async fn look(&self, at: Instant) -> Result<Arc<Vec<Stored>>, Error> {
+        let mut last = self.waiting.look.lock().await;
+        if let Some((begun, rows)) = &*last
+            && *begun >= at
+        {
+            return Ok(Arc::clone(rows));
+        }
+        let begun = Instant::now();
+        let rows = Arc::new(self.control.list().await?);
+        *last = Some((begun, Arc::clone(&rows)));
+        Ok(rows)
+    }
+
     /// Waits until the active version shows everything up to a checkpoint, as
     /// [`Running::wait_for`](crate::Running::wait_for) does, whichever process runs it.
     async fn wait(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
@@ -250,19 +283,32 @@ impl<T: Target> Api<T> {
             .ok_or_else(|| wrong("the parameter checkpoint says what is waited for"))?;
         let checkpoint: Checkpoint = checkpoint.parse()?;
         let timeout = time(parameters, Duration::from_secs(10))?;
-        let until = tokio::time::Instant::now() + timeout;
+        let Ok(_place) = self.waiting.places.try_acquire() else {
+            let detail = format!(
+                "{API_WAITERS_MAX} requests wait already, the most there may be; ask again later"
+            );
+            return Ok(Answer::problem(503, "overloaded", &detail));
+        };
+        let until = Instant::now() + timeout;
         let (min, max) = LOOK_EVERY;
         let mut back_off = gesta_core::BackOff::new(min, max);
-        let mut resets = None;
+        let (mut resets, mut asked) = (None, None);
         loop {
-            let version = self.control.active(name).await?;
+            let rows = self.look(Instant::now()).await?;
+            let version = active_of(&rows, name)?;
             if *resets.get_or_insert(version.resets) != version.resets {
                 return Err(Error::Reset(name.to_owned()));
             }
-            let missing = self
-                .control
-                .missing(&*self.store, &version, &checkpoint)
-                .await?;
+            let missing = match asked.take() {
+                // What matches up to the checkpoint does not change: the store is asked once for each place.
+                Some((id, place, missing)) if id == version.id && place == version.checkpoint => {
+                    missing
+                }
+                _ => {
+                    let store = &*self.store;
+                    self.control.missing(store, version, &checkpoint).await?
+                }
+            };
             if missing == 0 {
                 let shown = json!({"name": name, "version": version.id.version});
                 return Ok(Answer::json(200, &shown));
@@ -271,10 +317,11 @@ impl<T: Target> Api<T> {
                 return Err(Error::NotRunning {
                     name: name.to_owned(),
                     state: version.state,
-                    why: version.error,
+                    why: version.error.clone(),
                 });
             }
-            let now = tokio::time::Instant::now();
+            asked = Some((version.id.clone(), version.checkpoint.clone(), missing));
+            let now = Instant::now();
             if now >= until {
                 return Err(Error::TimedOut {
                     name: name.to_owned(),

@@ -7,13 +7,21 @@ use gesta_core::{Checkpoint, EventStore};
 use crate::batch::{covers, distance};
 use crate::definition::ProjectionId;
 use crate::error::{Error, other_store};
-use crate::lag::{Lag, lag_at, next_match};
-use crate::state::State;
+use crate::lag::{Lag, Next, lag_at, next_match};
+use crate::state::{Life, State};
 use crate::target::{Order, Parked, Stored, SwitchFrom, Switched, Target};
 
 /// Time between two looks for an answer, at first and at most.
 const LOOK_FOR_ANSWER: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(250));
+
+/// Finds the active version of a projection.
+pub(crate) fn active_of<'a>(rows: &'a [Stored], name: &str) -> Result<&'a Stored, Error> {
+    let mut of_name = rows.iter().filter(|row| row.id.name == name);
+    of_name
+        .find(|row| row.life == Life::Active)
+        .ok_or_else(|| Error::NotFound(name.to_owned()))
+}
 
 /// Shows and steers the projections of a target, whoever runs them.
 #[derive(Clone, Debug)]
@@ -45,11 +53,7 @@ impl<T: Target> Control<T> {
     /// # Errors
     /// `NotFound` if there is none; `Target` if the target does not answer.
     pub async fn active(&self, name: &str) -> Result<Stored, Error> {
-        let rows = self.target.list().await?;
-        let mut of_name = rows.into_iter().filter(|row| row.id.name == name);
-        of_name
-            .find(|row| row.life == crate::state::Life::Active)
-            .ok_or_else(|| Error::NotFound(name.to_owned()))
+        active_of(&self.target.list().await?, name).cloned()
     }
 
     /// Pauses a version. The next batch is not applied any more; one whose fence was passed is finished.
@@ -108,12 +112,11 @@ impl<T: Target> Control<T> {
         if covers(place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
             return Ok(0);
         }
-        if let Some(filter) = &version.filter
-            && next_match(store, place, filter, checkpoint)
-                .await?
-                .is_none()
-        {
-            return Ok(0);
+        if let Some(filter) = &version.filter {
+            let next = next_match(store, place, filter, checkpoint, usize::MAX).await?;
+            if next == Next::Nothing {
+                return Ok(0);
+            }
         }
         Ok(distance(place, checkpoint))
     }

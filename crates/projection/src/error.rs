@@ -109,6 +109,19 @@ impl TargetError {
     }
 }
 
+/// Makes the error of tables in a target that are of an earlier version than those of this program.
+#[must_use]
+pub fn older_tables(found: impl fmt::Display, needed: impl fmt::Display) -> TargetError {
+    TargetError::new(
+        TargetErrorKind::Unusable,
+        format!(
+            "the tables of projections have version {found}, older than {needed}, which this program needs: a program \
+             that runs projections brings them to it when it starts, built with this version of Gesta, and so does \
+             gesta index run"
+        ),
+    )
+}
+
 /// An error of the interface of projections.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -10,11 +10,16 @@ use gesta_core::{AllFrom, Checkpoint, Clock, EventStore, Filter, ReadAll, System
 use crate::batch::{covers, distance, positions};
 use crate::error::Error;
 
+/// Pages of a store that are read at most to find the oldest event that is not applied yet: a million positions. For a
+/// version that stands still, with a filter that lets little pass, the store would else be read each time it is shown.
+pub const LAG_PAGES_MAX: usize = 20;
+
 /// How far a projection is behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lag {
-    /// Age of the oldest event that matches and is not applied yet; zero if there is none.
-    pub age: Duration,
+    /// Age of the oldest event that matches and is not applied yet; zero if there is none, and `None` if none was found
+    /// in [`LAG_PAGES_MAX`] pages of the store, though there may be one later.
+    pub age: Option<Duration>,
     /// Positions of all logs that were not looked at yet, whether their events match or not.
     pub positions: u64,
 }
@@ -27,26 +32,39 @@ pub(crate) async fn lag_at(
 ) -> Result<Lag, Error> {
     let heads = store.info().await?;
     let head = Checkpoint::logs(heads.incarnation, heads.heads);
-    let age = match next_match(store, place, filter, &head).await? {
-        Some(created) => {
+    let age = match next_match(store, place, filter, &head, LAG_PAGES_MAX).await? {
+        Next::At(created) => {
             let age = SystemClock.now().as_micros() - created.as_micros();
-            Duration::from_micros(u64::try_from(age).unwrap_or(0))
+            Some(Duration::from_micros(u64::try_from(age).unwrap_or(0)))
         }
-        None => Duration::ZERO,
+        Next::Nothing => Some(Duration::ZERO),
+        Next::Unknown => None,
     };
     let positions = distance(place, &head);
     Ok(Lag { age, positions })
 }
 
-/// Returns when the first event was stored that matches after a place and up to another one.
+/// The first event that matches after a place and up to another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It was stored at this time.
+    At(Timestamp),
+    /// There is none.
+    Nothing,
+    /// None was found in so many pages as might be read.
+    Unknown,
+}
+
+/// Looks in so many pages for the first event that matches after a place and up to another one.
 pub(crate) async fn next_match(
     store: &dyn EventStore,
     place: &Checkpoint,
     filter: &Filter,
     up_to: &Checkpoint,
-) -> Result<Option<Timestamp>, Error> {
+    pages_max: usize,
+) -> Result<Next, Error> {
     let mut from = place.clone();
-    loop {
+    for _ in 0..pages_max {
         let request = ReadAll::forwards()
             .from(AllFrom::Checkpoint(from))
             .filter(filter.clone())
@@ -55,15 +73,16 @@ pub(crate) async fn next_match(
         let log_end = |log: usize| positions(up_to).get(log).copied().unwrap_or_default();
         if let Some(event) = page.events.first() {
             if event.position <= log_end(usize::from(event.log.0)) {
-                return Ok(Some(event.created));
+                return Ok(Next::At(event.created));
             }
             if positions(up_to).len() == 1 {
-                return Ok(None);
+                return Ok(Next::Nothing);
             }
         }
         if page.end || covers(&page.next, up_to) == Some(true) {
-            return Ok(None);
+            return Ok(Next::Nothing);
         }
         from = page.next;
     }
+    Ok(Next::Unknown)
 }

@@ -48,7 +48,7 @@ mod view;
 mod view_work;
 mod work;
 
-pub use api::{API_WAIT_MAX, Answer, Api};
+pub use api::{API_WAIT_MAX, API_WAITERS_MAX, Answer, Api};
 pub use batch::{Batch, covers};
 pub use begin_at::BeginAt;
 pub use config::{Config, OnPoison};
@@ -58,12 +58,12 @@ pub use definition::{
 };
 pub use effect::Effect;
 pub use effects::{Effects, RunningEffects};
-pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind};
+pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind, older_tables};
 pub use filter_text::{filter_from_text, filter_to_text};
 pub use index::{
     Find, INDEX_PAGE_MAX, INDEX_PATHS_MAX, INDEX_TEXT_BYTES_MAX, Index, IndexPath, events_at,
 };
-pub use lag::Lag;
+pub use lag::{LAG_PAGES_MAX, Lag};
 pub use progress::{Phase, Progress};
 pub use projection::Projection;
 pub use projections::Projections;

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::api::METRICS;
 use crate::begin_at::BeginAt;
 use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Registration, Table, made_with};
@@ -120,6 +121,11 @@ impl<T: Target> Projections<T> {
         let mut definitions: Vec<Definition> = Vec::new();
         for unit in &self.units {
             let (id, table, read_as) = unit.definition()?;
+            if id.name == METRICS {
+                return Err(Error::Invalid(format!(
+                    "a projection cannot be named {METRICS}: over HTTP, GET …/{METRICS} gives the metrics of all"
+                )));
+            }
             let filter = unit.filter();
             filter.validate()?;
             if definitions.iter().any(|(other, ..)| *other == id) {

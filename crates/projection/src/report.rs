@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use gesta_core::{EventStore, RecordedEvent};
+use gesta_core::{ErrorKind, EventStore, RecordedEvent};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::control::Control;
 use crate::error::Error;
+use crate::lag::{LAG_PAGES_MAX, Lag};
 use crate::state::{Life, State};
 use crate::target::{Parked, Stored, Target};
 
@@ -30,10 +31,12 @@ pub struct VersionReport {
     /// The process that runs it; none if nobody does.
     pub owner: Option<Uuid>,
     /// Age of the oldest event that is not applied yet, in seconds: 0 if there is none, nothing if the store was not
-    /// asked.
+    /// asked, or it is unknown.
     pub lag_seconds: Option<f64>,
     /// Positions of the store that were not looked at yet, whether their events match or not.
     pub lag_positions: Option<u64>,
+    /// Why it is not known how far it is behind, though the store was asked.
+    pub lag_unknown: Option<String>,
     /// Events applied since the last reset.
     pub events: i64,
     /// Events that were put aside; [`PARKED_COUNTED_MAX`] stands for as many or more.
@@ -133,11 +136,37 @@ impl<'a> From<&'a RecordedEvent> for EventReport<'a> {
     }
 }
 
+/// How far a version is behind, and why that is not known.
+type LagOrWhy = (Option<Lag>, Option<String>);
+
+/// Returns how far a version is behind. How far that is of one whose checkpoint the store does not know, nobody can
+/// say; but it must not hide the others.
+fn lag_or_why(asked: Result<Option<Lag>, Error>) -> Result<LagOrWhy, Error> {
+    let why = match asked {
+        Ok(Some(lag)) if lag.age.is_some() => return Ok((Some(lag), None)),
+        Ok(Some(lag)) => {
+            let why = format!(
+                "no event that matches was found in {LAG_PAGES_MAX} pages of the store after its checkpoint"
+            );
+            return Ok((Some(lag), Some(why)));
+        }
+        Ok(None) => {
+            "its filter is not stored: a program of an earlier release has registered it".into()
+        }
+        Err(Error::Store(error)) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {
+            error.to_string()
+        }
+        Err(error) => return Err(error),
+    };
+    Ok((None, Some(why)))
+}
+
 impl<T: Target> Control<T> {
-    /// Returns what operators are shown of all versions; with a store also how far each is behind.
+    /// Returns what operators are shown of all versions; with a store also how far each is behind. A version that is
+    /// not of the events of this store is shown too, with its lag unknown.
     ///
     /// # Errors
-    /// `Target` or `Store` if they do not answer, or the versions are of another store.
+    /// `Target` or `Store` if they do not answer.
     pub async fn reports(
         &self,
         store: Option<&dyn EventStore>,
@@ -158,11 +187,14 @@ impl<T: Target> Control<T> {
         store: Option<&dyn EventStore>,
         version: &Stored,
     ) -> Result<VersionReport, Error> {
-        let lag = match store {
-            Some(store) if version.life != Life::Retired => self.lag(store, version).await?,
-            _ => None,
+        let (lag, lag_unknown) = match store {
+            Some(store) if version.life != Life::Retired => {
+                lag_or_why(self.lag(store, version).await)?
+            }
+            _ => (None, None),
         };
-        let parked = self.parked(&version.id, None, PARKED_COUNTED_MAX).await?;
+        let counted = self.target().count_parked(&version.id, PARKED_COUNTED_MAX);
+        let parked = counted.await?;
         let seconds = |micros: i64| micros as f64 / 1e6;
         Ok(VersionReport {
             name: version.id.name.clone(),
@@ -170,10 +202,11 @@ impl<T: Target> Control<T> {
             life: version.life.as_str(),
             state: version.state.as_str(),
             owner: version.owner.filter(|_| version.owned),
-            lag_seconds: lag.map(|lag| lag.age.as_secs_f64()),
+            lag_seconds: lag.and_then(|lag| lag.age).map(|age| age.as_secs_f64()),
             lag_positions: lag.map(|lag| lag.positions),
+            lag_unknown,
             events: version.events,
-            parked: parked.len(),
+            parked,
             applied_at: version.applied_at.map(|at| at.to_string()),
             resets: version.resets,
             checkpoint: version.checkpoint.to_string(),
@@ -195,7 +228,7 @@ fn is(condition: bool) -> Option<f64> {
     Some(f64::from(u8::from(condition)))
 }
 
-const GAUGES: [Gauge; 9] = [
+const GAUGES: [Gauge; 10] = [
     (
         "gesta_projection_lag_seconds",
         "Age of the oldest event that is not applied yet; 0 if there is none",
@@ -205,6 +238,11 @@ const GAUGES: [Gauge; 9] = [
         "gesta_projection_lag_positions",
         "Positions of the store that were not looked at yet",
         |version| version.lag_positions.map(|positions| positions as f64),
+    ),
+    (
+        "gesta_projection_lag_unknown",
+        "1 if it cannot be told how old the oldest event is that is not applied yet",
+        |version| is(version.lag_unknown.is_some()),
     ),
     (
         "gesta_projection_events",

@@ -17,7 +17,7 @@ use crate::definition::ProjectionId;
 use crate::drive::Context;
 use crate::error::{Error, other_store};
 use crate::fault::panic_text;
-use crate::lag::{Lag, lag_at, next_match};
+use crate::lag::{Lag, Next, lag_at, next_match};
 use crate::looks::{Look, Looker};
 use crate::progress::{Phase, Progress};
 use crate::state::{Life, State};
@@ -51,6 +51,8 @@ struct One {
 /// The projections that a process runs. Dropping it tells them to stop; [`shutdown`](Self::shutdown) also waits until
 /// they have.
 pub struct Running<T: Target> {
+    /// One for all requests, so that those that wait are counted together.
+    api: Api<T>,
     started: Started<T>,
     all: Vec<One>,
     looker: JoinHandle<()>,
@@ -104,6 +106,7 @@ impl<T: Target> Running<T> {
         let all = all.collect();
         let looker = tokio::spawn(looker.run(renewed));
         Self {
+            api: Api::of(&started.store, started.target.clone()),
             started,
             all,
             looker,
@@ -119,7 +122,7 @@ impl<T: Target> Running<T> {
     /// Answers requests over HTTP about the projections of the target, also those of other processes.
     #[must_use]
     pub fn api(&self) -> Api<T> {
-        Api::of(&self.started.store, self.started.target.clone())
+        self.api.clone()
     }
 
     /// Looks at states and commands now, instead of within [`Config::look_every`].
@@ -222,10 +225,8 @@ impl<T: Target> Running<T> {
             }
             *events = distance(&place, checkpoint);
             let store = &*self.started.store;
-            if next_match(store, &place, filter, checkpoint)
-                .await?
-                .is_none()
-            {
+            let next = next_match(store, &place, filter, checkpoint, usize::MAX).await?;
+            if next == Next::Nothing {
                 return Ok(true);
             }
             if row.state != State::Running {

@@ -297,6 +297,13 @@ pub trait Target: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Parked>, TargetError>> + Send;
 
+    /// Counts the parked events of a version, up to `at_most`.
+    fn count_parked(
+        &self,
+        id: &ProjectionId,
+        at_most: usize,
+    ) -> impl Future<Output = Result<usize, TargetError>> + Send;
+
     /// Returns the different keys of parked events, without skipped ones.
     fn parked_keys(
         &self,

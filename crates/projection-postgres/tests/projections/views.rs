@@ -173,6 +173,15 @@ async fn tables_of_version_1_are_kept() {
     );
     place.execute(&row).await;
     let target = place.target();
+    // Who only looks, as the command line does, leaves the tables as they are, and says who renews them.
+    let seats = crate::kit::world::id("seats", 1);
+    let is_told = |error: gesta_projection::TargetError| {
+        let told = error.to_string();
+        assert!(told.contains("have version 1, older than 2"), "{told}");
+        assert!(told.contains("gesta index run"), "{told}");
+    };
+    is_told(target.list().await.expect_err("older"));
+    is_told(target.retire(&seats).await.expect_err("older"));
     target.migrate().await.expect("brought to version 2");
     let rows = target.list().await.expect("a list");
     // Which event the attempts were of is not known.

@@ -360,6 +360,10 @@ pub async fn parked_events_are_kept_in_order<F: Factory>(factory: &F) {
     );
     let of_a = target.parked(&id(1), Some("a"), 1).await.expect("found");
     assert_eq!(of_a[0].position, Position(9));
+    for (at_most, count) in [(3, 3), (4, 4), (5, 4)] {
+        let counted = target.count_parked(&id(1), at_most).await;
+        assert_eq!(counted.expect("counted"), count, "at most {at_most}");
+    }
     let mut keys = target.parked_keys(&id(1)).await.expect("keys");
     keys.sort();
     assert_eq!(keys, ["a", "b"]);

@@ -301,6 +301,12 @@ impl<T: Target> Target for Faulty<T> {
         self.process.aside(self.inner.parked(id, key, limit)).await
     }
 
+    async fn count_parked(&self, id: &ProjectionId, at_most: usize) -> Result<usize, TargetError> {
+        self.process
+            .aside(self.inner.count_parked(id, at_most))
+            .await
+    }
+
     async fn parked_keys(&self, id: &ProjectionId) -> Result<Vec<String>, TargetError> {
         self.process.aside(self.inner.parked_keys(id)).await
     }

@@ -1,18 +1,27 @@
 //! What operators, and clients over HTTP, are told of projections, and how they steer them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gesta_projection::{Answer, Api, Config, Phase, metrics_text};
+use async_trait::async_trait;
+use gesta_core::{AllFrom, AllPage, EventStore, EventStoreExt, ReadAll};
+use gesta_memory::{Config as MemoryConfig, MemoryStore};
+use gesta_projection::testing::{Fate, Faulty};
+use gesta_projection::{
+    API_WAITERS_MAX, Answer, Api, Config, LAG_PAGES_MAX, OnPoison, Phase, Target as AnyTarget,
+    metrics_text,
+};
+use gesta_testkit::{Around, Outer};
 use serde_json::Value;
 
 use super::fixtures::Balances;
 use super::poison::parking;
-use super::world::{AT_ALL, World, id, quick, until_phase};
-use crate::flavour::Target;
+use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
 
 /// Asks as a framework would: with the path, and the parameters decoded.
-async fn ask(api: &Api<Target>, method: &str, target: &str) -> Answer {
+async fn ask<T: AnyTarget>(api: &Api<T>, method: &str, target: &str) -> Answer {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let parameters: HashMap<String, String> = pairs
@@ -21,7 +30,7 @@ async fn ask(api: &Api<Target>, method: &str, target: &str) -> Answer {
     api.answer(method, path, &parameters).await
 }
 
-async fn json(api: &Api<Target>, method: &str, target: &str, status: u16) -> Value {
+async fn json<T: AnyTarget>(api: &Api<T>, method: &str, target: &str, status: u16) -> Value {
     let answer = ask(api, method, target).await;
     assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
     serde_json::from_str(&answer.body).expect("JSON")
@@ -161,4 +170,159 @@ async fn wrong_requests_are_told_what_is_wrong() {
     );
     let stopped = tokio::time::timeout(AT_ALL, process.expect("started").shutdown());
     stopped.await.expect("in time");
+}
+
+/// What happened: after a restore of the store a version with a checkpoint of before made the list and the metrics fail
+/// as a whole, and with them the alert that it has stopped. Now its lag alone is unknown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_of_another_store_hides_no_other() {
+    let mut world = World::new().await;
+    world.append_many(20).await;
+    world.comes_right(OnPoison::Stop).await;
+    let events = world.store.read_everything().await.expect("read");
+    let restored = MemoryStore::restored(MemoryConfig::default(), events.into_iter().take(10));
+    world.store = Arc::new(restored.expect("whole"));
+    let process = world.process(quick()).view(Balances);
+    let process = process.view_as("others", Balances).start().await;
+    let process = process.expect("started");
+    until_phase(&process, &id("balances", 1), Phase::Stopped).await;
+    until_phase(&process, &id("others", 1), Phase::Live).await;
+    let head = world.head().await;
+    let others = process.wait_for("others", &head, AT_ALL).await;
+    others.expect("it comes to the end");
+    process.shutdown().await;
+    let api = Api::of(&world.store, world.target.clone());
+    let list = json(&api, "GET", "/", 200).await;
+    let (stopped, other) = (&list["projections"][0], &list["projections"][1]);
+    assert_eq!(
+        (&stopped["name"], &stopped["state"]),
+        (&"balances".into(), &"stopped".into())
+    );
+    assert!(stopped["lag_seconds"].is_null() && stopped["lag_positions"].is_null());
+    assert!(stopped["lag_unknown"].is_string(), "{stopped}");
+    assert_eq!(
+        (&other["lag_seconds"], &other["lag_unknown"]),
+        (&0.0.into(), &Value::Null)
+    );
+    assert_eq!(*stopped, json(&api, "GET", "/balances", 200).await);
+    let metrics = ask(&api, "GET", "/metrics").await;
+    assert_eq!(metrics.status, 200);
+    for line in [
+        "gesta_projection_stopped{projection=\"balances\",version=\"1\"} 1\n",
+        "gesta_projection_lag_unknown{projection=\"balances\",version=\"1\"} 1\n",
+        "gesta_projection_lag_unknown{projection=\"others\",version=\"1\"} 0\n",
+        "gesta_projection_lag_seconds{projection=\"others\",version=\"1\"} 0\n",
+    ] {
+        assert!(metrics.body.contains(line), "{line} in {}", metrics.body);
+    }
+    let unknown = "gesta_projection_lag_seconds{projection=\"balances\"";
+    assert!(!metrics.body.contains(unknown), "{}", metrics.body);
+}
+
+/// A store in which no end of a read with a filter is in sight, and how often it was read.
+struct Endless(Arc<dyn EventStore>, AtomicUsize);
+
+#[async_trait]
+impl Around for Endless {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.0
+    }
+
+    async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
+        let reads = self.1.fetch_add(1, Ordering::SeqCst);
+        assert!(reads < 1_000, "it reads without end");
+        let AllFrom::Checkpoint(next) = request.from else {
+            panic!("a lag is looked for after a checkpoint")
+        };
+        Ok(AllPage {
+            events: Vec::new(),
+            next,
+            end: false,
+        })
+    }
+}
+
+/// Goal: what it costs to show a version that stands still is bounded, whatever its filter; what is not known then is
+/// said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lag_is_looked_for_in_so_many_pages() {
+    let world = World::new().await;
+    world.append_many(3).await;
+    world.comes_right(OnPoison::Stop).await;
+    world.append_many(2).await;
+    let endless = Outer(Endless(Arc::clone(&world.store), AtomicUsize::new(0)));
+    let reports = world.control().reports(Some(&endless)).await;
+    let report = &reports.expect("reports")[0];
+    assert_eq!(endless.0.1.load(Ordering::SeqCst), LAG_PAGES_MAX);
+    assert_eq!((report.lag_seconds, report.lag_positions), (None, Some(2)));
+    let why = report.lag_unknown.as_deref().expect("a reason");
+    assert!(
+        why.contains("no event that matches was found in 20 pages"),
+        "{why}"
+    );
+}
+
+/// Goal: so many requests wait, and no more; one that is given up makes room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_so_many_requests_wait() {
+    let world = World::new().await;
+    world.comes_right(OnPoison::Stop).await;
+    // Nobody runs it: it never comes so far.
+    let written = world.append("account-1", "added", "1").await;
+    let api = Api::of(&world.store, world.target.clone());
+    let wait = format!("/balances/wait?checkpoint={}", written.checkpoint);
+    let (long, short) = (
+        format!("{wait}&timeout_ms=60000"),
+        format!("{wait}&timeout_ms=0"),
+    );
+    assert_eq!(ask(&api, "GET", &short).await.status, 504);
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..=API_WAITERS_MAX {
+        let (api, long) = (api.clone(), long.clone());
+        waiting.spawn(async move { ask(&api, "GET", &long).await });
+    }
+    // All wait but one.
+    let refused = waiting.join_next().await.expect("one");
+    assert_eq!(refused.expect("answered").status, 503);
+    let problem = json(&api, "GET", &short, 503).await;
+    assert_eq!(problem["code"], "overloaded");
+    let detail = problem["detail"].as_str().expect("a reason");
+    assert!(detail.contains("256 requests wait already"), "{detail}");
+    // What does not wait is answered.
+    json(&api, "GET", "/balances", 200).await;
+    waiting.abort_all();
+    let has_room = async || ask(&api, "GET", &short).await.status == 504;
+    until_so(has_room, "there is room again").await;
+}
+
+/// Goal: however many requests wait, one look at the target is under way, and its answer is for all who asked before
+/// it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_share_their_looks() {
+    let world = World::new().await;
+    world.comes_right(OnPoison::Stop).await;
+    let written = world.append("account-1", "added", "1").await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let api = Api::of(&world.store, faulty.clone());
+    let wait = format!(
+        "/balances/wait?checkpoint={}&timeout_ms=0",
+        written.checkpoint
+    );
+    let looks = faulty.looks();
+    faulty.set_hung(true);
+    let one = || ask(&api, "GET", &wait);
+    let unhung = async { faulty.set_hung(false) };
+    let (a, b, c, d, e, ()) = tokio::join!(one(), one(), one(), one(), one(), unhung);
+    assert_eq!([a, b, c, d, e].map(|answer| answer.status), [504; 5]);
+    // The one under way when most of them came, and one for all of these.
+    assert_eq!(faulty.looks() - looks, 2);
+}
+
+/// Goal: no projection hides behind the path of the metrics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_projection_is_named_metrics() {
+    let world = World::new().await;
+    let process = world.process(quick()).view_as("metrics", Balances);
+    let error = process.start().await.expect_err("refused").to_string();
+    assert!(error.contains("cannot be named metrics"), "{error}");
 }
