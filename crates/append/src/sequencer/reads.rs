@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::backend::LoadRequest;
-use gesta_core::{Error, IdempotencyWindow, LogId, Position, StreamId, Timestamp, Told, warn_once};
+use gesta_core::{
+    BackOff, Error, IdempotencyWindow, LogId, Position, StreamId, Timestamp, Told, warn_once,
+};
 use tokio::time::Instant;
 
 use super::job::{Job, JobId, MatchSearch, What};
 use super::knowledge::{Listing, OlderIds};
 use super::lookup::{Hits, Questions, Search, Suspected};
-use super::trouble::Pause;
+use super::trouble::{Pause, Trouble, pauses};
 
 /// The greatest number of streams that one statement looks up.
 pub(crate) const LOAD_STREAMS_MAX: usize = 1_000;
@@ -60,6 +62,10 @@ pub(crate) struct SoughtMatch {
     /// The number of the history that is searched.
     pub(crate) history: u64,
     pub(crate) search: MatchSearch,
+    /// The pauses after its failures. Each search has its own, so that one which always fails holds up no other.
+    pauses: BackOff,
+    /// The time before which it is not tried again, if it has failed.
+    not_before: Option<Instant>,
 }
 
 /// The backfill: it reads the ids of the deduplication window, newest first, in the background.
@@ -88,7 +94,7 @@ pub(crate) struct Reads {
     /// The searches for conditions that wait for their turn.
     matches_due: VecDeque<SoughtMatch>,
     matches: usize,
-    matches_pause: Pause,
+    matches_trouble: Trouble,
     backfill: Backfill,
     backfill_told: Told,
 }
@@ -106,7 +112,7 @@ impl Default for Reads {
             searches: 0,
             matches_due: VecDeque::new(),
             matches: 0,
-            matches_pause: Pause::default(),
+            matches_trouble: Trouble::default(),
             backfill: Backfill::Nothing,
             backfill_told: Told::default(),
         }
@@ -188,16 +194,21 @@ impl Reads {
             number: self.lookups,
             history,
             search,
+            pauses: pauses(),
+            not_before: None,
         });
         self.lookups
     }
 
-    /// Begins the next search for a condition, unless enough are under way, or one has failed a moment ago.
+    /// Begins the next search for a condition, unless enough are under way. One that has failed a moment ago lets
+    /// others go first.
     pub(crate) fn next_match(&mut self, now: Instant) -> Option<(JobId, Job)> {
-        if !self.matches_pause.is_over(now) || self.matches >= MATCHES_MAX {
+        if self.matches >= MATCHES_MAX {
             return None;
         }
-        let sought = self.matches_due.pop_front()?;
+        let is_due = |sought: &SoughtMatch| sought.not_before.is_none_or(|at| at <= now);
+        let next = self.matches_due.iter().position(is_due)?;
+        let sought = self.matches_due.remove(next)?;
         self.matches += 1;
         let what = What::Match(sought.search.clone());
         Some(self.begin(what, Purpose::Match(sought)))
@@ -208,22 +219,26 @@ impl Reads {
         self.matches_due.retain(|sought| is_awaited(sought.number));
     }
 
-    /// Puts back a search that has failed for a passing reason. It is tried again after a pause.
+    /// Puts back a search that has failed for a passing reason. It is tried again after a pause, which is longer each
+    /// time, and behind those that wait: searches that always exceed the time would else take all the places again and
+    /// again.
     pub(crate) fn retry_match(
         &mut self,
         log: LogId,
-        sought: SoughtMatch,
+        mut sought: SoughtMatch,
         error: &Error,
         now: Instant,
     ) {
         let what = "cannot look for events that conditions exclude, trying again";
-        self.matches_pause.begin(log, error, what, now);
-        self.matches_due.push_front(sought);
+        self.matches_trouble.note(error, now);
+        self.matches_trouble.warn(log, error, what);
+        sought.not_before = Some(now + sought.pauses.pause());
+        self.matches_due.push_back(sought);
     }
 
-    /// Ends the pause, because a search has succeeded. Returns whether the fault was logged.
+    /// Forgets the faults, because a search has succeeded. Returns whether one was logged.
     pub(crate) fn resume_matches(&mut self) -> bool {
-        self.matches_pause.end()
+        self.matches_trouble.clear()
     }
 
     // ---- streams and types ----
@@ -242,7 +257,7 @@ impl Reads {
     /// Ends the pauses, because no command waits for a look any more.
     pub(crate) fn need_nothing(&mut self) {
         self.loads_pause.forget();
-        self.matches_pause.forget();
+        self.matches_trouble.forget();
     }
 
     /// Ends the pause, because a load has succeeded. Returns whether the fault was logged.
@@ -253,7 +268,7 @@ impl Reads {
     /// Returns the last error of the reads that commands wait for, if they are failing and tried again.
     pub(crate) fn failing(&self) -> Option<&Error> {
         let of_loads = self.loads_pause.last_error();
-        of_loads.or_else(|| self.matches_pause.last_error())
+        of_loads.or_else(|| self.matches_trouble.last_error())
     }
 
     pub(crate) fn has_loads(&self) -> bool {
@@ -389,8 +404,12 @@ impl Reads {
             Backfill::FindStart(at) | Backfill::Read(_, at) => at,
             Backfill::Nothing => None,
         };
-        let pauses = [self.loads_pause.until(), self.matches_pause.until()];
-        pauses.into_iter().chain([backfill]).flatten().min()
+        // While all places are taken, a search begins when another one ends.
+        let has_place = self.matches < MATCHES_MAX;
+        let due = self.matches_due.iter().filter(|_| has_place);
+        let matches = due.filter_map(|sought| sought.not_before).min();
+        let others = [self.loads_pause.until(), matches, backfill];
+        others.into_iter().flatten().min()
     }
 }
 

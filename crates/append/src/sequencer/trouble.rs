@@ -28,10 +28,15 @@ pub(crate) struct Trouble {
     told_lasting: Told,
 }
 
+/// Returns the pauses between tries that follow one another.
+pub(crate) fn pauses() -> BackOff {
+    BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX)
+}
+
 impl Default for Trouble {
     fn default() -> Self {
         Self {
-            back_off: BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX),
+            back_off: pauses(),
             pause: BACK_OFF_MIN,
             since: None,
             last: None,

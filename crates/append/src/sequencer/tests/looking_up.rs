@@ -2,6 +2,8 @@
 
 use gesta_core::{Checkpoint, Filter, Query, Tag, Tags};
 
+use super::super::job::MatchSearch;
+use super::super::reads::{Purpose, Reads};
 use super::*;
 
 /// The condition that no event carries all of these tags after a position.
@@ -237,9 +239,10 @@ fn searches_of_answered_appends_are_dropped() {
     while let Some((id, _)) = d.reads.pop_front() {
         d.on(Input::Read(id, Answer(Gave::Matched(Ok(None)))));
     }
+    // One more has begun in the place of the one that failed.
     assert_eq!(
         d.stats().condition_lookups,
-        8,
+        9,
         "nobody waits for the others"
     );
 }
@@ -276,4 +279,61 @@ fn a_costly_condition_takes_turns() {
     d.settle();
     assert!(d.position(plain) < d.position(costly));
     assert!(d.stats().condition_turns >= 3 && d.reads.is_empty());
+}
+
+/// What happened: searches that always exceeded the time went first again, and one pause was for all: eight of them held
+/// all the places, and no other append with a condition was ever answered.
+#[test]
+fn searches_that_fail_hold_up_no_others() {
+    const PLACES: u64 = 8;
+    let (mut reads, now) = (Reads::default(), Instant::now());
+    let seek = |reads: &mut Reads, after: u64| {
+        let search = MatchSearch {
+            filter: Arc::new(Filter::ALL),
+            after: Position(after),
+            until: Position(99),
+        };
+        reads.seek_match(search, 1);
+    };
+    let begin = |reads: &mut Reads, at| {
+        let (id, job) = reads.next_match(at)?;
+        match job.0 {
+            What::Match(search) => Some((id, search.after.0)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let fail = |reads: &mut Reads, id, at| {
+        let Some(Purpose::Match(sought)) = reads.end(id) else {
+            panic!("no search is under way");
+        };
+        reads.retry_match(LogId(0), sought, &Error::unavailable("too slow"), at);
+    };
+    (0..PLACES).for_each(|number| seek(&mut reads, number));
+    let (first, begun) = begin(&mut reads, now).expect("a place is free");
+    assert_eq!(begun, 0);
+    for number in 1..PLACES {
+        assert_eq!(begin(&mut reads, now).map(|(_, begun)| begun), Some(number));
+    }
+    seek(&mut reads, 20);
+    assert!(begin(&mut reads, now).is_none(), "all places are taken");
+    fail(&mut reads, first, now);
+    assert!(reads.failing().is_some());
+    let (id, begun) = begin(&mut reads, now).expect("without a pause");
+    assert_eq!(begun, 20, "not the one that has failed");
+    assert_eq!(reads.wake_at(), None, "all places are taken again");
+    reads.end(id);
+    assert!(begin(&mut reads, now).is_none(), "it pauses");
+    let until = reads.wake_at().expect("it is tried again");
+    assert!(until > now);
+    // Another one comes during the pause, and goes at once; then it is the turn of the one that has failed.
+    seek(&mut reads, 21);
+    let (id, begun) = begin(&mut reads, now).expect("without a pause");
+    assert_eq!(begun, 21);
+    reads.end(id);
+    let (id, begun) = begin(&mut reads, until).expect("the pause is over");
+    assert_eq!(begun, 0);
+    // Its pauses become longer.
+    fail(&mut reads, id, until);
+    let next = reads.wake_at().expect("it is tried again");
+    assert!(next - until > until - now);
 }
