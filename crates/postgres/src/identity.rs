@@ -5,6 +5,7 @@
 //! connection is compared. Invariant: another store is never taken for another history of this one. Not here: asking
 //! the database (`history`).
 
+use gesta_sql::UNFINISHED_COPY;
 use uuid::Uuid;
 
 /// What a store and its databases keep for life.
@@ -16,7 +17,8 @@ pub(crate) struct Identity {
     pub(crate) database: Uuid,
     /// The number of logs of the store.
     pub(crate) logs: u16,
-    /// The version of the schema. It grows while processes run, and never shrinks.
+    /// The version of the schema. It grows while processes run, and never shrinks, but for the mark of a copy that is
+    /// not whole.
     pub(crate) version: u32,
 }
 
@@ -45,6 +47,12 @@ impl Identity {
                 "the store has {} logs, and had {} when this process opened it; {advice}",
                 found.logs, self.logs
             ));
+        }
+        if found.version > UNFINISHED_COPY {
+            return Some(
+                "the store has become the target of a copy that is not whole: stop this process until the copy has ended"
+                    .into(),
+            );
         }
         (found.version < self.version).then(|| {
             format!(
@@ -95,6 +103,13 @@ mod tests {
                     ..opened
                 },
                 "schema migrate",
+            ),
+            (
+                Identity {
+                    version: 6 + UNFINISHED_COPY,
+                    ..opened
+                },
+                "target of a copy",
             ),
         ] {
             let why = opened.refuses(&foreign).expect("refused");
