@@ -5,7 +5,8 @@
 //! Invariants: a timer is an event before its caller is told that it is set. It fires at least once, and never before
 //! its time by the clock of the process that fires it. Of all processes that run timers of one name one fires, and its
 //! states have one writer: each is appended under the revision of the one before, so of two that take each other for
-//! dead one finds out at its next state, and stops. Nothing fires before everything that was set or cancelled until
+//! dead one finds out at its next state, and stops. A request that cannot be read is skipped and told of, and holds up
+//! no other. Nothing fires before everything that was set or cancelled until
 //! then was read, as long as there is room for what is pending. Both streams lie in one log, so a loss never leaves the
 //! cut of one without what was stored before it in the other. Without timers nothing is asked of the store and nothing
 //! is stored. Not here: what is done (the application, usually by a command to an entity).
@@ -16,7 +17,8 @@
 //!
 //! * `timer`: what is set, and what fires; `timers`: what an application calls; `running`: a running service;
 //! * `book`: the timers that are pending, pure; `record`: how requests and states are stored;
-//! * `requests`, `states`: the two streams; `owner`: the task that claims, reads, fires and hands over.
+//! * `requests`, `states`: the two streams; `owner`: the task that claims, reads, fires and hands over; `voice`: what
+//!   it says meanwhile.
 
 mod book;
 mod config;
@@ -27,6 +29,7 @@ mod running;
 mod states;
 mod timer;
 mod timers;
+mod voice;
 
 pub use config::Config;
 pub use running::{Phase, RunningTimers, Status};

@@ -23,6 +23,7 @@ use crate::requests::{Place, Requests};
 use crate::running::{Phase, Status};
 use crate::states::States;
 use crate::timer::{FireError, Timer};
+use crate::voice::Voice;
 
 /// The longest sleep while timers are pending: the clock may be set meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -30,6 +31,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The greatest number of timers that are stored in one event.
 const PART: usize = 1_000;
+/// About the greatest number of bytes of timers that are stored in one event.
+const PART_BYTES: usize = 1024 * 1024;
 
 type Outcome = std::result::Result<(), FireError>;
 /// Begins to fire a timer.
@@ -94,14 +97,16 @@ pub(crate) async fn run(own: Own) {
     own.tell(Phase::Stopped, None);
 }
 
-/// Reads the pending timers into the book. Returns how far the requests are read, and the number of states.
+/// Reads the pending timers into the book, from the states up to a revision. Returns how far the requests are read, and
+/// the number of states.
 pub(crate) async fn load(
     requests: &Requests,
     states: &States,
+    to: Option<Revision>,
     pending_max: usize,
     book: &mut Book,
 ) -> Result<(Place, u64)> {
-    let stored = states.read().await?;
+    let stored = states.read(to).await?;
     for kept in stored.kept {
         book.set(kept.timer()?);
     }
@@ -233,16 +238,20 @@ impl Own {
         let incarnation = self.store.incarnation().await?;
         let mut book = Book::default();
         let max = self.config.pending_max;
-        let (place, states) = load(&self.requests, &self.states, max, &mut book).await?;
+        let lease = self.config.lease;
+        let mut voice = Voice::new(&self.states, self.node, lease, (claimed, since));
+        let loaded = load(&self.requests, &self.states, Some(claimed), max, &mut book);
+        let Some((place, states)) = voice.during(loaded).await? else {
+            return Ok(Ended::Lost);
+        };
+        voice.said += states;
         let requests = self.requests.follow(place.through).await?;
         let owner = Owner {
             own: self,
             incarnation,
             looked_at: Instant::now(),
-            last: claimed,
-            said_at: since,
             busy_at: Instant::now(),
-            states,
+            voice,
             book,
             place,
             firing: JoinSet::new(),
@@ -259,14 +268,9 @@ struct Owner<'a> {
     incarnation: Incarnation,
     /// When it last looked whether the store still has this incarnation.
     looked_at: Instant,
-    /// The revision of its last state.
-    last: Revision,
-    /// When it began to append that state.
-    said_at: Instant,
     /// When a timer was last pending.
     busy_at: Instant,
-    /// The number of states since all timers were stored together.
-    states: u64,
+    voice: Voice<'a>,
     book: Book,
     place: Place,
     firing: JoinSet<Outcome>,
@@ -302,16 +306,16 @@ impl Owner<'_> {
             let lease = self.own.config.lease;
             if self.book.len() > 0 {
                 self.busy_at = Instant::now();
-                if self.said_at.elapsed() >= lease / 3 {
-                    or_lost!(self.say(What::Owned).await?);
+                if self.voice.says_at() <= Instant::now() {
+                    or_lost!(self.voice.say(What::Owned).await?);
                 }
             } else if self.busy_at.elapsed() >= lease && !self.place.is_behind {
                 let through = self.place.through;
-                or_lost!(self.free(What::Idle { through }).await?);
+                or_lost!(self.voice.free(What::Idle { through }).await?);
                 return Ok(Ended::Idle);
             }
             or_lost!(self.keep_if_due().await?);
-            self.fire_due().await?;
+            or_lost!(self.fire_due().await?);
             self.tell();
             let wake = sleep_until(self.wake_at());
             tokio::select! {
@@ -330,7 +334,8 @@ impl Owner<'_> {
     }
 
     /// Fires what is due, as long as not too much does. Before that it reads what was set and cancelled until now.
-    async fn fire_due(&mut self) -> Result<()> {
+    /// Returns false if another process has taken over.
+    async fn fire_due(&mut self) -> Result<bool> {
         let config = &self.own.config;
         let now = self.own.clock.now();
         let instant = Instant::now();
@@ -339,7 +344,10 @@ impl Owner<'_> {
         if is_due && has_room || self.place.is_behind && self.book.len() < config.pending_max {
             let (place, book) = (&mut self.place, &mut self.book);
             let requests = &self.own.requests;
-            requests.read_on(place, book, config.pending_max).await?;
+            let read = requests.read_on(place, book, config.pending_max);
+            if self.voice.during(read).await?.is_none() {
+                return Ok(false);
+            }
         }
         while self.firing.len() < config.firing_max
             && let Some(timer) = self.book.take(now, instant)
@@ -349,7 +357,7 @@ impl Owner<'_> {
             let task = self.firing.spawn(async move { fire(timer).await });
             self.tasks.insert(task.id(), id);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes the end of a handler.
@@ -378,28 +386,25 @@ impl Owner<'_> {
 
     /// Takes a request, with those that have come with it.
     fn heard(&mut self, message: &SubscriptionMessage, more: &mut Subscription) -> Result<()> {
-        self.hear(message)?;
+        self.hear(message);
         while let Some(Some(message)) = more.next().now_or_never() {
-            self.hear(&message?)?;
+            self.hear(&message?);
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: &SubscriptionMessage) -> Result<()> {
+    fn hear(&mut self, message: &SubscriptionMessage) {
         let SubscriptionMessage::Event { event, .. } = message else {
-            return Ok(());
+            return;
         };
         let is_full = self.book.len() >= self.own.config.pending_max;
         match self.place.is_next(event.revision) {
             Some(true) if !is_full => {
                 let requests = &self.own.requests;
-                requests.take(event, &mut self.place, &mut self.book)
+                requests.take(event, &mut self.place, &mut self.book);
             }
-            Some(_) => {
-                self.place.is_behind = true;
-                Ok(())
-            }
-            None => Ok(()),
+            Some(_) => self.place.is_behind = true,
+            None => {}
         }
     }
 
@@ -414,13 +419,14 @@ impl Owner<'_> {
             now + Duration::from_micros(wait.unsigned_abs()).min(SLEEP_MAX)
         });
         let again = self.book.next_again().filter(|_| has_room);
-        let says = self.said_at + config.lease / 3;
+        let says = self.voice.says_at();
         [due, again].into_iter().flatten().fold(says, Instant::min)
     }
 
     fn tell(&self) {
         let (pending, failing) = (self.book.len(), self.book.failing());
         let next = self.book.next();
+        let (skipped, unreadable) = (self.place.skipped, self.place.unreadable.as_ref());
         self.own.status.send_if_modified(|status| {
             let new = Status {
                 phase: Phase::Firing,
@@ -428,7 +434,11 @@ impl Owner<'_> {
                 failing,
                 fired: status.fired,
                 next,
-                error: status.error.clone().filter(|_| failing > 0),
+                skipped,
+                error: match failing {
+                    0 => unreadable.cloned(),
+                    _ => status.error.clone(),
+                },
             };
             let differs = *status != new;
             *status = new;
@@ -437,29 +447,6 @@ impl Owner<'_> {
     }
 
     // ---- states ----
-
-    /// Appends a state. Returns false if another process has appended one.
-    async fn say(&mut self, does: What) -> Result<bool> {
-        let state = self.own.state(does);
-        self.append(&state).await
-    }
-
-    /// Appends the state that gives the timers free.
-    async fn free(&mut self, does: What) -> Result<bool> {
-        let state = State { owner: None, does };
-        self.append(&state).await
-    }
-
-    async fn append(&mut self, state: &State) -> Result<bool> {
-        let now = Instant::now();
-        let (states, within) = (&self.own.states, self.own.within());
-        let Some(last) = states.append(Some(self.last), state, within).await? else {
-            return Ok(false);
-        };
-        (self.last, self.said_at) = (last, now);
-        self.states += 1;
-        Ok(true)
-    }
 
     /// Stores what has fired.
     async fn store_fired(&mut self) -> Result<bool> {
@@ -473,7 +460,7 @@ impl Owner<'_> {
             return Ok(true);
         }
         let ids = fired.iter().map(|id| id.0).collect();
-        if !self.say(What::Fired { ids }).await? {
+        if !self.voice.say(What::Fired { ids }).await? {
             return Ok(false);
         }
         fired.into_iter().for_each(|id| self.book.remove(id));
@@ -482,31 +469,28 @@ impl Owner<'_> {
 
     /// Stores all timers together, if many events have come since the last time, and cuts both streams.
     async fn keep_if_due(&mut self) -> Result<bool> {
-        let events = self.states + self.place.events;
+        let events = self.voice.said + self.place.events;
         if events <= self.own.config.kept_every.max(self.book.len() as u64) {
             return Ok(true);
         }
         let through = self.place.through;
-        let all: Vec<Kept> = self.book.all().into_iter().map(Kept::of).collect();
-        let parts: Vec<&[Kept]> = match all.is_empty() {
-            true => vec![&[][..]],
-            false => all.chunks(PART).collect(),
-        };
+        let parts = parts(self.book.all());
+        let of = parts.len();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut first = None;
-        for (part, timers) in parts.iter().enumerate() {
+        for (part, timers) in parts.into_iter().enumerate() {
             let kept = What::Kept {
                 part: count(part),
-                of: count(parts.len()),
+                of: count(of),
                 through,
-                timers: timers.to_vec(),
+                timers,
             };
-            if !self.say(kept).await? {
+            if !self.voice.say(kept).await? {
                 return Ok(false);
             }
-            first.get_or_insert(self.last);
+            first.get_or_insert(self.voice.last());
         }
-        self.states = parts.len() as u64;
+        self.voice.said = of as u64;
         self.place.events = 0;
         let (states, requests) = (&self.own.states, &self.own.requests);
         let cuts = [
@@ -531,8 +515,29 @@ impl Owner<'_> {
             self.ended(ended);
         }
         if self.store_fired().await? {
-            self.free(What::Owned).await?;
+            self.voice.free(What::Owned).await?;
         }
         Ok(Ended::Stopping)
     }
+}
+
+/// Divides all timers into those that are stored in one event each. There is at least one part.
+fn parts(all: Vec<&Timer>) -> Vec<Vec<Kept>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for timer in all {
+        let of = timer.bytes();
+        if let Some(part) = parts.last()
+            && !part.is_empty()
+            && (part.len() >= PART || bytes + of > PART_BYTES)
+        {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += of;
+        if let Some(part) = parts.last_mut() {
+            part.push(Kept::of(timer));
+        }
+    }
+    parts
 }

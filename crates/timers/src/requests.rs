@@ -24,6 +24,10 @@ pub(crate) struct Place {
     pub(crate) is_behind: bool,
     /// The number of requests that were read.
     pub(crate) events: u64,
+    /// The number of requests that were skipped because they cannot be read.
+    pub(crate) skipped: u64,
+    /// Which one the last of them is, and what is wrong with it.
+    pub(crate) unreadable: Option<String>,
     /// What has fired already, of what may be read.
     pub(crate) fired: HashSet<EventId>,
 }
@@ -121,8 +125,10 @@ impl Requests {
                 if book.len() >= pending_max {
                     return Ok(());
                 }
-                self.take(event, place, book)?;
+                self.take(event, place, book);
             }
+            // A store that answers at once leaves others their turn as well.
+            tokio::task::yield_now().await;
             if end {
                 place.is_behind = false;
                 return Ok(());
@@ -141,13 +147,23 @@ impl Requests {
         }
     }
 
-    /// Takes the next request into the book.
-    pub(crate) fn take(
-        &self,
-        event: &RecordedEvent,
-        place: &mut Place,
-        book: &mut Book,
-    ) -> Result<()> {
+    /// Takes the next request into the book. One that cannot be read is skipped: it would hold up all timers for ever.
+    pub(crate) fn take(&self, event: &RecordedEvent, place: &mut Place, book: &mut Book) {
+        if let Err(error) = self.apply(event, place, book) {
+            let (stream, revision) = (&event.stream, event.revision);
+            let why = format!("revision {revision} of stream {stream} is skipped: {error}");
+            tracing::warn!(timers = %stream, error = why, "a request cannot be read");
+            place.skipped += 1;
+            place.unreadable = Some(why);
+        }
+        place.through = Some(Through {
+            revision: event.revision.0,
+            id: event.id.0,
+        });
+        place.events += 1;
+    }
+
+    fn apply(&self, event: &RecordedEvent, place: &Place, book: &mut Book) -> Result<()> {
         if event.event_type == self.set {
             let set: Set = record::read(event)?;
             // It replaces another one, also if it has fired since.
@@ -159,11 +175,6 @@ impl Requests {
             let cancelled: Cancelled = record::read(event)?;
             book.cancel(&cancelled.key, cancelled.because);
         }
-        place.through = Some(Through {
-            revision: event.revision.0,
-            id: event.id.0,
-        });
-        place.events += 1;
         Ok(())
     }
 

@@ -38,7 +38,10 @@ pub struct Status {
     pub fired: u64,
     /// When the next timer fires, of those that have not failed.
     pub next: Option<Timestamp>,
-    /// The last error: of a handler, or of the store.
+    /// The number of requests that this process has skipped because they cannot be read, or break a bound: another
+    /// program has appended them. The log, and `error` while no handler fails, name the last one by its revision.
+    pub skipped: u64,
+    /// The last error: of a handler, of a request, or of the store.
     pub error: Option<String>,
 }
 

@@ -78,8 +78,9 @@ impl States {
         follow(&*self.store, &self.stream, after).await
     }
 
-    /// Reads all states.
-    pub(crate) async fn read(&self) -> Result<Stored> {
+    /// Reads the states up to a revision, or all. An owner reads up to the one by which it has claimed: it goes on to
+    /// say that it lives, and would read that as well, without end if reads are slow.
+    pub(crate) async fn read(&self, to: Option<Revision>) -> Result<Stored> {
         let mut stored = Stored::default();
         let mut parts: Vec<Kept> = Vec::new();
         let mut expected = 0;
@@ -128,7 +129,9 @@ impl States {
                 }
             }
             match page.next {
-                Some(next) if !page.end => from = StreamFrom::Revision(next),
+                Some(next) if !page.end && to.is_none_or(|to| next <= to) => {
+                    from = StreamFrom::Revision(next)
+                }
                 _ => break,
             }
         }

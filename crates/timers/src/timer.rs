@@ -153,6 +153,15 @@ impl Timer {
         format!("timer-{}", self.id)
     }
 
+    /// Returns about how many bytes the timer has as JSON.
+    pub(crate) fn bytes(&self) -> usize {
+        let data = match &self.data {
+            serde_json::Value::Null => 0,
+            data => data.to_string().len(),
+        };
+        200 + self.key.len() + data
+    }
+
     /// Reads what the timer carries.
     ///
     /// # Errors

@@ -160,7 +160,8 @@ impl Timers {
 
     /// Reads the pending timers. Returns how far the requests are read, and the number of states.
     async fn load(&self, book: &mut Book) -> Result<(Place, u64)> {
-        owner::load(&self.requests, &self.states, self.config.pending_max, book).await
+        let max = self.config.pending_max;
+        owner::load(&self.requests, &self.states, None, max, book).await
     }
 
     /// Begins to fire. `fire` is called for each timer that is due, at least once, until it succeeds; several at once.

@@ -7,7 +7,7 @@
     reason = "tests"
 )]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -461,6 +461,106 @@ async fn a_clock_that_is_set_back_delays_no_attempt() {
     until("it has fired again", || fired.all().len() == 2).await;
     let pause = fired.all()[1].1.0 - fired.all()[0].1.0;
     assert!((1_000_000..2_000_000).contains(&pause), "{pause}");
+}
+
+/// Appends requests that are made by hand.
+async fn append_requests(process: &Process, requests: impl IntoIterator<Item = String>) {
+    let of_type = EventType::new("timer-set").unwrap();
+    let event = |data| EventData::json(of_type.clone(), data);
+    let events: Vec<EventData> = requests.into_iter().map(event).collect();
+    let stream = "$timers-{orders}";
+    let appended = process
+        .store
+        .append_to(stream, ExpectedRevision::Any, events);
+    appended.await.unwrap();
+}
+
+/// Goal: a process whose start takes many leases keeps the timers, and no two take them from each other for ever.
+#[tokio::test(start_paused = true)]
+async fn a_long_start_loses_no_timers() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let config = Config {
+        lease: Duration::from_secs(6),
+        ..Config::default()
+    };
+    let [one, two] = [(); 2].map(|()| Process::new(&world, config.clone()));
+    let due = after(&world, 60 * MINUTE);
+    let request = |number: u32| format!(r#"{{"key":"{number}","due":"{due}"}}"#);
+    append_requests(&one, (0..100).map(request)).await;
+    for process in [&one, &two] {
+        process.store.set_round_trip(Duration::from_secs(1));
+        process.store.set_page_bytes_max(1);
+    }
+    let begun = Instant::now();
+    let running = [&one, &two].map(|process| process.run(&fired));
+    let is_firing = |one: &RunningTimers| one.status().borrow().pending == 100;
+    until("one has read them all", || running.iter().any(is_firing)).await;
+    assert!(begun.elapsed() > 5 * config.lease, "{:?}", begun.elapsed());
+    let states = StreamId::new("$timers-{orders}-state").unwrap();
+    let owners: HashSet<String> = world
+        .stored()
+        .into_iter()
+        .filter(|one| one.event.stream == states)
+        .map(|one| one.event.json::<serde_json::Value>().unwrap()["owner"].to_string())
+        .collect();
+    assert_eq!(owners.len(), 1, "{owners:?}");
+}
+
+/// Goal: requests that cannot be read or break a bound are skipped and told of, and hold up no other timer.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_holds_up_nothing() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let process = Process::new(&world, Config::default());
+    let due = after(&world, MINUTE);
+    let set = |key: &str, data: &str| format!(r#"{{"key":"{key}","due":"{due}","data":"{data}"}}"#);
+    let requests = [
+        "1".to_owned(),
+        set("a", ""),
+        r#"{"key":"b","due":"tomorrow"}"#.to_owned(),
+        set("c", &"x".repeat(1_000_000)),
+        set(&"d".repeat(300), ""),
+    ];
+    append_requests(&process, requests.clone()).await;
+    let running = process.run(&fired);
+    let status = running.status();
+    until("four are skipped", || status.borrow().skipped == 4).await;
+    let error = status.borrow().error.clone().unwrap();
+    assert!(
+        error.contains("revision 4 ") && error.contains("key"),
+        "{error}"
+    );
+    append_requests(&process, requests[..3].to_vec()).await;
+    until("it has heard of more", || status.borrow().skipped == 6).await;
+    let error = status.borrow().error.clone().unwrap();
+    assert!(error.contains("revision 7 "), "{error}");
+    assert_eq!(process.timers.pending().await.unwrap().len(), 1);
+    until("it has fired", || fired.keys() == ["a"]).await;
+}
+
+/// Goal: the timers that are stored together are as many events as keep each of them small, and none is lost.
+#[tokio::test(start_paused = true)]
+async fn large_timers_are_stored_in_small_parts() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let config = Config {
+        kept_every: 1,
+        ..Config::default()
+    };
+    let process = Process::new(&world, config);
+    let due = after(&world, 60 * MINUTE);
+    let data = "x".repeat(4_000);
+    let request = |number: u32| format!(r#"{{"key":"{number}","due":"{due}","data":"{data}"}}"#);
+    append_requests(&process, (0..900).map(request)).await;
+    let running = process.run(&fired);
+    let status = running.status();
+    until("all are pending", || status.borrow().pending == 900).await;
+    running.shutdown().await;
+    let states = StreamId::new("$timers-{orders}-state").unwrap();
+    let stored = world.stored();
+    let of = stored.iter().filter(|one| one.event.stream == states);
+    let bytes: Vec<usize> = of.map(|one| one.event.data.len()).collect();
+    assert!(bytes.iter().all(|bytes| *bytes < 1_100_000), "{bytes:?}");
+    assert!(bytes.iter().sum::<usize>() > 900 * 4_000, "{bytes:?}");
+    assert_eq!(process.timers.pending().await.unwrap().len(), 900);
 }
 
 /// Goal: wrong input is refused, with what is wrong; a timer that is set twice, as after a lost answer, is one.
