@@ -3,8 +3,8 @@ use gesta::projection::{ApplyError, Projections, View, category, columns};
 use gesta::projection_sqlite::SqliteTarget;
 use gesta::{EventData, ExpectedRevision::Any, Filter, RecordedEvent};
 
-columns! { #[derive(serde::Deserialize)] pub struct SeatsRow { pub title: String, pub free: i64 } }
-pub struct Seats;
+columns! { #[derive(serde::Deserialize)] pub(crate) struct SeatsRow { pub(crate) title: String, pub(crate) free: i64 } }
+pub(crate) struct Seats;
 impl View for Seats {
     const NAME: &'static str = "seats";
     const VERSION: u32 = 1;
