@@ -241,6 +241,9 @@ fn line(version: &VersionReport) -> String {
     if let Some(lag) = version.lag_seconds {
         text.push_str(&format!("  lag {lag:.1} s"));
     }
+    if version.lag_unknown.is_some() {
+        text.push_str("  lag unknown");
+    }
     if version.parked > 0 {
         text.push_str(&format!("  parked {}", count(version.parked)));
     }
@@ -262,6 +265,9 @@ fn pretty(version: &VersionReport) -> String {
     }
     if let (Some(lag), Some(positions)) = (version.lag_seconds, version.lag_positions) {
         line("lag", &format!("{lag:.1} s, at most {positions} events"));
+    }
+    if let Some(why) = &version.lag_unknown {
+        line("lag", &format!("unknown: {why}"));
     }
     line("events", &version.events.to_string());
     if let Some(at) = &version.applied_at {
