@@ -169,11 +169,10 @@ impl<'a> Rounds<'a> {
 
         let mut promoted =
             self.fail_over(&plan, matches!(plan.loss, Loss::Killed | Loss::Twice))?;
-        let (mut lost, furthest) = (vec![old], self.subscribers.furthest());
+        let furthest = self.subscribers.furthest();
         self.recovered().await?;
         if plan.loses_twice() {
             let known = self.settled(|known| known != old).await?;
-            lost.push(known);
             let is_alone = self.world.alive().len() < self.world.servers.len();
             work.goes_on_without(is_alone).await?;
             promoted = self.fail_over(&plan, true)?;
@@ -210,7 +209,8 @@ impl<'a> Rounds<'a> {
         self.start_again(&plan).await?;
         work.goes_on().await?;
 
-        let (found, wrong) = self.end(work, &plan, (&lost, promoted)).await?;
+        let now = self.own.info().await?.incarnation;
+        let (found, wrong) = self.end(work, &plan, now).await?;
         for database in &plan.databases {
             self.world.databases[*database].heal()?;
         }
@@ -332,7 +332,7 @@ impl<'a> Rounds<'a> {
         &self,
         mut work: Work,
         plan: &Plan,
-        (old, at): (&[Incarnation], Instant),
+        now: Incarnation,
     ) -> Result<([u64; 6], Vec<String>)> {
         work.commands.end().await?;
         work.load.end_writers().await?;
@@ -361,11 +361,10 @@ impl<'a> Rounds<'a> {
         wrong.extend(verdict.wrong);
         let history = work.load.judge(&stored.events).await?;
         let all = record.acknowledged();
-        let concerns = |log: LogId| self.world.may_lie_in(&plan.databases, log.0);
+        let promoted = |log: LogId| self.world.promoted(&plan.databases, log.0);
         let failed_over = FailedOver {
-            old,
-            at,
-            concerns: &concerns,
+            now,
+            promoted: &promoted,
             logs: self.world.logs,
         };
         let (lost, found) = judge::acknowledged(&all, &history, &failed_over);

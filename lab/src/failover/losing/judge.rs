@@ -1,6 +1,6 @@
 //! What must be so when a round is over. Pure.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use gesta_core::{EventId, Incarnation, LogId, Position, RecordedEvent, StreamId, log_of};
@@ -145,38 +145,54 @@ pub(super) fn unsettled(
 
 /// What is known of a round's fail-over.
 pub(super) struct FailedOver<'a> {
-    /// The histories that were lost in part.
-    pub(super) old: &'a [Incarnation],
-    /// When the last new primaries took writes: what was begun later is not lost.
-    pub(super) at: Instant,
-    /// True if the log lies in a database that failed over.
-    pub(super) concerns: &'a dyn Fn(LogId) -> bool,
+    /// The history that there is in the end.
+    pub(super) now: Incarnation,
+    /// When the last new primary of the database in which a log lies took writes: what was begun later is not lost.
+    /// None if that database did not fail over. Several databases do so one after the other, and each time a new history
+    /// begins, so what was acknowledged between may be lost with the next one.
+    pub(super) promoted: &'a dyn Fn(LogId) -> Option<Instant>,
     pub(super) logs: u16,
 }
 
 /// What the checker of the history has found and the fail-over does not excuse: an append is lost rightly if it was
-/// begun before the new primary took writes, acknowledged in an old history, and of a log that was there. Gives how
-/// many events were lost so, and what is wrong.
+/// begun before the new primary of its log took writes, and acknowledged in another history than the present one. Gives
+/// how many events were lost so, and what is wrong.
 pub(super) fn acknowledged(
     all: &[Acknowledged],
     verdict: &HistoryReport,
     failed_over: &FailedOver<'_>,
 ) -> (u64, Vec<String>) {
-    let excused = all.iter().filter(|append| {
-        failed_over.old.contains(&append.checkpoint.incarnation) && append.begun < failed_over.at
-    });
-    let excused: HashSet<EventId> = excused.flat_map(|append| append.ids.clone()).collect();
+    let given = all
+        .iter()
+        .flat_map(|append| append.ids.iter().map(move |id| (*id, append)));
+    let given: HashMap<EventId, &Acknowledged> = given.collect();
+    let is_excused = |stream: &StreamId, id: &EventId| {
+        let promoted = (failed_over.promoted)(log_of(stream, failed_over.logs));
+        let append = given.get(id);
+        append.is_some_and(|append| {
+            append.checkpoint.incarnation != failed_over.now
+                && promoted.is_some_and(|at| append.begun < at)
+        })
+    };
     let (mut lost, mut wrong) = (0, Vec::new());
     for violation in &verdict.violations {
         match violation {
-            Violation::AcknowledgedLost { stream, id }
-                if excused.contains(id)
-                    && (failed_over.concerns)(log_of(stream, failed_over.logs)) =>
-            {
-                lost += 1;
-            }
+            Violation::AcknowledgedLost { stream, id } if is_excused(stream, id) => lost += 1,
             // A lost history had the answer; an earlier one, which came back, had stored an attempt that was in doubt.
-            Violation::WrongPlace { id, .. } if excused.contains(id) => {}
+            Violation::WrongPlace { stream, id, .. } if is_excused(stream, id) => {}
+            Violation::AcknowledgedLost { stream, id } => {
+                let log = log_of(stream, failed_over.logs);
+                let promoted = (failed_over.promoted)(log);
+                let told = given.get(id).map(|append| {
+                    let before = promoted.map(|at| at.saturating_duration_since(append.begun));
+                    format!(
+                        "in {}, begun {before:?} before the promotion",
+                        append.checkpoint
+                    )
+                });
+                let told = told.unwrap_or_default();
+                wrong.push(format!("{violation} of log {log}, acknowledged {told}"));
+            }
             _ => wrong.push(violation.to_string()),
         }
     }
@@ -267,9 +283,8 @@ mod tests {
         };
         let check = |append, is_there: bool| {
             let failed_over = FailedOver {
-                old: &[old],
-                at,
-                concerns: &|_| is_there,
+                now: new,
+                promoted: &|_| is_there.then_some(at),
                 logs: 1,
             };
             acknowledged(&[append], &verdict, &failed_over)

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use gesta_pgtest::{Cluster, FaultProxy, Replication, free_address};
 use tempfile::TempDir;
@@ -19,6 +20,8 @@ pub(super) struct Database {
     proxies: Vec<FaultProxy>,
     /// Members that were primaries in this round, and are no more.
     gone: Vec<usize>,
+    /// When the last new primary took writes.
+    promoted: Option<Instant>,
 }
 
 impl Database {
@@ -32,6 +35,7 @@ impl Database {
             proxies: proxies.collect::<std::io::Result<_>>()?,
             cluster,
             gone: Vec::new(),
+            promoted: None,
         })
     }
 
@@ -73,7 +77,9 @@ impl Database {
                 self.cluster.server_mut(old).kill_9()?;
             }
             self.cluster.promote(new)
-        })
+        })?;
+        self.promoted = Some(Instant::now());
+        Ok(())
     }
 
     /// The members that are no standbys of the primary become so again, as copies of it.
@@ -248,6 +254,16 @@ impl World {
     /// True if a log may lie in one of these databases. Logs lie there in turn, unless they have moved.
     pub(super) fn may_lie_in(&self, databases: &[usize], log: u16) -> bool {
         self.moved.contains(&log) || databases.contains(&(usize::from(log) % self.databases.len()))
+    }
+
+    /// When the last new primary took writes of those of these databases in which a log may lie.
+    pub(super) fn promoted(&self, databases: &[usize], log: u16) -> Option<Instant> {
+        let of_log = databases
+            .iter()
+            .filter(|database| self.may_lie_in(&[**database], log));
+        of_log
+            .filter_map(|database| self.databases[*database].promoted)
+            .max()
     }
 
     /// How clients reach the servers.
