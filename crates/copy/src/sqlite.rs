@@ -29,6 +29,22 @@ pub(crate) struct SqlitePart {
 }
 
 impl SqlitePart {
+    /// True if a file is a database without any table, or has no byte.
+    pub(crate) async fn is_blank(path: &Path) -> Result<bool> {
+        let path = path.to_owned();
+        let look = move || -> rusqlite::Result<bool> {
+            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            connection.busy_timeout(BUSY_MAX)?;
+            connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
+                row.get(0)
+            })
+        };
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked
+            .map_err(|error| stopped(&error))?
+            .map_err(|error| failed(&error))
+    }
+
     /// Opens the store in a file.
     pub(crate) async fn open(path: &Path) -> Result<Self> {
         let (name, path) = (path.display().to_string(), path.to_owned());

@@ -117,8 +117,12 @@ impl Target {
             Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => error,
             Err(error) => return Err(error),
         };
-        // A file that is there is not touched.
-        if file_of(url)?.is_some_and(|path| path.exists()) {
+        // A file that holds something is not touched. What was killed while it made the store leaves one without
+        // tables.
+        if let Some(path) = file_of(url)?
+            && path.exists()
+            && !SqlitePart::is_blank(&path).await?
+        {
             return Ok(Some(closed));
         }
         match gesta::schema::create(url, logs).await {

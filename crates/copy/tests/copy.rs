@@ -444,6 +444,19 @@ async fn a_target_that_is_not_the_copy_stays_closed() {
     );
 }
 
+/// What happened: a copy that was killed while it made its target left a file without tables, and could not go on.
+/// Goal: such a file is a target like none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_without_tables_is_an_empty_target() {
+    let home = tempfile::tempdir().unwrap();
+    let source = sqlite(home.path(), "source.db");
+    fill(&source, 100).await;
+    std::fs::write(home.path().join("target.db"), "").unwrap();
+    let target = sqlite(home.path(), "target.db");
+    let copied = copy(&source, &target, settings(None, 50)).await;
+    copied.expect("whole");
+}
+
 /// Goal: a target with events is refused, and a copy goes on only with the source with which it was begun.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_targets_and_sources_are_refused() {

@@ -246,16 +246,19 @@ async fn append<S: EventStore + ?Sized>(
     store: &S,
     request: Append,
 ) -> gesta_core::Result<Appended> {
-    let mut repeats = 0;
+    let (mut doubt, mut repeats) = (None, 0);
     loop {
         match store.append(request.clone()).await {
             Err(error)
                 if matches!(error.kind(), ErrorKind::OutcomeUnknown(_))
                     && repeats < REPEATS_MAX =>
             {
+                doubt = Some(error);
                 repeats += 1;
                 tokio::time::sleep(REPEAT_PAUSE).await;
             }
+            // That the repetition was not stored tells nothing of the first attempt.
+            Err(error) if error.is_retryable() => return Err(doubt.unwrap_or(error)),
             // A refusal after a lost answer holds: had the first attempt been stored, its ids would be recognised.
             answer => return answer,
         }

@@ -85,13 +85,14 @@ impl Requests {
     /// Appends a request once: a retry after a lost answer has the same id.
     async fn append(&self, event: EventData) -> Result<()> {
         let append = Append::to(self.stream.clone(), ExpectedRevision::Any, vec![event]);
-        let mut appended = self.store.append(append.clone()).await;
-        if let Err(error) = &appended
-            && matches!(error.kind(), ErrorKind::OutcomeUnknown(_))
-        {
-            appended = self.store.append(append).await;
+        match self.store.append(append.clone()).await {
+            Err(doubt) if matches!(doubt.kind(), ErrorKind::OutcomeUnknown(_)) => {
+                // That the repetition was not stored tells nothing of the first attempt.
+                let again = self.store.append(append).await;
+                again.map(drop).map_err(|_| doubt)
+            }
+            answer => answer.map(drop),
         }
-        appended.map(drop)
     }
 
     /// Returns whether a request is where it was, so that the stream goes on after it.

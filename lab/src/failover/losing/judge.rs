@@ -148,8 +148,8 @@ pub(super) struct FailedOver<'a> {
     /// The history that there is in the end.
     pub(super) now: Incarnation,
     /// When the last new primary of the database in which a log lies took writes: what was begun later is not lost.
-    /// None if that database did not fail over. Several databases do so one after the other, and each time a new history
-    /// begins, so what was acknowledged between may be lost with the next one.
+    /// None if that database did not fail over. Several databases do so one after the other, and each time a new
+    /// history begins, so what was acknowledged between may be lost with the next one.
     pub(super) promoted: &'a dyn Fn(LogId) -> Option<Instant>,
     pub(super) logs: u16,
 }

@@ -281,8 +281,8 @@ fn a_costly_condition_takes_turns() {
     assert!(d.stats().condition_turns >= 3 && d.reads.is_empty());
 }
 
-/// What happened: searches that always exceeded the time went first again, and one pause was for all: eight of them held
-/// all the places, and no other append with a condition was ever answered.
+/// What happened: searches that always exceeded the time went first again, and one pause was for all: eight of them
+/// held all the places, and no other append with a condition was ever answered.
 #[test]
 fn searches_that_fail_hold_up_no_others() {
     const PLACES: u64 = 8;
