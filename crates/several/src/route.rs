@@ -3,8 +3,9 @@
 //!
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a call goes to a
 //! database only if that database proves, in its present history, that the log has come to it, and an answer counts
-//! only if that history is still the present one; a map replaces an older one only, unless all databases were asked,
-//! which may have been set back. Not here: the calls themselves (`backend`).
+//! only if that history is still the present one; a database that was set back proves nothing before all databases were
+//! asked, since only another one may know that a log has left it; a map replaces an older one only, unless all databases
+//! were asked, which may have been set back. Not here: the calls themselves (`backend`).
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -53,7 +54,7 @@ struct Database {
 #[derive(Clone)]
 struct SeenCopy {
     copy: Arc<MapCopy>,
-    /// The number of the history of the database before the copy was read; `None` if that is not known.
+    /// The number of the history of the database in which all databases were asked last; `None` if they never were.
     history: Option<u64>,
 }
 
@@ -67,16 +68,26 @@ impl Database {
         seen.clone()
     }
 
-    /// Reads the copy of the map again.
-    async fn read(&self) -> Result<Arc<MapCopy>> {
-        let history = Some(self.history());
+    /// Reads the copy of the map again. Returns it with the number of the history before.
+    async fn read(&self) -> Result<(Arc<MapCopy>, u64)> {
+        let history = self.history();
         let copy = self.keeper.read_map().await?;
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        seen.copy = Arc::clone(&copy);
+        if seen.history != Some(history) {
+            // It was set back, or is set back right now: this copy alone proves nothing.
+            seen.history = None;
+        }
+        Ok((copy, history))
+    }
+
+    /// All databases were asked since this one has this history.
+    fn believe(&self, copy: Arc<MapCopy>, history: u64) {
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         *seen = SeenCopy {
-            copy: Arc::clone(&copy),
-            history,
+            copy,
+            history: Some(history),
         };
-        Ok(copy)
     }
 
     /// Returns the present history of the database, if it proves that it has a log as `map` says.
@@ -93,12 +104,12 @@ pub(crate) struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
     /// The task that reads copies of the map until one is newer, or that did so last.
-    reading: Mutex<Option<Task>>,
+    reading: Mutex<Option<Task<()>>>,
     /// The task that reads all copies of the map, or that read them last.
-    reading_all: Mutex<Option<Task>>,
+    reading_all: Mutex<Option<Task<Result<()>>>>,
 }
 
-type Task = Shared<BoxFuture<'static, ()>>;
+type Task<T> = Shared<BoxFuture<'static, T>>;
 
 /// A call goes to this database: the index, and the number of the history in which it proves to have the log.
 pub(crate) type Proven = (usize, u64);
@@ -173,8 +184,8 @@ impl Routes {
     /// Returns which of the databases of this process has a log, once that database proves it.
     ///
     /// # Errors
-    /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log; `Corrupt`
-    /// if there is no such log.
+    /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log, or was set
+    /// back and another one does not answer; `Corrupt` if there is no such log.
     pub(crate) async fn proven(self: &Arc<Self>, log: LogId) -> Result<Proven> {
         for _ in 0..TRIES_MAX {
             let map = self.map();
@@ -196,11 +207,7 @@ impl Routes {
                 }
             }
             // The database was set back, or others were: the map of this process may be of a history that is gone.
-            self.read_all().await;
-            if database.seen().history != Some(database.history()) {
-                let read = database.read().await;
-                read.map_err(|error| self.named(home, error))?;
-            }
+            self.read_all().await?;
         }
         let map = self.map();
         let home = self.home_in(&map, log)?;
@@ -322,7 +329,7 @@ impl Routes {
         let mut read: FuturesUnordered<_> = read.map(Database::read).collect();
         let mut copies = Vec::new();
         while let Some(copy) = read.next().await {
-            let Ok(copy) = copy else { continue };
+            let Ok((copy, _)) = copy else { continue };
             // The map need not be the newest: a call that is sent to the wrong database reads the maps again.
             if self.take(&copy) {
                 return;
@@ -332,9 +339,12 @@ impl Routes {
         self.take_newest(&copies);
     }
 
-    /// Reads all copies of the map, because a database was set back. Waits for all databases, also for those that do
-    /// not answer: only another one may know that a log has left the database that was set back.
-    async fn read_all(self: &Arc<Self>) {
+    /// Reads all copies of the map, because a database was set back. Waits for all databases: only another one may know
+    /// that a log has left the database that was set back.
+    ///
+    /// # Errors
+    /// `Unavailable` if a database does not answer.
+    async fn read_all(self: &Arc<Self>) -> Result<()> {
         let reading = {
             let mut reading = self
                 .reading_all
@@ -344,18 +354,28 @@ impl Routes {
                 Some(reading) if reading.peek().is_none() => reading.clone(),
                 _ => {
                     let routes = Arc::clone(self);
-                    let read = async move {
-                        let read = join_all(routes.databases.iter().map(Database::read)).await;
-                        let copies: Vec<Arc<MapCopy>> = read.into_iter().flatten().collect();
-                        routes.take_newest(&copies);
-                    };
+                    let read = async move { routes.read_all_now().await };
                     let task = tokio::spawn(shares::act_as(Holder::Server, read));
-                    let new = task.map(drop).boxed().shared();
-                    reading.insert(new).clone()
+                    let read = async { task.await.unwrap_or_else(|_| Err(interrupted())) };
+                    reading.insert(read.boxed().shared()).clone()
                 }
             }
         };
-        reading.await;
+        reading.await
+    }
+
+    async fn read_all_now(&self) -> Result<()> {
+        let read = join_all(self.databases.iter().map(Database::read)).await;
+        let read = read.into_iter().enumerate();
+        let read = read.map(|(at, copy)| copy.map_err(|error| self.named(at, error)));
+        let read: Vec<Result<(Arc<MapCopy>, u64)>> = read.collect();
+        let answered = read.iter().flatten().map(|(copy, _)| Arc::clone(copy));
+        self.take_newest(&answered.collect::<Vec<_>>());
+        let read: Vec<_> = read.into_iter().collect::<Result<_>>()?;
+        for (database, (copy, history)) in self.databases.iter().zip(read) {
+            database.believe(copy, history);
+        }
+        Ok(())
     }
 
     /// Takes over the newest of these copies. If they are those of all databases, it is taken over even if it is older
@@ -401,6 +421,11 @@ impl Routes {
             _ => error,
         }
     }
+}
+
+/// A task that was to read has died with its runtime.
+fn interrupted() -> Error {
+    Error::unavailable("reading where the logs lie was interrupted: try again")
 }
 
 /// Joins the errors of two databases, so that the error names both if both are unavailable.

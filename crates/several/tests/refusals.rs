@@ -99,7 +99,7 @@ async fn maps_that_differ_or_cannot_be_are_refused() {
     assert!(error.to_string().contains("each of the 4 logs"), "{error}");
 }
 
-/// Goal: no log lies in two databases, whatever an administrator has restored.
+/// Goal: no log has events in two databases that differ, whatever an administrator has restored.
 #[tokio::test]
 async fn events_of_a_log_that_lies_elsewhere_are_found() {
     let Some(server) = shared() else { return };
@@ -114,9 +114,9 @@ async fn events_of_a_log_that_lies_elsewhere_are_found() {
     execute(&all[0], event).await;
     let text = said(&all).await;
     assert!(
-        text.contains("log 1 lies in database 2 of 2")
+        text.contains("log 1 is lost: it lies in database 2 of 2")
             && text.contains("database 1 of 2")
-            && text.contains("up to position 7"),
+            && text.contains("an event of it at position 7"),
         "{text}"
     );
 }

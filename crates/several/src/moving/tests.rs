@@ -2,10 +2,10 @@
 //! processes and the order of the steps are the product.
 //!
 //! A database loses its newest changes (rows, the row that closes the log, the map and its notes together), or is set
-//! back to any earlier state; logs are scavenged; a mover dies and the next one has another goal; a step is done long
-//! after it was decided. Checked is: an event is acknowledged only at the end of the log; a read shows everything that
-//! was acknowledged before it began; whatever survives in any database comes back by recovering the log; nothing is
-//! given up that was not accepted.
+//! back to any earlier state, or does not answer for a while; logs are scavenged; a mover dies and the next one has
+//! another goal; a step is done long after it was decided. Checked is: an event is acknowledged only at the end of the
+//! log; a read shows everything that was acknowledged before it began; the store opens whenever nothing of the log is
+//! lost; whatever survives in any database comes back by recovering the log; nothing is given up that was not accepted.
 //!
 //! Exact: no clock, one seed. `GESTA_SEED` names it.
 
@@ -115,6 +115,27 @@ async fn process(world: &SharedWorld) -> Option<Process> {
     Some(Process { store, writer })
 }
 
+/// Opens the store while nothing else happens and all databases answer: that must succeed just if nothing is lost,
+/// whatever step a mover has come to.
+async fn opens_if_whole(world: &SharedWorld) {
+    let (away, whole) = {
+        let mut world = lock(world);
+        world.trouble = false;
+        (std::mem::take(&mut world.away), world.is_whole())
+    };
+    let opened = open(world).await;
+    let text = opened.as_ref().err().map(ToString::to_string);
+    let mut world = lock(world);
+    assert_eq!(
+        text.is_none(),
+        whole,
+        "opened just if nothing is lost: {text:?} {:#?}",
+        world.databases
+    );
+    assert!(text.is_none_or(|text| text.contains("log 1 is lost")));
+    (world.away, world.trouble) = (away, true);
+}
+
 /// Reads the log and checks what is found.
 async fn reads(process: &Process, world: &SharedWorld) -> bool {
     let before = lock(world).expected();
@@ -139,7 +160,7 @@ async fn one_schedule(seed: u64) {
     for _ in 0..acts {
         let (what, at) = {
             let mut world = lock(&world);
-            (world.below(12), world.below(processes.len()))
+            (world.below(14), world.below(processes.len()))
         };
         match what {
             0..=2 => drop(processes[at].append(&world).await),
@@ -161,11 +182,20 @@ async fn one_schedule(seed: u64) {
                     lock(&world).lose();
                 }
             }
+            9 => opens_if_whole(&world).await,
+            10 => {
+                let mut world = lock(&world);
+                match world.below(2) {
+                    0 => world.leave(),
+                    _ => world.away = [false; DATABASES],
+                }
+            }
             _ => lock(&world).work(),
         }
         lock(&world).check();
     }
     lock(&world).trouble = false;
+    lock(&world).away = [false; DATABASES];
     let to = lock(&world).below(DATABASES);
     lock(&world).settle(to);
     processes.push(process(&world).await.expect("the log is whole"));
@@ -341,6 +371,36 @@ async fn a_log_that_a_fail_over_has_opened_again_is_closed() {
     );
     world.finish(Goals::Undo).expect("free");
     assert!(world.is_closed(home));
+}
+
+/// Goal: a store is no worse for a copy that a fail-over has left open: it opens, and a process that was told of
+/// nothing does not take that copy for the log, whatever it can reach.
+#[tokio::test]
+async fn a_copy_that_a_fail_over_has_left_open_is_not_the_log() {
+    let world = World::shared(8);
+    let mut before = process(&world).await.expect("a new store");
+    for _ in 0..5 {
+        assert!(before.appends(&world).await);
+    }
+    let (home, moment) = {
+        let world = lock(&world);
+        (world.home(), world.moment(world.home()))
+    };
+    let to = (home + 1) % DATABASES;
+    lock(&world).finish(Goals::Move(to)).expect("free");
+    lock(&world).restore_to(home, moment);
+    lock(&world).away[to] = true;
+    assert!(!before.appends(&world).await, "the log may be elsewhere");
+    assert!(before.read().await.is_none());
+    lock(&world).away[to] = false;
+    let mut after = process(&world).await.expect("nothing is lost");
+    for process in [&mut before, &mut after] {
+        assert!(reads(process, &world).await && process.appends(&world).await);
+    }
+    assert_eq!(lock(&world).expected().len(), 7);
+    assert!(!lock(&world).is_closed(home));
+    lock(&world).finish(Goals::Undo).expect("nothing is lost");
+    assert!(lock(&world).is_closed(home), "the next look closes it");
 }
 
 /// Goal: a database that has all events which any database knows of, but has not noted that the log came to it, is not

@@ -48,11 +48,14 @@ struct Part {
 }
 
 impl Part {
-    /// Something happens, and then the database answers.
-    fn ask<T>(&self, answer: impl FnOnce(&Database) -> T) -> T {
+    /// Something happens, and then the database answers, unless it is away.
+    fn ask<T>(&self, answer: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
         let mut world = lock(&self.world);
         world.disturb();
-        answer(&world.databases[self.place])
+        match world.away[self.place] {
+            true => Err(Error::unavailable("away")),
+            false => answer(&world.databases[self.place]),
+        }
     }
 
     fn end(database: &Database, log: LogId) -> Result<LogEnd> {
@@ -89,11 +92,11 @@ fn event(row: &Row) -> RecordedEvent {
 #[async_trait]
 impl KeepsMap for Part {
     async fn read_map(&self) -> Result<Arc<MapCopy>> {
-        Ok(self.ask(|database| Arc::new(database.copy.clone())))
+        self.ask(|database| Ok(Arc::new(database.copy.clone())))
     }
 
     async fn read_held(&self) -> Result<Vec<Held>> {
-        Ok(self.ask(|database| {
+        self.ask(|database| {
             let held = |log| match log == LOG.0 {
                 true => Held {
                     closed: database.closed,
@@ -104,12 +107,12 @@ impl KeepsMap for Part {
                     last: None,
                 },
             };
-            (0..LOGS).map(held).collect()
-        }))
+            Ok((0..LOGS).map(held).collect())
+        })
     }
 
     async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
-        Ok(self.ask(|database| rows.iter().map(|(_, row)| database.shows(row)).collect()))
+        self.ask(|database| Ok(rows.iter().map(|(_, row)| database.shows(row)).collect()))
     }
 }
 
@@ -165,10 +168,10 @@ impl Backend for Part {
     }
 
     async fn log_ends(&self, _: Purpose) -> Result<Vec<LogEnd>> {
-        Ok(self.ask(|database| {
+        self.ask(|database| {
             let end = |log| Self::end(database, LogId(log)).unwrap_or(LogEnd::CLOSED);
-            (0..LOGS).map(end).collect()
-        }))
+            Ok((0..LOGS).map(end).collect())
+        })
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
@@ -256,7 +259,7 @@ impl LogWriter for Writer {
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let mut world = lock(&self.world);
         world.disturb();
-        if world.histories[self.place] != self.history {
+        if world.away[self.place] || world.histories[self.place] != self.history {
             let error = Error::unavailable("the connection has ended");
             return ready(BatchOutcome::Unknown(error)).boxed();
         }

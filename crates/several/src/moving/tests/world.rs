@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::{LogEnd, RowId, WriterEpoch};
 use gesta_core::{
-    DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Position, Result, Revision, RowMark,
+    DatabaseId, Error, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Position, Result, Revision,
+    RowMark,
 };
 
 use crate::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
@@ -98,6 +99,8 @@ pub(super) struct World {
     pub(super) databases: Vec<Database>,
     /// The number of the history of each database.
     pub(super) histories: Vec<u64>,
+    /// Which databases do not answer.
+    pub(super) away: [bool; DATABASES],
     /// Every state that each database has had in its present history.
     past: Vec<Vec<Database>>,
     /// The rows of the log that must be there: what was acknowledged and has survived.
@@ -132,6 +135,7 @@ impl World {
         Arc::new(Mutex::new(Self {
             databases,
             histories: vec![0; DATABASES],
+            away: [false; DATABASES],
             past,
             log: Vec::new(),
             gone: Vec::new(),
@@ -183,9 +187,12 @@ impl World {
         self.losses
     }
 
-    /// Whether the home of the log has, or has scavenged, the last row of every other copy.
+    /// Whether the home of the log has noted that it came, and has, or has scavenged, the last row of every other copy.
     pub(super) fn is_whole(&self) -> bool {
         let home = &self.databases[self.home()];
+        if !home.copy.has(LOG, self.newest()) {
+            return false;
+        }
         let lasts = self.databases.iter().filter_map(|other| other.rows.last());
         lasts.into_iter().all(|last| home.shows(&last.held()))
     }
@@ -209,8 +216,16 @@ impl World {
             0..=13 => self.work(),
             14 => self.lose(),
             15 => self.scavenge(),
+            16 => self.leave(),
+            17..=19 => self.away = [false; DATABASES],
             _ => {}
         }
+    }
+
+    /// A database does not answer for a while.
+    pub(super) fn leave(&mut self) {
+        let place = self.below(DATABASES);
+        self.away[place] = true;
     }
 
     /// A batch is stored in a database, if the row that it names is the last one there.
@@ -219,7 +234,8 @@ impl World {
             position: after.position,
             writer: after.writer,
         };
-        if self.databases[place].closed || self.databases[place].last() != after {
+        let refuses = self.away[place] || self.databases[place].closed;
+        if refuses || self.databases[place].last() != after {
             return false;
         }
         let last = self.log.last().map_or(RowMark::NONE, |row| row.mark);
@@ -376,8 +392,7 @@ impl World {
             Goals::From(from, loss) => Goal::Recover { from, loss },
             Goals::Recover => {
                 let from = most_complete(LOG, facts)?;
-                let from =
-                    from.ok_or_else(|| gesta_core::Error::invalid("from", "no copy has all"))?;
+                let from = from.ok_or_else(|| Error::invalid("from", "no copy has all"))?;
                 self.mover.goal = Goals::From(from, Loss::Refused);
                 let loss = Loss::Refused;
                 Goal::Recover { from, loss }
@@ -386,6 +401,9 @@ impl World {
     }
 
     fn decide(&mut self) -> Result<()> {
+        if self.away.contains(&true) {
+            return Err(Error::unavailable("a database does not answer"));
+        }
         let facts = self.facts();
         let goal = self.goal(&facts)?;
         let step = next_step(LOG, goal, &facts, &self.mover.compared)?;
@@ -404,6 +422,9 @@ impl World {
 
     /// What the databases make of a step. A step that is refused changes nothing.
     fn perform(&mut self, goal: Goal, step: &Step) {
+        if self.away.contains(&true) {
+            return;
+        }
         let is_at = |world: &Self, place: usize, expected: u64| {
             world.databases[place].copy.map.version() == expected
         };
@@ -535,7 +556,7 @@ impl World {
                 return Ok(());
             }
             if is_compare && self.mover.compared.is_empty() {
-                return Err(gesta_core::Error::corrupt("the copy differs"));
+                return Err(Error::corrupt("the copy differs"));
             }
         }
         panic!("never ends: {:#?}", self.databases);
