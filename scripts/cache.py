@@ -1,12 +1,16 @@
-"""The cache outside of the clone: `$GESTA_CACHE`, or `gesta` among the caches of the user. It holds ready-made tools, how
-long things took in earlier runs, and what cargo has compiled of the dependencies, so that a clean clone need not compile
-them anew. Everything also works without what lies there, only later.
+"""The cache outside of the clone: `$GESTA_CACHE`, or `gesta` among the caches of the user. It holds ready-made tools
+(packages of PyPI, each list in a Python environment of its own), how long things took in earlier runs, and what cargo has
+compiled of the dependencies, so that a clean clone need not compile them anew. Everything also works without what lies
+there, only later.
 
 Compiled dependencies are kept by a key: lock file, profiles, compiler and flags. Cargo itself decides what of it can be
 used: each part has the fingerprint by which cargo compares.
 """
 import fcntl, hashlib, json, os, pathlib, re, shutil, subprocess, sys
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What an environment has of its own, beside the programs of its packages.
+OF_PYTHON = re.compile(r"(python|pip|activate)", re.I)
 # The dependencies of so many keys are kept; those that were used least recently are removed.
 KEYS_MAX = 3
 FOLDERS = ["deps", "build", ".fingerprint"]
@@ -23,12 +27,40 @@ def folder():
     return pathlib.Path(os.environ.get("GESTA_CACHE") or pathlib.Path(caches) / "gesta")
 
 
+def environment(name):
+    """The folder of a Python environment with the packages of `scripts/requirements/NAME.txt`, which name all that they
+    need; made if this list is not installed yet. Its folder `programs` has what the packages install, and no Python: that
+    would come before the system's in PATH.
+
+    Ends this process if the packages cannot be had; the reason stands above.
+    """
+    requirements = ROOT / "scripts" / "requirements" / f"{name}.txt"
+    key = [requirements.read_bytes(), sys.version.encode(), os.uname().machine.encode()]
+    digest = hashlib.sha256(b"\0".join(key)).hexdigest()[:16]
+    made = folder() / "environments" / f"{name}-{digest}"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with (made.parent / f"{name}.lock").open("w") as lock:
+        # Another clone may be making it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "programs").exists():
+            shutil.rmtree(made, ignore_errors=True)
+            pip = [made / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            for command in [[sys.executable, "-m", "venv", made], [*pip, "--requirement", requirements]]:
+                if subprocess.run(command, stdout=sys.stderr).returncode:
+                    sys.exit(f"FAILED: {requirements} could not be installed; the first time it needs the network")
+            # What is broken off has no such folder, and is made anew.
+            begun = made / "programs.begun"
+            begun.mkdir()
+            for program in (made / "bin").iterdir():
+                if not OF_PYTHON.match(program.name):
+                    (begun / program.name).symlink_to(program)
+            begun.rename(made / "programs")
+    return made
+
+
 def tools():
-    """The folder of the ready-made tools. Ends this process if they cannot be had; the reason stands above."""
-    found = subprocess.run(["./scripts/tools"], stdout=subprocess.PIPE, text=True)
-    if found.returncode:
-        sys.exit("FAILED: scripts/tools could not fetch the tools, see above")
-    return found.stdout.strip()
+    """The folder of the ready-made tools."""
+    return environment("tools") / "programs"
 
 
 def folder_of_key():
