@@ -106,8 +106,8 @@ impl Several {
 
     /// Checks that a database has, of each log that lies in it, the last row of every copy in another database.
     ///
-    /// A copy may be open there, if a fail-over has lost the row that closed it. Nothing is appended to it, since nobody
-    /// takes that database for the home of the log, and the next move of the log closes it.
+    /// A copy may be open there, if a fail-over has lost the row that closed it. Nothing is appended to it, since
+    /// nobody takes that database for the home of the log, and the next move of the log closes it.
     async fn check_shown(&self, map: &LogMap, home: usize, held: &[Vec<Held>]) -> Result<()> {
         let mut rows: Vec<(LogId, HeldRow)> = Vec::new();
         let mut copies = Vec::new();

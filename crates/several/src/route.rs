@@ -4,8 +4,8 @@
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a call goes to a
 //! database only if that database proves, in its present history, that the log has come to it, and an answer counts
 //! only if that history is still the present one; a database that was set back proves nothing before all databases were
-//! asked, since only another one may know that a log has left it; a map replaces an older one only, unless all databases
-//! were asked, which may have been set back. Not here: the calls themselves (`backend`).
+//! asked, since only another one may know that a log has left it; a map replaces an older one only, unless all
+//! databases were asked, which may have been set back. Not here: the calls themselves (`backend`).
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
