@@ -35,6 +35,7 @@ fn pages() -> Vec<(PathBuf, String)> {
         "README.md",
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
+        "SECURITY.md",
         "clients/README.md",
         "clients/python/README.md",
         "clients/typescript/README.md",
