@@ -48,6 +48,7 @@ pub(crate) const NAMES: &[&str] = &[
     "nested",
     "r2dbc",
     "akka-net-tags",
+    "akka-net-column",
     "eventstore",
 ];
 /// In the same tables as `eventstore`, but by separate statements: for the experiment with distance, not for a ranking.

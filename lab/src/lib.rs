@@ -30,6 +30,7 @@ pub mod histogram;
 pub mod host;
 mod http;
 mod journals;
+mod ladder;
 mod latency;
 mod locking;
 pub mod page;

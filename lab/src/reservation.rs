@@ -12,6 +12,7 @@ mod measure;
 mod model;
 mod overload;
 mod processes;
+mod published;
 mod script;
 mod step;
 mod stored;
@@ -22,6 +23,7 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::child::{Program, Server};
 use crate::failure::{Failure, Result};
 use crate::faults::name_of;
+use crate::ladder;
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
 use crate::store::{self, NEW_SERVER};
@@ -89,6 +92,7 @@ impl Own {
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
+    args.check()?;
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let mut args = args.clone();
     let mut own = Own::start(&mut args).await?;
@@ -156,16 +160,15 @@ async fn measure(
         Scenario::Concurrent => args.shows,
     };
     let script = Script::new(args.scenario, shows, existing, args.seed);
-    let (name, drive) = args.drive();
-    let connections = args.connections_for(drive, CONNECTIONS);
+    let drives = args.drives();
+    let connections = drives
+        .iter()
+        .map(|(_, drive)| args.connections_for(*drive, CONNECTIONS));
+    let connections = connections.max().unwrap_or(1);
     let generator = Generator::begin(&args.targets()?, connections, args.seed, script).await?;
     let steps = match args.overload {
         Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
-        None => {
-            eprintln!("{name}");
-            let phases = [(name, args.phase(drive))];
-            step::run(&generator, &phases, &trees, &stop).await
-        }
+        None => climb(&generator, &args, drives, &trees, &stop).await,
     };
     let verdict = Verdict::of_answers(&generator).await;
     Ok(Measured {
@@ -175,14 +178,52 @@ async fn measure(
     })
 }
 
+/// Runs one load after the other; steps end at the bar.
+async fn climb(
+    generator: &Rc<Generator>,
+    args: &ReservationArgs,
+    drives: Vec<(String, Drive)>,
+    trees: &[Tree],
+    stop: &CancellationToken,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (name, drive) in drives {
+        eprintln!("{name}");
+        let phases = [(name, args.phase(drive))];
+        for mut step in step::run(generator, &phases, trees, stop).await {
+            if args.steps.is_some() && step.result.complete {
+                step.stopped = step
+                    .reached()
+                    .and_then(|reached| reached.breaks(args.stop_p99));
+                let p99 = Unit::Millis.told(step.result.overall().p99);
+                eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
+            }
+            steps.push(step);
+        }
+        if stop.is_cancelled() || steps.last().is_some_and(|step| step.stopped.is_some()) {
+            break;
+        }
+    }
+    steps
+}
+
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let steps = &measured.steps;
-    report.setting = format!("{}, {}", name_of(args.scenario), args.drive().0);
+    report.setting = format!("{}, {}", name_of(args.scenario), args.load_told());
     let last = steps.last();
     let accepted = last.map_or(0.0, |step| step.result.accepted_per_second());
-    report.finding = format!("{accepted:.0} requests/s were accepted.");
-    if let Ok(three) = <&[Step; 3]>::try_from(steps.as_slice()) {
-        overload::tell(report, three);
+    report.finding = match args.steps {
+        Some(_) => {
+            // An interrupted step says nothing about the bar.
+            let ended = steps.iter().filter(|step| step.result.complete);
+            let reached: Vec<_> = ended.filter_map(Step::reached).collect();
+            ladder::finding(&reached, args.stop_p99)
+        }
+        None => format!("{accepted:.0} requests/s were accepted."),
+    };
+    match <&[Step; 3]>::try_from(steps.as_slice()) {
+        Ok(three) if args.overload.is_some() => overload::tell(report, three),
+        _ => published::tell(report, steps, report.host.cores),
     }
     step::tell(report, steps);
     if args.urls.len() > 1 {

@@ -33,6 +33,15 @@ pub(crate) fn seconds<S: serde::Serializer>(
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
+/// Writes a duration, if there is one, as a number of seconds.
+pub(crate) fn maybe_seconds<S: serde::Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let seconds = duration.map(|duration| duration.as_secs_f64());
+    serde::Serialize::serialize(&seconds, serializer)
+}
+
 /// Reads a count: a number, in thousands with `k`, in millions with `m`, such as `500k` or `1.5m`.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     let text = text.trim();

@@ -1,12 +1,12 @@
 //! Designs whose append is one INSERT and its own transaction, and the worker that inserts.
 //!
 //! `jdbc` is akka-persistence-jdbc 5, as its schema was measured in the published comparison; `akka-net-tags`
-//! is Akka.Persistence.Sql for .NET with tags in a table of their own (its other form, a column of tags, writes the
-//! same as long as there are none); `plain` is the one table of SwissBorg's akka-persistence-postgres (`swissborg` has
-//! its other forms). `r2dbc` is akka-persistence-r2dbc: it has no number over all events; a slice and the database's
-//! time order them. Like the real ones: tables, indexes, columns written; of `r2dbc` the slice, and the time that is
-//! never before that of the entity's event before. Left out: tags and the plugins' queues (`batching` has that of
-//! `jdbc`).
+//! is Akka.Persistence.Sql for .NET with tags in a table of their own, `akka-net-column` its older form with tags as
+//! text in a column (as long as there are none, both write the same row); `plain` is the one table of SwissBorg's
+//! akka-persistence-postgres (`swissborg` has its other forms). `r2dbc` is akka-persistence-r2dbc: it has no number
+//! over all events; a slice and the database's time order them. Like the real ones: tables, indexes, columns written;
+//! of `r2dbc` the slice, and the time that is never before that of the entity's event before. Left out: tags and the
+//! plugins' queues (`batching` has that of `jdbc`).
 
 use std::sync::Arc;
 
@@ -84,6 +84,16 @@ const AKKA_NET: Inserts = Inserts {
     ..JDBC
 };
 
+const AKKA_NET_COLUMN: Inserts = Inserts {
+    tables: Tables {
+        name: "akka-net-column",
+        title: "Akka.Persistence.Sql, column of tags",
+        create: sql!("akka_net/create_tables_column"),
+        ..AKKA_NET.tables
+    },
+    ..AKKA_NET
+};
+
 /// SwissBorg's partitioned forms vary this one.
 pub(super) const PLAIN: Inserts = Inserts {
     tables: Tables {
@@ -122,7 +132,7 @@ const R2DBC: Inserts = Inserts {
 };
 
 /// All of them.
-pub(super) static ALL: [Inserts; 4] = [JDBC, AKKA_NET, PLAIN, R2DBC];
+pub(super) static ALL: [Inserts; 5] = [JDBC, AKKA_NET, AKKA_NET_COLUMN, PLAIN, R2DBC];
 
 #[async_trait]
 impl Design for &'static Inserts {

@@ -326,10 +326,15 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
         let marks = chart.marks.iter();
         marks.filter(|mark| takes(chart.x_scale, mark.at))
     };
+    let limits = || {
+        let limits = chart.limits.iter();
+        limits.filter(|limit| takes(chart.y_scale, limit.at))
+    };
     let ranges = points().filter_map(|point| point.range);
     let ys = points()
         .map(|point| point.y)
-        .chain(ranges.flat_map(|(least, most)| [least, most]));
+        .chain(ranges.flat_map(|(least, most)| [least, most]))
+        .chain(limits().map(|limit| limit.at));
     let ys: Vec<f64> = ys.collect();
     let xs: Vec<f64> = points()
         .map(|point| point.x)
@@ -346,6 +351,7 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
     });
     let drawing = html! {
         (axes(chart, left, &x_labels, &y_labels))
+        @for limit in limits() { g.mark.point { title { (limit.name) } (line("", (left, y.at(limit.at)), (RIGHT, y.at(limit.at)))) } }
         @for mark in marks() { g.mark.point { title { (mark.name) } (line("", (x.at(mark.at), TOP), (x.at(mark.at), BOTTOM))) } }
         @for one in series { g class=(one.class) { (curve(one, &x, &y)) } }
     };
@@ -457,7 +463,7 @@ mod tests {
         }
         report.table(table);
         let chart = Chart::lines("T <1>", "T", ("callers", scales.0), (&["p99"], scales.1));
-        let chart = chart.by("way").mark(5.0, "a fault");
+        let chart = chart.by("way").mark(5.0, "a fault").limit(50.0, "a bar");
         draw(&Chart { shape, ..chart }, &report).into_string()
     }
 

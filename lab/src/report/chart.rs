@@ -74,6 +74,9 @@ pub struct Chart {
     /// Values of the horizontal axis with a name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// Values of the vertical axis with a name, such as a bar that must not be passed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Mark>,
     /// What the picture does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -145,6 +148,16 @@ impl Chart {
     #[must_use]
     pub fn mark(mut self, at: f64, name: impl Into<String>) -> Self {
         self.marks.push(Mark {
+            at,
+            name: name.into(),
+        });
+        self
+    }
+
+    /// With a bar across, at a value of the vertical axis.
+    #[must_use]
+    pub fn limit(mut self, at: f64, name: impl Into<String>) -> Self {
+        self.limits.push(Mark {
             at,
             name: name.into(),
         });

@@ -12,8 +12,10 @@ use super::processes::Tree;
 use super::script::Scenario;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
+use crate::ladder::Steps;
 use crate::report::ReportArgs;
-use crate::units::{self, seconds};
+use crate::report::numbers::millis;
+use crate::units::{self, maybe_seconds, seconds};
 
 /// Seconds between two requests of a user of the open loop.
 const USER_PAUSE: f64 = 0.25;
@@ -42,12 +44,21 @@ pub(crate) struct ReservationArgs {
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
     /// Closed loop: so many users with a connection each. Default: 64.
-    #[arg(long, conflicts_with = "open", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, conflicts_with_all = ["open", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) closed: Option<u32>,
     /// Strict open loop: so many requests a second, each counted from its intended start.
-    #[arg(long, value_parser = units::rate)]
+    #[arg(long, conflicts_with = "steps", value_parser = units::rate)]
     pub(crate) open: Option<f64>,
-    /// A request that is accepted later than this is no good one, when recovery from overload is looked for.
+    /// A ladder: strict open loops of rising rates, FROM:STEP:TO requests a second, until one breaks the bar of
+    /// --stop-p99 or is not carried out in full.
+    #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
+    pub(crate) steps: Option<Steps>,
+    /// Length of a step of the ladder; --warm-up is its first part. Default: --warm-up and --duration.
+    #[arg(long, requires = "steps", value_parser = units::duration)]
+    #[serde(serialize_with = "maybe_seconds")]
+    pub(crate) step_duration: Option<Duration>,
+    /// The bar: a p99 above it ends a ladder; and a request that is accepted later is no good one, when recovery from
+    /// overload is looked for.
     #[arg(long, default_value = "50ms", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) stop_p99: Duration,
@@ -73,7 +84,7 @@ pub(crate) struct ReservationArgs {
     #[serde(skip)]
     pub(crate) store: Option<String>,
     /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
-    #[arg(long, requires = "sustainable", conflicts_with = "open", value_parser = units::rate)]
+    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"], value_parser = units::rate)]
     pub(crate) overload: Option<f64>,
     /// Requests a second that the application carries.
     #[arg(long, value_parser = units::rate)]
@@ -109,15 +120,45 @@ impl ReservationArgs {
         Drive::Closed(self.closed.unwrap_or(64) as usize)
     }
 
-    /// What is to be run, without overload, with a name.
-    pub(crate) fn drive(&self) -> (String, Drive) {
-        match self.open {
-            Some(rate) => (format!("{rate} req/s"), self.open_at(rate)),
-            None => {
-                let name = format!("{} connections", self.closed.unwrap_or(64));
-                (name, self.closed_loop())
-            }
+    /// Refuses what cannot be meant.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.step_duration {
+            Some(step) if step <= self.warm_up => fail(format!(
+                "--step-duration {step:?} must be longer than --warm-up {:?}, which is a part of it",
+                self.warm_up
+            )),
+            _ => Ok(()),
         }
+    }
+
+    /// What is to be run, without overload, one after the other, with names.
+    pub(crate) fn drives(&self) -> Vec<(String, Drive)> {
+        let open = |rate: f64| (format!("{rate} req/s"), self.open_at(rate));
+        match (self.steps, self.open) {
+            (Some(steps), _) => steps.rates().map(open).collect(),
+            (None, Some(rate)) => vec![open(rate)],
+            (None, None) => vec![(self.load_told(), self.closed_loop())],
+        }
+    }
+
+    /// The load in words.
+    pub(crate) fn load_told(&self) -> String {
+        match (self.steps, self.open) {
+            (Some(steps), _) => {
+                let length = millis((self.warm_up + self.measured()).as_secs_f64() * 1_000.0);
+                format!("a ladder of {steps} req/s, steps of {length}")
+            }
+            (None, Some(rate)) => format!("{rate} req/s"),
+            (None, None) => format!("{} connections", self.closed.unwrap_or(64)),
+        }
+    }
+
+    /// The part of a run or step that counts.
+    fn measured(&self) -> Duration {
+        let step = self
+            .step_duration
+            .map(|step| step.saturating_sub(self.warm_up));
+        step.unwrap_or(self.duration)
     }
 
     /// A phase of this load.
@@ -126,7 +167,7 @@ impl ReservationArgs {
             drive,
             reads: self.reads,
             warm_up: self.warm_up,
-            duration: self.duration,
+            duration: self.measured(),
             slow: self.stop_p99,
         }
     }

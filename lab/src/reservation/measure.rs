@@ -100,6 +100,12 @@ impl PhaseResult {
         self.per_second(self.answered[Outcome::Accepted as usize])
     }
 
+    /// Requests per second that were carried out: accepted, or rejected by the rules of the application.
+    pub(crate) fn decided_per_second(&self) -> f64 {
+        let [accepted, _, rejected, _] = self.answered;
+        self.per_second(accepted + rejected)
+    }
+
     /// Answers per second, whatever they say.
     pub(crate) fn answered_per_second(&self) -> f64 {
         let [accepted, refused, rejected, _] = self.answered;

@@ -14,6 +14,7 @@ use super::processes::Tree;
 use crate::cells;
 use crate::histogram::Percentiles;
 use crate::host::{CpuMeter, CpuUse};
+use crate::ladder::Reached;
 use crate::report::{Cell, Report, Table, Unit};
 
 /// Time between the decision to start and the first intended start.
@@ -37,6 +38,8 @@ pub(crate) struct Step {
     pub(crate) name: String,
     pub(crate) drive: Drive,
     pub(crate) result: PhaseResult,
+    /// Why it was the last of a ladder, if it was.
+    pub(crate) stopped: Option<String>,
     cpu: Sampled,
 }
 
@@ -57,6 +60,7 @@ pub(crate) async fn run(
         name: name.clone(),
         drive: phase.drive,
         result,
+        stopped: None,
         cpu: samples.next().unwrap_or_default(),
     });
     steps.collect()
@@ -122,7 +126,20 @@ impl Step {
         }
     }
 
-    fn cores(&self, name: &str) -> Option<f64> {
+    /// What a step of a ladder is judged by; none for a closed loop.
+    pub(crate) fn reached(&self) -> Option<Reached> {
+        let Drive::Open { rate, .. } = self.drive else {
+            return None;
+        };
+        Some(Reached {
+            offered: rate,
+            done: self.result.decided_per_second(),
+            p99_ms: self.result.overall().p99,
+        })
+    }
+
+    /// Processor time of the processes of this name, in cores; none if they are not on this machine.
+    pub(crate) fn cores(&self, name: &str) -> Option<f64> {
         let of = self.cpu.trees.iter().filter(|(tree, _)| *tree == name);
         of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
     }
@@ -183,7 +200,10 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
         .column("generator late (p99)", Unit::Millis, |step| {
             step.result.lag.percentiles().p99
         })
-        .column("wait for a connection (p99)", Unit::Millis, wait);
+        .column("wait for a connection (p99)", Unit::Millis, wait)
+        .column("ended the ladder", Unit::Words, |step| {
+            step.stopped.as_ref()
+        });
     report.table(table.table());
     let mut calls = Vec::new();
     for step in steps {

@@ -335,3 +335,100 @@ async fn events_are_compared_with_what_was_acknowledged() {
         assert_eq!(kinds.map(|kind| wrongs.count(kind)), wanted, "{wrongs:?}");
     }
 }
+
+/// Runs a ladder to its end, and tells of it.
+async fn ladder_told(fake: &Fake, more: &str) -> (Vec<Step>, Report) {
+    let run = measured(&[fake], more).await;
+    let mut report = Report::begin("reservation", "Seats", 7);
+    tell(&mut report, &args(&[fake], more), &run);
+    (run.steps, report)
+}
+
+/// Goal: the steps of a ladder come one after the other and all stand in the report, beside the published ones.
+#[tokio::test]
+async fn a_ladder_climbs_to_its_end() {
+    let fake = Fake::start(Faults::default()).await;
+    let begun = Instant::now();
+    let more = "--steps 100:50:250 --step-duration 400ms --warm-up 100ms --stop-p99 1h";
+    let (steps, report) = loop {
+        let told = ladder_told(&fake, more).await;
+        // On a busy machine a step may be carried out in part, which ends it.
+        if told.0.len() == 4 || begun.elapsed() > PATIENCE {
+            break told;
+        }
+    };
+    let offered: Vec<f64> = steps
+        .iter()
+        .filter_map(Step::reached)
+        .map(|step| step.offered)
+        .collect();
+    assert_eq!(offered, [100.0, 150.0, 200.0, 250.0], "{report}");
+    let finding = report.finding.replace('\u{a0}', " ");
+    assert!(
+        finding.starts_with("250 requests/s are the highest step"),
+        "{finding}"
+    );
+    assert_eq!(
+        report.setting,
+        "serial, a ladder of 100:50:250 req/s, steps of 400\u{a0}ms"
+    );
+    let rows = |title: &str| {
+        report
+            .tables()
+            .find(|table| table.title.starts_with(title))
+            .unwrap()
+            .rows
+            .len()
+    };
+    assert_eq!((rows("Steps"), rows("p99 at each rate")), (4, 4 + 32));
+}
+
+/// Goal: a ladder ends with the step that breaks the bar, and with one that is not carried out.
+#[tokio::test]
+async fn a_ladder_ends_where_its_bar_breaks() {
+    let refusing = Faults {
+        refuse_every: Some(3),
+        ..Faults::default()
+    };
+    for (faults, bar, why) in [
+        (Faults::default(), "1us", "is above"),
+        (refusing, "1h", "were carried out"),
+    ] {
+        let fake = Fake::start(faults).await;
+        let more = format!("--steps 200:200:2000 --stop-p99 {bar}");
+        let (steps, report) = ladder_told(&fake, &more).await;
+        assert_eq!(steps.len(), 1, "{report}");
+        let stopped = steps[0].stopped.as_deref().unwrap();
+        assert!(stopped.contains(why), "{stopped}");
+        assert!(
+            report
+                .finding
+                .starts_with("The first step, 200 requests/s,"),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn a_ladder_is_refused_that_cannot_be_meant() {
+    let refused = |more: &str| {
+        let line = format!("lab --url http://127.0.0.1:1 {more}");
+        match Cli::try_parse_from(line.split_whitespace()) {
+            Ok(cli) => cli.args.check().unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    for (more, rule) in [
+        ("--steps 500:250", "three numbers"),
+        ("--steps 1:1:5 --open 7", "cannot be used with"),
+        ("--steps 1:1:5 --closed 7", "cannot be used with"),
+        ("--step-duration 1s", "--steps"),
+        (
+            "--steps 1:1:5 --step-duration 5s --warm-up 5s",
+            "must be longer than --warm-up",
+        ),
+    ] {
+        let why = refused(more);
+        assert!(why.contains(rule), "{more}: {why}");
+    }
+}

@@ -75,6 +75,7 @@ impl Form {
     /// The statements of its journal, and the one that reads by tag.
     fn statements(self) -> Option<(Statements, &'static str)> {
         Some(match self {
+            Form::LikeUnbounded => (TEXT, sql!("read_like_unbounded")),
             Form::LikeBounded => (TEXT, sql!("read_like_bounded")),
             Form::TagTableUnbounded => (TABLE, sql!("read_tag_table_unbounded")),
             Form::TagTableBounded => (TABLE, sql!("read_tag_table_bounded")),
@@ -85,7 +86,7 @@ impl Form {
 
     /// True if its readers stop at the highest number below which none is missing.
     fn is_bounded(self) -> bool {
-        self != Form::TagTableUnbounded
+        !matches!(self, Form::LikeUnbounded | Form::TagTableUnbounded)
     }
 
     /// What a reader's tag is in a row.
@@ -99,7 +100,7 @@ impl Form {
     /// What a reader binds.
     fn bound_tag(self, reader: u64) -> String {
         match self {
-            Form::LikeBounded => format!("%;{};%", self.stored_tag(reader)),
+            Form::LikeUnbounded | Form::LikeBounded => format!("%;{};%", self.stored_tag(reader)),
             _ => self.stored_tag(reader),
         }
     }

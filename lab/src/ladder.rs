@@ -1,0 +1,184 @@
+//! A ladder: steps of rising load, and the bar at which it ends.
+//! Not here: who makes the load, and what is told of a step.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::report::numbers::{count, millis};
+
+/// A step of which less than this share was carried out has not kept up.
+const KEPT_UP: f64 = 0.97;
+/// Most steps.
+const STEPS_MAX: f64 = 1_000.0;
+
+/// Rates of requests that rise from step to step: `FROM:STEP:TO`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Steps {
+    from: f64,
+    step: f64,
+    to: f64,
+}
+
+impl Steps {
+    /// Reads `FROM:STEP:TO`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |rule: &str| {
+            Err(format!(
+                "{text:?} is not FROM:STEP:TO, such as 500:250:5000: {rule}"
+            ))
+        };
+        let numbers: Result<Vec<f64>, _> =
+            text.split(':').map(|part| part.trim().parse()).collect();
+        match numbers.as_deref() {
+            Ok(&[from, step, to]) => match () {
+                () if !(from > 0.0 && step > 0.0) => wrong("FROM and STEP must be above 0"),
+                () if !(to >= from && to <= 1e9) => {
+                    wrong("TO must not be below FROM, nor above 10^9")
+                }
+                () if (to - from) / step >= STEPS_MAX => wrong("at most 1,000 steps"),
+                () => Ok(Self { from, step, to }),
+            },
+            _ => wrong("three numbers between colons"),
+        }
+    }
+
+    /// The rates, the last not above the end.
+    pub(crate) fn rates(self) -> impl Iterator<Item = f64> {
+        let end = self.to + self.step * 1e-9;
+        let rates = (0_u32..).map(move |n| self.from + f64::from(n) * self.step);
+        rates.take_while(move |rate| *rate <= end)
+    }
+}
+
+impl std::fmt::Display for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.from, self.step, self.to)
+    }
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reached {
+    /// Requests a second that the schedule offered.
+    pub(crate) offered: f64,
+    /// Requests a second that were carried out: what was refused as overloaded, failed or was never sent is not.
+    pub(crate) done: f64,
+    /// Of all requests, those that were never sent too.
+    pub(crate) p99_ms: f64,
+}
+
+impl Reached {
+    /// Why a ladder ends with this step, if it does.
+    pub(crate) fn breaks(&self, bar: Duration) -> Option<String> {
+        let bar_ms = bar.as_secs_f64() * 1_000.0;
+        if self.done <= 0.0 {
+            return Some("nothing was answered".into());
+        }
+        if self.p99_ms > bar_ms {
+            return Some(format!(
+                "p99 {} is above {}",
+                millis(self.p99_ms),
+                millis(bar_ms)
+            ));
+        }
+        let fell_short = self.done < self.offered * KEPT_UP;
+        fell_short.then(|| {
+            let (done, offered) = (count(self.done.round()), count(self.offered));
+            format!("only {done} of {offered} requests/s were carried out")
+        })
+    }
+}
+
+/// What was found, in a sentence.
+pub(crate) fn finding(steps: &[Reached], bar: Duration) -> String {
+    let broken = |step: &&Reached| step.breaks(bar).is_some();
+    let bar_told = millis(bar.as_secs_f64() * 1_000.0);
+    let Some(last) = steps.iter().rev().find(|step| !broken(step)) else {
+        return match steps.first() {
+            Some(first) => format!(
+                "The first step, {} requests/s, did not keep the bar of p99 {bar_told}.",
+                count(first.offered)
+            ),
+            None => "No step was run to its end.".into(),
+        };
+    };
+    let (rate, p99) = (count(last.offered), millis(last.p99_ms));
+    let end = match steps.iter().find(broken) {
+        Some(step) => {
+            let (rate, why) = (count(step.offered), step.breaks(bar).unwrap_or_default());
+            format!("the ladder ended at {rate}: {why}")
+        }
+        None => "the ladder ended there, with the bar unbroken".into(),
+    };
+    format!("{rate} requests/s are the highest step with a p99 up to {bar_told} ({p99}); {end}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAR: Duration = Duration::from_millis(50);
+
+    fn reached(offered: f64, done: f64, p99_ms: f64) -> Reached {
+        Reached {
+            offered,
+            done,
+            p99_ms,
+        }
+    }
+
+    #[test]
+    fn steps_are_read_with_their_rule() {
+        let rates = |text: &str| Steps::parse(text).map(|steps| steps.rates().collect::<Vec<_>>());
+        assert_eq!(rates("500:250:1200").unwrap(), [500.0, 750.0, 1_000.0]);
+        assert_eq!(rates("0.1:0.1:0.3").unwrap().len(), 3);
+        assert_eq!(rates("5:1:5").unwrap(), [5.0]);
+        assert_eq!(rates("500:250:5000").unwrap().len(), 19);
+        for (bad, rule) in [
+            ("500:250", "three numbers"),
+            ("500:x:5000", "three numbers"),
+            ("500:0:5000", "above 0"),
+            ("0:250:5000", "above 0"),
+            ("NaN:1:2", "above 0"),
+            ("500:250:400", "TO must not be below FROM"),
+            ("500:250:inf", "above 10^9"),
+            ("1:0.001:5000", "at most 1,000 steps"),
+        ] {
+            let why = rates(bad).unwrap_err();
+            assert!(why.contains(bad) && why.contains(rule), "{bad}: {why}");
+        }
+    }
+
+    /// Goal: a ladder ends at the bar, and also with a step that was not carried out, however soon the rest was.
+    #[test]
+    fn a_ladder_ends_at_the_bar() {
+        let why = |step: Reached| step.breaks(BAR).unwrap_or_default().replace('\u{a0}', " ");
+        assert_eq!(why(reached(500.0, 500.0, 50.0)), "");
+        assert_eq!(why(reached(500.0, 486.0, 5.0)), "");
+        assert_eq!(why(reached(500.0, 500.0, 50.1)), "p99 50 ms is above 50 ms");
+        assert_eq!(
+            why(reached(500.0, 484.0, 5.0)),
+            "only 484 of 500 requests/s were carried out"
+        );
+        assert_eq!(why(reached(500.0, 0.0, 0.0)), "nothing was answered");
+    }
+
+    #[test]
+    fn the_finding_names_the_highest_step_that_held() {
+        let told = |steps: &[Reached]| finding(steps, BAR).replace('\u{a0}', " ");
+        let (good, better, bad) = (
+            reached(500.0, 500.0, 5.0),
+            reached(750.0, 750.0, 14.0),
+            reached(1_000.0, 990.0, 200.0),
+        );
+        assert_eq!(
+            told(&[good, better, bad]),
+            "750 requests/s are the highest step with a p99 up to 50 ms (14 ms); the ladder ended at 1,000: p99 200 ms is \
+             above 50 ms."
+        );
+        assert!(told(&[good, better]).ends_with("the ladder ended there, with the bar unbroken."));
+        assert!(told(&[bad]).starts_with("The first step, 1,000 requests/s, did not keep the bar"));
+        assert_eq!(told(&[]), "No step was run to its end.");
+    }
+}
