@@ -5,15 +5,15 @@
 //! Invariants: one batch is written at a time. A batch is folded while the one before it is written, and nothing else
 //! is known of what it stands on but what was folded. A session that was lost, or whose commit is in doubt, is dropped.
 //!
-//! * `run`: a session, and the pipeline in it; `ahead`: its parts that read and fold; `careful`: the same one after the
-//!   other, for events that made trouble; `trouble`: what is known of them; `orders`: reset, replay and drop; `write`:
-//!   one transaction.
+//! * `run`: a session, and the pipeline in it; `ahead`: its parts that read and fold; `sequential`: the same one after
+//!   the other, to find an event that cannot be applied; `poison_search`: what is known of those that failed; `orders`:
+//!   reset, replay and drop; `write`: one transaction.
 
 mod ahead;
-mod careful;
 mod orders;
+mod poison_search;
 mod run;
-mod trouble;
+mod sequential;
 mod write;
 
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use crate::state::{Life, State};
 use crate::target::{Begin, Session, Stored, Target};
 use crate::work::Work;
 
+use poison_search::PoisonSearch;
 use run::{End, Run};
-use trouble::Trouble;
 
 /// What the task of a projection needs.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
 ) {
     let (min, max) = context.config.back_off;
     let mut back_off = BackOff::new(min, max);
-    let mut trouble = Trouble::new(&context.config);
+    let mut search = PoisonSearch::new(&context.config);
     let mut looks = context.looks.clone();
     looks.mark_changed();
     while context.next_look(&mut looks).await {
@@ -136,7 +136,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
             }
             Seen::Wait(phase, why) => {
                 context.tell(phase, why);
-                trouble = Trouble::new(&context.config);
+                search = PoisonSearch::new(&context.config);
                 continue;
             }
             Seen::May => {}
@@ -144,7 +144,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
         // Sessions follow each other until one ends that has to wait for a look.
         loop {
             let batches = context.progress.borrow().batches;
-            let end = Box::pin(session(context, &make, &mut trouble)).await;
+            let end = Box::pin(session(context, &make, &mut search)).await;
             if context.progress.borrow().batches > batches {
                 back_off.reset();
             }
@@ -175,7 +175,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
 async fn session<T: Target, W: Work<T>>(
     context: &Context<T>,
     make: &(impl Fn() -> W + Sync),
-    trouble: &mut Trouble,
+    search: &mut PoisonSearch,
 ) -> End {
     let begun = context.target.begin(&context.id, context.node).await;
     let (session, stored) = match begun {
@@ -211,9 +211,9 @@ async fn session<T: Target, W: Work<T>>(
     };
     let is_unclean = stored.owner.is_some_and(|owner| owner != context.node);
     if is_unclean {
-        trouble.after_death(&stored, &context.config, behind);
+        search.after_death(&stored, &context.config, behind);
     }
-    Run::new(context, session, stored).go(make, trouble).await
+    Run::new(context, session, stored).go(make, search).await
 }
 
 fn phase_of(stored: &Stored) -> Phase {

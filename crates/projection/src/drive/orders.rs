@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use gesta_core::{AllFrom, Checkpoint, ReadAll, RecordedEvent};
 
 use crate::batch::{Batch, positions};
+use crate::drive::poison_search::PoisonSearch;
 use crate::drive::run::{End, Run};
-use crate::drive::trouble::Trouble;
 use crate::drive::write::Write;
 use crate::error::TargetError;
 use crate::fault::{Fault, at};
@@ -29,7 +29,7 @@ impl<T: Target> Run<'_, T> {
     pub(super) async fn obey<W: Work<T>>(
         &mut self,
         make: &(impl Fn() -> W + Sync),
-        trouble: &mut Trouble,
+        search: &mut PoisonSearch,
     ) -> Result<(), End> {
         // Those that the look has shown may be answered already.
         let commands = self.context.target.commands().await;
@@ -45,8 +45,8 @@ impl<T: Target> Run<'_, T> {
                         .await?
                 }
                 Order::Replay { key } => {
-                    self.replay(make, &command, key.as_deref(), trouble).await?;
-                    trouble.replayed();
+                    self.replay(make, &command, key.as_deref(), search).await?;
+                    search.replayed();
                 }
             }
         }
@@ -120,7 +120,7 @@ impl<T: Target> Run<'_, T> {
         make: &(impl Fn() -> W + Sync),
         command: &Command,
         key: Option<&str>,
-        trouble: &mut Trouble,
+        search: &mut PoisonSearch,
     ) -> Result<(), End> {
         let keys = match key {
             Some(key) => vec![key.to_owned()],
@@ -131,7 +131,7 @@ impl<T: Target> Run<'_, T> {
         };
         let (mut applied, mut stopped) = (0, Vec::new());
         for key in keys {
-            match self.replay_key(make, &key, trouble).await? {
+            match self.replay_key(make, &key, search).await? {
                 Replayed::All(events) => applied += events,
                 Replayed::StoppedAt(events, why) => {
                     applied += events;
@@ -158,11 +158,11 @@ impl<T: Target> Run<'_, T> {
         &'b mut self,
         make: &'b (impl Fn() -> W + Sync),
         key: &'b str,
-        trouble: &'b mut Trouble,
+        search: &'b mut PoisonSearch,
     ) -> BoxFuture<'b, Result<Replayed, End>> {
         Box::pin(async move {
             let mut applied = 0;
-            let mut at_once = match trouble.replays_one_by_one() {
+            let mut at_once = match search.replays_one_by_one() {
                 true => 1,
                 false => AT_ONCE,
             };
@@ -188,10 +188,10 @@ impl<T: Target> Run<'_, T> {
                     return Ok(Replayed::StoppedAt(applied, why));
                 }
                 let (count, first) = (events.len(), at(&events[0]));
-                let refused = match trouble.deadly_again(first) {
+                let refused = match search.fatal_in_replay(first) {
                     Some(why) => (Some(first), why),
                     None => {
-                        self.announce(trouble.attempt(count, first, true)).await?;
+                        self.announce(search.attempt(count, first, true)).await?;
                         match self.apply_parked(make, events).await {
                             Ok(()) => {
                                 applied += count;

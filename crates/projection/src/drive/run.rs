@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::OnPoison;
 use crate::drive::ahead::{fold_all, on_thread, read_all};
-use crate::drive::trouble::{Failed, Trouble};
+use crate::drive::poison_search::{Failed, PoisonSearch};
 use crate::drive::write::{Write, transact};
 use crate::drive::{Context, finish, not_of};
 use crate::error::{TargetError, TargetErrorKind};
@@ -47,8 +47,8 @@ pub(super) enum Stop {
     End(End),
     /// Somebody has stored commands.
     Orders,
-    /// An event made trouble: it goes on carefully.
-    Trouble,
+    /// A batch has failed: its events are applied one batch after the other.
+    Failed,
     /// A version that has caught up, but was behind the active one, tries again to take its place.
     Switch,
 }
@@ -109,11 +109,11 @@ impl<'a, T: Target> Run<'a, T> {
     pub(super) async fn go<W: Work<T>>(
         mut self,
         make: &(impl Fn() -> W + Sync),
-        trouble: &mut Trouble,
+        search: &mut PoisonSearch,
     ) -> End {
-        let end = match self.applied(make, trouble).await {
+        let end = match self.applied(make, search).await {
             Stop::End(end) => end,
-            Stop::Orders | Stop::Trouble | Stop::Switch => {
+            Stop::Orders | Stop::Failed | Stop::Switch => {
                 End::Again(Phase::Starting, "it begins again".to_owned())
             }
         };
@@ -130,7 +130,7 @@ impl<'a, T: Target> Run<'a, T> {
     async fn applied<W: Work<T>>(
         &mut self,
         make: &(impl Fn() -> W + Sync),
-        trouble: &mut Trouble,
+        search: &mut PoisonSearch,
     ) -> Stop {
         if let Err(end) = self.create(make().writer()).await {
             return Stop::End(end);
@@ -146,16 +146,16 @@ impl<'a, T: Target> Run<'a, T> {
             };
             let mut work = make();
             work.begin(parked, self.is_empty);
-            let stop = if trouble.left > 0 {
-                Box::pin(self.carefully(work, trouble)).await
+            let stop = if search.left > 0 {
+                Box::pin(self.sequentially(work, search)).await
             } else {
-                Box::pin(self.pipeline(work, trouble)).await
+                Box::pin(self.pipeline(work, search)).await
             };
             match stop {
                 Stop::End(end) => return Stop::End(end),
-                Stop::Trouble | Stop::Switch => {}
+                Stop::Failed | Stop::Switch => {}
                 Stop::Orders => {
-                    if let Err(end) = Box::pin(self.obey(make, trouble)).await {
+                    if let Err(end) = Box::pin(self.obey(make, search)).await {
                         return Stop::End(end);
                     }
                 }
@@ -179,7 +179,7 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     /// Reads, folds and writes, each a batch ahead of the next.
-    async fn pipeline<W: Work<T>>(&mut self, work: W, trouble: &mut Trouble) -> Stop {
+    async fn pipeline<W: Work<T>>(&mut self, work: W, search: &mut PoisonSearch) -> Stop {
         let writer = work.writer();
         self.is_live = false;
         let (batches_in, batches) = mpsc::channel(READ_AHEAD);
@@ -225,7 +225,7 @@ impl<'a, T: Target> Run<'a, T> {
                         event,
                         error,
                     };
-                    return self.trouble_with(failed, trouble).await;
+                    return self.narrow_down(failed, search).await;
                 }
                 Some(Err((fault, _))) => return Stop::End(self.of_fault(fault).await),
                 None => {
@@ -244,7 +244,7 @@ impl<'a, T: Target> Run<'a, T> {
                         event,
                         error,
                     };
-                    return self.trouble_with(failed, trouble).await;
+                    return self.narrow_down(failed, search).await;
                 }
             }
             committed.send_modify(|committed| *committed += 1);
@@ -432,16 +432,16 @@ impl<'a, T: Target> Run<'a, T> {
         })
     }
 
-    /// Decides what to do about an event that made trouble.
-    pub(super) async fn trouble_with(&mut self, failed: Failed, trouble: &mut Trouble) -> Stop {
+    /// Decides what to do about a batch that has failed.
+    pub(super) async fn narrow_down(&mut self, failed: Failed, search: &mut PoisonSearch) -> Stop {
         self.context
             .tell(Phase::Retrying, Some(failed.error.clone()));
         let is_known = failed.event.is_some();
-        let Some(((log, position), verdict)) = trouble.failed(failed) else {
+        let Some(((log, position), verdict)) = search.failed(failed) else {
             if is_known {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
             }
-            return Stop::Trouble;
+            return Stop::Failed;
         };
         let why = format!(
             "the event at position {position} of log {log} could not be applied in {} attempts: {}",
@@ -455,8 +455,8 @@ impl<'a, T: Target> Run<'a, T> {
             }
             OnPoison::Park | OnPoison::Skip => {
                 tracing::warn!(projection = %self.context.id, %why, "an event is put aside");
-                trouble.verdicts.insert((log, position), verdict);
-                Stop::Trouble
+                search.verdicts.insert((log, position), verdict);
+                Stop::Failed
             }
         }
     }

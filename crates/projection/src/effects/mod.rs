@@ -9,7 +9,7 @@
 //! * `state`: the states in the stream; `owner`: the task of one effect.
 
 mod owner;
-mod state;
+mod states;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::progress::Progress;
 
 use owner::{Own, run};
-use state::States;
+use states::EffectStates;
 
 /// What the streams begin with that keep the states of effects.
 const STREAM_PREFIX: &str = "$effect-";
@@ -135,7 +135,7 @@ impl Effects {
         let (node, stopping) = (Uuid::new_v4(), CancellationToken::new());
         let mut all = Vec::new();
         for one in self.all {
-            let states = States::new(Arc::clone(&self.store), &self.prefix, one.name)?;
+            let states = EffectStates::new(Arc::clone(&self.store), &self.prefix, one.name)?;
             let (tell, progress) = watch::channel(Progress::default());
             let own = Own {
                 store: Arc::clone(&self.store),
@@ -161,7 +161,7 @@ impl Effects {
 struct RunningEffect {
     name: &'static str,
     progress: watch::Receiver<Progress>,
-    states: States,
+    states: EffectStates,
     task: JoinHandle<()>,
 }
 

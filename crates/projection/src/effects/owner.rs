@@ -12,7 +12,7 @@ use crate::batch::Batch;
 use crate::config::{Config, OnPoison};
 use crate::drive::not_of;
 use crate::effect::Effect;
-use crate::effects::state::{Kept, State, States};
+use crate::effects::states::{EffectState, EffectStates, Kept};
 use crate::error::{Error, cut};
 use crate::fault::panic_text;
 use crate::progress::{Phase, Progress};
@@ -27,7 +27,7 @@ const PAGE_EVENTS: usize = 100;
 pub(super) struct Own {
     pub(super) store: Arc<dyn EventStore>,
     pub(super) config: Arc<Config>,
-    pub(super) states: States,
+    pub(super) states: EffectStates,
     pub(super) version: u32,
     pub(super) node: Uuid,
     /// Where it begins if none of its versions has ever run.
@@ -112,8 +112,8 @@ impl Own {
         false
     }
 
-    fn state(&self, checkpoint: String) -> State {
-        State {
+    fn state(&self, checkpoint: String) -> EffectState {
+        EffectState {
             version: self.version,
             owner: Some(self.node),
             checkpoint,
@@ -157,7 +157,7 @@ struct Owner<'a> {
 
 impl Owner<'_> {
     /// Stores a state; returns false if another process owns the effect now.
-    async fn store(&mut self, state: State) -> Result<bool, Error> {
+    async fn store(&mut self, state: EffectState) -> Result<bool, Error> {
         let stored = self
             .own
             .states
@@ -171,8 +171,8 @@ impl Owner<'_> {
         Ok(true)
     }
 
-    /// Stores the place, unless nothing has happened and the lease is still long.
-    async fn store_place(&mut self) -> Result<bool, Error> {
+    /// Stores the checkpoint, unless nothing has happened and the lease is still long.
+    async fn store_checkpoint(&mut self) -> Result<bool, Error> {
         let now = Instant::now();
         if self.since_stored == 0 && now < self.stored_at + self.own.config.lease / 3 {
             self.store_at = self.stored_at + self.own.config.lease / 3;
@@ -182,9 +182,9 @@ impl Owner<'_> {
         self.store(state).await
     }
 
-    /// Stores the place for the next owner, because the process stops.
+    /// Stores the checkpoint for the next owner, because the process stops.
     async fn leave(&mut self) -> Result<Ended, Error> {
-        let state = State {
+        let state = EffectState {
             owner: None,
             ..self.own.state(self.reached.to_string())
         };
@@ -194,7 +194,7 @@ impl Owner<'_> {
 
     async fn stop(&mut self, why: String) -> Result<Ended, Error> {
         let why = cut(why);
-        let state = State {
+        let state = EffectState {
             owner: None,
             error: Some(why.clone()),
             is_stopped: true,
@@ -228,7 +228,7 @@ impl Own {
 }
 
 async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Result<Ended, Error> {
-    let at = kept.state.place()?;
+    let at = kept.state.checkpoint()?;
     let mut owner = Owner {
         own,
         kept,
@@ -247,7 +247,7 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
         let read = tokio::select! {
             () = own.stopping.cancelled() => return owner.leave().await,
             () = tokio::time::sleep_until(owner.store_at) => {
-                if !owner.store_place().await? {
+                if !owner.store_checkpoint().await? {
                     return Ok(Ended::Lost);
                 }
                 continue;
@@ -271,7 +271,7 @@ async fn perform_batch<E: Effect>(
     while let Some(mut batch) = left.take() {
         left = batch.cut(1);
         if let Some(event) = batch.events().next() {
-            // Nothing may be read after this: what is left of the batch lies behind the place that is stored.
+            // Nothing may be read after this: what is left of the batch lies behind the checkpoint that is stored.
             if own.stopping.is_cancelled() {
                 return owner.leave().await.map(Some);
             }
@@ -289,7 +289,7 @@ async fn perform_batch<E: Effect>(
                     OnPoison::Stop | OnPoison::Park => return owner.stop(why).await.map(Some),
                     OnPoison::Skip => {
                         owner.moved(batch.to.clone(), 0);
-                        let state = State {
+                        let state = EffectState {
                             error: Some(cut(format!("skipped: {why}"))),
                             ..own.state(owner.reached.to_string())
                         };
@@ -308,7 +308,7 @@ async fn perform_batch<E: Effect>(
             own.tell(Phase::Live, None);
         }
         let is_due = owner.since_stored >= CHECKPOINT_EVENTS || Instant::now() >= owner.store_at;
-        if is_due && !owner.store_place().await? {
+        if is_due && !owner.store_checkpoint().await? {
             return Ok(Some(Ended::Lost));
         }
     }
@@ -341,7 +341,7 @@ async fn perform<E: Effect>(
             tokio::select! {
                 done = &mut performing => break done,
                 () = tokio::time::sleep_until(owner.store_at) => {
-                    if !owner.store_place().await? {
+                    if !owner.store_checkpoint().await? {
                         performing.abort();
                         return Ok(Performed::Ended(Ended::Lost));
                     }

@@ -13,12 +13,12 @@ use uuid::Uuid;
 use crate::error::Error;
 
 const TYPE: &str = "effect-state";
-/// States that are kept readable, for people; older ones may be scavenged.
+/// EffectStates that are kept readable, for people; older ones may be scavenged.
 const KEPT: u32 = 100;
 
 /// What an owner has said last.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct EffectState {
     pub(super) version: u32,
     /// The process that performs; none if it has ended in good order, or stopped.
     pub(super) owner: Option<Uuid>,
@@ -30,8 +30,8 @@ pub(super) struct State {
     pub(super) is_stopped: bool,
 }
 
-impl State {
-    pub(super) fn place(&self) -> Result<Checkpoint, Error> {
+impl EffectState {
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::from_str(&self.checkpoint)?)
     }
 }
@@ -40,19 +40,19 @@ impl State {
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) revision: Revision,
-    pub(super) state: State,
+    pub(super) state: EffectState,
 }
 
 /// The stream that keeps the states of one effect.
 #[derive(Clone)]
-pub(super) struct States {
+pub(super) struct EffectStates {
     store: Arc<dyn EventStore>,
     prefix: String,
     stream: StreamId,
     event_type: EventType,
 }
 
-impl States {
+impl EffectStates {
     pub(super) fn new(store: Arc<dyn EventStore>, prefix: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             store,
@@ -95,7 +95,7 @@ impl States {
     pub(super) async fn append(
         &self,
         after: Option<Revision>,
-        state: State,
+        state: EffectState,
     ) -> Result<Option<Kept>, Error> {
         let data = serde_json::to_vec(&state)
             .map_err(|error| Error::Invalid(format!("a state cannot be written: {error}")))?;
@@ -141,7 +141,7 @@ impl States {
             if !kept.state.is_stopped {
                 break;
             }
-            let state = State {
+            let state = EffectState {
                 is_stopped: false,
                 owner: None,
                 error: None,

@@ -1,19 +1,20 @@
-//! Applies events one batch after the other, for events that made trouble: nothing is read ahead or folded ahead.
+//! Applies events one batch after the other, to find the one that cannot be applied: nothing is read ahead or folded
+//! ahead.
 
 use crate::drive::ahead::fold;
+use crate::drive::poison_search::{Failed, PoisonSearch};
 use crate::drive::run::{Run, Step, Stop};
-use crate::drive::trouble::{Failed, Trouble};
 use crate::fault::Fault;
 use crate::reader::Reader;
 use crate::target::Target;
 use crate::work::Work;
 
 impl<T: Target> Run<'_, T> {
-    /// Applies events carefully until none is left that made trouble, or something else is to be done.
-    pub(super) async fn carefully<W: Work<T>>(
+    /// Applies events in this way until none of those that failed is left, or something else is to be done.
+    pub(super) async fn sequentially<W: Work<T>>(
         &mut self,
         mut work: W,
-        trouble: &mut Trouble,
+        search: &mut PoisonSearch,
     ) -> Stop {
         let writer = work.writer();
         let config = &self.context.config;
@@ -24,11 +25,11 @@ impl<T: Target> Run<'_, T> {
             config.live_events_max,
         );
         let mut rest = None;
-        while trouble.left > 0 {
+        while search.left > 0 {
             let mut batch = match rest.take() {
                 Some(batch) => batch,
                 None => {
-                    let limit = trouble.limit(config.batch_events_max);
+                    let limit = search.limit(config.batch_events_max);
                     let read = tokio::select! {
                         stop = self.interrupted() => return stop,
                         read = reader.next(limit) => read,
@@ -42,22 +43,22 @@ impl<T: Target> Run<'_, T> {
             if batch.is_empty() {
                 self.reached = batch.to.clone();
                 if batch.caught_up {
-                    trouble.over();
+                    search.over();
                 }
                 continue;
             }
-            rest = trouble.cut(&mut batch);
+            rest = search.cut(&mut batch);
             let (events, first) = (batch.len(), batch.first());
-            if let Some(failed) = trouble.deadly(&batch) {
-                return self.trouble_with(failed, trouble).await;
+            if let Some(failed) = search.fatal_in_order(&batch) {
+                return self.narrow_down(failed, search).await;
             }
-            if trouble.announces
+            if search.announces
                 && let Some(first) = first
-                && let Err(end) = self.announce(trouble.attempt(events, first, false)).await
+                && let Err(end) = self.announce(search.attempt(events, first, false)).await
             {
                 return Stop::End(end);
             }
-            let (same, folded) = fold::<T, W>(work, batch, trouble.verdicts.clone()).await;
+            let (same, folded) = fold::<T, W>(work, batch, search.verdicts.clone()).await;
             let failed = match folded {
                 Ok(folded) => match self.write(writer.clone(), folded).await {
                     Step::Done => None,
@@ -74,14 +75,14 @@ impl<T: Target> Run<'_, T> {
                     event,
                     error,
                 };
-                return self.trouble_with(failed, trouble).await;
+                return self.narrow_down(failed, search).await;
             }
-            trouble.passed(events);
+            search.passed(events);
             match same {
                 Some(same) => work = same,
-                None => return Stop::Trouble,
+                None => return Stop::Failed,
             }
         }
-        Stop::Trouble
+        Stop::Failed
     }
 }

@@ -1,4 +1,5 @@
-//! What is known of events that made trouble: which batch failed, how often each event was tried, what was decided.
+//! The search for an event that cannot be applied: which batch failed, how often each event was tried, what was
+//! decided.
 //!
 //! An event that cannot be applied is found by applying smaller and smaller batches, each in a transaction of its own:
 //! what comes before it is committed on the way. An event after which the process ended without a word (a crash, a
@@ -25,10 +26,10 @@ pub(crate) struct Failed {
 }
 
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct PoisonSearch {
     attempts_max: u32,
     deaths_max: u32,
-    /// Events that are still to be applied carefully.
+    /// Events that are still to be applied one batch after the other.
     pub(crate) left: usize,
     limit: usize,
     /// True if each batch is announced, because a process has ended without a word.
@@ -40,7 +41,7 @@ pub(crate) struct Trouble {
     pub(crate) verdicts: Verdicts,
 }
 
-impl Trouble {
+impl PoisonSearch {
     pub(crate) fn new(config: &Config) -> Self {
         Self::with(config.attempts_max, config.deaths_max)
     }
@@ -123,8 +124,8 @@ impl Trouble {
         }
     }
 
-    /// Condemns the first event of the batch, if it is known to be deadly and was not condemned yet.
-    pub(crate) fn deadly(&mut self, batch: &Batch) -> Option<Failed> {
+    /// Condemns the first event of the batch, if it has ended the process too often and was not condemned yet.
+    pub(crate) fn fatal_in_order(&mut self, batch: &Batch) -> Option<Failed> {
         let event = batch.first()?;
         if self.verdicts.contains_key(&event) {
             return None;
@@ -145,8 +146,8 @@ impl Trouble {
         self.died_in.is_some_and(|attempt| attempt.is_replay)
     }
 
-    /// Condemns a parked event that is applied again, if it is known to be deadly.
-    pub(crate) fn deadly_again(&mut self, event: At) -> Option<String> {
+    /// Condemns a parked event that is applied again, if it has ended the process too often.
+    pub(crate) fn fatal_in_replay(&mut self, event: At) -> Option<String> {
         let deaths = self.deaths(event, true)?;
         self.died_in = None;
         Some(died(deaths))
@@ -190,7 +191,7 @@ impl Trouble {
         }
     }
 
-    /// Notes that nothing is left to be applied carefully.
+    /// Notes that nothing is left to be searched.
     pub(crate) fn over(&mut self) {
         let died_in = self.died_in.filter(|attempt| attempt.is_replay);
         *self = Self::with(self.attempts_max, self.deaths_max);
