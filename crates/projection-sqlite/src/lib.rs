@@ -6,12 +6,13 @@
 //! Not here: the file of the store itself, which belongs to the server.
 //!
 //! * `target`: the target; `session`: a session; `connections`: the connections to the file;
-//! * `rows`: the rows of projections; `tables`: the tables of views; `values`: values of columns; `error`: its errors.
+//! * `statements`: the statements, which lie in `sql/`; `rows`: the rows of projections; `tables`: the tables of views; `values`: values of columns; `error`: its errors.
 
 mod connections;
 mod error;
 mod rows;
 mod session;
+mod statements;
 mod tables;
 mod target;
 mod values;

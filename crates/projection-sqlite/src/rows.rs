@@ -10,17 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
 use crate::error::{OrTarget, Result, unreadable};
-
-/// Now in microseconds since 1970, in SQL: the clock of the target.
-pub(crate) const NOW_MICROS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
-/// Now in milliseconds since 1970, in SQL.
-pub(crate) const NOW_MILLIS: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-
-const COLUMNS: &str = "name, version, life, state, epoch, owner, checkpoint, floor, made_with, resets, events, \
-                       attempts, attempt_events, attempt_log, attempt_position, attempt_is_replay, applied_at, error, \
-                       read_as, filter, definition, \
-                       EXISTS (SELECT 1 FROM gesta_projections_nodes \
-                       WHERE node = owner AND until > CAST(unixepoch('subsec') * 1000 AS INTEGER))";
+use crate::statements;
 
 /// The row of a projection as SQLite holds it.
 struct Raw {
@@ -138,25 +128,27 @@ fn stored(raw: Raw) -> Result<Stored> {
 
 /// Reads the row of a version.
 pub(crate) fn one(connection: &Connection, id: &ProjectionId) -> Result<Option<Stored>> {
-    let sql = format!("SELECT {COLUMNS} FROM gesta_projections WHERE name = ?1 AND version = ?2");
-    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_PROJECTION)
+        .or_target()?;
     let found = statement.query_row(params![id.name, id.version], raw);
     found.optional().or_target()?.map(stored).transpose()
 }
 
 /// Reads the row of the active version of a name.
 pub(crate) fn active(connection: &Connection, name: &str) -> Result<Option<Stored>> {
-    let sql =
-        format!("SELECT {COLUMNS} FROM gesta_projections WHERE name = ?1 AND life = 'active'");
-    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_ACTIVE_PROJECTION)
+        .or_target()?;
     let found = statement.query_row([name], raw);
     found.optional().or_target()?.map(stored).transpose()
 }
 
 /// Reads the rows of all versions.
 pub(crate) fn all(connection: &Connection) -> Result<Vec<Stored>> {
-    let sql = format!("SELECT {COLUMNS} FROM gesta_projections ORDER BY name, version");
-    let mut statement = connection.prepare_cached(&sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_PROJECTIONS)
+        .or_target()?;
     let rows = statement.query_map([], raw).or_target()?;
     rows.map(|row| stored(row.or_target()?)).collect()
 }
@@ -168,9 +160,9 @@ pub(crate) fn parked(
     key: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Parked>> {
-    let sql = "SELECT log, position, key, event, error, attempts, at FROM gesta_projections_parked \
-               WHERE name = ?1 AND version = ?2 AND (?3 IS NULL OR key = ?3) ORDER BY number LIMIT ?4";
-    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_PARKED)
+        .or_target()?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = statement.query_map(params![id.name, id.version, key, limit], |row| {
         let numbers: [i64; 4] = [row.get(0)?, row.get(1)?, row.get(5)?, row.get(6)?];
@@ -199,9 +191,9 @@ pub(crate) fn count_parked(
     id: &ProjectionId,
     at_most: usize,
 ) -> Result<usize> {
-    let sql = "SELECT count(*) FROM (SELECT 1 FROM gesta_projections_parked \
-               WHERE name = ?1 AND version = ?2 LIMIT ?3)";
-    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::COUNT_PARKED)
+        .or_target()?;
     let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
     let counted = statement.query_row(params![id.name, id.version, at_most], |row| {
         row.get::<_, i64>(0)
@@ -211,18 +203,18 @@ pub(crate) fn count_parked(
 
 /// Reads the different keys of parked events.
 pub(crate) fn parked_keys(connection: &Connection, id: &ProjectionId) -> Result<Vec<String>> {
-    let sql = "SELECT DISTINCT key FROM gesta_projections_parked \
-               WHERE name = ?1 AND version = ?2 AND key IS NOT NULL ORDER BY key";
-    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_PARKED_KEYS)
+        .or_target()?;
     let keys = statement.query_map(params![id.name, id.version], |row| row.get(0));
     keys.or_target()?.map(OrTarget::or_target).collect()
 }
 
 /// Reads the commands that have no answer. One that is not understood is left out: a newer program asked for it.
 pub(crate) fn commands(connection: &Connection) -> Result<Vec<Command>> {
-    let sql = "SELECT number, name, version, command FROM gesta_projections_commands \
-               WHERE answer IS NULL ORDER BY number";
-    let mut statement = connection.prepare_cached(sql).or_target()?;
+    let mut statement = connection
+        .prepare_cached(statements::READ_COMMANDS)
+        .or_target()?;
     let rows = statement.query_map([], |row| {
         let place: (i64, i64) = (row.get(0)?, row.get(2)?);
         let texts: (String, String) = (row.get(1)?, row.get(3)?);

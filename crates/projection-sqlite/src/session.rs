@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::connections::Connections;
 use crate::error::{OrTarget, Result, from_sqlite};
-use crate::rows::NOW_MICROS;
+use crate::statements;
 use crate::tables;
 
 /// A session of an [`SqliteTarget`](crate::SqliteTarget).
@@ -78,20 +78,13 @@ impl Session for SqliteSession {
 
     async fn open(&mut self, fence: Fence<'_>) -> Result<()> {
         self.begin().await?;
-        let sql = format!(
-            "UPDATE gesta_projections SET checkpoint = ?1, events = events + ?2, attempts = 0, \
-             attempt_log = NULL, error = NULL, \
-             applied_at = CASE WHEN ?2 > 0 THEN {NOW_MICROS} ELSE applied_at END \
-             WHERE name = ?3 AND version = ?4 AND epoch = ?5 AND owner = ?6 AND checkpoint = ?7 \
-             AND state = 'running'"
-        );
         let events = i64::try_from(fence.events).unwrap_or(i64::MAX);
         let (to, from) = (fence.to.to_string(), fence.from.to_string());
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);
         let node = *self.node.as_bytes();
         let changed = self
             .connection()?
-            .prepare_cached(&sql)
+            .prepare_cached(statements::MOVE_CHECKPOINT)
             .and_then(|mut fence| {
                 fence.execute(params![to, events, name, version, epoch, node, from])
             });
@@ -111,12 +104,9 @@ impl Session for SqliteSession {
     async fn park(&mut self, parked: &[Parked]) -> Result<()> {
         let (name, version) = (self.id.name.clone(), self.id.version);
         let connection = self.connection()?;
-        let sql = format!(
-            "INSERT INTO gesta_projections_parked (name, version, log, position, key, event, error, attempts, at) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {NOW_MICROS}) \
-             ON CONFLICT DO UPDATE SET error = excluded.error, attempts = excluded.attempts"
-        );
-        let mut statement = connection.prepare_cached(&sql).or_target()?;
+        let mut statement = connection
+            .prepare_cached(statements::INSERT_PARKED)
+            .or_target()?;
         for event in parked {
             let position = i64::try_from(event.position.0).unwrap_or(i64::MAX);
             statement
@@ -137,9 +127,10 @@ impl Session for SqliteSession {
 
     async fn unpark(&mut self, events: &[(LogId, Position)]) -> Result<()> {
         let (name, version) = (self.id.name.clone(), self.id.version);
-        let sql = "DELETE FROM gesta_projections_parked \
-                   WHERE name = ?1 AND version = ?2 AND log = ?3 AND position = ?4";
-        let mut statement = self.connection()?.prepare_cached(sql).or_target()?;
+        let mut statement = self
+            .connection()?
+            .prepare_cached(statements::DELETE_PARKED)
+            .or_target()?;
         for (log, position) in events {
             let position = i64::try_from(position.0).unwrap_or(i64::MAX);
             statement
@@ -161,26 +152,18 @@ impl Session for SqliteSession {
             tables::clear(connection, table)?;
         }
         connection
-            .execute(
-                "DELETE FROM gesta_projections_parked WHERE name = ?1 AND version = ?2",
-                params![name, version],
-            )
+            .execute(statements::DELETE_ALL_PARKED, params![name, version])
             .or_target()?;
         connection
-            .execute(
-                "UPDATE gesta_projections SET resets = resets + 1, events = 0, applied_at = NULL \
-                 WHERE name = ?1 AND version = ?2",
-                params![name, version],
-            )
+            .execute(statements::RESET_PROJECTION, params![name, version])
             .or_target()?;
         Ok(())
     }
 
     async fn reply(&mut self, number: i64, answer: &str) -> Result<()> {
-        let sql = "UPDATE gesta_projections_commands SET answer = ?2 WHERE number = ?1";
         let connection = self.connection()?;
         connection
-            .execute(sql, params![number, answer])
+            .execute(statements::ANSWER_COMMAND, params![number, answer])
             .or_target()?;
         Ok(())
     }
@@ -216,15 +199,12 @@ impl Session for SqliteSession {
 
     async fn announce(&mut self, attempt: Attempt) -> Result<()> {
         self.begin().await?;
-        let sql = "UPDATE gesta_projections SET attempts = ?1, attempt_events = ?2, attempt_log = ?3, \
-                   attempt_position = ?4, attempt_is_replay = ?5 \
-                   WHERE name = ?6 AND version = ?7 AND epoch = ?8 AND owner = ?9 AND state = 'running'";
         let (log, position) = attempt.first;
         let position = i64::try_from(position.0).unwrap_or(i64::MAX);
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);
         let node = *self.node.as_bytes();
         let changed = self.connection()?.execute(
-            sql,
+            statements::ANNOUNCE_ATTEMPT,
             params![
                 attempt.number,
                 attempt.events,
@@ -243,14 +223,13 @@ impl Session for SqliteSession {
 
     async fn end(mut self, stop: Option<&str>) -> Result<()> {
         self.begin().await?;
-        let sql = "UPDATE gesta_projections SET owner = NULL, attempts = 0, attempt_log = NULL, \
-                   error = coalesce(?1, error), \
-                   state = CASE WHEN ?1 IS NOT NULL AND state = 'running' THEN 'stopped' ELSE state END \
-                   WHERE name = ?2 AND version = ?3 AND epoch = ?4 AND owner = ?5";
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);
         let node = *self.node.as_bytes();
         self.connection()?
-            .execute(sql, params![stop, name, version, epoch, node])
+            .execute(
+                statements::END_SESSION,
+                params![stop, name, version, epoch, node],
+            )
             .or_target()?;
         self.commit().await
     }

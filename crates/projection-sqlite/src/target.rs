@@ -15,14 +15,15 @@ use uuid::Uuid;
 
 use crate::connections::{Connections, Synchronous};
 use crate::error::{OrTarget, Result, kind_of};
-use crate::rows::{self, NOW_MICROS, NOW_MILLIS};
+use crate::rows;
 use crate::session::SqliteSession;
+use crate::statements;
 use crate::tables;
 
 /// The steps that make the tables: each brings them to the version of its number. A released step is never edited.
 const STEPS: [&str; 2] = [
-    include_str!("sql/schema.sql"),
-    include_str!("sql/version_2.sql"),
+    include_str!("../sql/migrate_0001.sql"),
+    include_str!("../sql/migrate_0002.sql"),
 ];
 /// How long `switch` waits for another process that writes.
 const SWITCH_WAITS: Duration = Duration::from_millis(100);
@@ -125,8 +126,8 @@ fn explained(connection: &Connection, error: TargetError) -> TargetError {
     if !error.to_string().contains("no such column") {
         return error;
     }
-    let sql = "SELECT version FROM gesta_projections_schema";
-    let found: rusqlite::Result<i64> = connection.query_row(sql, [], |row| row.get(0));
+    let found: rusqlite::Result<i64> =
+        connection.query_row(statements::READ_SCHEMA_VERSION, [], |row| row.get(0));
     match found {
         Ok(found) if usize::try_from(found).is_ok_and(|found| found < STEPS.len()) => {
             older_tables(found, STEPS.len())
@@ -137,19 +138,11 @@ fn explained(connection: &Connection, error: TargetError) -> TargetError {
 
 fn migrate(connection: &Connection) -> Result<()> {
     let exists: bool = connection
-        .query_row(
-            "SELECT count(*) > 0 FROM sqlite_schema WHERE name = 'gesta_projections_schema'",
-            [],
-            |row| row.get(0),
-        )
+        .query_row(statements::FIND_SCHEMA_VERSION, [], |row| row.get(0))
         .or_target()?;
     if !exists {
         let is_store: bool = connection
-            .query_row(
-                "SELECT count(*) = 2 FROM sqlite_schema WHERE type = 'table' AND name IN ('store', 'events')",
-                [],
-                |row| row.get(0),
-            )
+            .query_row(statements::FIND_STORE, [], |row| row.get(0))
             .or_target()?;
         if is_store {
             return Err(TargetError::new(
@@ -161,9 +154,7 @@ fn migrate(connection: &Connection) -> Result<()> {
     let found: i64 = match exists {
         false => 0,
         true => connection
-            .query_row("SELECT version FROM gesta_projections_schema", [], |row| {
-                row.get(0)
-            })
+            .query_row(statements::READ_SCHEMA_VERSION, [], |row| row.get(0))
             .or_target()?,
     };
     let steps = usize::try_from(found)
@@ -187,8 +178,8 @@ fn register(connection: &Connection, new: &Registration) -> Result<Stored> {
         if stored.filter.is_some() || stored.made_with != new.made_with {
             return Ok(stored);
         }
-        let sql = "UPDATE gesta_projections SET filter = ?1 WHERE name = ?2 AND version = ?3";
-        let filled = connection.execute(sql, params![filter, new.id.name, new.id.version]);
+        let values = params![filter, new.id.name, new.id.version];
+        let filled = connection.execute(statements::FILL_FILTER, values);
         filled.or_target()?;
         return Ok(Stored {
             filter: Some(new.filter.clone()),
@@ -208,8 +199,7 @@ fn register(connection: &Connection, new: &Registration) -> Result<Stored> {
     let start = new.start.to_string();
     connection
         .execute(
-            "INSERT INTO gesta_projections (name, version, life, state, checkpoint, floor, made_with, read_as, filter, \
-             definition) VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?5, ?6, ?7, ?8)",
+            statements::INSERT_PROJECTION,
             params![
                 new.id.name,
                 new.id.version,
@@ -242,7 +232,7 @@ fn claim(connection: &Connection, id: &ProjectionId, node: Uuid) -> Result<Claim
     let epoch = stored.epoch + 1;
     connection
         .execute(
-            "UPDATE gesta_projections SET epoch = ?1, owner = ?2 WHERE name = ?3 AND version = ?4",
+            statements::CLAIM_PROJECTION,
             params![epoch, node.as_bytes(), id.name, id.version],
         )
         .or_target()?;
@@ -265,8 +255,8 @@ fn switch(connection: &Connection, id: &ProjectionId, from: SwitchFrom) -> Resul
         }
         connection
             .execute(
-                "UPDATE gesta_projections SET life = 'previous' WHERE name = ?1 AND version = ?2",
-                params![old.id.name, old.id.version],
+                statements::UPDATE_LIFE,
+                params![Life::Previous.as_str(), old.id.name, old.id.version],
             )
             .or_target()?;
         for name in old
@@ -280,8 +270,8 @@ fn switch(connection: &Connection, id: &ProjectionId, from: SwitchFrom) -> Resul
     }
     connection
         .execute(
-            "UPDATE gesta_projections SET life = 'active' WHERE name = ?1 AND version = ?2",
-            params![id.name, id.version],
+            statements::UPDATE_LIFE,
+            params![Life::Active.as_str(), id.name, id.version],
         )
         .or_target()?;
     tables::show(connection, id, &new.read_as)?;
@@ -296,17 +286,10 @@ fn retire(connection: &Connection, id: &ProjectionId) -> Result<bool> {
     tables::drop_all(connection, id, &old.read_as)?;
     let of = params![id.name, id.version];
     connection
-        .execute(
-            "DELETE FROM gesta_projections_parked WHERE name = ?1 AND version = ?2",
-            of,
-        )
+        .execute(statements::DELETE_ALL_PARKED, of)
         .or_target()?;
     connection
-        .execute(
-            "UPDATE gesta_projections SET life = 'retired', state = 'paused', epoch = epoch + 1, owner = NULL \
-             WHERE name = ?1 AND version = ?2",
-            params![id.name, id.version],
-        )
+        .execute(statements::RETIRE_PROJECTION, params![id.name, id.version])
         .or_target()?;
     Ok(true)
 }
@@ -371,19 +354,15 @@ impl Target for SqliteTarget {
             i64::try_from(lease.as_millis()).unwrap_or(i64::MAX),
         );
         self.write(move |connection| {
-            let ended = format!(
-                "DELETE FROM gesta_projections_nodes WHERE until < {NOW_MILLIS} - 86400000 OR (node = ?1 AND ?2 = 0)"
-            );
             connection
-                .execute(&ended, params![node.as_bytes(), lease])
+                .execute(statements::DELETE_LEASES, params![node.as_bytes(), lease])
                 .or_target()?;
             if lease > 0 {
-                let sql = format!(
-                    "INSERT INTO gesta_projections_nodes VALUES (?1, ?2, {NOW_MILLIS} + ?3) \
-                     ON CONFLICT DO UPDATE SET name = excluded.name, until = excluded.until"
-                );
                 connection
-                    .execute(&sql, params![node.as_bytes(), name, lease])
+                    .execute(
+                        statements::RENEW_LEASE,
+                        params![node.as_bytes(), name, lease],
+                    )
                     .or_target()?;
             }
             Ok(())
@@ -394,10 +373,8 @@ impl Target for SqliteTarget {
     async fn set_state(&self, id: &ProjectionId, state: State, why: Option<&str>) -> Result<bool> {
         let (id, why) = (id.clone(), why.map(str::to_owned));
         self.write(move |connection| {
-            let sql = "UPDATE gesta_projections SET state = ?1, error = ?2 \
-                       WHERE name = ?3 AND version = ?4 AND life <> 'retired'";
-            let changed =
-                connection.execute(sql, params![state.as_str(), why, id.name, id.version]);
+            let values = params![state.as_str(), why, id.name, id.version];
+            let changed = connection.execute(statements::UPDATE_STATE, values);
             Ok(changed.or_target()? == 1)
         })
         .await
@@ -429,12 +406,11 @@ impl Target for SqliteTarget {
     async fn command(&self, id: &ProjectionId, order: &Order) -> Result<i64> {
         let (id, text) = (id.clone(), order.to_text());
         self.write(move |connection| {
-            let sql = format!(
-                "INSERT INTO gesta_projections_commands (name, version, command, asked_at) \
-                 VALUES (?1, ?2, ?3, {NOW_MICROS})"
-            );
             connection
-                .execute(&sql, params![id.name, id.version, text])
+                .execute(
+                    statements::INSERT_COMMAND,
+                    params![id.name, id.version, text],
+                )
                 .or_target()?;
             Ok(connection.last_insert_rowid())
         })
@@ -447,8 +423,7 @@ impl Target for SqliteTarget {
 
     async fn answer(&self, number: i64) -> Result<Option<String>> {
         self.read(move |connection| {
-            let sql = "SELECT answer FROM gesta_projections_commands WHERE number = ?1";
-            let found = connection.query_row(sql, [number], |row| row.get(0));
+            let found = connection.query_row(statements::READ_ANSWER, [number], |row| row.get(0));
             Ok(found.optional().or_target()?.flatten())
         })
         .await

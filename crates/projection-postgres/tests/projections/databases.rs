@@ -36,12 +36,12 @@ pub(crate) async fn connect(url: &str, schema: &str) -> Client {
 
 /// A schema of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Database {
     pub(crate) url: String,
     pub(crate) schema: String,
 }
 
-impl Place {
+impl Database {
     /// Makes a schema on the server that the tests share.
     pub(crate) async fn new() -> Self {
         let server = shared().expect("PostgreSQL is installed");

@@ -16,7 +16,7 @@ use gesta_projection::{
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::databases::{Place, connect};
+use crate::databases::{Database, connect};
 
 use crate::flavour::{Journal, Limits, Target, fail_and_forget};
 use crate::kit::fixtures::{
@@ -88,7 +88,7 @@ async fn wait_for_phase(running: &Running<Target>, name: &str, wanted: Phase) {
 }
 
 /// Looks once whether readers see what a clean fold of the events up to the checkpoint gives; true at the end.
-async fn look(store: &Arc<dyn EventStore>, place: &Place) -> bool {
+async fn look(store: &Arc<dyn EventStore>, database: &Database) -> bool {
     let mut at_the_end = true;
     let all = store.read_everything().await.expect("events");
     // Where no event matches, the stored place may lag behind.
@@ -96,7 +96,7 @@ async fn look(store: &Arc<dyn EventStore>, place: &Place) -> bool {
     let last = all.iter().rev().find(|event| filter.matches(event));
     let last = last.map_or(Position(0), |event| event.position);
     for name in ["balances", "journal"] {
-        let (checkpoint, rows) = seen(place, name).await;
+        let (checkpoint, rows) = seen(database, name).await;
         let upto = checkpoint
             .positions_for(checkpoint.incarnation, 1)
             .expect("of one log")[0];
@@ -115,11 +115,11 @@ async fn look(store: &Arc<dyn EventStore>, place: &Place) -> bool {
     at_the_end
 }
 
-async fn come_to_the_end(store: &Arc<dyn EventStore>, place: &Place) {
+async fn come_to_the_end(store: &Arc<dyn EventStore>, database: &Database) {
     let until = Instant::now() + WITHIN;
-    while !look(store, place).await {
+    while !look(store, database).await {
         if Instant::now() >= until {
-            let found = place.target().list().await;
+            let found = database.target().list().await;
             panic!("the projections did not come to the end: {found:#?}");
         }
         sleep(Duration::from_millis(10)).await;
@@ -140,11 +140,11 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_killed_at_any_moment() {
     let kills = from_environment("GESTA_PROJECTION_KILLS", 60);
-    let place = Place::on(&server().url()).await;
-    let named = format!("{}?application_name={}", place.url, place.schema);
+    let database = Database::on(&server().url()).await;
+    let named = format!("{}?application_name={}", database.url, database.schema);
     let (store, mut random) = (store(), Random::seed(7));
-    let running = run(&store, place.target_by(&named, Limits::default())).await;
-    let operator = place.connect().await;
+    let running = run(&store, database.target_by(&named, Limits::default())).await;
+    let operator = database.connect().await;
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
     let (mut killed, mut rounds) = (0, 0_u64);
     while killed < kills {
@@ -152,16 +152,16 @@ async fn connections_are_killed_at_any_moment() {
         let pause = Duration::from_micros(random.below(12_000));
         sleep(pause).await;
         let ended = operator
-            .query(kill, &[&place.schema])
+            .query(kill, &[&database.schema])
             .await
             .expect("killed");
         killed += ended.len() as u64;
         rounds += 1;
         if rounds % 16 == 0 {
-            look(&store, &place).await;
+            look(&store, &database).await;
         }
     }
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     running.shutdown().await;
 }
 
@@ -170,9 +170,9 @@ async fn connections_are_killed_at_any_moment() {
 async fn the_server_dies_and_refuses_rows_for_a_while() {
     let server = Server::start().expect("it starts");
     let mut server = server.expect("PostgreSQL is installed");
-    let place = Place::on(&server.url()).await;
+    let database = Database::on(&server.url()).await;
     let (store, mut random) = (store(), Random::seed(11));
-    let running = run(&store, place.target()).await;
+    let running = run(&store, database.target()).await;
     for round in 0..3 {
         add_some(&store, &mut random, 40).await;
         sleep(Duration::from_millis(round * 3)).await;
@@ -181,7 +181,7 @@ async fn the_server_dies_and_refuses_rows_for_a_while() {
         wait_for_phase(&running, "balances", Phase::TargetAway).await;
         server.restart().expect("it starts again");
     }
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     let set = "ALTER SYSTEM SET default_transaction_read_only = on";
     server.execute(set).expect("set");
     server.execute("SELECT pg_reload_conf()").expect("reloaded");
@@ -191,7 +191,7 @@ async fn the_server_dies_and_refuses_rows_for_a_while() {
         .execute("ALTER SYSTEM RESET default_transaction_read_only")
         .expect("reset");
     server.execute("SELECT pg_reload_conf()").expect("reloaded");
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     running.shutdown().await;
 }
 
@@ -199,8 +199,8 @@ async fn the_server_dies_and_refuses_rows_for_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_a_commit_is_lost() {
     let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
-    let place = Place::on(&server().url()).await;
-    let target = place.target_by(&proxy.url(&place.url), Limits::default());
+    let database = Database::on(&server().url()).await;
+    let target = database.target_by(&proxy.url(&database.url), Limits::default());
     let (store, mut random) = (store(), Random::seed(13));
     let running = run(&store, target).await;
     for lost in 1..=8 {
@@ -220,9 +220,9 @@ async fn the_answer_to_a_commit_is_lost() {
         };
         let is_lost = tokio::time::timeout(WITHIN, is_lost).await;
         assert!(is_lost.is_ok(), "no answer was lost");
-        look(&store, &place).await;
+        look(&store, &database).await;
     }
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     running.shutdown().await;
 }
 
@@ -230,12 +230,16 @@ async fn the_answer_to_a_commit_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_stands_still_is_succeeded() {
     let proxy = FaultProxy::start(server().addr()).expect("a proxy");
-    let place = Place::on(&server().url()).await;
+    let database = Database::on(&server().url()).await;
     let (store, mut random) = (store(), Random::seed(17));
-    let first = run(&store, place.target_by(&proxy.url(&place.url), short())).await;
+    let first = run(
+        &store,
+        database.target_by(&proxy.url(&database.url), short()),
+    )
+    .await;
     add_some(&store, &mut random, 40).await;
-    come_to_the_end(&store, &place).await;
-    let second = run(&store, place.target_with(short())).await;
+    come_to_the_end(&store, &database).await;
+    let second = run(&store, database.target_with(short())).await;
     wait_for_phase(&second, "balances", Phase::StandingBy).await;
     for round in 0..3 {
         add_some(&store, &mut random, 30).await;
@@ -243,10 +247,10 @@ async fn an_owner_that_stands_still_is_succeeded() {
         sleep(Duration::from_millis(round * 2)).await;
         proxy.freeze(true);
         add_some(&store, &mut random, 30).await;
-        come_to_the_end(&store, &place).await;
+        come_to_the_end(&store, &database).await;
         proxy.freeze(false);
         add_some(&store, &mut random, 30).await;
-        come_to_the_end(&store, &place).await;
+        come_to_the_end(&store, &database).await;
     }
     first.shutdown().await;
     second.shutdown().await;
@@ -318,10 +322,10 @@ async fn open_and_write(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_arrives_late_does_nothing() {
     let proxy = FaultProxy::start(server().addr()).expect("a proxy");
-    let place = Place::on(&server().url()).await;
+    let database = Database::on(&server().url()).await;
     let (far, near) = (
-        place.target_by(&proxy.url(&place.url), short()),
-        place.target(),
+        database.target_by(&proxy.url(&database.url), short()),
+        database.target(),
     );
     registered(&near).await;
     let (mut first, _) = begin(&far, 1).await;
@@ -338,7 +342,7 @@ async fn a_commit_that_arrives_late_does_nothing() {
         .await
         .expect("written");
     second.commit().await.expect("committed");
-    let reader = place.connect().await;
+    let reader = database.connect().await;
     let found = reader
         .query_one("SELECT string_agg(id, ' ') FROM balances", &[])
         .await;
@@ -349,10 +353,10 @@ async fn a_commit_that_arrives_late_does_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_without_an_answer_is_asked_for() {
     let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
-    let place = Place::on(&server().url()).await;
+    let database = Database::on(&server().url()).await;
     let (far, near) = (
-        place.target_by(&proxy.url(&place.url), short()),
-        place.target(),
+        database.target_by(&proxy.url(&database.url), short()),
+        database.target(),
     );
     registered(&near).await;
     let (mut session, _) = begin(&far, 1).await;
@@ -373,8 +377,8 @@ async fn a_commit_without_an_answer_is_asked_for() {
 /// commit of a failed transaction is a rollback that succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_that_was_forgotten_fails_the_commit() {
-    let place = Place::on(&server().url()).await;
-    let target = place.target();
+    let database = Database::on(&server().url()).await;
+    let target = database.target();
     registered(&target).await;
     let (mut session, _) = begin(&target, 1).await;
     open_and_write(&mut session, 0, &["account-1"])
@@ -390,9 +394,9 @@ async fn a_failure_that_was_forgotten_fails_the_commit() {
 /// Goal: a deadlock with an application's own transaction is no fault of an event: the batch may be tried again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_with_an_application_may_be_tried_again() {
-    let place = Place::on(&server().url()).await;
-    let named = format!("{}?application_name={}", place.url, place.schema);
-    let target = place.target_by(
+    let database = Database::on(&server().url()).await;
+    let named = format!("{}?application_name={}", database.url, database.schema);
+    let target = database.target_by(
         &named,
         Limits {
             lock: WITHIN,
@@ -405,7 +409,7 @@ async fn a_deadlock_with_an_application_may_be_tried_again() {
         .await
         .expect("written");
     session.commit().await.expect("committed");
-    let application = place.connect().await;
+    let application = database.connect().await;
     // Whoever looks for deadlocks first is the one that has to go.
     let begin = "BEGIN; SET LOCAL deadlock_timeout = '1h'; UPDATE balances_v1 SET note = 'mine' WHERE id = 'b'";
     application.batch_execute(begin).await.expect("begun");
@@ -414,11 +418,11 @@ async fn a_deadlock_with_an_application_may_be_tried_again() {
         session.roll_back().await;
         (session, written)
     });
-    let observer = place.connect().await;
+    let observer = database.connect().await;
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
     let until = Instant::now() + WITHIN;
     while observer
-        .query_one(waits, &[&place.schema])
+        .query_one(waits, &[&database.schema])
         .await
         .expect("a count")
         .get::<_, i64>(0)
@@ -441,9 +445,9 @@ async fn a_deadlock_with_an_application_may_be_tried_again() {
 /// Goal: rows that somebody else has locked stop the projection for as long, and nothing is parked for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locked_rows_are_waited_for_and_park_nothing() {
-    let place = Place::on(&server().url()).await;
+    let database = Database::on(&server().url()).await;
     let store = store();
-    let projections = Projections::on(&store, place.target_with(short())).config(Config {
+    let projections = Projections::on(&store, database.target_with(short())).config(Config {
         on_poison: OnPoison::Park,
         ..quick()
     });
@@ -454,8 +458,8 @@ async fn locked_rows_are_waited_for_and_park_nothing() {
         .await
         .expect("started");
     add(&store, "account-0", 1).await;
-    come_to_the_end(&store, &place).await;
-    let application = place.connect().await;
+    come_to_the_end(&store, &database).await;
+    let application = database.connect().await;
     let lock = "BEGIN; UPDATE balances_v1 SET note = note WHERE id = 'account-0'";
     application.batch_execute(lock).await.expect("locked");
     add(&store, "account-0", 2).await;
@@ -464,26 +468,26 @@ async fn locked_rows_are_waited_for_and_park_nothing() {
         .batch_execute("ROLLBACK")
         .await
         .expect("rolled back");
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     running.shutdown().await;
 }
 
 /// Goal: a session that hangs keeps its own connection and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_hangs_does_not_stop_others() {
-    let place = Place::on(&server().url()).await;
+    let database = Database::on(&server().url()).await;
     let store = store();
-    let running = run(&store, place.target()).await;
+    let running = run(&store, database.target()).await;
     add(&store, "account-0", 1).await;
-    come_to_the_end(&store, &place).await;
-    let application = connect(&place.url, &place.schema).await;
+    come_to_the_end(&store, &database).await;
+    let application = connect(&database.url, &database.schema).await;
     let lock = "BEGIN; LOCK TABLE journal_v1 IN EXCLUSIVE MODE";
     application.batch_execute(lock).await.expect("locked");
     add(&store, "account-0", 2).await;
     let head = store.info().await.expect("info").heads[0];
     let until = Instant::now() + WITHIN;
     loop {
-        let (checkpoint, _) = seen(&place, "balances").await;
+        let (checkpoint, _) = seen(&database, "balances").await;
         if checkpoint
             .positions_for(checkpoint.incarnation, 1)
             .expect("of one log")[0]
@@ -498,6 +502,6 @@ async fn one_that_hangs_does_not_stop_others() {
         .batch_execute("ROLLBACK")
         .await
         .expect("rolled back");
-    come_to_the_end(&store, &place).await;
+    come_to_the_end(&store, &database).await;
     running.shutdown().await;
 }

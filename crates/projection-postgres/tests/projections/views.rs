@@ -8,7 +8,7 @@ use gesta_projection::{
 };
 use uuid::Uuid;
 
-use crate::databases::Place;
+use crate::databases::Database;
 use crate::flavour::Target;
 
 fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration {
@@ -44,25 +44,25 @@ fn registration(version: u32, columns: &[(&'static str, Kind)]) -> Registration 
     }
 }
 
-async fn made() -> (Place, Target) {
-    let place = Place::new().await;
-    let target = place.target();
+async fn made() -> (Database, Target) {
+    let database = Database::new().await;
+    let target = database.target();
     target.migrate().await.expect("made");
-    (place, target)
+    (database, target)
 }
 
 /// Goal: a reader that holds the view delays a switch, which waits for it no longer than a moment, so that no other
 /// reader queues behind the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_switch_gives_way_to_a_reader() {
-    let (place, target) = made().await;
+    let (database, target) = made().await;
     let (first, second) = (
         registration(1, &[("free", Kind::Int)]),
         registration(2, &[("free", Kind::Int)]),
     );
     target.register(&first).await.expect("registered");
     target.register(&second).await.expect("registered");
-    let reader = place.connect().await;
+    let reader = database.connect().await;
     reader
         .batch_execute("BEGIN; SELECT * FROM seats")
         .await
@@ -83,16 +83,16 @@ async fn a_switch_gives_way_to_a_reader() {
 /// Goal: a view that gets other columns is made anew within the switch, and whoever might read it still may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_columns_keep_the_rights_of_readers() {
-    let (place, target) = made().await;
+    let (database, target) = made().await;
     let first = registration(1, &[("free", Kind::Int), ("title", Kind::Text)]);
     let second = registration(2, &[("taken", Kind::Json), ("title", Kind::Text)]);
     target.register(&first).await.expect("registered");
     target.register(&second).await.expect("registered");
-    let owner = place.connect().await;
+    let owner = database.connect().await;
     let role = fresh_schema();
     let grant = format!(
         "CREATE ROLE {role}; GRANT USAGE ON SCHEMA {} TO {role}; GRANT SELECT ON seats TO {role}",
-        place.schema
+        database.schema
     );
     owner.batch_execute(&grant).await.expect("granted");
     let switched = target
@@ -117,8 +117,8 @@ async fn other_columns_keep_the_rights_of_readers() {
 /// Goal: a name that a table of the application has is refused, and nothing of the version is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_is_taken_is_refused() {
-    let (place, target) = made().await;
-    let application = place.connect().await;
+    let (database, target) = made().await;
+    let application = database.connect().await;
     application
         .batch_execute("CREATE TABLE seats (mine int)")
         .await
@@ -143,8 +143,8 @@ async fn a_name_that_is_taken_is_refused() {
 /// Goal: tables of a newer program are left alone, and the error names both versions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newer_tables_are_refused() {
-    let (place, target) = made().await;
-    let operator = place.connect().await;
+    let (database, target) = made().await;
+    let operator = database.connect().await;
     let newer = "UPDATE gesta_projections_schema SET version = 99";
     operator.batch_execute(newer).await.expect("set");
     let error = target.migrate().await.expect_err("newer");
@@ -155,14 +155,14 @@ async fn newer_tables_are_refused() {
 /// Goal: tables of an earlier program are brought to the form of this one, with what they hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_of_version_1_are_kept() {
-    let place = Place::new().await;
-    place
+    let database = Database::new().await;
+    database
         .execute("CREATE TABLE gesta_projections_schema (version bigint NOT NULL)")
         .await;
-    place
+    database
         .execute("INSERT INTO gesta_projections_schema VALUES (1)")
         .await;
-    place
+    database
         .execute(include_str!("../../sql/migrate_0001.sql"))
         .await;
     let checkpoint = crate::kit::fixtures::place_at(7);
@@ -171,8 +171,8 @@ async fn tables_of_version_1_are_kept() {
          (name, version, life, state, checkpoint, floor, made_with, attempts, attempt_events, read_as) \
          VALUES ('seats', 1, 'active', 'running', '{checkpoint}', '{checkpoint}', 1, 2, 1, 'seats')"
     );
-    place.execute(&row).await;
-    let target = place.target();
+    database.execute(&row).await;
+    let target = database.target();
     // Who only looks, as the command line does, leaves the tables as they are, and says who renews them.
     let seats = crate::kit::world::id("seats", 1);
     let is_told = |error: gesta_projection::TargetError| {

@@ -2,25 +2,25 @@
 
 use gesta_projection::Target as _;
 
-use crate::flavour::Place;
+use crate::flavour::Database;
 
 /// Goal: the file of an event store belongs to the store alone, and one of a newer program to that.
 #[tokio::test]
 async fn files_of_others_are_refused() {
-    let place = Place::new().await;
+    let database = Database::new().await;
     let tables = "CREATE TABLE store (n INTEGER); CREATE TABLE events (n INTEGER);";
-    place.execute(tables).await;
-    let error = place.target().migrate().await.expect_err("refused");
+    database.execute(tables).await;
+    let error = database.target().migrate().await.expect_err("refused");
     let error = error.to_string();
     assert!(
         error.contains("the file is that of an event store"),
         "{error}"
     );
-    let place = Place::new().await;
-    place.target().migrate().await.expect("made");
+    let database = Database::new().await;
+    database.target().migrate().await.expect("made");
     let newer = "UPDATE gesta_projections_schema SET version = 99";
-    place.execute(newer).await;
-    let error = place.target().migrate().await.expect_err("refused");
+    database.execute(newer).await;
+    let error = database.target().migrate().await.expect_err("refused");
     let error = error.to_string();
     assert!(error.contains("have version 99, newer than 2"), "{error}");
 }
@@ -28,18 +28,18 @@ async fn files_of_others_are_refused() {
 /// Goal: a file of an earlier program is brought to the tables of this one, with what it holds.
 #[tokio::test]
 async fn a_file_of_version_1_is_kept() {
-    let place = Place::new().await;
-    place
-        .execute(include_str!("../../src/sql/schema.sql"))
+    let database = Database::new().await;
+    database
+        .execute(include_str!("../../sql/migrate_0001.sql"))
         .await;
     let row = "INSERT INTO gesta_projections \
                (name, version, life, state, checkpoint, floor, made_with, attempts, attempt_events, read_as) \
                VALUES ('seats', 1, 'active', 'running', 'c', 'c', 5, 2, 1, 'seats')";
     let checkpoint = crate::kit::fixtures::place_at(7).to_string();
-    place
+    database
         .execute(&row.replace("'c'", &format!("'{checkpoint}'")))
         .await;
-    let target = place.target();
+    let target = database.target();
     // Who only looks, as the command line does, leaves the tables as they are, and says who renews them.
     let seats = crate::kit::world::id("seats", 1);
     let is_told = |error: gesta_projection::TargetError| {

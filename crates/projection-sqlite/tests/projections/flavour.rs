@@ -25,11 +25,11 @@ pub(crate) const TAKES_ZERO: bool = true;
 
 /// A file.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Database {
     folder: TempDir,
 }
 
-impl Place {
+impl Database {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self { folder }

@@ -105,14 +105,7 @@ async fn schedules_10_and_11_a_target_that_is_away_is_waited_for() {
     world.is_whole(&process, OnPoison::Park).await;
     let row = &world.control().list().await.expect("a list")[0];
     assert_eq!((row.state, row.error.as_deref()), (State::Running, None));
-    assert!(
-        world
-            .control()
-            .parked(&balances, None, 9)
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    assert!(world.parked(&balances).await.is_empty());
     process.shutdown().await;
 }
 
@@ -122,12 +115,7 @@ async fn schedules_10_and_11_a_target_that_is_away_is_waited_for() {
 async fn others_stand_by_and_take_over() {
     let world = World::new().await;
     world.append_many(10).await;
-    let first = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let first = world.started(quick(), Balances).await;
     let balances = id("balances", 1);
     until_phase(&first, &balances, Phase::Live).await;
     let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
@@ -142,12 +130,7 @@ async fn others_stand_by_and_take_over() {
         .expect("applied by the other process");
     first.shutdown().await;
     until_phase(&second, &balances, Phase::Live).await;
-    let third = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let third = world.started(quick(), Balances).await;
     until_phase(&third, &balances, Phase::StandingBy).await;
     faulty.kill();
     drop(second);

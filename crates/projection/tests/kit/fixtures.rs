@@ -9,7 +9,7 @@ use gesta_core::{
 use gesta_projection::testing::Random;
 use gesta_projection::{ApplyError, Batch, OnPoison, Projections, View, columns};
 
-use crate::flavour::Place;
+use crate::flavour::Database;
 
 columns! {
     /// What an account has.
@@ -127,14 +127,14 @@ const ROWS_OF_JOURNAL: (&str, &str) = (
 );
 
 /// Checkpoint and rows of a projection, in one snapshot, as a reader sees them.
-pub(crate) async fn seen(place: &Place, name: &str) -> (Checkpoint, String) {
+pub(crate) async fn seen(database: &Database, name: &str) -> (Checkpoint, String) {
     let sql = format!(
         "SELECT checkpoint FROM gesta_projections WHERE name = '{name}' ORDER BY version LIMIT 1"
     );
     let checkpoint = ("gesta_projections", sql.as_str());
     let found = match name {
-        "balances" => place.snapshot(&[checkpoint, BALANCES, PARKED]).await,
-        _ => place.snapshot(&[checkpoint, ROWS_OF_JOURNAL]).await,
+        "balances" => database.snapshot(&[checkpoint, BALANCES, PARKED]).await,
+        _ => database.snapshot(&[checkpoint, ROWS_OF_JOURNAL]).await,
     };
     let text = found[0].first().expect("registered");
     let rows = match name {
@@ -156,19 +156,19 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
     let (mut blocked, mut parked) = (BTreeSet::new(), Vec::new());
     for event in events.iter().filter(|event| filter.matches(event)) {
         let key = event.stream.as_str().to_owned();
-        let place = (event.log, event.position);
+        let at = (event.log, event.position);
         if blocked.contains(&key) {
-            parked.push((place, key));
+            parked.push((at, key));
             continue;
         }
         let mut row = rows.get(&key).cloned().flatten();
         if event.event_type.as_str() == "panic" || Balances.evolve(&mut row, event).is_err() {
             match on_poison {
                 OnPoison::Park => {
-                    parked.push((place, key.clone()));
+                    parked.push((at, key.clone()));
                     blocked.insert(key);
                 }
-                OnPoison::Skip => parked.push((place, "-".to_owned())),
+                OnPoison::Skip => parked.push((at, "-".to_owned())),
                 OnPoison::Stop => panic!("no poison is among these events"),
             }
             continue;

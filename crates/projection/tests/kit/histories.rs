@@ -8,14 +8,14 @@ use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Faulty, Kit, Random, Subject, Through};
 use gesta_projection::{OnPoison, ProjectionId, Projections};
 
+use super::databases::Databases;
 use super::fixtures::{Balances, balances_of, journal_of, random_event, seen};
-use super::places::Places;
 use crate::flavour::{HISTORIES, Journal, Target};
 
 /// The view, or the projection with SQL of its own.
 #[derive(Debug)]
 struct Tested {
-    places: Places,
+    databases: Databases,
     name: &'static str,
     on_poison: OnPoison,
 }
@@ -24,7 +24,7 @@ impl Subject for Tested {
     type Target = Target;
 
     async fn target(&self) -> Target {
-        self.places.make().await
+        self.databases.make().await
     }
 
     fn store(&self) -> Arc<dyn EventStore> {
@@ -56,7 +56,7 @@ impl Subject for Tested {
     }
 
     async fn read(&self, _: &Target) -> (Checkpoint, String) {
-        seen(&self.places.last(), self.name).await
+        seen(&self.databases.last(), self.name).await
     }
 
     fn fold(&self, events: &[RecordedEvent]) -> String {
@@ -81,7 +81,7 @@ async fn run(name: &'static str, on_poison: OnPoison) {
     let first = from_environment("GESTA_PROJECTION_SEED", 1);
     for seed in first..first + from_environment("GESTA_PROJECTION_HISTORIES", HISTORIES) {
         let subject = Tested {
-            places: Places::default(),
+            databases: Databases::default(),
             name,
             on_poison,
         };

@@ -7,7 +7,7 @@ use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, events_at};
 use serde_json::Value;
 
-use super::world::{AT_ALL, Process, World, quick};
+use super::world::{Process, World, quick};
 use crate::flavour::Target;
 
 fn orders() -> Index {
@@ -37,9 +37,7 @@ async fn started(world: &World, index: Index) -> Process {
 }
 
 async fn whole(world: &World, process: &Process) {
-    let head = world.head().await;
-    let whole = process.wait_for("orders", &head, AT_ALL).await;
-    whole.expect("it comes to the end");
+    world.applies_all(process, "orders").await;
 }
 
 /// The positions of the events that are found.

@@ -1,18 +1,19 @@
 //! The tests of projections over any target. The crate of a target has them as a module, and says beside them in
 //! `flavour` which target that is, where its rows are, and how a projection with SQL of its own writes them.
 //!
-//! * `fixtures`: a view, events, and what a clean fold of them gives; `places`, `world`: databases, a store, processes;
-//! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `deadly`, `restored`, `versions`,
-//!   `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
+//! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
+//!   processes;
+//! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
+//!   `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
 
 mod crashes;
-mod deadly;
+mod databases;
 pub(crate) mod fixtures;
 mod histories;
 mod indexes;
 mod operators;
-mod places;
 mod poison;
+mod poison_deaths;
 mod restored;
 mod target;
 mod versions;

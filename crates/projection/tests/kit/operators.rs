@@ -17,8 +17,7 @@ use gesta_testkit::{Around, Outer};
 use serde_json::Value;
 
 use super::fixtures::Balances;
-use super::poison::parking;
-use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
+use super::world::{AT_ALL, World, id, parking, quick, until_phase, until_so};
 
 /// Asks as a framework would: with the path, and the parameters decoded.
 async fn ask<T: AnyTarget>(api: &Api<T>, method: &str, target: &str) -> Answer {
@@ -46,8 +45,7 @@ async fn projections_are_seen_and_steered_over_http() {
         lease: Duration::from_secs(3_600),
         ..parking()
     };
-    let process = world.process(config).view(Balances).start().await;
-    let process = process.expect("started");
+    let process = world.started(config, Balances).await;
     until_phase(&process, &id("balances", 1), Phase::Live).await;
     let api = Api::of(&world.store, world.target.clone());
     for amount in ["4", "no number", "5"] {

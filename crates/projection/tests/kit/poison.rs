@@ -7,15 +7,8 @@ use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{ApplyError, Config, OnPoison, Order, Phase, State, View, columns};
 
 use super::fixtures::{Balances, of_category};
-use super::world::{AT_ALL, World, id, quick, until_phase};
+use super::world::{AT_ALL, World, id, parking, quick, until_phase};
 use crate::flavour::{EVERY, Journal};
-
-pub(super) fn parking() -> Config {
-    Config {
-        on_poison: OnPoison::Park,
-        ..quick()
-    }
-}
 
 /// Schedule 17: poison at the first, in the middle, at the last event of a batch. By default the projection stops
 /// before it, says so, and goes on when the event can be applied.
@@ -29,12 +22,7 @@ async fn schedule_17_it_stops_before_the_event_and_says_why() {
                 .append(&format!("account-{}", n % 7), "added", amount)
                 .await;
         }
-        let process = world
-            .process(quick())
-            .view(Balances)
-            .start()
-            .await
-            .expect("started");
+        let process = world.started(quick(), Balances).await;
         let balances = id("balances", 1);
         let stopped = until_phase(&process, &balances, Phase::Stopped).await;
         let why = stopped.error.expect("a reason");
@@ -43,12 +31,12 @@ async fn schedule_17_it_stops_before_the_event_and_says_why() {
             at + 1
         );
         assert!(why.contains(&place), "{why}");
-        let row = world.control().active("balances").await.expect("its row");
+        let row = world.row("balances").await;
         assert_eq!(
             (row.state, row.error.as_deref()),
             (State::Stopped, Some(why.as_str()))
         );
-        assert_eq!(row.checkpoint, world.place(&row.checkpoint, at));
+        assert_eq!(row.checkpoint, world.checkpoint_at(&row.checkpoint, at));
         assert_eq!(row.events, i64::try_from(at).expect("small"));
         let head = world.head().await;
         let error = process
@@ -66,12 +54,7 @@ async fn schedule_17_it_stops_before_the_event_and_says_why() {
             on_poison: OnPoison::Skip,
             ..quick()
         };
-        let process = world
-            .process(config)
-            .view(Balances)
-            .start()
-            .await
-            .expect("started");
+        let process = world.started(config, Balances).await;
         world.is_whole(&process, OnPoison::Skip).await;
         process.shutdown().await;
     }
@@ -82,12 +65,7 @@ async fn schedule_17_it_stops_before_the_event_and_says_why() {
 async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
     let world = World::new().await;
     let fixed = Fixable::default();
-    let process = world
-        .process(parking())
-        .view(fixed.clone())
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(parking(), fixed.clone()).await;
     for n in 0..10 {
         world
             .append(
@@ -98,11 +76,7 @@ async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
             .await;
         world.append("account-2", "added", "1").await;
     }
-    let head = world.head().await;
-    process
-        .wait_for("fixable", &head, AT_ALL)
-        .await
-        .expect("it goes on");
+    world.applies_all(&process, "fixable").await;
     let fixable = id("fixable", 1);
     let control = world.control();
     let parked = control
@@ -138,24 +112,14 @@ async fn schedule_18_a_replay_keeps_the_order_of_a_key() {
         .order(&fixable, &order, AT_ALL)
         .await
         .expect("an answer");
-    let head = world.head().await;
-    process
-        .wait_for("fixable", &head, AT_ALL)
-        .await
-        .expect("all");
+    world.applies_all(&process, "fixable").await;
     let row = world
-        .place
+        .database
         .lines("SELECT id, text FROM fixable ORDER BY id")
         .await;
     let expected: Vec<String> = (0..30).map(|n| n.to_string()).collect();
     assert!(row[0].contains(&expected.join(",")), "{row:?}");
-    assert!(
-        control
-            .parked(&fixable, None, 9)
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    assert!(world.parked(&fixable).await.is_empty());
     process.shutdown().await;
 }
 
@@ -165,12 +129,7 @@ async fn schedule_19_a_replay_that_dies_is_done_again() {
     for at in (0..14).step_by(EVERY) {
         let world = World::new().await;
         let fixed = Fixable::default();
-        let process = world
-            .process(parking())
-            .view(fixed.clone())
-            .start()
-            .await
-            .expect("started");
+        let process = world.started(parking(), fixed.clone()).await;
         for n in 0..6 {
             world
                 .append(
@@ -180,11 +139,7 @@ async fn schedule_19_a_replay_that_dies_is_done_again() {
                 )
                 .await;
         }
-        let head = world.head().await;
-        process
-            .wait_for("fixable", &head, AT_ALL)
-            .await
-            .expect("it goes on");
+        world.applies_all(&process, "fixable").await;
         process.shutdown().await;
         fixed.fix();
         let fixable = id("fixable", 1);
@@ -215,15 +170,10 @@ async fn schedule_19_a_replay_that_dies_is_done_again() {
             .expect("it comes so far");
         faulty.kill();
         drop(first);
-        let process = world
-            .process(parking())
-            .view(fixed)
-            .start()
-            .await
-            .expect("started");
+        let process = world.started(parking(), fixed).await;
         let control = world.control();
         control.order(&fixable, &order, AT_ALL).await.expect("done");
-        let row = world.place.lines("SELECT id, text FROM fixable").await;
+        let row = world.database.lines("SELECT id, text FROM fixable").await;
         assert!(row[0].contains("0,1,2,3,4,5"), "at {at}: {row:?}");
         process.shutdown().await;
     }
@@ -252,7 +202,10 @@ async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
         let stopped = until_phase(&process, &journal, Phase::Stopped).await;
         let why = stopped.error.expect("a reason");
         assert!(why.contains("position 18 of log 0"), "{why}");
-        assert_eq!(world.place.lines("SELECT * FROM journal").await.len(), 17);
+        assert_eq!(
+            world.database.lines("SELECT * FROM journal").await.len(),
+            17
+        );
         process.shutdown().await;
         world.control().resume(&journal).await.expect("resumed");
         let config = Config {
@@ -265,17 +218,12 @@ async fn the_event_is_found_in_a_batch_of_ones_own_sql() {
             .start()
             .await;
         let process = process.expect("started");
-        let head = world.head().await;
-        process
-            .wait_for("journal", &head, AT_ALL)
-            .await
-            .expect("it passes the event");
-        assert_eq!(world.place.lines("SELECT * FROM journal").await.len(), 39);
-        let skipped = world
-            .control()
-            .parked(&journal, None, 9)
-            .await
-            .expect("recorded");
+        world.applies_all(&process, "journal").await;
+        assert_eq!(
+            world.database.lines("SELECT * FROM journal").await.len(),
+            39
+        );
+        let skipped = world.parked(&journal).await;
         assert_eq!((skipped.len(), skipped[0].key.as_deref()), (1, None));
         let answer = world
             .control()
@@ -299,12 +247,7 @@ async fn only_so_many_keys_are_parked() {
         parked_keys_max: 3,
         ..parking()
     };
-    let process = world
-        .process(config)
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(config, Balances).await;
     let balances = id("balances", 1);
     let stopped = until_phase(&process, &balances, Phase::Stopped).await;
     let why = stopped.error.expect("a reason");
@@ -312,15 +255,7 @@ async fn only_so_many_keys_are_parked() {
         why.contains("events of 3 keys are parked, which is the maximum"),
         "{why}"
     );
-    assert_eq!(
-        world
-            .control()
-            .parked(&balances, None, 9)
-            .await
-            .expect("parked")
-            .len(),
-        3
-    );
+    assert_eq!(world.parked(&balances).await.len(), 3);
     assert_eq!(world.store.read_everything().await.expect("read").len(), 5);
     process.shutdown().await;
 }

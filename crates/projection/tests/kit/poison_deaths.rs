@@ -14,8 +14,7 @@ use gesta_projection::{
 };
 
 use super::fixtures::{Balance, Balances, of_category};
-use super::poison::parking;
-use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
+use super::world::{World, id, parking, quick, until_phase, until_so};
 use crate::flavour::{TAKES_ZERO, Target};
 
 /// What a process does when it meets an odd event.
@@ -91,8 +90,7 @@ async fn deaths_until(
 
 /// Returns true once everything was applied, or put aside.
 async fn is_whole(world: &World) -> bool {
-    let row = world.control().active("odd").await;
-    row.expect("its row").checkpoint == world.head().await
+    world.row("odd").await.checkpoint == world.head().await
 }
 
 async fn parked(world: &World) -> Vec<(u64, String)> {
@@ -213,7 +211,7 @@ async fn with_several_logs_the_right_event_is_condemned() {
     let right: Act = Arc::new(|_| {});
     let whole = async || is_whole(&world).await;
     assert_eq!(deaths_until(&world, &parking(), &right, whole).await, 0);
-    let deadly = world.append(&second, "odd", "1").await;
+    let fatal = world.append(&second, "odd", "1").await;
     // Without another event it is the first one that is read. One death before it is announced, three with it alone.
     for _ in 0..4 {
         let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
@@ -228,14 +226,10 @@ async fn with_several_logs_the_right_event_is_condemned() {
     world.append(&first, "added", "1").await;
     let whole = async || is_whole(&world).await;
     assert_eq!(deaths_until(&world, &parking(), &dies(), whole).await, 0);
-    let control = world.control();
-    let parked = control
-        .parked(&id("odd", 1), None, 9)
-        .await
-        .expect("parked");
+    let parked = world.parked(&id("odd", 1)).await;
     let keys: Vec<_> = parked.iter().filter_map(|one| one.key.clone()).collect();
     assert_eq!(keys, [second]);
-    assert_eq!(parked[0].log, LogId(1), "{deadly:?}");
+    assert_eq!(parked[0].log, LogId(1), "{fatal:?}");
 }
 
 /// What happened: an event that was condemned was asked for its key again, which ended the process again, for ever.
@@ -245,7 +239,7 @@ async fn an_event_whose_key_kills_the_process_is_not_parked() {
     let world = World::new().await;
     append_with(&world, "odd-key").await;
     let state = async || {
-        let row = world.control().active("odd").await.expect("its row");
+        let row = world.row("odd").await;
         row.state
     };
     let stopped = async || state().await == State::Stopped;
@@ -254,7 +248,7 @@ async fn an_event_whose_key_kills_the_process_is_not_parked() {
         ..parking()
     };
     deaths_until(&world, &config, &dies(), stopped).await;
-    let row = world.control().active("odd").await.expect("its row");
+    let row = world.row("odd").await;
     let why = row.error.expect("a reason");
     assert!(why.contains("nobody can tell its key"), "{why}");
     assert_eq!((row.events, parked(&world).await), (13, vec![]));
@@ -314,18 +308,11 @@ async fn a_key_or_a_row_that_the_database_cannot_keep_is_put_aside() {
     for text in data {
         world.append("account-1", "added", text).await;
     }
-    let process = world.process(parking()).view(Notes).start().await;
-    let process = process.expect("started");
-    let head = world.head().await;
-    let whole = process.wait_for("notes", &head, AT_ALL).await;
-    whole.expect("it goes on");
+    let process = world.started(parking(), Notes).await;
+    world.applies_all(&process, "notes").await;
     let rows = "SELECT id, text FROM notes WHERE id IN ('a', 'c', 'd') ORDER BY id";
-    let rows = world.place.lines(rows).await;
-    let control = world.control();
-    let aside = control
-        .parked(&id("notes", 1), None, 9)
-        .await
-        .expect("parked");
+    let rows = world.database.lines(rows).await;
+    let aside = world.parked(&id("notes", 1)).await;
     let aside: Vec<(u64, &str, bool)> = aside
         .iter()
         .map(|one| {
@@ -432,12 +419,11 @@ async fn a_panic_of_a_key_is_of_its_event() {
     for text in ["a:1", "hash:2", "clone:3", "order:4", "b:5", "a:6"] {
         world.append("account-1", "added", text).await;
     }
-    let process = world.process(parking()).view(TouchyNotes).start().await;
-    let process = process.expect("started");
-    let head = world.head().await;
-    let whole = process.wait_for("touchy", &head, AT_ALL).await;
-    whole.expect("it goes on");
-    let rows = world.place.lines("SELECT id, text FROM touchy ORDER BY id");
+    let process = world.started(parking(), TouchyNotes).await;
+    world.applies_all(&process, "touchy").await;
+    let rows = world
+        .database
+        .lines("SELECT id, text FROM touchy ORDER BY id");
     // A key that cannot be compared stands alone in its batch, where it is compared with none.
     assert_eq!(rows.await, ["a 6", "b 5", "order 4"]);
     let touchy = id("touchy", 1);
@@ -454,10 +440,7 @@ async fn a_panic_of_a_key_is_of_its_event() {
         on_poison: OnPoison::Skip,
         ..quick()
     };
-    let process = world.process(config).view(TouchyNotes).start().await;
-    let process = process.expect("started");
-    let head = world.head().await;
-    let whole = process.wait_for("touchy", &head, AT_ALL).await;
-    whole.expect("it goes on");
+    let process = world.started(config, TouchyNotes).await;
+    world.applies_all(&process, "touchy").await;
     process.shutdown().await;
 }

@@ -24,16 +24,11 @@ async fn schedule_23_a_restored_store_is_noticed() {
     let events = world.store.read_everything().await.expect("read");
     let restored = MemoryStore::restored(MemoryConfig::default(), events.into_iter().take(10));
     world.store = Arc::new(restored.expect("whole"));
-    let process = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(quick(), Balances).await;
     let stopped = until_phase(&process, &id("balances", 1), Phase::Stopped).await;
     let why = stopped.error.expect("a reason");
     assert!(why.contains("the store was restored or replaced"), "{why}");
-    let row = world.control().active("balances").await.expect("its row");
+    let row = world.row("balances").await;
     assert_eq!((row.state, row.error), (State::Stopped, Some(why)));
     process.shutdown().await;
 }
@@ -52,12 +47,7 @@ async fn a_checkpoint_above_the_head_is_noticed() {
     let events = world.store.read_everything().await.expect("read");
     let restored = MemoryStore::restored(config, events.into_iter().take(10));
     world.store = Arc::new(restored.expect("whole"));
-    let process = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(quick(), Balances).await;
     let stopped = until_phase(&process, &id("balances", 1), Phase::Stopped).await;
     let why = stopped.error.expect("a reason");
     assert!(
@@ -73,12 +63,12 @@ async fn schedule_23_a_restored_target_goes_on() {
     let world = World::new().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    let backup = world.place.back_up(&["balances_v1"]).await;
+    let backup = world.database.back_up(&["balances_v1"]).await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    world.place.put_back(backup).await;
+    world.database.put_back(backup).await;
     world.append_many(5).await;
-    let target = world.place.target();
+    let target = world.database.target();
     let world = World { target, ..world };
     world.comes_right(OnPoison::Stop).await;
 }
@@ -156,19 +146,10 @@ async fn a_hidden_front_is_told() {
         world.append("account-1", "added", &n.to_string()).await;
         world.append("account-2", "added", &n.to_string()).await;
     }
-    let process = world
-        .process(quick())
-        .view(Marked)
-        .start()
-        .await
-        .expect("started");
-    let head = world.head().await;
-    process
-        .wait_for("balances", &head, AT_ALL)
-        .await
-        .expect("whole");
+    let process = world.started(quick(), Marked).await;
+    world.applies_all(&process, "balances").await;
     let rows = world
-        .place
+        .database
         .lines("SELECT total FROM balances ORDER BY id")
         .await;
     assert_eq!(rows, ["1000012", "15"]);
@@ -208,23 +189,11 @@ async fn schedule_14_a_store_that_fails_is_read_again() {
         on_poison: OnPoison::Park,
         ..quick()
     };
-    let process = world
-        .process(config)
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(config, Balances).await;
     let balances = id("balances", 1);
     let whole = |progress: &gesta_projection::Progress| progress.events >= 50;
     super::world::until(&process, &balances, whole).await;
-    assert!(
-        world
-            .control()
-            .parked(&balances, None, 9)
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    assert!(world.parked(&balances).await.is_empty());
     let events = async {
         // A read of the test itself may fail as well.
         loop {
@@ -234,6 +203,6 @@ async fn schedule_14_a_store_that_fails_is_read_again() {
         }
     };
     let expected = super::fixtures::balances_of(&events.await, OnPoison::Park);
-    assert_eq!(seen(&world.place, "balances").await.1, expected);
+    assert_eq!(seen(&world.database, "balances").await.1, expected);
     process.shutdown().await;
 }

@@ -3,10 +3,10 @@
 use gesta_projection::Target as _;
 use gesta_projection::testing::conformance::Factory;
 
-use super::places::Places;
+use super::databases::Databases;
 use crate::flavour::Target;
 
-impl Factory for Places {
+impl Factory for Databases {
     type Target = Target;
 
     async fn target(&self) -> Target {
@@ -24,4 +24,4 @@ impl Factory for Places {
     }
 }
 
-gesta_projection::target_conformance!(Places::default());
+gesta_projection::target_conformance!(Databases::default());

@@ -69,7 +69,7 @@ async fn until_active(world: &World, version: u32) {
 
 async fn totals(world: &World, column: &str) -> Vec<String> {
     let sql = format!("SELECT id, {column} FROM balances ORDER BY id");
-    world.place.lines(&sql).await
+    world.database.lines(&sql).await
 }
 
 /// Schedule 22: the new version is built beside the old one and takes its place once it has come as far; the old one is
@@ -78,20 +78,10 @@ async fn totals(world: &World, column: &str) -> Vec<String> {
 async fn schedule_22_a_version_is_built_beside_and_switched() {
     let world = World::new().await;
     world.append_many(50).await;
-    let old = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let old = world.started(quick(), Balances).await;
     world.is_whole(&old, OnPoison::Stop).await;
     let before = totals(&world, "total * 2").await;
-    let new = world
-        .process(small())
-        .view(BalancesV2)
-        .start()
-        .await
-        .expect("started");
+    let new = world.started(small(), BalancesV2).await;
     until_active(&world, 2).await;
     assert_eq!(totals(&world, "doubled").await, before);
     let written = world.append("account-1", "added", "1000").await;
@@ -128,7 +118,7 @@ async fn schedule_22_a_version_is_built_beside_and_switched() {
         .expect("retired");
     until_phase(&old, &id("balances", 1), Phase::Retired).await;
     let (first, second) = ("balances_v1", "balances_v2");
-    assert!(!world.place.has(first).await && world.place.has(second).await);
+    assert!(!world.database.has(first).await && world.database.has(second).await);
     let rows = world.control().list().await.expect("a list");
     assert_eq!((rows[0].life, rows[1].life), (Life::Retired, Life::Active));
     old.shutdown().await;
@@ -170,12 +160,7 @@ async fn schedule_21_a_build_that_dies_goes_on() {
                 "doubled / 2"
             };
             assert_eq!(totals(&world, column).await, before, "call {at}, {fate:?}");
-            let process = world
-                .process(small())
-                .view(BalancesV2)
-                .start()
-                .await
-                .expect("started");
+            let process = world.started(small(), BalancesV2).await;
             until_active(&world, 2).await;
             assert_eq!(totals(&world, "doubled / 2").await, before);
             process.shutdown().await;
@@ -267,25 +252,12 @@ async fn a_floor_is_kept() {
         .await
         .expect("whole again");
     assert_eq!(totals(&world, "events").await.len(), 1);
-    let row = world.control().active("balances").await.expect("its row");
+    let row = world.row("balances").await;
     assert_eq!((row.resets, row.floor), (1, from.clone()));
-    let second = world
-        .process(quick())
-        .view(BalancesV2)
-        .start()
-        .await
-        .expect("started");
+    let second = world.started(quick(), BalancesV2).await;
     until_active(&world, 2).await;
     assert_eq!(totals(&world, "doubled").await.len(), 1);
-    assert_eq!(
-        world
-            .control()
-            .active("balances")
-            .await
-            .expect("its row")
-            .floor,
-        from
-    );
+    assert_eq!(world.row("balances").await.floor, from);
     process.shutdown().await;
     second.shutdown().await;
     let unknown = world
@@ -315,11 +287,8 @@ async fn a_floor_may_be_a_time() {
         .view(Balances)
         .begin_at("balances", time);
     let process = process.start().await.expect("started");
-    process
-        .wait_for("balances", &world.head().await, AT_ALL)
-        .await
-        .expect("whole");
-    let row = world.control().active("balances").await.expect("its row");
+    world.applies_all(&process, "balances").await;
+    let row = world.row("balances").await;
     assert_eq!(row.floor, before);
     assert_eq!(row.events, 11);
     process
@@ -333,12 +302,7 @@ async fn a_floor_may_be_a_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_24_paused_and_reset_at_any_moment() {
     let world = World::new().await;
-    let process = world
-        .process(small())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(small(), Balances).await;
     let balances = id("balances", 1);
     let (control, other) = (world.control(), world.control());
     let first = async {
@@ -374,15 +338,7 @@ async fn schedule_24_paused_and_reset_at_any_moment() {
     };
     tokio::time::timeout(AT_ALL, done).await.expect("done");
     world.is_whole(&process, OnPoison::Stop).await;
-    assert_eq!(
-        world
-            .control()
-            .active("balances")
-            .await
-            .expect("its row")
-            .resets,
-        8
-    );
+    assert_eq!(world.row("balances").await.resets, 8);
     process.shutdown().await;
 }
 
@@ -394,15 +350,10 @@ async fn schedule_16_a_place_without_events_is_stored() {
     for _ in 0..50 {
         world.append("other-1", "added", "1").await;
     }
-    let process = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(quick(), Balances).await;
     until_phase(&process, &id("balances", 1), Phase::Live).await;
     process.shutdown().await;
-    let row = world.control().active("balances").await.expect("its row");
+    let row = world.row("balances").await;
     assert_eq!(
         (row.checkpoint, row.events, row.owner),
         (world.head().await, 0, None)
@@ -415,12 +366,7 @@ async fn schedule_16_a_place_without_events_is_stored() {
 async fn old_code_does_not_take_the_readers() {
     let world = World::new().await;
     world.append_many(20).await;
-    let new = world
-        .process(quick())
-        .view(BalancesV2)
-        .start()
-        .await
-        .expect("started");
+    let new = world.started(quick(), BalancesV2).await;
     until_phase(&new, &id("balances", 2), Phase::Live).await;
     let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
     let old = world.faulty(quick(), &faulty).view(Balances).start().await;

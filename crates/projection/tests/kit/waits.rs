@@ -21,12 +21,7 @@ type Transaction = <Target as gesta_projection::Target>::Transaction;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_ends_with_a_reason() {
     let world = World::new().await;
-    let process = world
-        .process(quick())
-        .view(Balances)
-        .start()
-        .await
-        .expect("started");
+    let process = world.started(quick(), Balances).await;
     let balances = id("balances", 1);
     until_phase(&process, &balances, Phase::Live).await;
     // No event of another category changes the view: nobody waits for one.
@@ -180,8 +175,7 @@ async fn a_process_that_stood_still_asks() {
     own().await.expect("applied");
     faulty.set_hung(true);
     world.end_leases().await;
-    let second = world.process(quick()).view(Balances).start().await;
-    let second = second.expect("started");
+    let second = world.started(quick(), Balances).await;
     until_phase(&second, &id("balances", 1), Phase::Live).await;
     let (control, balances) = (world.control(), id("balances", 1));
     let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
@@ -250,6 +244,6 @@ async fn the_lease_is_kept_until_the_last_batch_is_written() {
     until_so(async || slow.is_begun.get().is_some(), "a batch").await;
     let stopped = tokio::time::timeout(AT_ALL, process.shutdown()).await;
     stopped.expect("it looks on, so that the batch comes to its end");
-    let row = world.control().active("slow").await.expect("its row");
+    let row = world.row("slow").await;
     assert_eq!((row.events, row.owner), (1, None));
 }

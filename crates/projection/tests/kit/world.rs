@@ -9,11 +9,12 @@ use gesta_core::{
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
-    Config, Control, OnPoison, Phase, Progress, ProjectionId, Projections, Running,
+    Config, Control, OnPoison, Parked, Phase, Progress, ProjectionId, Projections, Running, Stored,
+    View,
 };
 
 use super::fixtures::{Balances, balances_of, event, seen};
-use crate::flavour::{END_LEASES, Place, Target};
+use crate::flavour::{Database, END_LEASES, Target};
 
 /// Time for what has to happen at all.
 pub(crate) const AT_ALL: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ pub(crate) const AT_ALL: Duration = Duration::from_secs(60);
 pub(crate) type Process = Running<Faulty<Target>>;
 
 pub(crate) struct World {
-    pub(crate) place: Place,
+    pub(crate) database: Database,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) target: Target,
 }
@@ -32,6 +33,14 @@ pub(crate) fn quick() -> Config {
         look_every: Duration::from_millis(10),
         back_off: (Duration::from_millis(1), Duration::from_millis(20)),
         ..Config::default()
+    }
+}
+
+/// As [`quick`], and events that cannot be applied are parked.
+pub(crate) fn parking() -> Config {
+    Config {
+        on_poison: OnPoison::Park,
+        ..quick()
     }
 }
 
@@ -56,10 +65,10 @@ impl World {
     }
 
     pub(crate) async fn with(store: Arc<dyn EventStore>) -> Self {
-        let place = Place::new().await;
-        let target = place.target();
+        let database = Database::new().await;
+        let target = database.target();
         Self {
-            place,
+            database,
             store,
             target,
         }
@@ -93,13 +102,37 @@ impl World {
         Projections::on(&self.store, target.clone()).config(config)
     }
 
+    /// Starts a process without faults that runs a view.
+    pub(crate) async fn started(&self, config: Config, view: impl View) -> Process {
+        let process = self.process(config).view(view).start().await;
+        process.expect("started")
+    }
+
+    /// Waits until a projection has applied everything that is there, or put it aside.
+    pub(crate) async fn applies_all(&self, process: &Process, name: &str) {
+        let head = self.head().await;
+        let waited = process.wait_for(name, &head, AT_ALL).await;
+        waited.expect("it comes to the end");
+    }
+
+    /// What is stored of the active version of a projection.
+    pub(crate) async fn row(&self, name: &str) -> Stored {
+        self.control().active(name).await.expect("its row")
+    }
+
+    /// The first parked events of a version.
+    pub(crate) async fn parked(&self, id: &ProjectionId) -> Vec<Parked> {
+        let parked = self.control().parked(id, None, 99).await;
+        parked.expect("parked")
+    }
+
     pub(crate) fn control(&self) -> Control<Target> {
         Control::of(self.target.clone())
     }
 
     /// Ends the leases of all processes, as time would.
     pub(crate) async fn end_leases(&self) {
-        self.place.execute(END_LEASES).await;
+        self.database.execute(END_LEASES).await;
     }
 
     pub(crate) async fn head(&self) -> Checkpoint {
@@ -107,24 +140,20 @@ impl World {
         Checkpoint::logs(info.incarnation, info.heads)
     }
 
-    pub(crate) fn place(&self, at: &Checkpoint, position: u64) -> Checkpoint {
+    pub(crate) fn checkpoint_at(&self, at: &Checkpoint, position: u64) -> Checkpoint {
         Checkpoint::in_log(at.incarnation, 1, LogId(0), Position(position))
     }
 
     /// Waits until a version shows everything, then compares with a clean fold.
     pub(crate) async fn is_whole(&self, process: &Process, on_poison: OnPoison) {
-        let head = self.head().await;
-        process
-            .wait_for("balances", &head, AT_ALL)
-            .await
-            .expect("it comes to the end");
+        self.applies_all(process, "balances").await;
         self.is_equal(on_poison).await;
     }
 
     /// Compares with a clean fold of everything.
     pub(crate) async fn is_equal(&self, on_poison: OnPoison) {
         let events = self.store.read_everything().await.expect("read");
-        let (_, rows) = seen(&self.place, "balances").await;
+        let (_, rows) = seen(&self.database, "balances").await;
         assert_eq!(rows, balances_of(&events, on_poison));
     }
 
@@ -134,8 +163,7 @@ impl World {
             on_poison,
             ..quick()
         };
-        let process = self.process(config).view(Balances).start().await;
-        let process = process.expect("started");
+        let process = self.started(config, Balances).await;
         self.is_whole(&process, on_poison).await;
         process.shutdown().await;
     }

@@ -1,0 +1,2 @@
+-- The version of the tables. Binds: none. One row.
+SELECT version FROM gesta_projections_schema
