@@ -6,7 +6,8 @@
 //! Not here: the file of the store itself, which belongs to the server.
 //!
 //! * `target`: the target; `session`: a session; `connections`: the connections to the file;
-//! * `statements`: the statements, which lie in `sql/`; `rows`: the rows of projections; `tables`: the tables of views; `values`: values of columns; `error`: its errors.
+//! * `statements`: the statements, which lie in `sql/`; `rows`: the rows of projections; `tables`: the tables of views;
+//!   `values`: values of columns; `error`: its errors.
 
 mod connections;
 mod error;

@@ -1,5 +1,5 @@
-//! The statements on the tables of Gesta; each says in its file what it takes and gives. The clock is that of the target,
-//! in microseconds since 1970, and in milliseconds where it is about leases.
+//! The statements on the tables of Gesta; each says in its file what it takes and gives. The clock is that of the
+//! target, in microseconds since 1970, and in milliseconds where it is about leases.
 
 pub(crate) const FIND_SCHEMA_VERSION: &str = include_str!("../sql/find_schema_version.sql");
 pub(crate) const FIND_STORE: &str = include_str!("../sql/find_store.sql");

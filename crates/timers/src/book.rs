@@ -1,9 +1,9 @@
 //! The timers that are pending: by key, and in the order in which they fire. Pure.
 //!
 //! Invariants: a key has one timer; a timer is due at one time, or is firing; what was replaced, cancelled or has fired
-//! is gone, and the end of its firing changes nothing. A request because of an event changes nothing that was set
-//! because of a later one. A timer whose handler has failed fires again after a pause, however the clock is set
-//! meanwhile.
+//! is gone, and the end of its firing changes nothing. A request because of an event changes nothing after one because
+//! of a later event, whether what that one has set is pending, has fired or was cancelled. A timer whose handler has
+//! failed fires again after a pause, however the clock is set meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(crate) struct Book {
     keys: HashMap<String, EventId>,
     due: BTreeSet<(Timestamp, EventId)>,
     again: BTreeSet<(Instant, EventId)>,
+    /// Of each key the event because of which it was set or cancelled last, if there was one.
+    causes: HashMap<String, Cause>,
     /// The number of timers whose handler has failed.
     failing: usize,
 }
@@ -73,19 +75,35 @@ impl Book {
         self.timers.insert(pending.timer.id, pending);
     }
 
-    /// Cancels the timer of a key, if one is pending. Returns false if it stays: it was set because of a later event.
+    /// Cancels the timer of a key, if one is pending. Returns false if nothing changes: the key was set or cancelled
+    /// because of a later event.
     pub(crate) fn cancel(&mut self, key: &str, because: Option<Cause>) -> bool {
-        let Some(id) = self.keys.get(key).copied() else {
-            return true;
-        };
-        let set_because = self.timers.get(&id).and_then(|it| it.timer.because);
-        if let (Some(because), Some(of)) = (because, set_because)
-            && because.is_before(of)
+        if let (Some(because), Some(of)) = (because, self.causes.get(key))
+            && because.is_before(*of)
         {
             return false;
         }
-        self.remove(id);
+        match because {
+            Some(because) => self.causes.insert(key.to_owned(), because),
+            None => self.causes.remove(key),
+        };
+        if let Some(id) = self.keys.get(key).copied() {
+            self.remove(id);
+        }
         true
+    }
+
+    /// Removes all timers, but not what is known of their keys.
+    pub(crate) fn remove_all(&mut self) {
+        let ids: Vec<EventId> = self.timers.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.remove(id));
+    }
+
+    /// Forgets because of which events the keys were set and cancelled that have no timer. What is stored together says
+    /// nothing of them, so a process that starts from it does not know it either.
+    pub(crate) fn forget_causes(&mut self) {
+        let keys = &self.keys;
+        self.causes.retain(|key, _| keys.contains_key(key));
     }
 
     /// Removes a timer that has fired.
@@ -234,13 +252,16 @@ mod tests {
     /// of another log, as the order of the requests says.
     #[test]
     fn an_earlier_event_does_not_undo_what_a_later_one_has_set() {
-        let because = |log: u16, position: u64, created: i64| {
+        let lives = [1, 2].map(|life| Some(uuid::Uuid::from_u128(life)));
+        let cause = |log: u16, position: u64, created: i64, incarnation: Option<uuid::Uuid>| {
             Some(Cause {
                 log,
                 position,
                 created,
+                incarnation,
             })
         };
+        let because = |log: u16, position: u64, created: i64| cause(log, position, created, None);
         let set = |because: Option<Cause>| Timer {
             because,
             ..timer("a", 10)
@@ -254,6 +275,12 @@ mod tests {
             (because(0, 5, 50), because(0, 4, 60), false),
             (because(0, 5, 50), None, false),
             (None, because(0, 5, 50), false),
+            // In one life of the store positions alone decide: its clock may be set back.
+            (cause(0, 5, 50, lives[0]), cause(0, 4, 60, lives[0]), true),
+            (cause(0, 5, 60, lives[0]), cause(0, 6, 50, lives[0]), false),
+            (cause(0, 5, 50, lives[1]), cause(0, 4, 60, lives[0]), false),
+            (cause(0, 5, 50, lives[1]), cause(0, 4, 40, lives[0]), true),
+            (cause(0, 5, 50, lives[1]), because(0, 4, 60), false),
         ] {
             let (first, second) = (set(of), set(then));
             let mut book = Book::default();
@@ -265,6 +292,52 @@ mod tests {
             book.set(first.clone());
             assert_eq!(book.cancel("a", then), !stays, "{of:?}, {then:?}");
             assert_eq!(book.len(), usize::from(stays), "{of:?}, {then:?}");
+            // So it is if the first one has fired, or was no timer but a cancellation.
+            book.remove(first.id);
+            book.cancel("a", of);
+            book.set(second.clone());
+            assert_eq!(book.contains(second.id), !stays, "{of:?}, {then:?}");
+            book.remove_all();
+            book.cancel("a", of);
+            book.set(second.clone());
+            assert_eq!(book.contains(second.id), !stays, "{of:?}, {then:?}");
+        }
+    }
+
+    /// Goal: what is known of keys without a timer is forgotten when told, and nothing of those that have one.
+    #[test]
+    fn only_keys_without_a_timer_are_forgotten() {
+        let cause = |position| {
+            let (log, created, incarnation) = (0, 0, None);
+            Some(Cause {
+                log,
+                position,
+                created,
+                incarnation,
+            })
+        };
+        let mut book = Book::default();
+        for key in ["pending", "fired", "cancelled"] {
+            let because = cause(5);
+            let timer = Timer {
+                because,
+                ..timer(key, 10)
+            };
+            let id = timer.id;
+            book.set(timer);
+            match key {
+                "fired" => book.remove(id),
+                "cancelled" => assert!(book.cancel(key, cause(6))),
+                _ => {}
+            }
+        }
+        for key in ["pending", "fired", "cancelled"] {
+            assert!(!book.cancel(key, cause(4)), "{key}");
+        }
+        book.forget_causes();
+        assert!(!book.cancel("pending", cause(4)));
+        for key in ["fired", "cancelled"] {
+            assert!(book.cancel(key, cause(4)), "{key}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The task of one service: it stands by, claims, reads, fires, and hands over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use uuid::Uuid;
 use crate::book::Book;
 use crate::config::Config;
 use crate::record::{Kept, State, Through, What};
-use crate::requests::{Place, Requests};
+use crate::requests::{Fate, Place, Requests};
 use crate::running::{Phase, Status};
-use crate::states::States;
+use crate::states::{Last, States};
 use crate::timer::{FireError, Timer};
 use crate::voice::Voice;
 
@@ -70,6 +70,8 @@ enum Wait {
     Request(Option<Through>),
     /// Until their owner has not been heard for a lease.
     Lease,
+    /// The same, but the states cannot be read: so nobody knows whether they have an owner.
+    Hidden,
 }
 
 /// Runs a service until the process stops.
@@ -106,7 +108,21 @@ pub(crate) async fn load(
     pending_max: usize,
     book: &mut Book,
 ) -> Result<(Place, u64)> {
-    let stored = states.read(to).await?;
+    let mut lost = HashSet::new();
+    let stored = loop {
+        let stored = states.read(to, &lost).await?;
+        match stored.last() {
+            Some(through) if requests.fate(through).await? == Fate::Lost => {
+                tracing::warn!(
+                    stream = %requests.stream,
+                    revision = through.revision,
+                    "the request after which the timers were stored is lost: what was stored before that counts"
+                );
+                lost.insert(through);
+            }
+            _ => break stored,
+        }
+    };
     for kept in stored.kept {
         book.set(kept.timer()?);
     }
@@ -115,21 +131,26 @@ pub(crate) async fn load(
     }
     let mut place = Place {
         through: stored.through,
+        settled: stored.settled,
         fired: stored.fired,
         ..Place::default()
     };
-    if let Some(through) = stored.through
-        && !requests.is_there(through).await?
-    {
-        tracing::warn!(
-            stream = %requests.stream,
-            revision = through.revision,
-            "the request after which the timers were stored is not there: all requests are read again"
-        );
-        place.through = None;
+    if stored.is_cut_by_others {
+        let why = hidden(states);
+        tracing::error!(stream = %states.stream, "{why}");
+        place.unreadable = Some(why);
     }
     requests.read_on(&mut place, book, pending_max).await?;
     Ok((place, stored.events))
+}
+
+/// Says that states are hidden.
+fn hidden(states: &States) -> String {
+    format!(
+        "states in stream {} are hidden or removed, so timers may be missing or fire again: its metadata must not hide \
+         events, except by the $tb that the owner sets",
+        states.stream
+    )
 }
 
 impl Own {
@@ -162,20 +183,19 @@ impl Own {
     /// Stands by until this process may fire. Returns the revision of its first state, and when it was begun to be
     /// appended; `None` if the process stops.
     async fn claim(&self) -> Result<Option<(Revision, Instant)>> {
+        let mut back_off = BackOff::new(PAUSES.0, PAUSES.1);
         while !self.stopping.is_cancelled() {
             let known = self.store.incarnation().await?;
             let last = self.states.last().await?;
-            let after = last.as_ref().map(|last| last.revision);
-            let wait = match last.map(|last| last.state) {
-                None => Wait::Request(None),
-                Some(State {
-                    owner: Some(owner), ..
-                }) if owner != self.node => Wait::Lease,
-                Some(State {
-                    owner: None,
-                    does: What::Idle { through },
-                }) => Wait::Request(through),
-                Some(_) => Wait::Nothing,
+            let after = last.revision();
+            let wait = match last {
+                Last::None => Wait::Request(None),
+                Last::Hidden(_) => Wait::Hidden,
+                Last::State(_, state) => match (state.owner, state.does) {
+                    (Some(owner), _) if owner != self.node => Wait::Lease,
+                    (None, What::Idle { through }) => Wait::Request(through),
+                    _ => Wait::Nothing,
+                },
             };
             let may = tokio::select! {
                 () = self.stopping.cancelled() => return Ok(None),
@@ -190,6 +210,10 @@ impl Own {
             if let Some(claimed) = self.states.append(after, &state, self.within()).await? {
                 return Ok(Some((claimed, now)));
             }
+            tokio::select! {
+                () = self.stopping.cancelled() => {}
+                () = sleep(back_off.pause()) => {}
+            }
         }
         Ok(None)
     }
@@ -199,9 +223,9 @@ impl Own {
         match wait {
             Wait::Nothing => Ok(true),
             Wait::Request(through) => {
-                // After a place that is not there nothing would ever come.
+                // After a place that is lost nothing would ever come.
                 if let Some(through) = through
-                    && !self.requests.is_there(through).await?
+                    && self.requests.fate(through).await? == Fate::Lost
                 {
                     return Ok(true);
                 }
@@ -213,10 +237,11 @@ impl Own {
                     next = states.next_event() => next.map(|_| false),
                 }
             }
-            Wait::Lease => {
+            Wait::Lease | Wait::Hidden => {
                 let until = Instant::now() + self.config.lease;
                 let mut states = self.states.follow(after).await?;
-                self.tell(Phase::StandingBy, None);
+                let error = matches!(wait, Wait::Hidden).then(|| hidden(&self.states));
+                self.tell(Phase::StandingBy, error);
                 tokio::select! {
                     next = states.next_event() => next.map(|_| false),
                     () = sleep_until(until) => Ok(true),
@@ -463,11 +488,16 @@ impl Owner<'_> {
         if !self.voice.say(What::Fired { ids }).await? {
             return Ok(false);
         }
-        fired.into_iter().for_each(|id| self.book.remove(id));
+        for id in fired {
+            self.book.remove(id);
+            // Who sets it again, with the same id, is late.
+            self.place.fired.insert(id);
+        }
         Ok(true)
     }
 
-    /// Stores all timers together, if many events have come since the last time, and cuts both streams.
+    /// Stores all timers together, if many events have come since the last time, and cuts both streams. Returns false
+    /// if another process has taken over, or requests were lost that this one has read.
     async fn keep_if_due(&mut self) -> Result<bool> {
         let events = self.voice.said + self.place.events;
         if events <= self.own.config.kept_every.max(self.book.len() as u64) {
@@ -492,18 +522,43 @@ impl Owner<'_> {
         }
         self.voice.said = of as u64;
         self.place.events = 0;
-        let (states, requests) = (&self.own.states, &self.own.requests);
-        let cuts = [
-            first.map(|first| (&states.stream, first)),
-            // The last one stays, so that it can be found again.
-            through.map(|through| (&requests.stream, Revision(through.revision))),
-        ];
-        for (stream, before) in cuts.into_iter().flatten() {
-            if let Err(error) = states.cut(stream, before).await {
-                tracing::warn!(%stream, %error, "what is not needed any more stays readable until the next time");
+        // From here on this process knows what another one would that starts from what was stored.
+        self.place.fired.clear();
+        self.book.forget_causes();
+        match self.cut(first, through).await {
+            Ok(Some(Fate::Lost)) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => {
+                let timers = &self.own.name;
+                tracing::warn!(timers, %error, "what is not needed any more stays readable until the next time");
             }
         }
         Ok(true)
+    }
+
+    /// Cuts both streams, after all timers were stored together from the state `first` on. Returns the fate of the last
+    /// request that was read: nothing is cut if it is lost.
+    async fn cut(&self, first: Option<Revision>, through: Option<Through>) -> Result<Option<Fate>> {
+        let (states, requests) = (&self.own.states, &self.own.requests);
+        let fate = match through {
+            // What was stored is newer than the request. So once the request was found, a loss takes the state as well
+            // by which it is cut.
+            Some(through) => Some(requests.fate(through).await?),
+            None => None,
+        };
+        if fate == Some(Fate::Lost) {
+            return Ok(fate);
+        }
+        let cuts = [
+            first.map(|first| (&states.stream, first)),
+            // The last one stays, so that it can be found again.
+            through
+                .filter(|_| fate == Some(Fate::There))
+                .map(|through| (&requests.stream, Revision(through.revision))),
+        ];
+        let cuts: Vec<_> = cuts.into_iter().flatten().collect();
+        states.cut(&cuts, self.voice.last()).await?;
+        Ok(fate)
     }
 
     /// Waits for the handlers that run, stores what has fired, and gives the timers free.

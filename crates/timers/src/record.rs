@@ -63,7 +63,7 @@ pub(crate) enum What {
 }
 
 /// A request, by its place and its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Through {
     pub(crate) revision: u64,
     pub(crate) id: Uuid,

@@ -1,12 +1,12 @@
 //! The stream of requests: timers that are set and cancelled, by anybody.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gesta_core::{
-    Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadStream,
-    RecordedEvent, Result, Revision, StreamFrom, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription,
+    Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision, Incarnation,
+    ReadStream, RecordedEvent, Result, Revision, StreamFrom, StreamId, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription,
 };
 
 use crate::book::Book;
@@ -20,6 +20,8 @@ const PAGE: usize = 5_000;
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     pub(crate) through: Option<Through>,
+    /// Nothing is pending of the requests up to this one: they are read for what they say of later ones.
+    pub(crate) settled: Option<Through>,
     /// Whether there may be more to read.
     pub(crate) is_behind: bool,
     /// The number of requests that were read.
@@ -40,6 +42,17 @@ impl Place {
     }
 }
 
+/// What has become of a request that was read before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is where it was, and the stream goes on after it.
+    There,
+    /// It cannot be read any more, because of metadata or because it was removed. The stream goes on after it.
+    Hidden,
+    /// It was lost: the stream ends before it, or another request has its place.
+    Lost,
+}
+
 /// The stream of requests.
 #[derive(Clone)]
 pub(crate) struct Requests {
@@ -47,6 +60,8 @@ pub(crate) struct Requests {
     pub(crate) stream: StreamId,
     set: EventType,
     cancelled: EventType,
+    /// The life of the store when a cause was stored first.
+    life: Arc<OnceLock<Incarnation>>,
 }
 
 impl Requests {
@@ -56,20 +71,23 @@ impl Requests {
             stream,
             set: EventType::new(SET)?,
             cancelled: EventType::new(CANCELLED)?,
+            life: Arc::default(),
         })
     }
 
     pub(crate) async fn set(&self, timer: &NewTimer) -> Result<()> {
         // The stream is a part of the id, so timers of two names never give commands of one key.
         let id = id_of(&[self.stream.as_str().as_bytes(), timer.id.0.as_bytes()]);
-        let event = json(&self.set, &Set::of(timer))?.with_id(id);
+        let mut set = Set::of(timer);
+        set.because = self.in_life(set.because).await?;
+        let event = json(&self.set, &set)?.with_id(id);
         self.append(event).await
     }
 
     pub(crate) async fn cancel(&self, key: &str, event: Option<&RecordedEvent>) -> Result<()> {
         let cancelled = Cancelled {
             key: key.to_owned(),
-            because: event.map(Cause::of),
+            because: self.in_life(event.map(Cause::of)).await?,
         };
         let mut cancel = json(&self.cancelled, &cancelled)?;
         if let Some(event) = event {
@@ -80,6 +98,20 @@ impl Requests {
             cancel = cancel.with_id(id_of(&parts));
         }
         self.append(cancel).await
+    }
+
+    /// Notes in which life of the store the event of a cause is there. Once another life has begun, this process does
+    /// not: it may have read the event in the life before, and the event may be lost.
+    async fn in_life(&self, because: Option<Cause>) -> Result<Option<Cause>> {
+        let Some(cause) = because else {
+            return Ok(None);
+        };
+        let present = self.store.incarnation().await?;
+        let is_first = *self.life.get_or_init(|| present) == present;
+        Ok(Some(Cause {
+            incarnation: is_first.then_some(present.0),
+            ..cause
+        }))
     }
 
     /// Appends a request once: a retry after a lost answer has the same id.
@@ -95,17 +127,26 @@ impl Requests {
         }
     }
 
-    /// Returns whether a request is where it was, so that the stream goes on after it.
-    pub(crate) async fn is_there(&self, through: Through) -> Result<bool> {
+    /// Finds out what has become of a request.
+    pub(crate) async fn fate(&self, through: Through) -> Result<Fate> {
         let from = StreamFrom::Revision(Revision(through.revision));
         let request = ReadStream::forwards(self.stream.clone())
             .from(from)
             .limit(1);
-        let events = self.page(request).await?.0;
-        let is_it = |event: &RecordedEvent| {
-            event.revision.0 == through.revision && event.id.0 == through.id
+        let page = match self.store.read_stream(request).await {
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                return Ok(Fate::Lost);
+            }
+            page => page?,
         };
-        Ok(events.first().is_some_and(is_it))
+        let first = page.events.first();
+        Ok(
+            match first.filter(|event| event.revision.0 == through.revision) {
+                Some(event) if event.id.0 == through.id => Fate::There,
+                None if page.last_revision.0 >= through.revision => Fate::Hidden,
+                _ => Fate::Lost,
+            },
+        )
     }
 
     /// Reads the requests that the place has not passed into the book, as long as it has room.
@@ -150,12 +191,19 @@ impl Requests {
 
     /// Takes the next request into the book. One that cannot be read is skipped: it would hold up all timers for ever.
     pub(crate) fn take(&self, event: &RecordedEvent, place: &mut Place, book: &mut Book) {
-        if let Err(error) = self.apply(event, place, book) {
+        let is_settled = |settled: Through| event.revision.0 <= settled.revision;
+        let is_settled = place.settled.is_some_and(is_settled);
+        if let Err(error) = self.apply(event, place, book)
+            && !is_settled
+        {
             let (stream, revision) = (&event.stream, event.revision);
             let why = format!("revision {revision} of stream {stream} is skipped: {error}");
             tracing::warn!(timers = %stream, error = why, "a request cannot be read");
             place.skipped += 1;
             place.unreadable = Some(why);
+        }
+        if is_settled {
+            book.remove_all();
         }
         place.through = Some(Through {
             revision: event.revision.0,

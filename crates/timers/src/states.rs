@@ -1,14 +1,17 @@
 //! The stream of states: what the owner has done, and that it lives.
 //!
-//! Invariant: each state is appended under the revision of the one before.
+//! Invariants: each state is appended under the revision of the one before. Both streams are cut by one append, which
+//! is stored only if the state that makes it right is still the last one: after a loss it is not. Both streams lie in
+//! one log, so what is lost of one is never older than what is left of the other.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{
-    Append, BackOff, ErrorKind, EventId, EventStore, EventType, ExpectedRevision, ReadStream,
-    Result, Revision, SetStreamMetadata, StreamFrom, StreamId, StreamMetadata, Subscription,
+    Append, BackOff, Condition, ErrorKind, EventData, EventId, EventStore, EventType,
+    ExpectedRevision, ReadStream, Result, Revision, StreamAppend, StreamFrom, StreamId,
+    StreamMetadata, Subscription,
 };
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -29,11 +32,28 @@ pub(crate) struct States {
     event_type: EventType,
 }
 
+/// The type of an event that sets the metadata of a stream.
+const METADATA: &str = "$metadata";
+
 /// The last state.
 #[derive(Debug)]
-pub(crate) struct Last {
-    pub(crate) revision: Revision,
-    pub(crate) state: State,
+pub(crate) enum Last {
+    /// There never was one.
+    None,
+    /// It cannot be read: metadata hide it, or it was removed.
+    Hidden(Revision),
+    /// It is this one.
+    State(Revision, State),
+}
+
+impl Last {
+    /// Returns its revision.
+    pub(crate) fn revision(&self) -> Option<Revision> {
+        match self {
+            Last::None => None,
+            Last::Hidden(revision) | Last::State(revision, _) => Some(*revision),
+        }
+    }
 }
 
 /// What all states together say.
@@ -42,10 +62,31 @@ pub(crate) struct Stored {
     /// The timers that were pending when they were last stored together, and after which request that was.
     pub(crate) kept: Vec<Kept>,
     pub(crate) through: Option<Through>,
+    /// After which request none was pending, if that was later.
+    pub(crate) settled: Option<Through>,
     /// The timers that have fired since.
     pub(crate) fired: HashSet<EventId>,
     /// The number of states.
     pub(crate) events: u64,
+    /// Whether the first states cannot be read, though no owner has cut them.
+    pub(crate) is_cut_by_others: bool,
+}
+
+impl Stored {
+    /// Returns after which request the timers were stored last.
+    pub(crate) fn last(&self) -> Option<Through> {
+        self.settled.or(self.through)
+    }
+
+    /// Nothing was pending after this request. What was asked until then is read again from where it begins, because it
+    /// says which requests are out of date.
+    fn settle(&mut self, through: Option<Through>) {
+        self.kept.clear();
+        self.fired.clear();
+        self.settled = through;
+        let is_before = |from: &Through| through.is_some_and(|it| from.revision <= it.revision);
+        self.through = self.through.filter(is_before);
+    }
 }
 
 impl States {
@@ -57,20 +98,19 @@ impl States {
         })
     }
 
-    /// Returns the last state; `None` if there is none.
-    pub(crate) async fn last(&self) -> Result<Option<Last>> {
+    /// Returns the last state.
+    pub(crate) async fn last(&self) -> Result<Last> {
         let request = ReadStream::backwards(self.stream.clone()).limit(1);
         let page = match self.store.read_stream(request).await {
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                return Ok(Last::None);
+            }
             page => page?,
         };
-        let Some(event) = page.events.first() else {
-            return Ok(None);
-        };
-        Ok(Some(Last {
-            revision: event.revision,
-            state: record::read(event)?,
-        }))
+        match page.events.first() {
+            Some(event) => Ok(Last::State(event.revision, record::read(event)?)),
+            None => Ok(Last::Hidden(page.last_revision)),
+        }
     }
 
     /// Follows the states after a revision.
@@ -79,8 +119,14 @@ impl States {
     }
 
     /// Reads the states up to a revision, or all. An owner reads up to the one by which it has claimed: it goes on to
-    /// say that it lives, and would read that as well, without end if reads are slow.
-    pub(crate) async fn read(&self, to: Option<Revision>) -> Result<Stored> {
+    /// say that it lives, and would read that as well, without end if reads are slow. What was stored after a request
+    /// that is lost counts for nothing.
+    pub(crate) async fn read(
+        &self,
+        to: Option<Revision>,
+        lost: &HashSet<Through>,
+    ) -> Result<Stored> {
+        let is_lost = |through: &Option<Through>| through.is_some_and(|it| lost.contains(&it));
         let mut stored = Stored::default();
         let mut parts: Vec<Kept> = Vec::new();
         let mut expected = 0;
@@ -96,13 +142,14 @@ impl States {
             for event in &page.events {
                 stored.events += 1;
                 let state: State = record::read(event)?;
+                if stored.events == 1 {
+                    let is_whole = matches!(state.does, What::Kept { part: 0, .. });
+                    stored.is_cut_by_others = event.revision > Revision(0) && !is_whole;
+                }
                 match state.does {
                     What::Owned => {}
-                    What::Idle { through } => {
-                        stored.kept.clear();
-                        stored.fired.clear();
-                        stored.through = through;
-                    }
+                    What::Idle { through } | What::Kept { through, .. } if is_lost(&through) => {}
+                    What::Idle { through } => stored.settle(through),
                     What::Fired { ids } => stored.fired.extend(ids.into_iter().map(EventId)),
                     What::Kept {
                         part,
@@ -121,7 +168,7 @@ impl States {
                         expected += 1;
                         if expected == of {
                             stored.kept = std::mem::take(&mut parts);
-                            stored.through = through;
+                            (stored.through, stored.settled) = (through, None);
                             stored.fired.clear();
                             expected = 0;
                         }
@@ -170,51 +217,71 @@ impl States {
         }
     }
 
-    /// Lets what stands before a revision of a stream be scavenged. What else the metadata of the stream say is kept.
-    /// What was cut before is not readable again: a process that stood still may come with an older revision.
-    pub(crate) async fn cut(&self, stream: &StreamId, before: Revision) -> Result<()> {
-        let known = self.store.stream_metadata(stream.clone()).await?;
-        let is_cut = known.metadata.truncate_before >= Some(before);
-        if is_cut {
+    /// Lets what stands before these revisions of both streams be scavenged, provided that `last` is the last state.
+    /// What else the metadata of the streams say is kept. What was cut before is not readable again: a process that
+    /// stood still may come with an older revision.
+    pub(crate) async fn cut(&self, cuts: &[(&StreamId, Revision)], last: Revision) -> Result<()> {
+        let mut streams = Vec::new();
+        for (stream, before) in cuts {
+            streams.extend(self.cut_of(stream, *before).await?);
+        }
+        if streams.is_empty() {
             return Ok(());
         }
-        let text = known.metadata.json();
-        let mut document: Map<String, Value> = match text.is_empty() {
-            true => Map::new(),
-            false => serde_json::from_slice(text)
-                .map_err(|error| gesta_core::Error::corrupt(error.to_string()))?,
+        let is_last = Condition::Stream {
+            stream: self.stream.clone(),
+            expected: ExpectedRevision::Exact(last),
         };
+        let append = Append {
+            streams,
+            conditions: vec![is_last],
+        };
+        self.store.append(append).await.map(drop)
+    }
+
+    /// Returns what cuts a stream, unless it is cut there or later.
+    async fn cut_of(&self, stream: &StreamId, before: Revision) -> Result<Option<StreamAppend>> {
+        let known = self.store.stream_metadata(stream.clone()).await?;
+        if known.metadata.truncate_before >= Some(before) {
+            return Ok(None);
+        }
+        let mut document: Map<String, Value> = serde_json::from_slice(known.metadata.json())
+            .map_err(|error| gesta_core::Error::corrupt(error.to_string()))?;
         document.insert("$tb".to_owned(), before.0.into());
+        let metadata = StreamMetadata::parse(Value::Object(document).to_string())?;
+        let event = EventData::json(EventType::new(METADATA)?, metadata.json().clone());
         let expected = known
             .revision
             .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
-        let request = SetStreamMetadata {
-            stream: stream.clone(),
+        Ok(Some(StreamAppend {
+            stream: stream.metadata_stream(),
             expected,
-            metadata: StreamMetadata::parse(Value::Object(document).to_string())?,
-        };
-        self.store.set_stream_metadata(request).await.map(drop)
+            events: vec![event.with_id(EventId::random())],
+        }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{EventData, EventStoreExt};
+    use gesta_core::{EventStoreExt, SetStreamMetadata};
     use gesta_testkit::faulty::World;
 
     use super::*;
 
-    /// Goal: what was cut is not readable again, whoever comes late with an older place; other metadata stay.
+    /// Goal: what was cut is not readable again, whoever comes late with an older place; other metadata stay. Nothing
+    /// is cut unless the last state is the one that is named.
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_never_cut_less_than_it_was() {
         let world = World::new(1);
         let store: Arc<dyn EventStore> = world.store().share();
-        let stream = StreamId::new("a").unwrap();
+        let [stream, other] = ["a", "b"].map(|name| StreamId::new(name).unwrap());
         let of_type = EventType::new("b").unwrap();
-        let event = |_| EventData::json(of_type.clone(), "1");
-        let events: Vec<_> = (0..9).map(event).collect();
-        let appended = store.append_to("a", ExpectedRevision::Any, events);
-        appended.await.unwrap();
+        for name in [&stream, &other] {
+            let event = |_| EventData::json(of_type.clone(), "1");
+            let events: Vec<_> = (0..9).map(event).collect();
+            let appended = store.append_to(name.as_str(), ExpectedRevision::Any, events);
+            appended.await.unwrap();
+        }
         let request = SetStreamMetadata {
             stream: stream.clone(),
             expected: ExpectedRevision::NoStream,
@@ -222,14 +289,23 @@ mod tests {
         };
         store.set_stream_metadata(request).await.unwrap();
         let states = States::new(Arc::clone(&store), stream.clone()).unwrap();
-        for (before, cut) in [(5, 5), (3, 5), (5, 5), (6, 6)] {
-            states.cut(&stream, Revision(before)).await.unwrap();
-            let known = store.stream_metadata(stream.clone()).await.unwrap();
-            let text = std::str::from_utf8(known.metadata.json())
-                .unwrap()
-                .to_owned();
-            assert_eq!(known.metadata.truncate_before, Some(Revision(cut)));
-            assert!(text.contains(r#""own":true"#), "{text}");
+        for (before, cut, last, is_last) in [
+            (5, 5, 8, true),
+            (3, 5, 8, true),
+            (5, 5, 8, true),
+            (6, 5, 7, false),
+            (6, 5, 9, false),
+            (6, 6, 8, true),
+        ] {
+            let cuts = [(&stream, Revision(before)), (&other, Revision(before))];
+            let done = states.cut(&cuts, Revision(last)).await;
+            assert_eq!(done.is_ok(), is_last, "{done:?}");
+            for name in [&stream, &other] {
+                let known = store.stream_metadata(name.clone()).await.unwrap();
+                assert_eq!(known.metadata.truncate_before, Some(Revision(cut)));
+                let text = std::str::from_utf8(known.metadata.json()).unwrap();
+                assert_eq!(text.contains(r#""own":true"#), *name == stream, "{text}");
+            }
         }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) struct Cause {
     pub(crate) position: u64,
     /// When the event was stored, in microseconds since 1970.
     pub(crate) created: i64,
+    /// The life of the store in which the event was there when the request was made, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) incarnation: Option<Uuid>,
 }
 
 impl Cause {
@@ -39,13 +42,18 @@ impl Cause {
             log: event.log.0,
             position: event.position.0,
             created: event.created.0,
+            incarnation: None,
         }
     }
 
-    /// Returns whether this event was before another one. Of two logs nobody knows, nor of two histories of one: after
-    /// a loss positions are used again, by events that were stored later.
+    /// Returns whether this event was before another one. Of two logs nobody knows. In one life of a log positions say
+    /// it; a clock may be set back. In two of them the times have to agree: after a loss positions are used again, by
+    /// events that were stored later.
     pub(crate) fn is_before(self, other: Self) -> bool {
-        self.log == other.log && self.position < other.position && self.created <= other.created
+        let of_one_life = self.incarnation.is_some() && self.incarnation == other.incarnation;
+        self.log == other.log
+            && self.position < other.position
+            && (of_one_life || self.created <= other.created)
     }
 }
 

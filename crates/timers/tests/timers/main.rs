@@ -8,6 +8,7 @@
 )]
 
 mod histories;
+mod losses;
 mod owners;
 mod set_and_fire;
 mod support;
