@@ -14,11 +14,9 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    ContentType, Error, Held, HeldRow, LogId, LogMap, Position, Result, StreamId, Visibility,
-    log_of,
+    ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
 };
 
-use crate::check::{lost, unshown};
 use crate::info::Joined;
 use crate::leases::Leases;
 use crate::route::{DatabasePart, Routes};
@@ -70,74 +68,15 @@ impl Several {
     }
 
     /// Checks that every log is where the map says, and that its home has everything that any other database has of it.
-    /// A log may move meanwhile; then this looks again.
     async fn check_contents(&self) -> Result<()> {
         for log in (0..self.logs).map(LogId) {
             let proven = self.routes.proven(log).await;
-            proven.map_err(|error| match self.routes.is_lost(log) {
-                true => Error::corrupt(lost(&self.map(), log)),
-                false => error,
+            proven.map_err(|error| match self.routes.why_lost(log) {
+                Some(text) => Error::corrupt(text),
+                None => error,
             })?;
         }
-        loop {
-            let (map, _) = self.routes.all_proven().await?;
-            let checked = self.check_copies(&map).await;
-            if checked.is_ok() {
-                return checked;
-            }
-            self.routes.read_again(map.version()).await;
-            if self.map().version() <= map.version() {
-                return checked;
-            }
-        }
-    }
-
-    async fn check_copies(&self, map: &LogMap) -> Result<()> {
-        let parts = 0..self.routes.backends().count();
-        let held = join_all(parts.clone().map(|at| self.routes.keeper(at).read_held())).await;
-        let held = held.into_iter().enumerate();
-        let held = held.map(|(at, held)| held.map_err(|error| self.routes.named(at, error)));
-        let held: Vec<Vec<Held>> = held.collect::<Result<_>>()?;
-        for home in parts {
-            self.check_shown(map, home, &held).await?;
-        }
         Ok(())
-    }
-
-    /// Checks that a database has, of each log that lies in it, the last row of every copy in another database.
-    ///
-    /// A copy may be open there, if a fail-over has lost the row that closed it. Nothing is appended to it, since
-    /// nobody takes that database for the home of the log, and the next move of the log closes it.
-    async fn check_shown(&self, map: &LogMap, home: usize, held: &[Vec<Held>]) -> Result<()> {
-        let mut rows: Vec<(LogId, HeldRow)> = Vec::new();
-        let mut copies = Vec::new();
-        for log in (0..self.logs).map(LogId) {
-            if self.routes.home_in(map, log)? != home {
-                continue;
-            }
-            let others = held.iter().enumerate().filter(|(at, _)| *at != home);
-            let of_log = others.filter_map(|(at, held)| {
-                let last = held.get(usize::from(log.0))?.last?;
-                Some((at, last))
-            });
-            for (at, last) in of_log {
-                rows.push((log, last));
-                copies.push(at);
-            }
-        }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let shown = self.routes.keeper(home).shows(&rows).await;
-        let shown = shown.map_err(|error| self.routes.named(home, error))?;
-        match shown.iter().position(|shown| !shown) {
-            None => Ok(()),
-            Some(first) => {
-                let (log, row) = rows[first];
-                let text = unshown(map, log, copies[first], row.mark.position);
-                Err(Error::corrupt(text))
-            }
-        }
     }
 
     /// Asks each database for the ends of all logs of the store, and returns the answers in the order of the databases.

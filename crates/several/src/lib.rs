@@ -10,6 +10,7 @@
 
 mod backend;
 mod check;
+mod contents;
 mod info;
 mod leases;
 pub mod moving;

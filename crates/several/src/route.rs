@@ -2,10 +2,11 @@
 //! outdated.
 //!
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a call goes to a
-//! database only if that database proves, in its present history, that the log has come to it, and an answer counts
-//! only if that history is still the present one; a database that was set back proves nothing before all databases were
-//! asked, since only another one may know that a log has left it; a map replaces an older one only, unless all
-//! databases were asked, which may have been set back. Not here: the calls themselves (`backend`).
+//! database only if that database proves, in its present history, that the log has come to it and that it has what
+//! every other database has of the log, and an answer counts only if that history is still the present one; a database
+//! that was set back proves nothing before all databases were asked, since only another one may know that a log has
+//! left it, or have rows of it; a map replaces an older one only, unless all databases
+//! were asked, which may have been set back. Not here: the calls themselves (`backend`).
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -17,6 +18,7 @@ use gesta_core::shares::{self, Holder};
 use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
 
 use crate::check::{arrange, lost, with_logs};
+use crate::contents::Unshown;
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
@@ -56,6 +58,14 @@ struct SeenCopy {
     copy: Arc<MapCopy>,
     /// The number of the history of the database in which all databases were asked last; `None` if they never were.
     history: Option<u64>,
+    /// What was found then of logs whose home lacks rows that another database has.
+    unshown: Arc<Unshown>,
+}
+
+impl SeenCopy {
+    fn has(&self, log: LogId, map: &LogMap) -> bool {
+        self.copy.has(log, map) && !self.unshown.contains_key(&log)
+    }
 }
 
 impl Database {
@@ -82,11 +92,12 @@ impl Database {
     }
 
     /// All databases were asked since this one has this history.
-    fn believe(&self, copy: Arc<MapCopy>, history: u64) {
+    fn believe(&self, copy: Arc<MapCopy>, history: u64, unshown: &Arc<Unshown>) {
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         *seen = SeenCopy {
             copy,
             history: Some(history),
+            unshown: Arc::clone(unshown),
         };
     }
 
@@ -94,7 +105,7 @@ impl Database {
     fn proves(&self, log: LogId, map: &LogMap) -> Option<u64> {
         let history = self.history();
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        (seen.history == Some(history) && seen.copy.has(log, map)).then_some(history)
+        (seen.history == Some(history) && seen.has(log, map)).then_some(history)
     }
 }
 
@@ -127,6 +138,7 @@ impl Routes {
             seen: RwLock::new(SeenCopy {
                 copy: Arc::clone(&parts[at].copy),
                 history: None,
+                unshown: Arc::default(),
             }),
             reading: tokio::sync::Mutex::default(),
         };
@@ -213,17 +225,25 @@ impl Routes {
         let home = self.home_in(&map, log)?;
         match self.databases[home].proves(log, &map) {
             Some(history) => Ok((home, history)),
-            None => Err(Error::unavailable(lost(&map, log))),
+            None => Err(Error::unavailable(match self.why_lost(log) {
+                Some(text) => text,
+                None => lost(&map, log),
+            })),
         }
     }
 
-    /// Whether it is known that the home of a log has lost the log.
-    pub(crate) fn is_lost(&self, log: LogId) -> bool {
+    /// Tells for people how the home of a log has lost the log, if it is known to have.
+    pub(crate) fn why_lost(&self, log: LogId) -> Option<String> {
         let map = self.map();
-        self.home_in(&map, log).is_ok_and(|home| {
-            let (database, seen) = (&self.databases[home], self.databases[home].seen());
-            seen.history == Some(database.history()) && !seen.copy.has(log, &map)
-        })
+        let home = self.home_in(&map, log).ok()?;
+        let (database, seen) = (&self.databases[home], self.databases[home].seen());
+        if seen.history != Some(database.history()) {
+            return None;
+        }
+        match seen.unshown.get(&log) {
+            Some(text) => Some(text.clone()),
+            None => (!seen.copy.has(log, &map)).then(|| lost(&map, log)),
+        }
     }
 
     /// Checks that each log lies, by one map, in a database that proves it. Returns the map and the histories of all
@@ -365,17 +385,28 @@ impl Routes {
     }
 
     async fn read_all_now(&self) -> Result<()> {
-        let read = join_all(self.databases.iter().map(Database::read)).await;
-        let read = read.into_iter().enumerate();
-        let read = read.map(|(at, copy)| copy.map_err(|error| self.named(at, error)));
-        let read: Vec<Result<(Arc<MapCopy>, u64)>> = read.collect();
-        let answered = read.iter().flatten().map(|(copy, _)| Arc::clone(copy));
-        self.take_newest(&answered.collect::<Vec<_>>());
-        let read: Vec<_> = read.into_iter().collect::<Result<_>>()?;
-        for (database, (copy, history)) in self.databases.iter().zip(read) {
-            database.believe(copy, history);
+        loop {
+            let read = join_all(self.databases.iter().map(Database::read)).await;
+            let read = read.into_iter().enumerate();
+            let read = read.map(|(at, copy)| copy.map_err(|error| self.named(at, error)));
+            let read: Vec<Result<(Arc<MapCopy>, u64)>> = read.collect();
+            let answered = read.iter().flatten().map(|(copy, _)| Arc::clone(copy));
+            self.take_newest(&answered.collect::<Vec<_>>());
+            let read: Vec<_> = read.into_iter().collect::<Result<_>>()?;
+            let map = self.map();
+            let unshown = Arc::new(self.unshown(&map).await?);
+            if !unshown.is_empty() {
+                // A log may have moved while this looked.
+                self.read_maps().await;
+                if self.map().version() > map.version() {
+                    continue;
+                }
+            }
+            for (database, (copy, history)) in self.databases.iter().zip(read) {
+                database.believe(copy, history, &unshown);
+            }
+            return Ok(());
         }
-        Ok(())
     }
 
     /// Takes over the newest of these copies. If they are those of all databases, it is taken over even if it is older

@@ -238,6 +238,11 @@ impl World {
         if refuses || self.databases[place].last() != after {
             return false;
         }
+        assert!(
+            self.is_whole(),
+            "acknowledged in a log that is lost, in {place}: {:#?}",
+            self.databases
+        );
         let last = self.log.last().map_or(RowMark::NONE, |row| row.mark);
         assert_eq!(
             last, after,
@@ -321,11 +326,10 @@ impl World {
         self.gone.clear();
         self.mover.step = None;
         self.mover.compared.clear();
-        // What must be there from now on: if the log was at rest in a database that proves it, what that one has; else
-        // all that any database has.
-        let home = self.home();
-        if self.databases[home].copy.has(LOG, self.newest()) {
-            self.log.clone_from(&self.databases[home].rows);
+        // What must be there from now on: if the log is whole in its home, what that one has; else all that any
+        // database has.
+        if self.is_whole() {
+            self.log.clone_from(&self.databases[self.home()].rows);
             return;
         }
         let survives = |row: &Row| {
