@@ -459,7 +459,11 @@ impl Part for PostgresPart {
     }
 
     async fn put(&mut self, state: &State) -> Result<()> {
-        self.put_state(state).await
+        // On the disk before any other database is opened.
+        self.run("BEGIN; SET LOCAL synchronous_commit TO on")
+            .await?;
+        let put = self.put_state(state).await;
+        self.end(put).await
     }
 
     async fn names(&mut self, names: Names, log: u16, after: i64) -> Result<Vec<AuditName>> {

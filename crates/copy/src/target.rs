@@ -168,28 +168,44 @@ impl Target {
         if states.clone().any(|state| state.origin != oldest.origin) {
             return refuse("the databases of the target belong to different copies".into());
         }
-        // A verified copy was being opened, so some databases may be served already.
-        let is_verified = states.clone().any(|state| state.is_verified);
+        // A verified copy was being opened, so some databases may be served already. A database that has lost batches
+        // since is not what was compared.
+        let verified = states.clone().find(|state| state.is_verified).cloned();
+        let mut all = states.clone();
+        let verified = verified.filter(|_| all.all(|state| state.batches == oldest.batches));
         for (at, found) in found.iter().enumerate() {
             self.written[at] = match found {
                 Found::Unfinished(state) => state.batches,
-                _ if is_verified => u64::MAX,
+                _ if verified.is_some() => u64::MAX,
                 Found::Empty if oldest.batches == 0 => continue,
                 Found::Empty | Found::Used => {
                     return refuse(format!(
-                        "{} has lost what was copied to it: make all databases of the target anew",
-                        self.parts[at].name()
+                        "one of {} has lost what was copied to it: make all databases of the target anew",
+                        self.names_of_parts()
                     ));
                 }
             };
         }
-        match is_verified {
-            true => {
-                let verified = states.clone().find(|state| state.is_verified);
-                Ok(Stand::Unfinished(verified.cloned().unwrap_or(oldest)))
-            }
-            false => Ok(Stand::Unfinished(oldest)),
+        if let Some(verified) = verified {
+            return Ok(Stand::Unfinished(verified));
         }
+        for (part, found) in self.parts.iter_mut().zip(&found) {
+            if let Found::Unfinished(state) = found
+                && state.is_verified
+            {
+                let compared_again = State {
+                    is_verified: false,
+                    ..(**state).clone()
+                };
+                part.put(&compared_again).await?;
+            }
+        }
+        Ok(Stand::Unfinished(oldest))
+    }
+
+    fn names_of_parts(&self) -> String {
+        let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
+        names.join(", ")
     }
 
     /// Marks the databases that are not marked yet.

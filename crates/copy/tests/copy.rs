@@ -372,6 +372,57 @@ async fn a_copy_that_is_killed_anywhere_goes_on() {
     }
 }
 
+/// Runs statements in a PostgreSQL database.
+async fn execute(url: &str, statements: &[&str]) {
+    let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
+    let (client, connection) = connected.unwrap();
+    let connection = tokio::spawn(connection);
+    for statement in statements {
+        client.batch_execute(statement).await.unwrap();
+    }
+    drop(client);
+    connection.await.unwrap().unwrap();
+}
+
+/// Goal: a copy that was compared counts as compared only as long as every database still has all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_has_lost_batches_since_it_was_compared_gets_them_again() {
+    let Some(server) = shared() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let first = sqlite(home.path(), "first.db");
+    fill(&first, 300).await;
+    let names = [fresh_schema(), fresh_schema()];
+    let urls = names
+        .clone()
+        .map(|name| server.create_database(&name).unwrap() + "?sslmode=disable");
+    let target = urls.join(" ");
+    let mut begun = Copy::open(&first, &target, settings(Some(4), 50))
+        .await
+        .unwrap();
+    for _ in 0..4 {
+        assert!(matches!(begun.step().await.unwrap(), Step::Copied(_)));
+    }
+    begun.close().await;
+    let earlier = format!("{}_earlier", names[1]);
+    let keep = format!("CREATE DATABASE {earlier} TEMPLATE {}", names[1]);
+    let admin = server.url().to_owned();
+    execute(&admin, &[&keep]).await;
+    let mut begun = Copy::open(&first, &target, settings(Some(4), 50))
+        .await
+        .unwrap();
+    while let Step::Copied(_) = begun.step().await.unwrap() {}
+    begun.close().await;
+    let compared = r#"UPDATE gesta.copying SET state = replace(state, '"is_verified":false', '"is_verified":true')"#;
+    execute(&urls[0], &[compared]).await;
+    let lose = format!("DROP DATABASE {}", names[1]);
+    let restore = format!("ALTER DATABASE {earlier} RENAME TO {}", names[1]);
+    execute(&admin, &[&lose, &restore]).await;
+
+    copy(&first, &target, settings(Some(4), 50)).await.unwrap();
+    assert_eq!(seen(&target).await, seen(&first).await);
+    is_healthy(&target).await;
+}
+
 /// Runs statements on a file whose copy was left, past what protects it.
 fn damage(url: &str, sql: &str) {
     let file = rusqlite::Connection::open(url.strip_prefix("sqlite:").unwrap()).unwrap();
