@@ -80,6 +80,7 @@ impl Connections {
     }
 
     fn open(&self) -> Result<Connection> {
+        make_private(&self.path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -106,5 +107,48 @@ impl Connections {
             .or_target()?;
         connection.set_prepared_statement_cache_capacity(PREPARED_MAX);
         Ok(connection)
+    }
+}
+
+/// Makes the file, if there is none, for its owner alone: it holds what events hold. The files that SQLite makes beside
+/// it get its mode.
+#[cfg(unix)]
+fn make_private(path: &std::path::Path) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    match options.write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(TargetError::new(
+            TargetErrorKind::Unusable,
+            format!("{} cannot be made: {error}", path.display()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn make_private(_: &std::path::Path) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Goal: nobody else on the machine reads what events hold.
+    #[test]
+    fn a_new_file_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("read.db");
+        let connections = Connections::new(path.clone(), Synchronous::Full);
+        let connection = connections.take().expect("opens");
+        connection
+            .execute_batch("CREATE TABLE t (x)")
+            .expect("made");
+        for name in ["read.db", "read.db-wal", "read.db-shm"] {
+            let found = std::fs::metadata(folder.path().join(name)).expect("there");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "{name}");
+        }
     }
 }

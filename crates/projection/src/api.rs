@@ -1,22 +1,25 @@
 //! Projections over HTTP: what a server of an application answers under `/projections`, whichever framework it is
 //! written with.
 //!
-//! Why no framework: an application has one, and gives a request's method, path and parameters to [`Api::answer`].
+//! Why no framework: an application has one, and gives what it knows of a request to [`Api::answer`].
 //! Not here: who may ask. The application lets only operators pass, but for `…/wait`, which its clients need.
+//! Invariants: what waits tells clients nothing of the target or of the author's errors, and one caller leaves room for
+//! others; an order has a media type that no page of another site can make a browser send without asking.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, LogId, Position};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 
+use crate::batch::{covers, distance};
 use crate::control::{Control, active_of};
 use crate::definition::ProjectionId;
-use crate::error::{Error, TargetErrorKind};
+use crate::error::{Error, TargetError, TargetErrorKind, other_store};
 use crate::index::{Find, events_at};
 use crate::report::{EventReport, ParkedReport, metrics_text};
 use crate::state::State;
@@ -26,12 +29,32 @@ use crate::target::{Order, Stored, Target};
 pub const API_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Events of a page, unless told otherwise, and at most.
 const PAGE: (usize, usize) = (100, 1_000);
-/// Requests that wait at most, of all clients of a process together.
+/// Requests that wait at most, of all callers of a process together.
 pub const API_WAITERS_MAX: usize = 256;
+/// Requests that wait at most of one caller.
+pub const API_CALLER_WAITERS_MAX: usize = 32;
 /// The path of the metrics, which no projection can have as its name.
 pub(crate) const METRICS: &str = "metrics";
+/// Longest time for which the store is searched beyond the time that a request may wait.
+const SEARCH_MAX: Duration = Duration::from_secs(1);
 /// Time between two looks while a request waits.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// What an application knows of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The method, as `GET`.
+    pub method: &'a str,
+    /// The path below the place where the application has put the [`Api`]: `/`, `/seats/wait`, …
+    pub path: &'a str,
+    /// The parameters, decoded.
+    pub parameters: &'a HashMap<String, String>,
+    /// The header `content-type`. An order must have `application/json`.
+    pub content_type: Option<&'a str>,
+    /// Who asks: a user or an address, so that one of them leaves places to wait for others. `None` if that is not
+    /// known: all of these are one caller.
+    pub caller: Option<&'a str>,
+}
 
 /// An answer, for the application's framework to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,9 +102,46 @@ pub struct Api<T> {
 
 /// The requests that wait, of all copies of an [`Api`].
 struct Waiting {
-    places: Semaphore,
+    /// How many wait of each caller.
+    callers: std::sync::Mutex<HashMap<String, usize>>,
     /// The last look at the versions, and when it was begun.
     look: Mutex<Option<(Instant, Arc<Vec<Stored>>)>>,
+}
+
+impl Waiting {
+    /// Takes a place to wait; `None` if all are taken, or all that one caller may have.
+    fn place(&self, caller: &str) -> Option<WaitingPlace<'_>> {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting: usize = callers.values().sum();
+        let own = callers.get(caller).copied().unwrap_or(0);
+        if waiting >= API_WAITERS_MAX || own >= API_CALLER_WAITERS_MAX {
+            return None;
+        }
+        callers.insert(caller.to_owned(), own + 1);
+        Some(WaitingPlace {
+            waiting: self,
+            caller: caller.to_owned(),
+        })
+    }
+}
+
+/// A place to wait, which is given back when this is dropped.
+struct WaitingPlace<'a> {
+    waiting: &'a Waiting,
+    caller: String,
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        let callers = self.waiting.callers.lock();
+        let mut callers = callers.unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = callers.get_mut(&self.caller) {
+            *own -= 1;
+            if *own == 0 {
+                callers.remove(&self.caller);
+            }
+        }
+    }
 }
 
 impl<T> std::fmt::Debug for Api<T> {
@@ -158,26 +218,39 @@ impl<T: Target> Api<T> {
             control: Control::of(target),
             store: Arc::clone(store),
             waiting: Arc::new(Waiting {
-                places: Semaphore::new(API_WAITERS_MAX),
+                callers: std::sync::Mutex::default(),
                 look: Mutex::new(None),
             }),
         }
     }
 
-    /// Answers a request: its method, its path below the place where the application has put this (`/`,
-    /// `/seats/wait`, …), and its parameters, decoded.
+    /// Answers a request.
     ///
     /// # Cancel safety
     /// If the future is dropped, what was ordered stays ordered.
-    pub async fn answer(&self, method: &str, path: &str, parameters: &Parameters) -> Answer {
+    pub async fn answer(&self, request: Request<'_>) -> Answer {
+        let Request {
+            method,
+            path,
+            parameters,
+            ..
+        } = request;
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let answered = match (method, parts.as_slice()) {
             ("GET", []) => self.list(parameters).await,
             ("GET", [METRICS]) => self.metrics(parameters).await,
             ("GET", [name]) => self.show(name, parameters).await,
-            ("GET", [name, "wait"]) => self.wait(name, parameters).await,
+            ("GET", [name, "wait"]) => {
+                let caller = request.caller.unwrap_or_default();
+                let waited = self.wait(name, parameters, caller).await;
+                waited.map_err(|error| for_clients(name, error))
+            }
             ("GET", [name, "parked"]) => self.parked(name, parameters).await,
             ("GET", [name, "events"]) => self.events(name, parameters).await,
+            ("POST", [_, _]) if !is_json(request.content_type) => {
+                let detail = "an order must have the header content-type: application/json";
+                return Answer::problem(415, "unsupported_media_type", detail);
+            }
             ("POST", [name, order]) => match self.order(name, order, parameters).await {
                 Some(answered) => answered,
                 None => return Answer::problem(404, "not_found", "there is no such path"),
@@ -251,10 +324,11 @@ impl<T: Target> Api<T> {
             limit,
         };
         let found = self.control.find(name, &find).await?;
-        // A page that is full may have another one after it.
-        let next = found.last().filter(|_| found.len() == limit);
+        let (events, read) = events_at(&*self.store, &found).await?;
+        // A page that is full may have another one after it, in number or in bytes.
+        let is_full = found.len() == limit || read < found.len();
+        let next = found[..read].last().filter(|_| is_full);
         let next = next.map(|(log, position)| format!("{log}-{position}"));
-        let events = events_at(&*self.store, &found).await?;
         let events: Vec<EventReport> = events.iter().map(EventReport::from).collect();
         Ok(Answer::json(200, &json!({"events": events, "next": next})))
     }
@@ -276,16 +350,22 @@ impl<T: Target> Api<T> {
 
     /// Waits until the active version shows everything up to a checkpoint, as
     /// [`Running::wait_for`](crate::Running::wait_for) does, whichever process runs it.
-    async fn wait(&self, name: &str, parameters: &Parameters) -> Result<Answer, Error> {
+    async fn wait(
+        &self,
+        name: &str,
+        parameters: &Parameters,
+        caller: &str,
+    ) -> Result<Answer, Error> {
         known(parameters, &["checkpoint", "timeout_ms"])?;
         let checkpoint = parameters
             .get("checkpoint")
             .ok_or_else(|| wrong("the parameter checkpoint says what is waited for"))?;
         let checkpoint: Checkpoint = checkpoint.parse()?;
         let timeout = time(parameters, Duration::from_secs(10))?;
-        let Ok(_place) = self.waiting.places.try_acquire() else {
+        let Some(_place) = self.waiting.place(caller) else {
             let detail = format!(
-                "{API_WAITERS_MAX} requests wait already, the most there may be; ask again later"
+                "{API_WAITERS_MAX} requests wait already, or {API_CALLER_WAITERS_MAX} of this caller, the most there may \
+                 be; ask again later"
             );
             return Ok(Answer::problem(503, "overloaded", &detail));
         };
@@ -299,26 +379,33 @@ impl<T: Target> Api<T> {
             if *resets.get_or_insert(version.resets) != version.resets {
                 return Err(Error::Reset(name.to_owned()));
             }
+            let reached = covers(&version.checkpoint, &checkpoint);
+            if reached.is_none() {
+                return Err(other_store(&checkpoint));
+            }
+            if reached == Some(false) && version.state != State::Running {
+                return Err(Error::NotRunning {
+                    name: name.to_owned(),
+                    state: version.state,
+                    why: None,
+                });
+            }
             let missing = match asked.take() {
                 // What matches up to the checkpoint does not change: the store is asked once for each place.
                 Some((id, place, missing)) if id == version.id && place == version.checkpoint => {
                     missing
                 }
                 _ => {
-                    let store = &*self.store;
-                    self.control.missing(store, version, &checkpoint).await?
+                    let missing = self.control.missing(&*self.store, version, &checkpoint);
+                    match timeout_at(until.max(Instant::now() + SEARCH_MAX), missing).await {
+                        Ok(missing) => missing?,
+                        Err(_) => distance(&version.checkpoint, &checkpoint),
+                    }
                 }
             };
             if missing == 0 {
                 let shown = json!({"name": name, "version": version.id.version});
                 return Ok(Answer::json(200, &shown));
-            }
-            if version.state != State::Running {
-                return Err(Error::NotRunning {
-                    name: name.to_owned(),
-                    state: version.state,
-                    why: version.error.clone(),
-                });
             }
             asked = Some((version.id.clone(), version.checkpoint.clone(), missing));
             let now = Instant::now();
@@ -384,6 +471,23 @@ impl<T: Target> Api<T> {
         }?;
         let done = json!({"name": id.name, "version": id.version, "done": done});
         Ok(Answer::json(200, &done))
+    }
+}
+
+fn is_json(content_type: Option<&str>) -> bool {
+    let media_type = content_type.unwrap_or_default().split(';').next();
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// What clients that wait are told: texts of the target and of the author's code are for operators.
+fn for_clients(name: &str, error: Error) -> Error {
+    match error {
+        Error::Target(error) => {
+            tracing::warn!(projection = name, %error, "clients wait in vain");
+            let text = "the database of the read model does not answer as it should";
+            Error::Target(TargetError::new(error.kind(), text))
+        }
+        error => error,
     }
 }
 

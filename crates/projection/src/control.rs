@@ -7,7 +7,7 @@ use gesta_core::{Checkpoint, EventStore};
 use crate::batch::{covers, distance};
 use crate::definition::ProjectionId;
 use crate::error::{Error, other_store};
-use crate::lag::{Lag, Next, lag_at, next_match};
+use crate::lag::{LAG_PAGES_MAX, Lag, Next, lag_at, next_match};
 use crate::state::{Life, State};
 use crate::target::{Order, Parked, Stored, SwitchFrom, Switched, Target};
 
@@ -98,7 +98,9 @@ impl<T: Target> Control<T> {
             .ok_or_else(|| Error::NotFound(id.to_string()))
     }
 
-    /// Returns how many positions are missing until a version shows everything up to a checkpoint; zero if it does.
+    /// Returns how many positions are missing until a version shows everything up to a checkpoint; zero if it does. Of
+    /// the positions in between a million are looked at: if none of their events matches, more are missing than there
+    /// may be.
     ///
     /// # Errors
     /// `Invalid` if version and checkpoint are not of the same store; `Store` if the store does not answer.
@@ -113,7 +115,7 @@ impl<T: Target> Control<T> {
             return Ok(0);
         }
         if let Some(filter) = &version.filter {
-            let next = next_match(store, place, filter, checkpoint, usize::MAX).await?;
+            let next = next_match(store, place, filter, checkpoint, LAG_PAGES_MAX).await?;
             if next == Next::Nothing {
                 return Ok(0);
             }

@@ -48,7 +48,7 @@ mod view;
 mod view_work;
 mod work;
 
-pub use api::{API_WAIT_MAX, API_WAITERS_MAX, Answer, Api};
+pub use api::{API_CALLER_WAITERS_MAX, API_WAIT_MAX, API_WAITERS_MAX, Answer, Api, Request};
 pub use batch::{Batch, covers};
 pub use begin_at::BeginAt;
 pub use config::{Config, OnPoison};

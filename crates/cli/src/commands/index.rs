@@ -55,12 +55,18 @@ async fn work<T: Target>(
                     limit: left.min(INDEX_PAGE_MAX),
                 };
                 let found = control.find(&name, &find).await?;
-                for event in events_at(&**store, &found).await? {
-                    output.event(&event, None)?;
-                }
+                let is_last = found.len() < find.limit;
                 after = found.last().copied();
                 left -= found.len();
-                if found.len() < find.limit {
+                let mut rest = &found[..];
+                while !rest.is_empty() {
+                    let (events, read) = events_at(&**store, rest).await?;
+                    for event in events {
+                        output.event(&event, None)?;
+                    }
+                    rest = &rest[read..];
+                }
+                if is_last {
                     break;
                 }
             }

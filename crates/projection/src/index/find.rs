@@ -1,11 +1,11 @@
 //! Finds events by the values of an index.
 
+use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{AllFrom, Checkpoint, EventStore, LogId, Position, ReadAll, RecordedEvent};
 
 use super::pick::Scalar;
 use super::work::{keep, text};
 use super::{Index, IndexPath};
-use crate::batch::positions;
 use crate::control::Control;
 use crate::error::Error;
 use crate::target::Target;
@@ -13,6 +13,8 @@ use crate::value::{Kind, OwnedValue};
 
 /// Largest number of events of a page.
 pub const INDEX_PAGE_MAX: usize = 1_000;
+/// How often an event is looked for at its place at most, while other logs grow.
+const TRIES_MAX: usize = 100;
 
 /// What is asked of an index.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,35 +96,58 @@ impl<T: Target> Control<T> {
     }
 }
 
-/// Reads the events at these places; those that are stored no longer are left out.
+/// Reads the events at these places, in order; those that are stored no longer are left out. Returns also of how many
+/// places they are: of fewer than were given if the events have more than [`PAGE_BYTES_MAX`] bytes.
 ///
 /// # Errors
 /// `Store` if the store does not answer.
+///
+/// [`PAGE_BYTES_MAX`]: gesta_core::limits::PAGE_BYTES_MAX
 pub async fn events_at(
     store: &dyn EventStore,
     places: &[(LogId, Position)],
-) -> Result<Vec<RecordedEvent>, Error> {
-    let info = store.info().await?;
-    let start = Checkpoint::logs(info.incarnation, vec![Position::START; info.heads.len()]);
-    let mut events = Vec::with_capacity(places.len());
-    for (log, position) in places {
-        let mut before = positions(&start).to_vec();
-        let Some(place) = before.get_mut(usize::from(log.0)) else {
-            continue;
-        };
-        // A store that was restored is behind its index for a while.
-        if *position > info.heads[usize::from(log.0)] {
-            continue;
+) -> Result<(Vec<RecordedEvent>, usize), Error> {
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    for (read, (log, position)) in places.iter().enumerate() {
+        if bytes >= PAGE_BYTES_MAX {
+            return Ok((events, read));
         }
+        if let Some(event) = event_at(store, *log, *position).await? {
+            bytes += event.data.len() + event.metadata.len();
+            events.push(event);
+        }
+    }
+    Ok((events, places.len()))
+}
+
+/// Reads the event at a place, if it is stored. A server reads all logs together, so the read begins at the ends of the
+/// others.
+async fn event_at(
+    store: &dyn EventStore,
+    log: LogId,
+    position: Position,
+) -> Result<Option<RecordedEvent>, Error> {
+    for _ in 0..TRIES_MAX {
+        let info = store.info().await?;
+        let mut before = info.heads;
+        // A store that was restored is behind its index for a while.
+        let Some(place) = before
+            .get_mut(usize::from(log.0))
+            .filter(|head| position <= **head)
+        else {
+            return Ok(None);
+        };
         place.0 = position.0.saturating_sub(1);
         let from = AllFrom::Checkpoint(Checkpoint::logs(info.incarnation, before));
-        let request = ReadAll::forwards().only(*log).from(from).limit(1);
-        let page = store.read_all(request).await?;
-        events.extend(
-            page.events
-                .into_iter()
-                .filter(|event| event.position == *position),
-        );
+        let page = store
+            .read_all(ReadAll::forwards().from(from).limit(1))
+            .await?;
+        match page.events.into_iter().next() {
+            // Somebody has just appended to another log.
+            Some(event) if event.log != log => {}
+            event => return Ok(event.filter(|event| event.position == position)),
+        }
     }
-    Ok(events)
+    let text = "other logs are appended to so fast that an event cannot be read by its place";
+    Err(Error::Store(gesta_core::Error::unavailable(text)))
 }

@@ -1,10 +1,13 @@
 //! Indexes: events are found by what is in them, without code.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use gesta_core::{LogId, Position};
+use async_trait::async_trait;
+use gesta_core::{AllPage, EventStore, LogId, Position, ReadAll};
 use gesta_projection::testing::{Fate, Faulty};
-use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, events_at};
+use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, Request, events_at};
+use gesta_testkit::{Around, Outer};
 use serde_json::Value;
 
 use super::world::{Process, World, quick};
@@ -143,13 +146,21 @@ async fn found_events_are_read_over_http() {
     }
     let process = started(&world, orders()).await;
     whole(&world, &process).await;
-    let api: Api<Target> = Api::of(&world.store, world.target.clone());
+    let store: Arc<dyn EventStore> = Arc::new(Outer(AllLogs(Arc::clone(&world.store))));
+    let api: Api<Target> = Api::of(&store, world.target.clone());
     let ask = async |parameters: &[(&str, &str)], status: u16| -> Value {
         let parameters: HashMap<String, String> = parameters
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let answer = api.answer("GET", "/orders/events", &parameters).await;
+        let request = Request {
+            method: "GET",
+            path: "/orders/events",
+            parameters: &parameters,
+            content_type: None,
+            caller: None,
+        };
+        let answer = api.answer(request).await;
         assert_eq!(answer.status, status, "{answer:?}");
         serde_json::from_str(&answer.body).expect("JSON")
     };
@@ -183,6 +194,60 @@ async fn found_events_are_read_over_http() {
         &*world.store,
         &[(LogId(0), Position(9_999)), (LogId(9), Position(1))],
     );
-    assert_eq!(none.await.expect("an answer"), []);
+    assert_eq!(none.await.expect("an answer"), (Vec::new(), 2));
     process.shutdown().await;
+}
+
+/// Goal: a page is bounded in bytes as well, and the next one goes on where it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_large_events_is_short() {
+    let world = World::of_logs(1).await;
+    let large = "x".repeat(8 << 20);
+    for n in 0..5 {
+        let data = format!(r#"{{"customer": {{"id": "7"}}, "n": {n}, "text": "{large}"}}"#);
+        world.append("order-1", "placed", &data).await;
+    }
+    let process = started(&world, orders()).await;
+    whole(&world, &process).await;
+    let control = process.control();
+    let all = control.find("orders", &find(&[("customer.id", "7")])).await;
+    let all = all.expect("found");
+    assert_eq!(all.len(), 5);
+    let (events, read) = events_at(&*world.store, &all).await.expect("read");
+    assert_eq!((events.len(), read), (4, 4));
+    let api: Api<Target> = Api::of(&world.store, world.target.clone());
+    let page = async |after: Option<&str>| -> Value {
+        let mut parameters = HashMap::from([("customer.id".to_owned(), "7".to_owned())]);
+        parameters.extend(after.map(|after| ("after".to_owned(), after.to_owned())));
+        let request = Request {
+            method: "GET",
+            path: "/orders/events",
+            parameters: &parameters,
+            content_type: None,
+            caller: None,
+        };
+        serde_json::from_str(&api.answer(request).await.body).expect("JSON")
+    };
+    let first = page(None).await;
+    assert_eq!(first["events"].as_array().expect("events").len(), 4);
+    let second = page(first["next"].as_str()).await;
+    let rest = second["events"].as_array().expect("events");
+    assert_eq!((rest.len(), rest[0]["data"]["n"].as_i64()), (1, Some(4)));
+    assert_eq!(second["next"], Value::Null);
+    process.shutdown().await;
+}
+
+/// A store that reads all logs together, as a server does.
+struct AllLogs(Arc<dyn EventStore>);
+
+#[async_trait]
+impl Around for AllLogs {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.0
+    }
+
+    async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
+        assert!(request.only.is_none(), "a server reads all logs");
+        self.0.read_all(request).await
+    }
 }

@@ -10,8 +10,8 @@ use gesta_core::{AllFrom, AllPage, EventStore, EventStoreExt, ReadAll};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
-    API_WAITERS_MAX, Answer, Api, Config, LAG_PAGES_MAX, OnPoison, Phase, Target as AnyTarget,
-    metrics_text,
+    API_CALLER_WAITERS_MAX, API_WAITERS_MAX, Answer, Api, Config, LAG_PAGES_MAX, OnPoison, Phase,
+    Request, State, Target as AnyTarget, metrics_text,
 };
 use gesta_testkit::{Around, Outer};
 use serde_json::Value;
@@ -21,12 +21,23 @@ use super::world::{AT_ALL, World, id, parking, quick, until_phase, until_so};
 
 /// Asks as a framework would: with the path, and the parameters decoded.
 async fn ask<T: AnyTarget>(api: &Api<T>, method: &str, target: &str) -> Answer {
+    ask_as(api, method, target, "somebody").await
+}
+
+async fn ask_as<T: AnyTarget>(api: &Api<T>, method: &str, target: &str, caller: &str) -> Answer {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let parameters: HashMap<String, String> = pairs
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    api.answer(method, path, &parameters).await
+    let request = Request {
+        method,
+        path,
+        parameters: &parameters,
+        content_type: Some("application/json; charset=utf-8"),
+        caller: Some(caller),
+    };
+    api.answer(request).await
 }
 
 async fn json<T: AnyTarget>(api: &Api<T>, method: &str, target: &str, status: u16) -> Value {
@@ -260,7 +271,7 @@ async fn the_lag_is_looked_for_in_so_many_pages() {
     );
 }
 
-/// Goal: so many requests wait, and no more; one that is given up makes room.
+/// Goal: so many requests wait, and no more, and one caller leaves room for others; one that is given up makes room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_so_many_requests_wait() {
     let world = World::new().await;
@@ -275,9 +286,26 @@ async fn only_so_many_requests_wait() {
     );
     assert_eq!(ask(&api, "GET", &short).await.status, 504);
     let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..=API_WAITERS_MAX {
+    let wait_as = |waiting: &mut tokio::task::JoinSet<Answer>, caller: usize| {
         let (api, long) = (api.clone(), long.clone());
-        waiting.spawn(async move { ask(&api, "GET", &long).await });
+        waiting.spawn(async move { ask_as(&api, "GET", &long, &caller.to_string()).await });
+    };
+    for _ in 0..=API_CALLER_WAITERS_MAX {
+        wait_as(&mut waiting, 0);
+    }
+    let refused = waiting.join_next().await.expect("one");
+    assert_eq!(
+        refused.expect("answered").status,
+        503,
+        "the caller has enough"
+    );
+    assert_eq!(
+        ask(&api, "GET", &short).await.status,
+        504,
+        "others may wait"
+    );
+    for caller in API_CALLER_WAITERS_MAX..=API_WAITERS_MAX {
+        wait_as(&mut waiting, caller / API_CALLER_WAITERS_MAX);
     }
     // All wait but one.
     let refused = waiting.join_next().await.expect("one");
@@ -291,6 +319,48 @@ async fn only_so_many_requests_wait() {
     waiting.abort_all();
     let has_room = async || ask(&api, "GET", &short).await.status == 504;
     until_so(has_room, "there is room again").await;
+}
+
+/// Goal: no page of another site makes a browser give orders, and clients that wait learn nothing of the target.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_need_a_media_type_and_clients_no_texts_of_the_target() {
+    let world = World::new().await;
+    world.comes_right(OnPoison::Stop).await;
+    let written = world.append("account-1", "added", "1").await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let api = Api::of(&world.store, faulty.clone());
+    for content_type in [
+        None,
+        Some("text/plain"),
+        Some("application/x-www-form-urlencoded"),
+    ] {
+        let request = Request {
+            method: "POST",
+            path: "/balances/pause",
+            parameters: &HashMap::new(),
+            content_type,
+            caller: None,
+        };
+        assert_eq!(api.answer(request).await.status, 415, "{content_type:?}");
+    }
+    let version = json(&api, "GET", "/balances", 200).await;
+    assert_eq!(version["state"], "running");
+    let stopped = world.control();
+    let why = Some("SELECT secret FROM rows");
+    let balances = id("balances", 1);
+    let set = world.target.set_state(&balances, State::Stopped, why);
+    assert!(set.await.expect("set"));
+    let shown = stopped.active("balances").await.expect("shown");
+    assert_eq!(shown.error.as_deref(), why);
+    let wait = format!(
+        "/balances/wait?checkpoint={}&timeout_ms=0",
+        written.checkpoint
+    );
+    let problem = json(&api, "GET", &wait, 409).await;
+    assert!(
+        !problem["detail"].to_string().contains("secret"),
+        "{problem}"
+    );
 }
 
 /// Goal: however many requests wait, one look at the target is under way, and its answer is for all who asked before
