@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{LogId, Position};
+use gesta_core::{Incarnation, LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, State,
     Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, filter_to_text,
@@ -277,9 +277,14 @@ impl<D: Driver> Target for Postgres<D> {
         }
     }
 
-    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
+    async fn switch(
+        &self,
+        id: &ProjectionId,
+        from: SwitchFrom,
+        present: Option<Incarnation>,
+    ) -> Result<Switched> {
         let mut open = self.begin_transaction().await?;
-        let switched = versions::switch(&mut open, id, from).await;
+        let switched = versions::switch(&mut open, id, from, present).await;
         let was_busy = open.was_busy();
         match finish(open, switched).await {
             Err(_) if was_busy => Ok(Switched::Busy),

@@ -4,9 +4,10 @@
 //! then
 //! the views.
 
+use gesta_core::Incarnation;
 use gesta_projection::{
     Life, ProjectionId, Registration, Stored, SwitchFrom, Switched, TargetError, TargetErrorKind,
-    covers, filter_to_text, older_tables,
+    filter_to_text, older_tables,
 };
 use gesta_sql::{Migration, Migrations};
 use uuid::Uuid;
@@ -195,6 +196,7 @@ pub(crate) async fn switch<D: Driver>(
     open: &mut Open<D>,
     id: &ProjectionId,
     from: SwitchFrom,
+    present: Option<Incarnation>,
 ) -> Result<Switched> {
     open.query(LOCK_DEFINITIONS, Vec::new()).await?;
     let is_active = |stored: &&Stored| stored.life == Life::Active;
@@ -213,11 +215,8 @@ pub(crate) async fn switch<D: Driver>(
     }
     open.run("SET LOCAL lock_timeout = 100".to_owned()).await?;
     if let Some(old) = all.iter().find(is_active) {
-        if from == SwitchFrom::Earlier && old.id.version > id.version {
-            return Ok(Switched::Later);
-        }
-        if covers(&new.checkpoint, &old.checkpoint) != Some(true) {
-            return Ok(Switched::Behind);
+        if let Some(refusal) = new.may_not_follow(old, from, present) {
+            return Ok(refusal);
         }
         set_life(open, &old.id, Life::Previous).await?;
         let gone: Vec<&String> = old

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{LogId, Position};
+use gesta_core::{Incarnation, LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
-    State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, covers,
+    State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
     filter_to_text, older_tables,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -239,7 +239,12 @@ fn claim(connection: &Connection, id: &ProjectionId, node: Uuid) -> Result<Claim
     Ok(Claimed::Begun(stored, epoch))
 }
 
-fn switch(connection: &Connection, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
+fn switch(
+    connection: &Connection,
+    id: &ProjectionId,
+    from: SwitchFrom,
+    present: Option<Incarnation>,
+) -> Result<Switched> {
     let Some(new) = rows::one(connection, id)?.filter(|new| new.life != Life::Retired) else {
         return Ok(Switched::NotFound);
     };
@@ -247,11 +252,8 @@ fn switch(connection: &Connection, id: &ProjectionId, from: SwitchFrom) -> Resul
         return Ok(Switched::Done);
     }
     if let Some(old) = rows::active(connection, &id.name)? {
-        if from == SwitchFrom::Earlier && old.id.version > id.version {
-            return Ok(Switched::Later);
-        }
-        if covers(&new.checkpoint, &old.checkpoint) != Some(true) {
-            return Ok(Switched::Behind);
+        if let Some(refusal) = new.may_not_follow(&old, from, present) {
+            return Ok(refusal);
         }
         connection
             .execute(
@@ -429,13 +431,18 @@ impl Target for SqliteTarget {
         .await
     }
 
-    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched> {
+    async fn switch(
+        &self,
+        id: &ProjectionId,
+        from: SwitchFrom,
+        present: Option<Incarnation>,
+    ) -> Result<Switched> {
         let Ok(turn) = tokio::time::timeout(SWITCH_WAITS, self.connections.turn()).await else {
             return Ok(Switched::Busy);
         };
         drop(turn);
         let id = id.clone();
-        self.write(move |connection| switch(connection, &id, from))
+        self.write(move |connection| switch(connection, &id, from, present))
             .await
     }
 

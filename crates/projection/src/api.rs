@@ -458,7 +458,7 @@ impl<T: Target> Api<T> {
                 .await
                 .map(|()| "it may go on".to_owned()),
             "switch" => control
-                .switch(&id)
+                .switch_in(&*self.store, &id)
                 .await
                 .map(|()| "readers see it".to_owned()),
             "retire" => control

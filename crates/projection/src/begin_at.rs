@@ -2,6 +2,8 @@
 
 use gesta_core::{AllFrom, Checkpoint, EventStore, LogId, Position, ReadAll, StoreInfo, Timestamp};
 
+use crate::batch::positions;
+use crate::drive::not_of;
 use crate::error::Error;
 
 /// Where a version begins that was never registered before. It is kept with the version: a reset begins there again,
@@ -32,6 +34,39 @@ impl BeginAt {
             BeginAt::Time(time) => return place_at(store, info, *time).await,
         };
         Ok(Checkpoint::logs(info.incarnation, places))
+    }
+}
+
+/// Returns where a version begins in the store as it is now that began at `floor` when it was registered. A floor
+/// before the first event is one in every life of the store. Any other place means nothing in another life: then the
+/// version begins where the program says.
+///
+/// # Errors
+/// `Invalid` if the floor is of another life of the store and the program does not say where the version begins now;
+/// `Store` if the store does not answer.
+pub(crate) async fn floor_now(
+    floor: &Checkpoint,
+    told: Option<&BeginAt>,
+    store: &dyn EventStore,
+    info: &StoreInfo,
+) -> Result<Checkpoint, Error> {
+    let Some(why) = not_of(info, floor) else {
+        return Ok(floor.clone());
+    };
+    let told = match told {
+        _ if positions(floor).iter().all(|at| *at == Position::START) => &BeginAt::Start,
+        Some(told) => told,
+        None => {
+            return Err(Error::Invalid(format!(
+                "it began at {floor}, which is no place of the store any more ({why}): \
+                 say with begin_at where it begins now"
+            )));
+        }
+    };
+    let place = told.place(store, info).await?;
+    match not_of(info, &place) {
+        None => Ok(place),
+        Some(why) => Err(Error::Invalid(format!("it cannot begin at {place}: {why}"))),
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventStore};
+use gesta_core::{Checkpoint, EventStore, Incarnation};
 
-use crate::batch::{covers, distance};
+use crate::batch::{covers, distance, positions};
 use crate::definition::ProjectionId;
+use crate::drive::not_of;
 use crate::error::{Error, other_store};
 use crate::lag::{LAG_PAGES_MAX, Lag, Next, lag_at, next_match};
 use crate::state::{Life, State};
-use crate::target::{Order, Parked, Stored, SwitchFrom, Switched, Target};
+use crate::target::{Order, Parked, REFUSED, Stored, SwitchFrom, Switched, Target};
 
 /// Time between two looks for an answer, at first and at most.
 const LOOK_FOR_ANSWER: (Duration, Duration) =
@@ -21,6 +22,25 @@ pub(crate) fn active_of<'a>(rows: &'a [Stored], name: &str) -> Result<&'a Stored
     of_name
         .find(|row| row.life == Life::Active)
         .ok_or_else(|| Error::NotFound(name.to_owned()))
+}
+
+/// Returns how many positions a version of another life of the store is behind a checkpoint: all of them, for what it
+/// shows is of events of that life.
+///
+/// # Errors
+/// `Invalid` if the checkpoint is not of the store as it is now.
+pub(crate) async fn behind_all(
+    store: &dyn EventStore,
+    checkpoint: &Checkpoint,
+) -> Result<u64, Error> {
+    match not_of(&store.info().await?, checkpoint) {
+        None => Ok(positions(checkpoint)
+            .iter()
+            .map(|at| at.0)
+            .sum::<u64>()
+            .max(1)),
+        Some(_) => Err(other_store(checkpoint)),
+    }
 }
 
 /// Shows and steers the projections of a target, whoever runs them.
@@ -100,10 +120,10 @@ impl<T: Target> Control<T> {
 
     /// Returns how many positions are missing until a version shows everything up to a checkpoint; zero if it does. Of
     /// the positions in between a million are looked at: if none of their events matches, more are missing than there
-    /// may be.
+    /// may be. A version that was made before the store was restored shows nothing of it.
     ///
     /// # Errors
-    /// `Invalid` if version and checkpoint are not of the same store; `Store` if the store does not answer.
+    /// `Invalid` if the checkpoint is not of the store as it is now; `Store` if the store does not answer.
     pub async fn missing(
         &self,
         store: &dyn EventStore,
@@ -111,8 +131,10 @@ impl<T: Target> Control<T> {
         checkpoint: &Checkpoint,
     ) -> Result<u64, Error> {
         let place = &version.checkpoint;
-        if covers(place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
-            return Ok(0);
+        match covers(place, checkpoint) {
+            Some(true) => return Ok(0),
+            Some(false) => {}
+            None => return behind_all(store, checkpoint).await,
         }
         if let Some(filter) = &version.filter {
             let next = next_match(store, place, filter, checkpoint, LAG_PAGES_MAX).await?;
@@ -143,11 +165,13 @@ impl<T: Target> Control<T> {
         Ok(self.target.parked(id, key, limit).await?)
     }
 
-    /// Asks the owner of a version to do something, and waits for its answer.
+    /// Asks the owner of a version to do something, and waits for its answer. A version that has stopped goes on when
+    /// it is reset; one that is paused stays paused, and does what was asked for when it is resumed.
     ///
     /// # Errors
     /// `NotFound` if there is no such version; `NotRunning` if no process did it in the time given: the command stays,
-    /// and is done by whoever owns the version later; `Target` if the target does not answer.
+    /// and is done by whoever owns the version later; `Invalid` if the owner has refused it; `Target` if the target
+    /// does not answer.
     pub async fn order(
         &self,
         id: &ProjectionId,
@@ -163,7 +187,13 @@ impl<T: Target> Control<T> {
         let mut back_off = gesta_core::BackOff::new(min, max);
         loop {
             if let Some(answer) = self.target.answer(number).await? {
-                return Ok(answer);
+                return match answer.strip_prefix(REFUSED) {
+                    Some(why) => Err(Error::Invalid(format!("{id}: {why}"))),
+                    None => Ok(answer),
+                };
+            }
+            if *order == Order::Reset && self.version(id).await?.state == State::Stopped {
+                self.resume(id).await?;
             }
             if tokio::time::Instant::now() >= until {
                 let rows = self.target.list().await?;
@@ -183,13 +213,54 @@ impl<T: Target> Control<T> {
     /// Makes a version the active one, or an earlier one again. It tries for a second if readers are in the way.
     ///
     /// # Errors
-    /// `NotFound` if there is no such version, or its rows are gone; `Invalid` if it is behind the active one;
-    /// `Target` if the target does not answer.
+    /// `NotFound` if there is no such version, or its rows are gone; `Invalid` if it is behind the active one, or if
+    /// the store was restored since one of them came so far: then [`switch_in`](Self::switch_in) tells which one is of
+    /// the store as it is now; `Target` if the target does not answer.
     pub async fn switch(&self, id: &ProjectionId) -> Result<(), Error> {
+        let text = "it and the active version are of different lives of the store, which alone can tell \
+                    which of them is of the present one: name the store";
+        match self.try_switch(id, None).await? {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!("{id}: {text}"))),
+        }
+    }
+
+    /// Makes a version the active one, as [`switch`](Self::switch) does, also if the active one was made before the
+    /// store was restored: then the version must have come to the end of the store.
+    ///
+    /// # Errors
+    /// Those of `switch`; `Store` if the store does not answer.
+    pub async fn switch_in(&self, store: &dyn EventStore, id: &ProjectionId) -> Result<(), Error> {
+        if self.try_switch(id, None).await? {
+            return Ok(());
+        }
+        let info = store.info().await?;
+        let head = Checkpoint::logs(info.incarnation, info.heads.clone());
+        let version = self.version(id).await?;
+        if let Some(why) = not_of(&info, &version.checkpoint) {
+            return Err(Error::Invalid(format!("{id} cannot be switched to: {why}")));
+        }
+        let missing = self.missing(store, &version, &head).await?;
+        if missing > 0 || !self.try_switch(id, Some(info.incarnation)).await? {
+            return Err(Error::Invalid(format!(
+                "{id} is {missing} positions behind the end of the store: readers would see less than there is"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns false if the version and the active one are of different lives of the store, and this one not of the
+    /// present one, as far as that is known.
+    async fn try_switch(
+        &self,
+        id: &ProjectionId,
+        present: Option<Incarnation>,
+    ) -> Result<bool, Error> {
         let until = tokio::time::Instant::now() + Duration::from_secs(1);
         loop {
-            match self.target.switch(id, SwitchFrom::Any).await? {
-                Switched::Done => return Ok(()),
+            match self.target.switch(id, SwitchFrom::Any, present).await? {
+                Switched::Done => return Ok(true),
+                Switched::OtherStore => return Ok(false),
                 Switched::NotFound => return Err(Error::NotFound(id.to_string())),
                 // From a later version they are taken, for somebody has asked for it.
                 Switched::Behind | Switched::Later => {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::METRICS;
-use crate::begin_at::BeginAt;
+use crate::begin_at::{BeginAt, floor_now};
 use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Registration, Table, made_with};
 use crate::drive::not_of;
@@ -90,7 +90,8 @@ impl<T: Target> Projections<T> {
         self
     }
 
-    /// Sets where a projection of this name begins when its present version is registered.
+    /// Sets where a projection of this name begins when its present version is registered. A reset begins there again;
+    /// if the store is another one by then, because it was restored, the reset works the place out anew.
     #[must_use]
     pub fn begin_at(mut self, name: &str, at: BeginAt) -> Self {
         self.begin_at.insert(name.to_owned(), at);
@@ -183,7 +184,15 @@ impl<T: Target> Projections<T> {
             None => {
                 let mut before = known.iter().filter(|row| row.id.name == id.name);
                 match before.find(|row| row.life == Life::Active) {
-                    Some(row) => row.floor.clone(),
+                    Some(row) => match floor_now(&row.floor, None, &*self.store, info).await {
+                        Err(Error::Invalid(why)) => {
+                            let before = &row.id;
+                            return Err(Error::Invalid(format!(
+                                "{id} cannot begin where {before} began: {why}"
+                            )));
+                        }
+                        floor => floor?,
+                    },
                     None => BeginAt::Start.place(&*self.store, info).await?,
                 }
             }
@@ -220,6 +229,7 @@ impl<T: Target> Projections<T> {
             target: self.target,
             node,
             config: Arc::new(self.config),
+            begin_at: self.begin_at,
             looks,
             at_once,
             stopping,

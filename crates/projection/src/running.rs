@@ -1,5 +1,6 @@
 //! The projections that a process runs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,12 @@ use uuid::Uuid;
 
 use crate::api::Api;
 use crate::batch::{covers, distance, positions};
+use crate::begin_at::BeginAt;
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::{Control, behind_all};
 use crate::definition::ProjectionId;
 use crate::drive::Context;
-use crate::error::{Error, other_store};
+use crate::error::Error;
 use crate::fault::panic_text;
 use crate::lag::{Lag, Next, lag_at, next_match};
 use crate::looks::{Look, Looker};
@@ -36,6 +38,7 @@ pub(crate) struct Started<T> {
     pub(crate) target: T,
     pub(crate) node: Uuid,
     pub(crate) config: Arc<Config>,
+    pub(crate) begin_at: HashMap<String, BeginAt>,
     pub(crate) looks: watch::Receiver<Look>,
     pub(crate) at_once: Arc<Notify>,
     pub(crate) stopping: CancellationToken,
@@ -95,6 +98,7 @@ impl<T: Target> Running<T> {
                 looks: started.looks.clone(),
                 stopping: started.stopping.clone(),
                 begins_at_start,
+                begin_at: started.begin_at.get(&id.name).cloned(),
             };
             One {
                 id,
@@ -220,14 +224,17 @@ impl<T: Target> Running<T> {
             if *resets.get_or_insert(row.resets) != row.resets {
                 return Err(Error::Reset(name.to_owned()));
             }
-            if covers(&place, checkpoint).ok_or_else(|| other_store(checkpoint))? {
-                return Ok(true);
-            }
-            *events = distance(&place, checkpoint);
             let store = &*self.started.store;
-            let next = next_match(store, &place, filter, checkpoint, usize::MAX).await?;
-            if next == Next::Nothing {
-                return Ok(true);
+            match covers(&place, checkpoint) {
+                Some(true) => return Ok(true),
+                Some(false) => {
+                    *events = distance(&place, checkpoint);
+                    let next = next_match(store, &place, filter, checkpoint, usize::MAX).await?;
+                    if next == Next::Nothing {
+                        return Ok(true);
+                    }
+                }
+                None => *events = behind_all(store, checkpoint).await?,
             }
             if row.state != State::Running {
                 return Err(Error::NotRunning {

@@ -21,9 +21,10 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventId, Filter, LogId, Position, Timestamp};
+use gesta_core::{Checkpoint, EventId, Filter, Incarnation, LogId, Position, Timestamp};
 use uuid::Uuid;
 
+use crate::batch::covers;
 use crate::definition::{ProjectionId, Registration, Table};
 use crate::error::TargetError;
 use crate::row::{Cells, Found};
@@ -68,6 +69,33 @@ pub struct Stored {
     pub error: Option<String>,
     /// The names for which SQL views are kept: [`Registration::read_as`].
     pub read_as: Vec<String>,
+}
+
+impl Stored {
+    /// Returns why readers may not be taken from the active version to this one; `None` if they may. `present` is the
+    /// incarnation of the store as it is now, if that is known.
+    #[must_use]
+    pub fn may_not_follow(
+        &self,
+        active: &Stored,
+        from: SwitchFrom,
+        present: Option<Incarnation>,
+    ) -> Option<Switched> {
+        if from == SwitchFrom::Earlier && active.id.version > self.id.version {
+            return Some(Switched::Later);
+        }
+        match covers(&self.checkpoint, &active.checkpoint) {
+            Some(true) => None,
+            Some(false) => Some(Switched::Behind),
+            // What the active version shows is of events that are there no longer.
+            None if present == Some(self.checkpoint.incarnation)
+                && present != Some(active.checkpoint.incarnation) =>
+            {
+                None
+            }
+            None => Some(Switched::OtherStore),
+        }
+    }
 }
 
 /// An event that was put aside: a reference, not the payload.
@@ -135,10 +163,14 @@ impl<S> std::fmt::Debug for Begin<S> {
     }
 }
 
+/// What the answer of an owner begins with that has not done what was asked for.
+pub(crate) const REFUSED: &str = "refused: ";
+
 /// What is asked of the owner of a projection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Delete the rows and begin again at the floor.
+    /// Delete the rows and begin again at the floor. If the store was restored since, the floor becomes the same place
+    /// in the store as it is now.
     Reset,
     /// Apply the parked events of a key, or of all keys, in their order.
     Replay {
@@ -210,6 +242,9 @@ pub enum Switched {
     Later,
     /// The active version is ahead of this one: readers would lose what they have seen.
     Behind,
+    /// The active version is of another life of the store, and this one not of the present life, as far as that is
+    /// known.
+    OtherStore,
     /// A reader holds the SQL view; try again.
     Busy,
     /// There is no such version, or its rows are gone.
@@ -327,13 +362,14 @@ pub trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<String>, TargetError>> + Send;
 
     /// Makes this version the active one, in one transaction: locks the rows of both versions, the old one first;
-    /// demands that the checkpoint of this one [covers](crate::covers) that of the active one, which is one of those
-    /// that readers may be taken `from`; replaces the SQL views; sets `active` and `previous`. It waits for a reader at
-    /// most 100 ms.
+    /// demands that this one [may follow](Stored::may_not_follow) the active one; replaces the SQL views; sets `active`
+    /// and `previous`. It waits for a reader at most 100 ms. `present` is the incarnation of the store as it is now, of
+    /// whoever knows that this version has come to the end of it.
     fn switch(
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
+        present: Option<Incarnation>,
     ) -> impl Future<Output = Result<Switched, TargetError>> + Send;
 
     /// Deletes the tables and parked events of a version, sets it retired, and raises its epoch, in one transaction.
@@ -384,7 +420,7 @@ pub trait Session: Send + 'static {
     fn show(&mut self, read_as: &[String]) -> impl Future<Output = Result<(), TargetError>> + Send;
 
     /// Deletes all rows of the table, if there is one, and all parked events; sets the counts to zero, and adds a
-    /// reset. The checkpoint is set by the fence.
+    /// reset. The checkpoint is set by the fence, and is the floor from then on.
     fn clear(
         &mut self,
         table: Option<&Table>,

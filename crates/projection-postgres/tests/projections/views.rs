@@ -68,13 +68,13 @@ async fn a_switch_gives_way_to_a_reader() {
         .await
         .expect("read");
     let switched = target
-        .switch(&second.id, SwitchFrom::Any)
+        .switch(&second.id, SwitchFrom::Any, None)
         .await
         .expect("an answer");
     assert_eq!(switched, Switched::Busy);
     reader.batch_execute("COMMIT").await.expect("ended");
     let switched = target
-        .switch(&second.id, SwitchFrom::Any)
+        .switch(&second.id, SwitchFrom::Any, None)
         .await
         .expect("an answer");
     assert_eq!(switched, Switched::Done);
@@ -96,7 +96,7 @@ async fn other_columns_keep_the_rights_of_readers() {
     );
     owner.batch_execute(&grant).await.expect("granted");
     let switched = target
-        .switch(&second.id, SwitchFrom::Any)
+        .switch(&second.id, SwitchFrom::Any, None)
         .await
         .expect("an answer");
     assert_eq!(switched, Switched::Done);
@@ -104,7 +104,7 @@ async fn other_columns_keep_the_rights_of_readers() {
     owner.batch_execute(&read).await.expect("it may still read");
     owner.batch_execute("RESET ROLE").await.expect("reset");
     let back = target
-        .switch(&first.id, SwitchFrom::Any)
+        .switch(&first.id, SwitchFrom::Any, None)
         .await
         .expect("an answer");
     assert_eq!(back, Switched::Done);

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::batch::distance;
+use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::ProjectionId;
 use crate::error::{TargetError, TargetErrorKind, cut};
@@ -50,6 +51,8 @@ pub(crate) struct Context<T> {
     pub(crate) stopping: CancellationToken,
     /// True if the floor is before the first event.
     pub(crate) begins_at_start: bool,
+    /// Where the program says that it begins.
+    pub(crate) begin_at: Option<BeginAt>,
 }
 
 impl<T: Target> Context<T> {
@@ -189,31 +192,22 @@ async fn session<T: Target, W: Work<T>>(
     if stored.life == Life::Retired || stored.state != State::Running {
         return finish::<T>(session, None, End::Look(phase_of(&stored), stored.error)).await;
     }
-    let behind = match context.store.info().await {
+    let info = match context.store.info().await {
+        Ok(info) => info,
         Err(error) => {
             let end = End::Again(Phase::StoreAway, error.to_string());
             return finish::<T>(session, None, end).await;
         }
-        Ok(info) => {
-            if let Some(why) = not_of(&info, &stored.checkpoint) {
-                return finish::<T>(
-                    session,
-                    Some(&why),
-                    End::Look(Phase::Stopped, Some(why.clone())),
-                )
-                .await;
-            }
-            distance(
-                &stored.checkpoint,
-                &Checkpoint::logs(info.incarnation, info.heads),
-            )
-        }
     };
+    let stale = not_of(&info, &stored.checkpoint);
     let is_unclean = stored.owner.is_some_and(|owner| owner != context.node);
-    if is_unclean {
+    if is_unclean && stale.is_none() {
+        let head = Checkpoint::logs(info.incarnation, info.heads);
+        let behind = distance(&stored.checkpoint, &head);
         search.after_death(&stored, &context.config, behind);
     }
-    Run::new(context, session, stored).go(make, search).await
+    let run = Run::new(context, session, stored);
+    run.go(make, search, stale).await
 }
 
 fn phase_of(stored: &Stored) -> Phase {

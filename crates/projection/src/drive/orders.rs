@@ -7,12 +7,14 @@ use futures::future::BoxFuture;
 use gesta_core::{AllFrom, Checkpoint, ReadAll, RecordedEvent};
 
 use crate::batch::{Batch, positions};
+use crate::begin_at::floor_now;
+use crate::drive::Context;
 use crate::drive::poison_search::PoisonSearch;
 use crate::drive::run::{End, Run};
 use crate::drive::write::Write;
-use crate::error::TargetError;
+use crate::error::{Error, TargetError, cut};
 use crate::fault::{Fault, at};
-use crate::target::{Command, Order, Parked, Target};
+use crate::target::{Command, Order, Parked, REFUSED, Target};
 use crate::work::{Fold, Work};
 
 /// Parked events that are handled in one transaction.
@@ -53,6 +55,27 @@ impl<T: Target> Run<'_, T> {
         Ok(())
     }
 
+    /// Does the resets that were asked for before anything else: a version that has stopped at an event must not meet
+    /// it again, and to one whose checkpoint is `stale` nothing else can be done.
+    pub(super) async fn reset_first<W: Work<T>>(
+        &mut self,
+        make: &(impl Fn() -> W + Sync),
+        stale: Option<String>,
+    ) -> Result<(), End> {
+        let commands = self.context.target.commands().await;
+        let commands = self.or_end(commands).await?;
+        let before = self.stored.clone();
+        for command in commands {
+            if command.id == self.context.id && command.order == Order::Reset {
+                self.reset(&make().writer(), command.number).await?;
+            }
+        }
+        match stale {
+            Some(why) if self.stored == before => Err(self.halt(why).await),
+            _ => Ok(()),
+        }
+    }
+
     async fn or_end<R>(&mut self, result: Result<R, TargetError>) -> Result<R, End> {
         match result {
             Ok(result) => Ok(result),
@@ -74,12 +97,23 @@ impl<T: Target> Run<'_, T> {
         number: i64,
     ) -> Result<(), End> {
         let floor = self.row.floor.clone();
+        let floor = match floor_of(self.context, &floor).await {
+            Ok(floor) => floor,
+            Err(Error::Store(error)) => return Err(self.of_store(&error).await),
+            Err(why) => {
+                let mut write = Write::at(self.stored.clone());
+                write.reply = Some((number, cut(format!("{REFUSED}{why}"))));
+                let done = self.transact(writer.clone(), write).await;
+                return self.done(done).await;
+            }
+        };
         let mut write = Write::at(floor.clone());
         write.clear = true;
         write.reply = Some((number, "it was reset".to_owned()));
         let done = self.transact(writer.clone(), write).await;
         self.done(done).await?;
         self.is_empty = true;
+        self.row.floor = floor.clone();
         self.stored = floor.clone();
         self.reached = floor.clone();
         self.context.progress.send_modify(|progress| {
@@ -148,7 +182,7 @@ impl<T: Target> Run<'_, T> {
             ));
         }
         let mut write = Write::at(self.stored.clone());
-        write.reply = Some((command.number, crate::error::cut(answer)));
+        write.reply = Some((command.number, cut(answer)));
         let done = self.transact(make().writer(), write).await;
         self.done(done).await
     }
@@ -277,4 +311,11 @@ impl<T: Target> Run<'_, T> {
             }
         })
     }
+}
+
+/// Returns where a version begins in the store as it is now that began at this floor.
+async fn floor_of<T>(context: &Context<T>, floor: &Checkpoint) -> Result<Checkpoint, Error> {
+    let info = context.store.info().await?;
+    let told = context.begin_at.as_ref();
+    floor_now(floor, told, &*context.store, &info).await
 }

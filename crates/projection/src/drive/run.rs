@@ -105,13 +105,15 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Runs until something ends the session, and ends it in good order if that is possible.
+    /// Runs until something ends the session, and ends it in good order if that is possible. `stale` says why the
+    /// checkpoint is not of the store as it is now: then a reset alone leads on.
     pub(super) async fn go<W: Work<T>>(
         mut self,
         make: &(impl Fn() -> W + Sync),
         search: &mut PoisonSearch,
+        stale: Option<String>,
     ) -> End {
-        let end = match self.applied(make, search).await {
+        let end = match self.applied(make, search, stale).await {
             Stop::End(end) => end,
             Stop::Orders | Stop::Failed | Stop::Switch => {
                 End::Again(Phase::Starting, "it begins again".to_owned())
@@ -131,8 +133,12 @@ impl<'a, T: Target> Run<'a, T> {
         &mut self,
         make: &(impl Fn() -> W + Sync),
         search: &mut PoisonSearch,
+        stale: Option<String>,
     ) -> Stop {
         if let Err(end) = self.create(make().writer()).await {
+            return Stop::End(end);
+        }
+        if let Err(end) = self.reset_first(make, stale).await {
             return Stop::End(end);
         }
         loop {
@@ -322,7 +328,16 @@ impl<'a, T: Target> Run<'a, T> {
         }
         self.store_position(writer).await?;
         let target = &self.context.target;
-        match target.switch(&self.context.id, SwitchFrom::Earlier).await {
+        let id = &self.context.id;
+        let mut switched = target.switch(id, SwitchFrom::Earlier, None).await;
+        if let Ok(Switched::OtherStore) = switched
+            && let Ok(info) = self.context.store.info().await
+        {
+            // This version is live, so it has come to the end of the store.
+            let present = Some(info.incarnation);
+            switched = target.switch(id, SwitchFrom::Earlier, present).await;
+        }
+        match switched {
             Ok(Switched::Done) => {
                 tracing::info!(projection = %self.context.id, "readers see this version now");
                 self.row.life = Life::Active;
@@ -332,7 +347,9 @@ impl<'a, T: Target> Run<'a, T> {
                 self.is_outdated = true;
                 Ok(())
             }
-            Ok(Switched::Behind | Switched::Busy | Switched::NotFound) => Ok(()),
+            Ok(Switched::Behind | Switched::OtherStore | Switched::Busy | Switched::NotFound) => {
+                Ok(())
+            }
             Err(error) => Err(self.of_fault(Fault::Target(error)).await),
         }
     }
@@ -464,6 +481,7 @@ impl<'a, T: Target> Run<'a, T> {
     /// Stops the projection for this reason, until somebody resumes it.
     pub(super) async fn halt(&mut self, why: String) -> End {
         let why = crate::error::cut(why);
+        tracing::error!(projection = %self.context.id, %why, "a projection has stopped");
         let end = End::Look(Phase::Stopped, Some(why.clone()));
         match self.session.take() {
             Some(session) => finish::<T>(session, Some(&why), end).await,

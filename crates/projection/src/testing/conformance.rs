@@ -24,7 +24,7 @@ use crate::target::{
     Attempt, Begin, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
 };
 use crate::testing::sample::{
-    AllKinds, NODE, OTHER, id, key, keys, place, registration, row, rows, table,
+    AllKinds, NODE, OTHER, id, key, keys, place, place_in, registration, row, rows, table,
 };
 
 /// Time for something to happen at all.
@@ -388,12 +388,12 @@ pub async fn parked_events_are_kept_in_order<F: Factory>(factory: &F) {
     );
 }
 
-/// Goal: a reset takes rows, parked events and counts, and sets the checkpoint, all in one transaction.
+/// Goal: a reset takes rows, parked events and counts, and sets the checkpoint and the floor, all in one transaction.
 pub async fn a_reset_clears_everything<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     let (mut session, _) = begin(&target, 1, NODE).await;
     batch(&mut session, 0, 5, 0..3).await.expect("written");
-    let (from, to) = (place(5), place(0));
+    let (from, to) = (place(5), place(4));
     let fence = Fence {
         from: &from,
         to: &to,
@@ -407,13 +407,14 @@ pub async fn a_reset_clears_everything<F: Factory>(factory: &F) {
     session.clear(Some(&table(1))).await.expect("cleared");
     session.commit().await.expect("committed");
     let row = stored(&target, 1).await;
-    assert_eq!((row.checkpoint, row.events, row.resets), (place(0), 0, 1));
+    assert_eq!((row.checkpoint, row.floor), (place(4), place(4)));
+    assert_eq!((row.events, row.resets), (0, 1));
     assert_eq!(factory.count(&target, "kinds").await, Some(0));
     assert_eq!(
         target.parked_keys(&id(1)).await.expect("keys"),
         Vec::<String>::new()
     );
-    batch(&mut session, 0, 2, 0..1).await.expect("it goes on");
+    batch(&mut session, 4, 6, 0..1).await.expect("it goes on");
 }
 
 /// Goal: a command is there until it is answered, within a batch.
@@ -490,7 +491,7 @@ pub async fn versions_are_switched_and_retired<F: Factory>(factory: &F) {
 }
 
 async fn switch<T: Target>(target: &T, version: u32) -> Switched {
-    let switched = target.switch(&id(version), SwitchFrom::Any).await;
+    let switched = target.switch(&id(version), SwitchFrom::Any, None).await;
     switched.expect("an answer")
 }
 
@@ -502,7 +503,7 @@ pub async fn an_earlier_version_does_not_take_over<F: Factory>(factory: &F) {
     let late = target.register(&registration(1)).await.expect("registered");
     assert_eq!(late.life, Life::Building);
     let by_itself = async |version| {
-        let switched = target.switch(&id(version), SwitchFrom::Earlier).await;
+        let switched = target.switch(&id(version), SwitchFrom::Earlier, None).await;
         switched.expect("an answer")
     };
     assert_eq!(by_itself(1).await, Switched::Later);
@@ -510,6 +511,26 @@ pub async fn an_earlier_version_does_not_take_over<F: Factory>(factory: &F) {
     assert_eq!(switch(&target, 1).await, Switched::Done);
     assert_eq!(by_itself(2).await, Switched::Done);
     assert_eq!(by_itself(2).await, Switched::Done);
+}
+
+/// Goal: a version of the present life of the store takes the readers from one of an earlier life, of which nobody can
+/// tell how far it has come, and never the other way round. What happened: after a restore no version could follow.
+pub async fn an_earlier_life_of_the_store_is_left_behind<F: Factory>(factory: &F) {
+    let target = registered(factory).await;
+    let mut second = registration(2);
+    second.start = place_in(8, 0);
+    target.register(&second).await.expect("registered");
+    let switch = async |version, life: Option<u128>| {
+        let present = life.map(|life| place_in(life, 0).incarnation);
+        let switched = target.switch(&id(version), SwitchFrom::Any, present).await;
+        switched.expect("an answer")
+    };
+    for life in [None, Some(7), Some(9)] {
+        assert_eq!(switch(2, life).await, Switched::OtherStore);
+    }
+    assert_eq!(switch(2, Some(8)).await, Switched::Done);
+    assert_eq!(switch(1, Some(8)).await, Switched::OtherStore);
+    assert!(target.retire(&id(1)).await.expect("an answer"));
 }
 
 /// Goal: a value that the database refuses is told as such, for then it is the author's, and leaves nothing behind.
@@ -553,6 +574,7 @@ macro_rules! target_conformance {
             commands_are_answered_once
             versions_are_switched_and_retired
             an_earlier_version_does_not_take_over
+            an_earlier_life_of_the_store_is_left_behind
             a_refused_value_is_the_authors
         );
     };

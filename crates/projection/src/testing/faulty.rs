@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gesta_core::{LogId, Position};
+use gesta_core::{Incarnation, LogId, Position};
 use uuid::Uuid;
 
 use crate::batch::Batch;
@@ -323,8 +323,14 @@ impl<T: Target> Target for Faulty<T> {
         self.process.aside(self.inner.answer(number)).await
     }
 
-    async fn switch(&self, id: &ProjectionId, from: SwitchFrom) -> Result<Switched, TargetError> {
-        self.process.call(true, self.inner.switch(id, from)).await
+    async fn switch(
+        &self,
+        id: &ProjectionId,
+        from: SwitchFrom,
+        present: Option<Incarnation>,
+    ) -> Result<Switched, TargetError> {
+        let switched = self.inner.switch(id, from, present);
+        self.process.call(true, switched).await
     }
 
     async fn retire(&self, id: &ProjectionId) -> Result<bool, TargetError> {

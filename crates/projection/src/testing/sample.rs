@@ -67,7 +67,12 @@ pub(super) const NODE: Uuid = Uuid::from_u128(1);
 pub(super) const OTHER: Uuid = Uuid::from_u128(2);
 
 pub(super) fn place(position: u64) -> Checkpoint {
-    let incarnation = Incarnation(Uuid::from_u128(7));
+    place_in(7, position)
+}
+
+/// A place in another life of the store.
+pub(super) fn place_in(life: u128, position: u64) -> Checkpoint {
+    let incarnation = Incarnation(Uuid::from_u128(life));
     Checkpoint::logs(incarnation, vec![Position(position)])
 }
 

@@ -8,28 +8,200 @@ use gesta_core::{
     Revision, StreamPage,
 };
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
-use gesta_projection::{ApplyError, OnPoison, Phase, State, View};
+use gesta_projection::{ApplyError, BeginAt, Config, Error, OnPoison, Order, Phase, State, View};
 use gesta_testkit::{Around, Outer};
 
 use super::fixtures::{Balance, Balances, of_category, seen};
-use super::world::{AT_ALL, World, id, quick, until_phase};
+use super::versions::BalancesV2;
+use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
 
-/// Schedule 23: a store that was restored to an earlier backup has another incarnation: the projection stops and says
-/// so, instead of going on with rows of events that are not there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedule_23_a_restored_store_is_noticed() {
-    let mut world = World::new().await;
-    world.append_many(20).await;
-    world.comes_right(OnPoison::Stop).await;
+/// Puts the store of a world back to its first ten events, in another life.
+async fn restore(world: &mut World) {
     let events = world.store.read_everything().await.expect("read");
     let restored = MemoryStore::restored(MemoryConfig::default(), events.into_iter().take(10));
     world.store = Arc::new(restored.expect("whole"));
+}
+
+/// A world whose store was restored after a projection had come to its end.
+async fn restored() -> World {
+    let mut world = World::new().await;
+    world.append_many(20).await;
+    world.comes_right(OnPoison::Stop).await;
+    restore(&mut world).await;
+    world
+}
+
+/// Schedule 23: a store that was restored to an earlier backup has another incarnation: the projection stops and says
+/// so, instead of going on with rows of events that are not there. What happened: no reset was ever obeyed after that,
+/// for whoever ran the version stopped before it looked at commands. Now the reset lets it go on, from the same floor
+/// in the store as it is now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_23_a_restored_store_is_noticed() {
+    let world = restored().await;
+    let (control, balances) = (world.control(), id("balances", 1));
     let process = world.started(quick(), Balances).await;
-    let stopped = until_phase(&process, &id("balances", 1), Phase::Stopped).await;
+    let stopped = until_phase(&process, &balances, Phase::Stopped).await;
     let why = stopped.error.expect("a reason");
     assert!(why.contains("the store was restored or replaced"), "{why}");
     let row = world.row("balances").await;
-    assert_eq!((row.state, row.error), (State::Stopped, Some(why)));
+    assert_eq!((row.state, row.error), (State::Stopped, Some(why.clone())));
+    // Whoever waits is told of it, and not that the checkpoint is wrong.
+    let head = world.head().await;
+    let waited = process.wait_for("balances", &head, AT_ALL).await;
+    let told = waited.expect_err("it has stopped").to_string();
+    assert!(told.contains(&why), "{told}");
+    let row = world.row("balances").await;
+    let missing = control.missing(&*world.store, &row, &head).await;
+    assert_eq!(missing.expect("known"), 10);
+    // To go on is of no use, as long as nobody resets it.
+    control.resume(&balances).await.expect("resumed");
+    process.look_now();
+    until_so(
+        async || world.row("balances").await.state == State::Stopped,
+        "a stop",
+    )
+    .await;
+    let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
+    assert_eq!(reset.expect("it is done"), "it was reset");
+    world.is_whole(&process, OnPoison::Stop).await;
+    world.append_many(5).await;
+    world.is_whole(&process, OnPoison::Stop).await;
+    let row = world.row("balances").await;
+    assert_eq!(
+        (row.state, row.resets, row.error),
+        (State::Running, 1, None)
+    );
+    let floor = world.checkpoint_at(&world.head().await, 0);
+    assert_eq!(row.floor, floor);
+    process.shutdown().await;
+    world.comes_right(OnPoison::Stop).await;
+}
+
+/// What happened: a new version could not begin after a restore, for the active one had begun in another life of the
+/// store; and one that was told where to begin could never take the readers. Now it does both; the old version cannot
+/// be switched back to, but retired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_version_follows_one_of_before_the_restore() {
+    let world = restored().await;
+    let (control, store) = (world.control(), &*world.store);
+    let process = world.started(quick(), BalancesV2).await;
+    until_so(
+        async || world.row("balances").await.id.version == 2,
+        "a switch",
+    )
+    .await;
+    world.applies_all(&process, "balances").await;
+    let first = id("balances", 1);
+    for back in [
+        control.switch(&first).await,
+        control.switch_in(store, &first).await,
+    ] {
+        assert!(matches!(back, Err(Error::Invalid(_))), "{back:?}");
+    }
+    control.retire(&first).await.expect("nobody reads it");
+    process.shutdown().await;
+}
+
+/// The same if somebody switches by hand: only with the store at hand can it be told which version is of its present
+/// life, and whether it has come to the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn somebody_switches_after_a_restore() {
+    let world = restored().await;
+    let (control, second) = (world.control(), id("balances", 2));
+    let by_hand = Config {
+        switch_when_caught_up: false,
+        ..quick()
+    };
+    let process = world.started(by_hand, BalancesV2).await;
+    until_phase(&process, &second, Phase::Live).await;
+    let error = control.switch(&second).await.expect_err("not known");
+    assert!(error.to_string().contains("name the store"), "{error}");
+    control.pause(&second).await.expect("paused");
+    until_phase(&process, &second, Phase::Paused).await;
+    world.append_many(2).await;
+    let error = control.switch_in(&*world.store, &second).await;
+    let error = error.expect_err("it is behind").to_string();
+    assert!(error.contains("2 positions behind the end"), "{error}");
+    control.resume(&second).await.expect("resumed");
+    until_so(
+        async || control.switch_in(&*world.store, &second).await.is_ok(),
+        "a switch",
+    )
+    .await;
+    assert_eq!(world.row("balances").await.id, second);
+    process.shutdown().await;
+}
+
+/// A floor in the middle means nothing in another life of the store: the reset is refused until the program says where
+/// the version begins now, and so is a new version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_floor_of_before_the_restore_is_asked_for_anew() {
+    let mut world = World::new().await;
+    world.append_many(12).await;
+    let floor = BeginAt::Checkpoint(world.head().await);
+    world.append_many(8).await;
+    let of = |world: &World, at: Option<BeginAt>| {
+        let process = world.process(quick()).view(Balances);
+        at.into_iter()
+            .fold(process, |process, at| process.begin_at("balances", at))
+    };
+    let process = of(&world, Some(floor)).start().await.expect("started");
+    world.applies_all(&process, "balances").await;
+    process.shutdown().await;
+    restore(&mut world).await;
+    let new = world.process(quick()).view(BalancesV2).start().await;
+    let error = new.expect_err("refused").to_string();
+    assert!(
+        error.contains("balances v2 cannot begin where balances v1 began"),
+        "{error}"
+    );
+    assert!(error.contains("say with begin_at"), "{error}");
+    let (control, balances) = (world.control(), id("balances", 1));
+    let process = of(&world, None).start().await.expect("started");
+    let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
+    let error = reset.expect_err("refused").to_string();
+    assert!(error.contains("say with begin_at"), "{error}");
+    until_so(
+        async || world.row("balances").await.state == State::Stopped,
+        "a stop",
+    )
+    .await;
+    assert_eq!(world.row("balances").await.resets, 0);
+    process.shutdown().await;
+    let head = world.head().await;
+    let process = of(&world, Some(BeginAt::End))
+        .start()
+        .await
+        .expect("started");
+    let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
+    reset.expect("it is done");
+    world.append_many(3).await;
+    world.applies_all(&process, "balances").await;
+    let row = world.row("balances").await;
+    assert_eq!((row.floor, row.events), (head, 3));
+    process.shutdown().await;
+}
+
+/// A copy of the store with another number of logs is another store too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_goes_on_in_a_store_of_more_logs() {
+    let mut world = World::new().await;
+    world.append_many(20).await;
+    world.comes_right(OnPoison::Stop).await;
+    let three = MemoryConfig {
+        logs: 3,
+        ..MemoryConfig::default()
+    };
+    world.store = Arc::new(MemoryStore::with_config(three));
+    world.append_many(30).await;
+    let process = world.started(quick(), Balances).await;
+    until_phase(&process, &id("balances", 1), Phase::Stopped).await;
+    let control = world.control();
+    let reset = control
+        .order(&id("balances", 1), &Order::Reset, AT_ALL)
+        .await;
+    reset.expect("it is done");
+    world.is_whole(&process, OnPoison::Stop).await;
     process.shutdown().await;
 }
 
@@ -54,6 +226,12 @@ async fn a_checkpoint_above_the_head_is_noticed() {
         why.contains("at position 20 of log 0, whose last event is at 10"),
         "{why}"
     );
+    let control = world.control();
+    let reset = control
+        .order(&id("balances", 1), &Order::Reset, AT_ALL)
+        .await;
+    reset.expect("it is done");
+    world.is_whole(&process, OnPoison::Stop).await;
     process.shutdown().await;
 }
 

@@ -14,14 +14,14 @@ use crate::flavour::EVERY;
 
 columns! {
     /// The second version has another column.
-    struct Count {
+    pub(super) struct Count {
         doubled: i64,
     }
 }
 
 /// The second version of [`Balances`]: other columns.
 #[derive(Clone, Copy)]
-struct BalancesV2;
+pub(super) struct BalancesV2;
 
 impl View for BalancesV2 {
     const NAME: &'static str = "balances";
