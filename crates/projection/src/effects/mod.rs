@@ -6,7 +6,7 @@
 //! the one before, so of two processes that take each other for dead one finds out at its next state, and stops. A
 //! checkpoint is stored after its events were handled.
 //!
-//! * `state`: the states in the stream; `owner`: the task of one effect.
+//! * `states`: the states in the stream; `owner`: the task of one effect.
 
 mod owner;
 mod states;
@@ -24,6 +24,7 @@ use uuid::Uuid;
 use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::check_name;
+use crate::drive::not_of;
 use crate::effect::Effect;
 use crate::error::Error;
 use crate::progress::Progress;
@@ -52,6 +53,7 @@ pub struct Effects {
     store: Arc<dyn EventStore>,
     config: Config,
     prefix: String,
+    after_restore: Option<BeginAt>,
     all: Vec<Definition>,
 }
 
@@ -74,6 +76,7 @@ impl Effects {
                 ..Config::default()
             },
             prefix: STREAM_PREFIX.to_owned(),
+            after_restore: None,
             all: Vec::new(),
         }
     }
@@ -115,6 +118,15 @@ impl Effects {
         self
     }
 
+    /// Says where effects go on by themselves if their checkpoint is not of the store as it is now, because that was
+    /// restored or replaced; the log says so at level error. Unless this is said they stop, and wait for
+    /// [`RunningEffects::begin_again`].
+    #[must_use]
+    pub fn after_restore(mut self, at: BeginAt) -> Self {
+        self.after_restore = Some(at);
+        self
+    }
+
     /// Begins to perform.
     ///
     /// # Errors
@@ -135,7 +147,12 @@ impl Effects {
         let (node, stopping) = (Uuid::new_v4(), CancellationToken::new());
         let mut all = Vec::new();
         for one in self.all {
-            let states = EffectStates::new(Arc::clone(&self.store), &self.prefix, one.name)?;
+            let states = EffectStates::new(
+                Arc::clone(&self.store),
+                &self.prefix,
+                one.name,
+                stopping.clone(),
+            )?;
             let (tell, progress) = watch::channel(Progress::default());
             let own = Own {
                 store: Arc::clone(&self.store),
@@ -144,22 +161,29 @@ impl Effects {
                 version: one.version,
                 node,
                 first: one.begin_at.place(&*self.store, &info).await?,
+                after_restore: self.after_restore.clone(),
                 progress: tell,
                 stopping: stopping.clone(),
             };
             all.push(RunningEffect {
                 name: one.name,
+                version: one.version,
                 progress,
                 states,
                 task: tokio::spawn((one.start)(own)),
             });
         }
-        Ok(RunningEffects { all, stopping })
+        Ok(RunningEffects {
+            store: self.store,
+            all,
+            stopping,
+        })
     }
 }
 
 struct RunningEffect {
     name: &'static str,
+    version: u32,
     progress: watch::Receiver<Progress>,
     states: EffectStates,
     task: JoinHandle<()>,
@@ -167,6 +191,7 @@ struct RunningEffect {
 
 /// The effects that a process performs. Dropping it ends them.
 pub struct RunningEffects {
+    store: Arc<dyn EventStore>,
     all: Vec<RunningEffect>,
     stopping: CancellationToken,
 }
@@ -203,9 +228,29 @@ impl RunningEffects {
     /// Lets an effect that has stopped at an event try it again.
     ///
     /// # Errors
-    /// `NotFound` if this process does not perform it; `Store` if the store does not answer.
+    /// `NotFound` if this process does not perform it; `Invalid` if it has stopped because the store was restored, or
+    /// because its states are hidden: then [`begin_again`](Self::begin_again) leads on; `Store` if the store does not
+    /// answer.
     pub async fn resume(&self, name: &str) -> Result<(), Error> {
         self.find(name)?.states.resume().await
+    }
+
+    /// Lets an effect go on at another place, whether it has stopped or not: after a restore of the store, whose events
+    /// are others from some place on, nothing else leads on. A process at work notices it when it stores its
+    /// checkpoint, and performs what it has read until then.
+    ///
+    /// # Errors
+    /// `NotFound` if this process does not perform it; `Invalid` if the place is not one of the store as it is now;
+    /// `Store` if the store does not answer.
+    pub async fn begin_again(&self, name: &str, at: BeginAt) -> Result<(), Error> {
+        let one = self.find(name)?;
+        let info = self.store.info().await?;
+        let place = at.place(&*self.store, &info).await?;
+        if let Some(why) = not_of(&info, &place) {
+            let text = format!("effect {name} cannot begin at {place}: {why}");
+            return Err(Error::Invalid(text));
+        }
+        one.states.begin_again(one.version, &place).await
     }
 
     /// Stops all effects: each ends the event that it is about, stores its checkpoint and gives itself free.

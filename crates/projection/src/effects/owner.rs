@@ -1,18 +1,21 @@
 //! The task of one effect: stands by, claims, performs, and stores how far it has come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::{BackOff, Checkpoint, EventStore, RecordedEvent, Revision};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::Batch;
+use crate::begin_at::BeginAt;
 use crate::config::{Config, OnPoison};
 use crate::drive::not_of;
 use crate::effect::Effect;
-use crate::effects::states::{EffectState, EffectStates, Kept};
+use crate::effects::states::{EffectState, EffectStates, Kept, Last, again};
 use crate::error::{Error, cut};
 use crate::fault::panic_text;
 use crate::progress::{Phase, Progress};
@@ -32,6 +35,8 @@ pub(super) struct Own {
     pub(super) node: Uuid,
     /// Where it begins if none of its versions has ever run.
     pub(super) first: Checkpoint,
+    /// Where it goes on by itself when the store was restored; `None` if it stops then.
+    pub(super) after_restore: Option<BeginAt>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) stopping: CancellationToken,
 }
@@ -51,7 +56,12 @@ impl Own {
         });
     }
 
-    async fn wait(&self, time: std::time::Duration) {
+    /// Tells operators that the effect does not go on.
+    fn tell_error(&self, why: &str) {
+        tracing::error!(states = self.states.stream(), %why, "an effect has stopped");
+    }
+
+    async fn wait(&self, time: Duration) {
         tokio::select! {
             () = self.stopping.cancelled() => {}
             () = tokio::time::sleep(time) => {}
@@ -62,19 +72,27 @@ impl Own {
     async fn claim(&self) -> Result<Option<Kept>, Error> {
         // The revision that was seen last, and since when: an owner appends a state before its lease is over.
         let mut seen: Option<(Revision, Instant)> = None;
+        let mut is_hidden = false;
         while !self.stopping.is_cancelled() {
-            let last = self.states.last().await?;
-            let now = Instant::now();
-            let may = match &last {
-                None => true,
-                Some(kept) => self.may_claim(kept, &mut seen, now),
+            let claims = match self.states.last().await? {
+                Last::None => Some((None, self.state(self.first.to_string()))),
+                Last::Kept(kept) if self.may_claim(&kept, &mut seen, Instant::now()) => {
+                    Some((Some(kept.revision), self.state(kept.state.checkpoint)))
+                }
+                Last::Kept(_) => None,
+                Last::Hidden(_) => {
+                    let why = self.states.hidden();
+                    if !is_hidden {
+                        self.tell_error(&why);
+                    }
+                    is_hidden = true;
+                    self.tell(Phase::Stopped, Some(why));
+                    None
+                }
             };
-            if may {
-                let (after, state) = match last {
-                    None => (None, self.state(self.first.to_string())),
-                    Some(kept) => (Some(kept.revision), self.state(kept.state.checkpoint)),
-                };
-                if let Some(kept) = self.states.append(after, state).await? {
+            if let Some((after, state)) = claims {
+                let claimed = self.states.append(after, state, Duration::ZERO);
+                if let Some(kept) = claimed.await? {
                     return Ok(Some(kept));
                 }
             }
@@ -156,13 +174,11 @@ struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Stores a state; returns false if another process owns the effect now.
+    /// Stores a state; returns false if another process owns the effect now. While the store is away it is tried again,
+    /// for half of the lease.
     async fn store(&mut self, state: EffectState) -> Result<bool, Error> {
-        let stored = self
-            .own
-            .states
-            .append(Some(self.kept.revision), state)
-            .await?;
+        let (after, within) = (Some(self.kept.revision), self.own.config.lease / 2);
+        let stored = self.own.states.append(after, state, within).await?;
         let Some(kept) = stored else { return Ok(false) };
         self.kept = kept;
         self.since_stored = 0;
@@ -192,8 +208,26 @@ impl Owner<'_> {
         Ok(Ended::Stopping)
     }
 
+    /// Waits, or until the process stops, and goes on saying that the owner lives; returns false if another process
+    /// owns the effect now.
+    async fn wait(&mut self, time: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + time;
+        loop {
+            tokio::select! {
+                () = self.own.stopping.cancelled() => return Ok(true),
+                () = sleep_until(until) => return Ok(true),
+                () = sleep_until(self.store_at) => {
+                    if !self.store_checkpoint().await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
     async fn stop(&mut self, why: String) -> Result<Ended, Error> {
         let why = cut(why);
+        self.own.tell_error(&why);
         let state = EffectState {
             owner: None,
             error: Some(why.clone()),
@@ -222,13 +256,13 @@ impl Owner<'_> {
 
 impl Own {
     /// An owner says something at least three times within its lease.
-    fn store_every(&self) -> std::time::Duration {
+    fn store_every(&self) -> Duration {
         self.config.store_position_every.min(self.config.lease / 3)
     }
 }
 
 async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Result<Ended, Error> {
-    let at = kept.state.checkpoint()?;
+    let mut at = kept.state.checkpoint()?;
     let mut owner = Owner {
         own,
         kept,
@@ -237,8 +271,24 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
         stored_at: Instant::now(),
         store_at: Instant::now() + own.store_every(),
     };
-    if let Some(why) = not_of(&own.store.info().await?, &at) {
-        return owner.stop(why).await;
+    let info = own.store.info().await?;
+    if let Some(why) = not_of(&info, &at) {
+        let Some(begin_at) = &own.after_restore else {
+            return owner.stop(again(&why)).await;
+        };
+        at = begin_at.place(&*own.store, &info).await?;
+        if not_of(&info, &at).is_some() {
+            return owner.stop(again(&why)).await;
+        }
+        tracing::error!(states = own.states.stream(), %why, %at, "an effect begins again");
+        owner.reached = at.clone();
+        let state = EffectState {
+            error: Some(cut(format!("begun again: {why}"))),
+            ..own.state(at.to_string())
+        };
+        if !owner.store(state).await? {
+            return Ok(Ended::Lost);
+        }
     }
     own.tell(Phase::CatchingUp, None);
     let page = own.config.batch_events_max.min(PAGE_EVENTS);
@@ -246,7 +296,7 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
     loop {
         let read = tokio::select! {
             () = own.stopping.cancelled() => return owner.leave().await,
-            () = tokio::time::sleep_until(owner.store_at) => {
+            () = sleep_until(owner.store_at) => {
                 if !owner.store_checkpoint().await? {
                     return Ok(Ended::Lost);
                 }
@@ -324,7 +374,8 @@ enum Performed {
     Ended(Ended),
 }
 
-/// Performs one event, with attempts. While it waits, the owner goes on saying that it lives.
+/// Performs one event, with attempts. Meanwhile, and in the pauses between them, the owner goes on saying that it
+/// lives. When this returns, nothing goes on to perform the event in this process.
 async fn perform<E: Effect>(
     effect: &Arc<E>,
     owner: &mut Owner<'_>,
@@ -335,15 +386,22 @@ async fn perform<E: Effect>(
     let mut back_off = BackOff::new(min, max);
     let shared = Arc::new(event.clone());
     for attempt in 1..=own.config.attempts_max {
+        // A process that stood still past its lease finds out before it performs.
+        if Instant::now() >= owner.store_at && !owner.store_checkpoint().await? {
+            return Ok(Performed::Ended(Ended::Lost));
+        }
         let (effect, event) = (Arc::clone(effect), Arc::clone(&shared));
-        let mut performing = tokio::spawn(async move { effect.perform(&event, attempt).await });
+        let performing = tokio::spawn(async move { effect.perform(&event, attempt).await });
+        let mut performing = AbortOnDropHandle::new(performing);
         let done = loop {
             tokio::select! {
                 done = &mut performing => break done,
-                () = tokio::time::sleep_until(owner.store_at) => {
-                    if !owner.store_checkpoint().await? {
+                () = sleep_until(owner.store_at) => {
+                    let stored = owner.store_checkpoint().await;
+                    if !matches!(stored, Ok(true)) {
                         performing.abort();
-                        return Ok(Performed::Ended(Ended::Lost));
+                        let _ = performing.await;
+                        return stored.map(|_| Performed::Ended(Ended::Lost));
                     }
                 }
             }
@@ -363,7 +421,9 @@ async fn perform<E: Effect>(
                 shared.position, shared.log
             )));
         }
-        own.wait(back_off.pause()).await;
+        if !owner.wait(back_off.pause()).await? {
+            return Ok(Performed::Ended(Ended::Lost));
+        }
         if own.stopping.is_cancelled() {
             return Ok(Performed::Interrupted);
         }

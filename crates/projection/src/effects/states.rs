@@ -2,18 +2,24 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::{
-    Append, Checkpoint, ErrorKind, EventData, EventStore, EventType, ExpectedRevision, ReadStream,
-    Revision, SetStreamMetadata, StreamId, StreamMetadata,
+    Append, BackOff, Checkpoint, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
+    ReadStream, Revision, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::drive::not_of;
 use crate::error::Error;
 
+/// Shortest and longest pause before a state is appended once more.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 const TYPE: &str = "effect-state";
-/// EffectStates that are kept readable, for people; older ones may be scavenged.
+/// States that are kept readable, for people; older ones may be scavenged.
 const KEPT: u32 = 100;
 
 /// What an owner has said last.
@@ -43,6 +49,28 @@ pub(super) struct Kept {
     pub(super) state: EffectState,
 }
 
+/// What the stream of an effect shows.
+#[derive(Clone, Debug)]
+pub(super) enum Last {
+    /// The effect has never run.
+    None,
+    /// There are states, of which this is the last revision, but the metadata of the stream hide them all.
+    Hidden(Revision),
+    /// The last state.
+    Kept(Kept),
+}
+
+impl Last {
+    /// The revision under which the next state is appended.
+    fn revision(&self) -> Option<Revision> {
+        match self {
+            Last::None => None,
+            Last::Hidden(revision) => Some(*revision),
+            Last::Kept(kept) => Some(kept.revision),
+        }
+    }
+}
+
 /// The stream that keeps the states of one effect.
 #[derive(Clone)]
 pub(super) struct EffectStates {
@@ -50,15 +78,23 @@ pub(super) struct EffectStates {
     prefix: String,
     stream: StreamId,
     event_type: EventType,
+    /// Whether the process stops.
+    stopping: CancellationToken,
 }
 
 impl EffectStates {
-    pub(super) fn new(store: Arc<dyn EventStore>, prefix: &str, name: &str) -> Result<Self, Error> {
+    pub(super) fn new(
+        store: Arc<dyn EventStore>,
+        prefix: &str,
+        name: &str,
+        stopping: CancellationToken,
+    ) -> Result<Self, Error> {
         Ok(Self {
             store,
             prefix: prefix.to_owned(),
             stream: StreamId::new(format!("{prefix}{name}"))?,
             event_type: EventType::new(TYPE)?,
+            stopping,
         })
     }
 
@@ -70,20 +106,36 @@ impl EffectStates {
             .starts_with(&self.prefix)
     }
 
-    /// Returns the last state; `None` if the effect has never run.
-    pub(super) async fn last(&self) -> Result<Option<Kept>, Error> {
+    /// Returns the name of the stream.
+    pub(super) fn stream(&self) -> &str {
+        self.stream.as_str()
+    }
+
+    /// Says why it is not known how far an effect has come whose states are hidden.
+    pub(super) fn hidden(&self) -> String {
+        format!(
+            "the metadata of stream {} hide all its states ($maxAge, $maxCount or $tb), so nobody knows how far the \
+             effect has come: begin_again says where it goes on",
+            self.stream
+        )
+    }
+
+    /// Returns the last state.
+    pub(super) async fn last(&self) -> Result<Last, Error> {
         let request = ReadStream::backwards(self.stream.clone()).limit(1);
         let page = match self.store.read_stream(request).await {
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                return Ok(Last::None);
+            }
             page => page?,
         };
         let Some(event) = page.events.first() else {
-            return Ok(None);
+            return Ok(Last::Hidden(page.last_revision));
         };
         let state = serde_json::from_slice(&event.data).map_err(|error| {
             Error::Invalid(format!("stream {} holds no states: {error}", self.stream))
         })?;
-        Ok(Some(Kept {
+        Ok(Last::Kept(Kept {
             revision: event.revision,
             state,
         }))
@@ -91,11 +143,13 @@ impl EffectStates {
 
     /// Appends a state after the last one. `None` if another process has appended meanwhile.
     ///
-    /// It is appended once: a retry after a lost answer has the same id.
+    /// It is appended once: a retry has the same id. After a lost answer there is one. While the store is away there
+    /// are more, within this time, unless the process stops.
     pub(super) async fn append(
         &self,
         after: Option<Revision>,
         state: EffectState,
+        within: Duration,
     ) -> Result<Option<Kept>, Error> {
         let data = serde_json::to_vec(&state)
             .map_err(|error| Error::Invalid(format!("a state cannot be written: {error}")))?;
@@ -103,11 +157,25 @@ impl EffectStates {
         let event = event.with_id(gesta_core::EventId::random());
         let expected = after.map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
         let append = Append::to(self.stream.clone(), expected, vec![event]);
+        let (begun, mut back_off) = (Instant::now(), BackOff::new(PAUSES.0, PAUSES.1));
         let mut appended = self.store.append(append.clone()).await;
         if let Err(error) = &appended
             && matches!(error.kind(), ErrorKind::OutcomeUnknown(_))
         {
-            appended = self.store.append(append).await;
+            appended = self.store.append(append.clone()).await;
+        }
+        while let Err(error) = &appended
+            && matches!(
+                error.kind(),
+                ErrorKind::Unavailable(_) | ErrorKind::Overloaded(_) | ErrorKind::OutcomeUnknown(_)
+            )
+            && begun.elapsed() < within
+        {
+            tokio::select! {
+                () = self.stopping.cancelled() => break,
+                () = tokio::time::sleep(back_off.pause()) => {}
+            }
+            appended = self.store.append(append.clone()).await;
         }
         match appended {
             Ok(appended) => {
@@ -137,9 +205,15 @@ impl EffectStates {
 
     /// Appends a state that lets a stopped effect go on.
     pub(super) async fn resume(&self) -> Result<(), Error> {
-        while let Some(kept) = self.last().await? {
-            if !kept.state.is_stopped {
-                break;
+        loop {
+            let kept = match self.last().await? {
+                Last::None => return Ok(()),
+                Last::Hidden(_) => return Err(Error::Invalid(self.hidden())),
+                Last::Kept(kept) if !kept.state.is_stopped => return Ok(()),
+                Last::Kept(kept) => kept,
+            };
+            if let Some(why) = not_of(&self.store.info().await?, &kept.state.checkpoint()?) {
+                return Err(Error::Invalid(again(&why)));
             }
             let state = EffectState {
                 is_stopped: false,
@@ -147,10 +221,37 @@ impl EffectStates {
                 error: None,
                 ..kept.state
             };
-            if self.append(Some(kept.revision), state).await?.is_some() {
-                break;
+            let append = self.append(Some(kept.revision), state, Duration::ZERO);
+            if append.await?.is_some() {
+                return Ok(());
             }
         }
-        Ok(())
     }
+
+    /// Appends a state that lets an effect go on at a place, whatever it was doing.
+    pub(super) async fn begin_again(&self, version: u32, place: &Checkpoint) -> Result<(), Error> {
+        loop {
+            let last = self.last().await?;
+            let version = match &last {
+                Last::Kept(kept) => kept.state.version,
+                Last::None | Last::Hidden(_) => version,
+            };
+            let state = EffectState {
+                version,
+                owner: None,
+                checkpoint: place.to_string(),
+                error: None,
+                is_stopped: false,
+            };
+            let append = self.append(last.revision(), state, Duration::ZERO);
+            if append.await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Says of a checkpoint of another life of the store how the effect can go on.
+pub(super) fn again(why: &str) -> String {
+    format!("{why}; begin_again says where it goes on")
 }
