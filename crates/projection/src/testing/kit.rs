@@ -1,15 +1,23 @@
-//! Random histories of a projection, with crashes, lost answers, two owners and resets, against a clean fold.
+//! Random histories of a projection, with crashes, lost answers, two owners, operators and a restore of the store,
+//! against a clean fold.
 //!
-//! Each step appends events and runs one to three processes, each with a fate at some call. Meanwhile a reader looks
-//! again and again: what it sees must be what a clean fold of the events up to the checkpoint gives. At the end a
-//! process without faults has to come to the fold of all events.
+//! Each step appends events and runs one to three processes, each with a fate at some call. Meanwhile somebody pauses,
+//! resumes and resets the projection, replays what was put aside, and waits for what was written; and once in half of
+//! the histories the store is restored to an earlier moment. A reader looks again and again: what it sees must be what
+//! a clean fold of the events up to the checkpoint gives, of the life of the store that the checkpoint is of. At the
+//! end a process without faults has to come to the fold of all events, after a reset if the store was restored, and to
+//! that of all but those that somebody has dropped.
+//!
+//! Not here: versions and switches, of which a subject has one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gesta_core::{
-    Append, Checkpoint, EventData, EventStore, EventStoreExt, ExpectedRevision, RecordedEvent,
-    StreamId,
+    Append, Checkpoint, EventData, EventId, EventStore, EventStoreExt, ExpectedRevision,
+    RecordedEvent, StreamId,
 };
 
 use crate::batch::positions;
@@ -17,6 +25,8 @@ use crate::config::{Config, OnPoison};
 use crate::control::Control;
 use crate::definition::ProjectionId;
 use crate::projections::Projections;
+use crate::running::Running;
+use crate::state::State;
 use crate::target::{Order, Target};
 use crate::testing::faulty::{Fate, Faulty};
 
@@ -59,6 +69,9 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Makes a store without events.
     fn store(&self) -> Arc<dyn EventStore>;
+
+    /// Makes a store that was restored with these events of the other one, in another life.
+    fn restored(&self, events: Vec<RecordedEvent>) -> Arc<dyn EventStore>;
 
     /// Adds the projection.
     fn add(&self, to: Projections<Faulty<Self::Target>>) -> Projections<Faulty<Self::Target>>;
@@ -151,20 +164,36 @@ fn fate(random: &mut Random) -> Fate {
     }
 }
 
+type Lives<S> = Vec<(
+    Faulty<<S as Subject>::Target>,
+    Running<Faulty<<S as Subject>::Target>>,
+)>;
+
 async fn history<S: Subject>(subject: &Arc<S>, seed: u64, steps: u64) -> Result<(), String> {
     let mut random = Random::seed(seed);
-    let (store, target) = (subject.store(), subject.target().await);
-    let reader = Reader {
+    let target = subject.target().await;
+    let mut reader = Reader {
         subject: Arc::clone(subject),
-        store: Arc::clone(&store),
-        target: target.clone(),
+        stores: vec![subject.store()],
+        control: Control::of(target.clone()),
+        target,
+        is_registered: AtomicBool::new(false),
+        dropped: HashSet::new(),
     };
-    let mut lives = Vec::new();
-    for _ in 0..steps {
+    let mut lives: Lives<S> = Vec::new();
+    let restores_at = random.below(2 * steps);
+    for step in 0..steps {
+        if step == restores_at {
+            for (faulty, _) in lives.drain(..) {
+                faulty.kill();
+            }
+            reader.restore(&mut random).await?;
+        }
+        let store = Arc::clone(reader.store());
         append(&**subject, &store, &mut random).await?;
         let processes = 1 + random.below(3);
         for _ in 0..processes {
-            let faulty = Faulty::new(target.clone(), random.below(30), fate(&mut random));
+            let faulty = Faulty::new(reader.target.clone(), random.below(30), fate(&mut random));
             let projections =
                 Projections::on(&store, faulty.clone()).config(config(&**subject, &mut random));
             // One that dies while it starts is gone, as a process would be.
@@ -177,11 +206,8 @@ async fn history<S: Subject>(subject: &Arc<S>, seed: u64, steps: u64) -> Result<
             reader.look().await?;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        if random.one_in(4) && !lives.is_empty() {
-            // Nobody may be there to do it: then it is done later.
-            let control = Control::of(target.clone());
-            let wait = Duration::from_millis(20);
-            let _ = control.order(&subject.id(), &Order::Reset, wait).await;
+        if let Some((_, running)) = lives.last() {
+            reader.operate(running, &mut random).await?;
         }
         reader.look().await?;
         while lives.len() > 1 || (!lives.is_empty() && random.one_in(2)) {
@@ -197,9 +223,8 @@ async fn history<S: Subject>(subject: &Arc<S>, seed: u64, steps: u64) -> Result<
         faulty.kill();
     }
     drop(lives);
-    reader
-        .comes_to_the_end(config(&**subject, &mut random))
-        .await
+    let config = config(&**subject, &mut random);
+    reader.comes_to_the_end(config, &mut random).await
 }
 
 fn config<S: Subject>(subject: &S, random: &mut Random) -> Config {
@@ -238,55 +263,193 @@ async fn append<S: Subject>(
 
 struct Reader<S: Subject> {
     subject: Arc<S>,
-    store: Arc<dyn EventStore>,
+    /// The lives of the store, the present one last.
+    stores: Vec<Arc<dyn EventStore>>,
     target: S::Target,
+    control: Control<S::Target>,
+    is_registered: AtomicBool,
+    /// Events that somebody has dropped.
+    dropped: HashSet<EventId>,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 impl<S: Subject> Reader<S> {
-    /// Looks once, and returns the checkpoint.
-    async fn look(&self) -> Result<Option<Checkpoint>, String> {
-        let rows = self.target.list().await;
-        // Before the first process has come so far there are no tables.
-        if !rows.is_ok_and(|rows| rows.iter().any(|row| row.id == self.subject.id())) {
-            return Ok(None);
+    #[expect(clippy::expect_used, reason = "it begins with one store")]
+    fn store(&self) -> &Arc<dyn EventStore> {
+        self.stores.last().expect("a store")
+    }
+
+    /// Restores the store to an earlier moment of each log.
+    async fn restore(&mut self, random: &mut Random) -> Result<(), String> {
+        let events = self.store().read_everything().await.map_err(text)?;
+        let heads = self.store().info().await.map_err(text)?.heads;
+        let kept: Vec<u64> = heads.iter().map(|head| random.below(head.0 + 1)).collect();
+        let kept = events.into_iter().filter(|event| {
+            let until = kept.get(usize::from(event.log.0)).copied();
+            event.position.0 <= until.unwrap_or_default()
+        });
+        let restored = self.subject.restored(kept.collect());
+        self.stores.push(restored);
+        Ok(())
+    }
+
+    /// Does what somebody asks for, as chance will have it. Nobody may be there to do it: then it is done later.
+    async fn operate(
+        &self,
+        running: &Running<Faulty<S::Target>>,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        let (id, wait) = (self.subject.id(), Duration::from_millis(20));
+        match random.below(8) {
+            0 | 1 => {
+                let _ = self.control.order(&id, &Order::Reset, wait).await;
+            }
+            2 => {
+                let replay = Order::Replay { key: None };
+                let _ = self.control.order(&id, &replay, wait).await;
+            }
+            3 => {
+                // Before the first process has come so far there is none.
+                if self.control.pause(&id).await.is_ok() {
+                    self.look().await?;
+                    tokio::time::sleep(Duration::from_millis(random.below(20))).await;
+                    self.look().await?;
+                    if random.one_in(2) {
+                        self.control.resume(&id).await.map_err(text)?;
+                    }
+                }
+            }
+            4 => {
+                let _ = self.control.resume(&id).await;
+            }
+            _ => {
+                let timeout = Duration::from_millis(30);
+                self.waits(running, timeout).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for everything that is written. If that is answered, it is shown, unless the projection was reset since.
+    /// Returns why it is not shown yet.
+    async fn waits(
+        &self,
+        running: &Running<Faulty<S::Target>>,
+        timeout: Duration,
+    ) -> Result<Option<String>, String> {
+        let id = self.subject.id();
+        let before = match self.control.version(&id).await {
+            Ok(before) => before,
+            Err(error) => return Ok(Some(text(error))),
+        };
+        let info = self.store().info().await.map_err(text)?;
+        let head = Checkpoint::logs(info.incarnation, info.heads);
+        if let Err(error) = running.wait_for(&id.name, &head, timeout).await {
+            return Ok(Some(text(error)));
         }
         let (checkpoint, found) = self.subject.read(&self.target).await;
-        let events = self.store.read_everything().await;
-        let events = events.map_err(|error| error.to_string())?;
-        let places = positions(&checkpoint);
-        let before = events.into_iter().filter(|event| {
-            let place = places.get(usize::from(event.log.0)).copied();
-            event.position <= place.unwrap_or_default()
-        });
-        let before: Vec<RecordedEvent> = before.collect();
-        let expected = self.subject.fold(&before);
+        let after = self.control.version(&id).await.map_err(text)?;
+        let expected = self.fold(self.store(), &head).await?;
         if found == expected {
-            return Ok(Some(checkpoint));
+            return Ok(None);
+        }
+        if after.resets != before.resets {
+            return Ok(Some("it was reset".to_owned()));
         }
         Err(format!(
-            "a reader at {places:?} saw\n{found}\nwhere a clean fold of {} events gives\n{expected}",
-            before.len()
+            "a reader that has waited for {head} saw, at {checkpoint},\n{found}\ninstead of\n{expected}"
         ))
     }
 
-    async fn comes_to_the_end(&self, config: Config) -> Result<(), String> {
-        let projections =
-            Projections::on(&self.store, Faulty::new(self.target.clone(), 0, Fate::None))
-                .config(config);
+    /// Folds the events of a store up to a place.
+    async fn fold(&self, store: &Arc<dyn EventStore>, to: &Checkpoint) -> Result<String, String> {
+        let events = store.read_everything().await.map_err(text)?;
+        let places = positions(to);
+        let before = events.into_iter().filter(|event| {
+            let place = places.get(usize::from(event.log.0)).copied();
+            event.position <= place.unwrap_or_default() && !self.dropped.contains(&event.id)
+        });
+        let before: Vec<RecordedEvent> = before.collect();
+        Ok(self.subject.fold(&before))
+    }
+
+    /// Looks once, and returns the checkpoint.
+    async fn look(&self) -> Result<Option<Checkpoint>, String> {
+        let was_registered = self.is_registered.load(Ordering::SeqCst);
+        let rows = match self.target.list().await {
+            Ok(rows) => rows,
+            // Before the first process has come so far there are no tables.
+            Err(_) if !was_registered => return Ok(None),
+            Err(error) => return Err(format!("the versions cannot be listed: {error}")),
+        };
+        let is_registered = rows.iter().any(|row| row.id == self.subject.id());
+        if was_registered && !is_registered {
+            return Err("a version that was registered is gone".to_owned());
+        }
+        if !is_registered {
+            return Ok(None);
+        }
+        self.is_registered.store(true, Ordering::SeqCst);
+        let (checkpoint, found) = self.subject.read(&self.target).await;
+        for store in &self.stores {
+            if store.incarnation().await.map_err(text)? != checkpoint.incarnation {
+                continue;
+            }
+            let expected = self.fold(store, &checkpoint).await?;
+            if found == expected {
+                return Ok(Some(checkpoint));
+            }
+            return Err(format!(
+                "a reader at {checkpoint} saw\n{found}\nwhere a clean fold gives\n{expected}"
+            ));
+        }
+        Err(format!("{checkpoint} is of no life of the store"))
+    }
+
+    /// Runs a process without faults until the projection shows everything; then drops what was put aside, perhaps, and
+    /// goes on.
+    async fn comes_to_the_end(mut self, config: Config, random: &mut Random) -> Result<(), String> {
+        let faulty = Faulty::new(self.target.clone(), 0, Fate::None);
+        let projections = Projections::on(self.store(), faulty).config(config);
         let running = self.subject.add(projections).start().await;
-        let running = running.map_err(|error| error.to_string())?;
-        let heads = self
-            .store
-            .info()
-            .await
-            .map_err(|error| error.to_string())?
-            .heads;
+        let running = running.map_err(text)?;
+        let id = self.subject.id();
+        if self.control.version(&id).await.map_err(text)?.state == State::Paused {
+            self.control.resume(&id).await.map_err(text)?;
+        }
+        if self.stores.len() > 1 {
+            let reset = self.control.order(&id, &Order::Reset, END_WITHIN).await;
+            reset.map_err(|error| format!("the reset after the restore: {error}"))?;
+        }
+        self.shows_all(&running).await?;
+        if random.one_in(2) {
+            let parked = self.control.parked(&id, None, usize::from(u16::MAX)).await;
+            let parked = parked.map_err(text)?;
+            self.dropped = parked.into_iter().map(|parked| parked.event).collect();
+            let drop = Order::Drop { key: None };
+            let dropped = self.control.order(&id, &drop, END_WITHIN).await;
+            dropped.map_err(|error| format!("the drop: {error}"))?;
+            self.look().await?;
+            append(&*self.subject, self.store(), random).await?;
+            // Of events that do not match at the end of the store a live reader hears late.
+            if let Some(why) = self.waits(&running, END_WITHIN).await? {
+                return Err(format!("it did not go on after the drop: {why}"));
+            }
+        }
+        running.shutdown().await;
+        Ok(())
+    }
+
+    async fn shows_all(&self, running: &Running<Faulty<S::Target>>) -> Result<(), String> {
+        let heads = self.store().info().await.map_err(text)?.heads;
         let until = tokio::time::Instant::now() + END_WITHIN;
         loop {
             if let Some(checkpoint) = self.look().await?
                 && positions(&checkpoint) == heads.as_slice()
             {
-                running.shutdown().await;
                 return Ok(());
             }
             if tokio::time::Instant::now() >= until {

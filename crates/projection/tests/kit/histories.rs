@@ -1,5 +1,5 @@
-//! Random histories with crashes, lost answers, two owners and resets, against a clean fold. The seed of a failure is
-//! in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run others.
+//! Random histories with crashes, lost answers, two owners, operators and restored stores, against a clean fold. The
+//! seed of a failure is in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run others.
 
 use std::sync::Arc;
 
@@ -20,6 +20,17 @@ struct Tested {
     on_poison: OnPoison,
 }
 
+impl Tested {
+    /// Several logs: a checkpoint is a place in each, and the rows of a stream are of one log. The journal shows the
+    /// order of one.
+    fn config(&self) -> MemoryConfig {
+        MemoryConfig {
+            logs: if self.name == "balances" { 3 } else { 1 },
+            ..MemoryConfig::default()
+        }
+    }
+}
+
 impl Subject for Tested {
     type Target = Target;
 
@@ -28,13 +39,11 @@ impl Subject for Tested {
     }
 
     fn store(&self) -> Arc<dyn EventStore> {
-        // Several logs: a checkpoint is a place in each, and the rows of a stream are of one log. The journal shows the
-        // order of one.
-        let logs = if self.name == "balances" { 3 } else { 1 };
-        Arc::new(MemoryStore::with_config(MemoryConfig {
-            logs,
-            ..MemoryConfig::default()
-        }))
+        Arc::new(MemoryStore::with_config(self.config()))
+    }
+
+    fn restored(&self, events: Vec<RecordedEvent>) -> Arc<dyn EventStore> {
+        Arc::new(MemoryStore::restored(self.config(), events).expect("whole"))
     }
 
     fn add(&self, to: Projections<Faulty<Target>>) -> Projections<Faulty<Target>> {
