@@ -3,6 +3,8 @@
 //! An effect follows the events of shows: a reservation sets a timer, a payment and a cancellation cancel it. A timer
 //! that fires gives a command to the show, which decides whether there is still something to give back. Both may happen
 //! again after a crash: the timer has the same id then, and the command the same key.
+//! After a restore of the store, or a fail-over that lost commits, the effect begins again with the first event and
+//! says so in the log, at level error: the show refuses to give back what was paid or given back before.
 //! Invariant: what is decided is decided by the show alone; this module only reminds it.
 
 use std::sync::Arc;
@@ -127,6 +129,9 @@ impl Payments {
             lease: LEASE,
             ..gesta::projection::Config::default()
         });
+        // Else nobody would watch reservations that are made after a restore of the store. Of the timers that are set
+        // again those of seats that were paid, or given back, have nothing to do.
+        let effects = effects.after_restore(BeginAt::Start);
         let effects = effects.start().await?;
         let shows = shows.clone();
         let timers = timers.run(move |timer| give_back(shows.clone(), timer))?;

@@ -165,6 +165,28 @@ async fn a_seat_that_is_reserved_anew_has_its_time_after_a_crash() {
     );
 }
 
+/// What happened: after a restore of the store, or a fail-over that may have lost commits, nobody watched reservations
+/// any more. Goal: what is reserved before and after it is given back, and what was paid stays.
+#[tokio::test(start_paused = true)]
+async fn reservations_are_watched_after_a_restore() {
+    use SeatStatus::{Available, Paid};
+    let world = World::new(1);
+    let process = Process::start(&world).await;
+    done(&process, create()).await;
+    for seat in 0..2 {
+        done(&process, Command::ReserveSeat { seat }).await;
+    }
+    done(&process, Command::PaySeat { seat: 1 }).await;
+    sleep(MINUTE).await;
+    process.store.begin_history();
+    done(&process, Command::ReserveSeat { seat: 2 }).await;
+    sleep(35 * MINUTE).await;
+    let mut expected = vec![Available; SEATS as usize];
+    expected[1] = Paid;
+    process.until(&expected).await;
+    process.payments.shutdown().await;
+}
+
 /// Goal: whatever dies and fails, in the end exactly what was paid is not available.
 #[tokio::test(start_paused = true)]
 async fn random_histories_give_back_what_is_not_paid() {
