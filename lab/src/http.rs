@@ -5,18 +5,16 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::http::request::Builder;
-use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response};
 use tokio::net::TcpStream;
 
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Context, Failure, Result, fail};
 use crate::store;
 
 /// A connection. Whoever drops it closes it.
 pub(crate) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    inner: gesta_load::Connection,
     host: String,
     /// What says who calls.
     authorization: Option<String>,
@@ -39,13 +37,8 @@ impl Connection {
     async fn connect(address: SocketAddr, authorization: Option<String>) -> Result<Self> {
         let socket = TcpStream::connect(address).await.context(address)?;
         socket.set_nodelay(true)?;
-        let (sender, driver) = http1::handshake(TokioIo::new(socket)).await?;
-        // Ends with the connection; what breaks it shows in the request under way.
-        tokio::spawn(async move {
-            let _ = driver.await;
-        });
         Ok(Self {
-            sender,
+            inner: gesta_load::Connection::over(socket).await?,
             host: address.to_string(),
             authorization,
             owner: None,
@@ -54,7 +47,7 @@ impl Connection {
 
     /// True if it can take a request.
     pub(crate) async fn is_ready(&mut self) -> bool {
-        self.sender.ready().await.is_ok()
+        self.inner.is_ready().await
     }
 
     /// The address of the node that owns the log of the last append, if another one than the node asked does.
@@ -66,11 +59,16 @@ impl Connection {
     pub(crate) async fn stream(&mut self, path: &str, media_type: &str) -> Result<Incoming> {
         let request = self.request(Method::GET, path);
         let request = request.header("accept", media_type).body(Full::default())?;
-        let answer = self.sender.send_request(request).await?;
+        let answer = self.send(request).await?;
         match answer.status().as_u16() {
             200 => Ok(answer.into_body()),
             status => fail(format!("{path}: status {status}")),
         }
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
+        let sent = self.inner.send(request).await;
+        sent.map_err(|error| Failure(error.cause))
     }
 
     fn request(&self, method: Method, path: &str) -> Builder {
@@ -94,7 +92,7 @@ impl Connection {
             request = request.header("content-type", "application/json");
         }
         let request = request.body(Full::new(body))?;
-        let answer = self.sender.send_request(request).await?;
+        let answer = self.send(request).await?;
         let status = answer.status().as_u16();
         let owner = answer.headers().get("gesta-log-owner");
         let address = owner.and_then(|owner| owner.to_str().ok()?.split(';').next());

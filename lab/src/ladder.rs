@@ -66,6 +66,8 @@ pub(crate) struct Reached {
     pub(crate) done: f64,
     /// Of all requests, those that were never sent too.
     pub(crate) p99_ms: f64,
+    /// Requests that were not answered, or not as they must be, if that is more than may be.
+    pub(crate) wrong: u64,
 }
 
 impl Reached {
@@ -74,6 +76,10 @@ impl Reached {
         let bar_ms = bar.as_secs_f64() * 1_000.0;
         if self.done <= 0.0 {
             return Some("nothing was answered".into());
+        }
+        if self.wrong > 0 {
+            let wrong = count(self.wrong as f64);
+            return Some(format!("requests that failed: {wrong}"));
         }
         if self.p99_ms > bar_ms {
             return Some(format!(
@@ -125,6 +131,7 @@ mod tests {
             offered,
             done,
             p99_ms,
+            wrong: 0,
         }
     }
 
@@ -162,6 +169,11 @@ mod tests {
             "only 484 of 500 requests/s were carried out"
         );
         assert_eq!(why(reached(500.0, 0.0, 0.0)), "nothing was answered");
+        let wrong = Reached {
+            wrong: 1_200,
+            ..reached(500.0, 500.0, 5.0)
+        };
+        assert_eq!(why(wrong), "requests that failed: 1,200");
     }
 
     #[test]

@@ -26,7 +26,6 @@ mod failover;
 pub mod failure;
 mod faults;
 mod grpc;
-pub mod histogram;
 pub mod host;
 mod http;
 mod journals;
@@ -35,9 +34,9 @@ mod latency;
 mod locking;
 pub mod page;
 mod postgres;
+mod processes;
 mod projections;
 mod quick;
-pub mod random;
 mod read;
 pub mod read_back;
 mod recovery;
@@ -54,6 +53,9 @@ mod tags;
 pub mod target;
 mod torture;
 mod units;
+mod watch;
+
+pub use gesta_load::{histogram, random};
 
 use std::process::ExitCode;
 

@@ -101,6 +101,18 @@ pub fn write(files: &[PathBuf], output: &Path) -> Result<Written> {
     })
 }
 
+/// Writes the page of one run.
+///
+/// # Errors
+/// The page cannot be written.
+pub fn write_one(report: &Report, output: &Path) -> Result<()> {
+    let lines = Lines {
+        all: vec![report.clone()],
+        notes: Vec::new(),
+    };
+    std::fs::write(output, page(&lines, &SystemClock.now().to_string())).context(output.display())
+}
+
 /// Reads the files of JSON lines and writes Markdown, into a file or into a folder. Returns the files that it wrote.
 ///
 /// # Errors

@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::generator::{Drive, Phase};
 use super::model::SEATS_MAX;
-use super::processes::Tree;
 use super::script::Scenario;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::ladder::Steps;
+use crate::processes::Tree;
 use crate::report::ReportArgs;
 use crate::report::numbers::millis;
 use crate::units::{self, maybe_seconds, seconds};

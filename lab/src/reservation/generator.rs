@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use gesta_load::pool::{Pool, Taken};
+use gesta_load::schedule::{self, Stretch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -37,22 +38,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 const BATCH: usize = 64;
 /// A batch in which nothing succeeds for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long after its end the backlog of the last phase is still sent.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long after the end of a phase in a closed loop the requests are still sent that its users have begun. There is
-/// no backlog, so this ends only the wait for a server that takes no connections.
-const GRACE_OF_CLOSED: Duration = Duration::from_secs(60);
 /// Shows of so many acknowledged commands are kept in mind for reads.
 const RECENT: usize = 64;
 
-/// How requests come.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Drive {
-    /// So many users, each with the next request as soon as the last is answered.
-    Closed(usize),
-    /// So many requests a second, shared in turn by so many users.
-    Open { rate: f64, users: usize },
-}
+pub(crate) use gesta_load::schedule::Drive;
 
 /// A stretch of load.
 #[derive(Debug, Clone, Copy)]
@@ -68,92 +57,27 @@ pub(crate) struct Phase {
 }
 
 /// A phase with its times.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
-    number: usize,
-    phase: Phase,
-    begin: Instant,
-    pub(crate) from: Instant,
-    pub(crate) end: Instant,
-    /// Nothing of it is sent from now on.
-    until: Instant,
-}
+pub(crate) type Window = schedule::Window<Phase>;
 
 /// The times of phases without pauses between them.
 pub(crate) fn windows(phases: &[Phase], begin: Instant) -> Vec<Window> {
-    let mut begin = begin;
-    let mut all = Vec::new();
-    for (number, phase) in phases.iter().enumerate() {
-        let from = begin + phase.warm_up;
-        let end = from + phase.duration;
-        let is_last = number + 1 == phases.len();
-        let until = match phase.drive {
-            Drive::Closed(_) => end + GRACE_OF_CLOSED,
-            Drive::Open { .. } if is_last => end + GRACE,
-            Drive::Open { .. } => end,
-        };
-        all.push(Window {
-            number,
-            phase: *phase,
-            begin,
-            from,
-            end,
-            until,
-        });
-        begin = end;
-    }
-    all
+    schedule::windows(phases, begin, |phase| Stretch {
+        drive: phase.drive,
+        warm_up: phase.warm_up,
+        duration: phase.duration,
+    })
 }
 
-impl Window {
-    /// The start of this number in a strict schedule, whatever has become of the earlier ones; none after the end, and
-    /// none of a rate of 0.
-    fn start(&self, number: u64, rate: f64) -> Option<Instant> {
-        let after = Duration::try_from_secs_f64(number as f64 / rate).ok()?;
-        Some(self.begin + after).filter(|start| *start < self.end)
-    }
-}
-
-/// Connections to one server.
-struct Pool {
+/// A server, and the connections to it.
+struct Server {
     address: SocketAddr,
-    /// Those not in use, the last used last; none where one must be made (again).
-    idle: RefCell<Vec<Option<Connection>>>,
-    free: Semaphore,
-    size: Cell<usize>,
+    pool: Pool<Connection>,
 }
 
-/// A place in the pool, with a connection if it stands. Goes back when it is dropped.
-struct Taken<'a> {
-    pool: &'a Pool,
-    connection: Option<Connection>,
-    _permit: SemaphorePermit<'a>,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.pool.idle.borrow_mut().push(self.connection.take());
-    }
-}
-
-impl Pool {
-    fn to(address: SocketAddr) -> Self {
-        Self {
-            address,
-            idle: RefCell::default(),
-            free: Semaphore::new(0),
-            size: Cell::new(0),
-        }
-    }
-
+impl Server {
     /// The next free place, in turn, once its connection can take a request.
-    async fn take(&self) -> Taken<'_> {
-        let permit = self.free.acquire().await.expect("never closed");
-        let mut taken = Taken {
-            pool: self,
-            connection: self.idle.borrow_mut().pop().flatten(),
-            _permit: permit,
-        };
+    async fn take(&self) -> Taken<'_, Connection> {
+        let mut taken = self.pool.take().await;
         loop {
             if let Some(connection) = &mut taken.connection
                 && connection.is_ready().await
@@ -180,7 +104,7 @@ struct State {
 
 pub(crate) struct Generator {
     pub(crate) shows: Shows,
-    pools: Vec<Pool>,
+    servers: Vec<Server>,
     state: RefCell<State>,
 }
 
@@ -193,9 +117,13 @@ impl Generator {
         script: Script,
     ) -> Result<Rc<Self>> {
         let (shows, existing) = (script.shows, script.next_show);
+        let servers = targets.iter().map(|address| Server {
+            address: *address,
+            pool: Pool::new(),
+        });
         let generator = Rc::new(Self {
             shows,
-            pools: targets.iter().map(|address| Pool::to(*address)).collect(),
+            servers: servers.collect(),
             state: RefCell::new(State {
                 script,
                 users: Vec::new(),
@@ -229,7 +157,7 @@ impl Generator {
     }
 
     pub(crate) fn servers(&self) -> usize {
-        self.pools.len()
+        self.servers.len()
     }
 
     /// Users go on in another way; they finish what they have begun.
@@ -239,21 +167,19 @@ impl Generator {
 
     /// Opens connections until there are `count`, shared by the servers, and waits until all stand.
     pub(crate) async fn connect(&self, count: usize) -> Result<()> {
-        for pool in &self.pools {
-            let wanted = count.div_ceil(self.pools.len());
-            let more = wanted.saturating_sub(pool.size.get());
-            pool.size.set(pool.size.get() + more);
+        for server in &self.servers {
+            let wanted = count.div_ceil(self.servers.len());
+            let more = wanted.saturating_sub(server.pool.size());
             let mut opened = Vec::new();
             let open = async {
                 for _ in 0..more {
-                    opened.push(Some(Connection::open(pool.address).await?));
+                    opened.push(Some(Connection::open(server.address).await?));
                 }
                 Ok::<_, Failure>(())
             };
             let in_time = timeout(CONNECT_WITHIN, open).await;
-            in_time.unwrap_or_else(|_| fail(format!("{} takes no connections", pool.address)))?;
-            pool.idle.borrow_mut().extend(opened);
-            pool.free.add_permits(more);
+            in_time.unwrap_or_else(|_| fail(format!("{} takes no connections", server.address)))?;
+            server.pool.add(opened);
         }
         Ok(())
     }
@@ -430,7 +356,7 @@ impl Generator {
                 self.unsent(window, intended);
                 return false;
             }
-            taken = self.pools[server].take() => taken,
+            taken = self.servers[server].take() => taken,
         };
         let sent = Instant::now();
         if let Some((_, result)) = self.state.borrow_mut().phases.get_mut(window.number) {
@@ -460,7 +386,12 @@ impl Generator {
     }
 
     /// Sends a request and writes down what came of it; also the cause of a failure.
-    async fn ask(&self, taken: &mut Taken<'_>, server: usize, op: Op) -> (Answer, Option<String>) {
+    async fn ask(
+        &self,
+        taken: &mut Taken<'_, Connection>,
+        server: usize,
+        op: Op,
+    ) -> (Answer, Option<String>) {
         let begin = self.with_ledger(Ledger::tick);
         let (method, path, body) = op.request(&self.shows);
         let connection = taken.connection.as_mut().expect("taken with a connection");
@@ -499,7 +430,7 @@ impl Generator {
 
     async fn insist(&self, op: Op, server: usize, progress: &Cell<Instant>) -> bool {
         while progress.get().elapsed() < PATIENCE {
-            let Ok(mut taken) = timeout(PATIENCE, self.pools[server].take()).await else {
+            let Ok(mut taken) = timeout(PATIENCE, self.servers[server].take()).await else {
                 return false;
             };
             let (answer, _) = self.ask(&mut taken, server, op).await;

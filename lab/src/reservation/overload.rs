@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::args::ReservationArgs;
 use super::generator::{Generator, Phase};
 use super::model::{Call, Outcome};
-use super::processes::Tree;
 use super::step::{self, Step};
 use crate::failure::{Result, fail};
+use crate::processes::Tree;
 use crate::report::{Report, Table, Unit};
 
 /// Connections: enough for the server's queue to be the limit, not they.

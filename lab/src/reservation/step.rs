@@ -3,35 +3,21 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::generator::{Drive, Generator, Phase, Window, windows};
+use super::generator::{Drive, Generator, Phase, windows};
 use super::measure::PhaseResult;
 use super::model::{Call, Outcome};
-use super::processes::Tree;
 use crate::cells;
 use crate::histogram::Percentiles;
-use crate::host::{CpuMeter, CpuUse};
 use crate::ladder::Reached;
+use crate::processes::Tree;
 use crate::report::{Cell, Report, Table, Unit};
+use crate::watch::{Sampled, sample};
 
 /// Time between the decision to start and the first intended start.
-const HEAD_START: Duration = Duration::from_millis(20);
-/// A generator that is busier is the limit.
-const OWN_SHARE_MAX: f64 = 0.9;
-/// A generator that is later is the limit. Its timers are up to 1 ms late by nature.
-const LAG_P99_MS_MAX: f64 = 3.0;
-
-/// Cores that were busy in the measured part of a phase.
-#[derive(Debug, Clone, Default)]
-struct Sampled {
-    machine: CpuUse,
-    /// The generator's thread.
-    own: f64,
-    trees: Vec<(&'static str, f64)>,
-}
+pub(crate) const HEAD_START: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -52,7 +38,9 @@ pub(crate) async fn run(
 ) -> Vec<Step> {
     let plain: Vec<Phase> = phases.iter().map(|(_, phase)| *phase).collect();
     let windows = windows(&plain, Instant::now() + HEAD_START);
-    let sampler = tokio::task::spawn_local(sample(windows.clone(), trees.to_vec(), stop.clone()));
+    let measured = windows.iter().map(|window| (window.from, window.end));
+    let watched = sample(measured.collect(), trees.to_vec(), stop.clone());
+    let sampler = tokio::task::spawn_local(watched);
     let results = generator.run(&windows, stop).await;
     let mut samples = sampler.await.unwrap_or_default().into_iter();
     let steps = phases.iter().zip(results);
@@ -66,56 +54,11 @@ pub(crate) async fn run(
     steps.collect()
 }
 
-/// Looks at the beginning and the end of each window.
-async fn sample(windows: Vec<Window>, trees: Vec<Tree>, stop: CancellationToken) -> Vec<Sampled> {
-    let mut samples = Vec::new();
-    for window in windows {
-        let until = async |moment| {
-            tokio::select! {
-                () = sleep_until(moment) => {}
-                () = stop.cancelled() => {}
-            }
-        };
-        until(window.from).await;
-        let (began, own, machine) = (Instant::now(), own_time(), CpuMeter::start());
-        let before = busy(&trees).await;
-        until(window.end).await;
-        let seconds = began.elapsed().as_secs_f64().max(0.001);
-        let cores = |used: Duration| (used.as_secs_f64() / seconds * 100.0).round() / 100.0;
-        let (machine, own) = (machine.used(), cores(own_time().saturating_sub(own)));
-        let after = busy(&trees).await;
-        let used = trees.iter().zip(before.into_iter().zip(after));
-        samples.push(Sampled {
-            machine,
-            own,
-            trees: used
-                .map(|(tree, (before, after))| (tree.name, cores(after.saturating_sub(before))))
-                .collect(),
-        });
-    }
-    samples
-}
-
-/// Processor times so far; read on another thread, since it takes a while.
-async fn busy(trees: &[Tree]) -> Vec<Duration> {
-    let trees = trees.to_vec();
-    let look = move || trees.iter().map(Tree::busy).collect();
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
-}
-
-fn own_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
 impl Step {
     fn tell_of_trouble(&self, report: &mut Report) {
         let (name, lag) = (&self.name, self.result.lag.percentiles());
         let is_open = matches!(self.drive, Drive::Open { .. });
-        let why = if self.cpu.own > OWN_SHARE_MAX {
-            Some("the generator's thread was busy")
-        } else {
-            (is_open && lag.p99 > LAG_P99_MS_MAX).then_some("the generator was late")
-        };
+        let why = self.cpu.limit(is_open.then_some(lag.p99));
         if let Some(why) = why {
             report.caution(format!(
                 "{name}: {why}: the figures are those of the generator."
@@ -135,13 +78,14 @@ impl Step {
             offered: rate,
             done: self.result.decided_per_second(),
             p99_ms: self.result.overall().p99,
+            // Whether an answer can be true is found at the end.
+            wrong: 0,
         })
     }
 
     /// Processor time of the processes of this name, in cores; none if they are not on this machine.
     pub(crate) fn cores(&self, name: &str) -> Option<f64> {
-        let of = self.cpu.trees.iter().filter(|(tree, _)| *tree == name);
-        of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
+        self.cpu.of(name)
     }
 
     fn micros_per_request(&self) -> Option<f64> {

@@ -40,6 +40,7 @@ impl std::fmt::Debug for Latencies {
 }
 
 impl Default for Latencies {
+    #[expect(clippy::expect_used, reason = "the bounds are constants")]
     fn default() -> Self {
         Self(Histogram::new_with_bounds(1, LONGEST_MICROS, 3).expect("valid bounds"))
     }
@@ -53,6 +54,7 @@ impl Latencies {
     }
 
     /// Adds all values of another.
+    #[expect(clippy::expect_used, reason = "all have the same bounds")]
     pub fn merge(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("the same bounds");
     }
@@ -112,7 +114,7 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// How far rounds of the same differ: half of their range, as a share of their median; 0 of fewer than two.
-pub(crate) fn noise(rounds: &[f64]) -> f64 {
+pub fn noise(rounds: &[f64]) -> f64 {
     let (least, most) = ends(rounds);
     let middle = median(rounds);
     if rounds.len() < 2 || middle <= 0.0 {
@@ -122,7 +124,7 @@ pub(crate) fn noise(rounds: &[f64]) -> f64 {
 }
 
 /// The least and the most.
-pub(crate) fn ends(values: &[f64]) -> (f64, f64) {
+pub fn ends(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     (least, values.iter().copied().fold(0.0, f64::max))
 }

@@ -28,6 +28,7 @@ impl Random {
     }
 
     /// A number below `end`, which must not be 0. The bias of the multiply-shift is below `end` / 2^64.
+    #[expect(clippy::expect_used, reason = "the high half is below `end`")]
     pub fn below(&mut self, end: usize) -> usize {
         debug_assert!(end > 0);
         let product = u128::from(self.next()) * (end as u128);
