@@ -62,17 +62,22 @@ pub fn commit() -> String {
     }
 }
 
-/// A command as it is typed, without passwords, without the folder of the program, and without where results go.
+/// A command as it is typed, without passwords and values of headers, without the folder of the program, and without
+/// where results go.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> String {
-    let (mut typed, mut is_results) = (Vec::new(), false);
+    let (mut typed, mut is_results, mut is_header) = (Vec::new(), false, false);
     for argument in arguments {
         let is_left_out = std::mem::replace(&mut is_results, argument == "--results");
         if is_left_out || is_results {
             continue;
         }
-        let shown = match typed.is_empty() {
-            true => argument.rsplit('/').next().unwrap_or_default().to_owned(),
-            false => endpoint::redacted(&argument),
+        let was_header = std::mem::replace(&mut is_header, argument == "--header");
+        let shown = match argument.split_once(':') {
+            _ if typed.is_empty() => argument.rsplit('/').next().unwrap_or_default().to_owned(),
+            Some((name, _)) if was_header || name.starts_with("--header=") => {
+                format!("{name}: ***")
+            }
+            _ => endpoint::redacted(&argument),
         };
         let is_odd = shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c));
         typed.push(match is_odd {
@@ -193,11 +198,14 @@ mod tests {
             "--store=postgres://u:secret@h/x",
             "--results",
             "here.jsonl",
+            "--header",
+            "authorization: Bearer secret",
+            "--header=x:secret",
             "it's",
         ];
         assert_eq!(
             command(typed.map(str::to_owned).into_iter()),
-            r"gesta-lab append --store 'postgres://u:***@h/x?a=b&password=***' '--store=postgres://u:***@h/x' 'it'\''s'"
+            r"gesta-lab append --store 'postgres://u:***@h/x?a=b&password=***' '--store=postgres://u:***@h/x' --header 'authorization: ***' '--header=x: ***' 'it'\''s'"
         );
     }
 }

@@ -43,6 +43,7 @@ mod recovery;
 pub mod report;
 mod reservation;
 mod run;
+mod scenario;
 mod schemas;
 mod shares;
 pub mod sizes;
@@ -118,6 +119,8 @@ enum Command {
     Reservation(reservation::ReservationArgs),
     /// Kills a cinema under load, again and again: is everything acknowledged there?
     ReservationKill(reservation::KillArgs),
+    /// Load on any HTTP service, out of a scenario file: checks, ladder, page.
+    Scenario(scenario::ScenarioArgs),
     /// The field's journal schemas and Gesta on one database, over rising numbers of connections.
     Schemas(schemas::SchemasArgs),
     /// One user who takes all there is of one thing, beside nine others: what do they keep?
@@ -146,6 +149,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Recovery(args) => recovery::run(&args, &stop).await,
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
+        Command::Scenario(args) => scenario::run(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,
         Command::Shares(args) => shares::run(&args, &stop).await,
         Command::Soak(args) => soak::run(&args, &stop).await,

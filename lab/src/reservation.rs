@@ -50,6 +50,7 @@ pub(crate) use script::{Scenario, Script};
 pub(crate) use verdict::{Verdict, Wrong};
 
 use step::Step;
+pub(crate) use step::{HEAD_START, LATENCY, latency_cells};
 
 /// Connections of the open loop.
 const CONNECTIONS: u32 = 512;
