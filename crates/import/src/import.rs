@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use crate::checkpoint::Checkpoints;
 use crate::convert::convert;
-use crate::dry_run;
 use crate::event::{Place, Role, SourceEvent};
 use crate::kind::Kind;
 use crate::known::Again;
@@ -50,7 +49,8 @@ pub struct Import {
     options: Options,
     source: Box<dyn Source>,
     target: Target,
-    checkpoints: Checkpoints,
+    /// `None` in a dry run.
+    checkpoints: Option<Checkpoints>,
     transform: Option<Transform>,
     place: Place,
     /// The place of the last checkpoint, and when it was written.
@@ -81,9 +81,16 @@ impl Import {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn dry_run(options: &Options, progress: impl FnMut(&Report)) -> Result<Report> {
-        let mut source = source::open(options).await?;
-        dry_run::run(options, &mut *source, progress).await
+    pub async fn dry_run(options: &Options, mut progress: impl FnMut(&Report)) -> Result<Report> {
+        let options = Options {
+            // It tells of all of them.
+            unmappable: Unmappable::LeaveOut,
+            ..options.clone()
+        };
+        let source = source::open(&options).await?;
+        let mut import = Self::with(options, source, Target::counting(), None, None).await?;
+        import.run(|import| progress(&import.report())).await?;
+        Ok(import.report())
     }
 
     /// Tells whether the source can be opened. Whoever makes the target for an import asks this before.
@@ -118,11 +125,22 @@ impl Import {
         let identity = source.identity();
         let (checkpoints, found) =
             Checkpoints::open(Arc::clone(&store), &options, &identity, source.server()).await?;
-        let place = found.filter(|_| source.resumes()).unwrap_or(Place::START);
         if let Some(mark) = checkpoints.mark() {
             source.recall(mark);
         }
         let fresh = found.is_none() && source.resumes();
+        let target = Target::open(store, options.in_flight, options.patience.retry, fresh).await?;
+        Self::with(options, source, target, Some(checkpoints), found).await
+    }
+
+    async fn with(
+        options: Options,
+        mut source: Box<dyn Source>,
+        target: Target,
+        checkpoints: Option<Checkpoints>,
+        written: Option<Place>,
+    ) -> Result<Self> {
+        let place = written.filter(|_| source.resumes()).unwrap_or(Place::START);
         let patience = options.patience;
         let transform = options.transform.as_deref();
         let transform = transform.map(|command| Transform::start(command, patience.transform));
@@ -133,9 +151,9 @@ impl Import {
             ..Report::default()
         };
         Ok(Self {
-            target: Target::open(store, options.in_flight, patience.retry, fresh).await?,
+            target,
             transform: transform.transpose()?,
-            written: found,
+            written,
             written_at: Instant::now(),
             options,
             source,
@@ -281,9 +299,12 @@ impl Import {
         let has_moved = self.written.unwrap_or(Place::START) != self.place;
         // A source whose place moves with time alone is not written down all the time.
         let is_due = self.since_checkpoint > 0 || self.written_at.elapsed() > CHECKPOINT_EVERY;
-        if self.source.resumes() && (stored > 0 || (has_moved && is_due)) {
+        if let Some(checkpoints) = &mut self.checkpoints
+            && self.source.resumes()
+            && (stored > 0 || (has_moved && is_due))
+        {
             let mark = self.source.mark();
-            self.checkpoints.write(self.place, mark, stored).await?;
+            checkpoints.write(self.place, mark, stored).await?;
             self.written = Some(self.place);
             self.written_at = Instant::now();
         }
@@ -319,12 +340,13 @@ impl Import {
         let mut wanted: Vec<(Arc<str>, StreamId)> = Vec::new();
         let mut met = std::collections::HashSet::new();
         for event in events {
-            if !matches!(
-                event.role,
-                Role::Event | Role::StreamMetadata | Role::Tombstone
-            ) || self.target.known(&event.key).is_some()
-                || !met.insert(&event.key)
-            {
+            let has_stream = match event.role {
+                Role::Event => true,
+                // A dry run counts the streams that have events.
+                Role::StreamMetadata | Role::Tombstone => !self.target.only_counts(),
+                Role::LeftOut(_) => false,
+            };
+            if !has_stream || self.target.known(&event.key).is_some() || !met.insert(&event.key) {
                 continue;
             }
             if let Ok(stream) = self.name(event) {
@@ -393,6 +415,9 @@ impl Import {
                 .await?;
             return Box::pin(self.sift(event, late, chosen)).await;
         };
+        if let Some(why) = self.target.refused(&event.key) {
+            return self.cannot(&event, &why);
+        }
         if known.closed {
             self.report
                 .leave_out("events of streams that are closed in the target");
@@ -402,6 +427,10 @@ impl Import {
             self.options.kind.first_sequence_of(event.sequence),
             |seen| seen.saturating_add(1),
         );
+        if event.sequence < next && self.target.only_counts() {
+            self.count_again(&event);
+            return Ok(());
+        }
         if event.sequence < next {
             let is_later = known.stored.is_none_or(|(_, place)| event.place > place);
             // Of a source without places only the events themselves tell.
@@ -417,7 +446,8 @@ impl Import {
         }
         if event.sequence > next {
             let is_first = known.seen.is_none();
-            if is_first && self.options.kind == Kind::KurrentDb {
+            let may_be_truncated = self.options.kind == Kind::KurrentDb;
+            if is_first && may_be_truncated && !self.target.only_counts() {
                 self.store(std::mem::take(chosen)).await?;
                 self.move_early_truncation(&event).await?;
             }

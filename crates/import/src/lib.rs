@@ -18,7 +18,6 @@
 mod checkpoint;
 mod convert;
 mod digest;
-mod dry_run;
 mod event;
 mod import;
 mod kind;

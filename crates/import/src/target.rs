@@ -8,7 +8,10 @@
 //! Invariants: each append names the revision that it expects of each stream, which follows from what was sent before;
 //! so after a failure nothing later can have been stored in that stream, and what the target has is read again before
 //! anything is sent again.
+//!
+//! A dry run has a target that only counts (`counting`): it has no store, and takes every stream for new.
 
+mod counting;
 mod lifecycle;
 #[cfg(test)]
 mod tests;
@@ -29,6 +32,8 @@ use tokio::time::Instant;
 use crate::convert::stood;
 use crate::event::Place;
 use crate::known::{self, Again, Known, Stored};
+
+use counting::Names;
 
 /// The most events in one append.
 const APPEND_EVENTS: usize = 1_000;
@@ -83,14 +88,14 @@ fn append_of(parts: &[Part]) -> Append {
 }
 
 /// An append that is on its way.
-struct Flight {
+struct InFlight {
     parts: Vec<Part>,
     bytes: usize,
     answer: BoxFuture<'static, Result<Appended>>,
     done: Option<Result<Appended>>,
 }
 
-impl Flight {
+impl InFlight {
     async fn end(self) -> (Vec<Part>, Result<Appended>) {
         let answer = match self.done {
             Some(answer) => answer,
@@ -102,7 +107,10 @@ impl Flight {
 
 /// The store to which events are appended, and what is known of it.
 pub(crate) struct Target {
-    store: Arc<dyn EventStore>,
+    /// `None` for a target that only counts.
+    store: Option<Arc<dyn EventStore>>,
+    /// The names of a target that only counts.
+    names: Names,
     /// Whether each append has one stream only, since the streams of one append must be of one log.
     one_stream: bool,
     in_flight: usize,
@@ -120,7 +128,7 @@ pub(crate) struct Target {
     forming_streams: HashSet<StreamId>,
     forming_events: usize,
     forming_bytes: usize,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<InFlight>,
     ends: HashMap<LogId, Position>,
     /// Events that were stored.
     pub(crate) stored: u64,
@@ -140,36 +148,38 @@ impl Target {
     ) -> Result<Self> {
         let info = store.info().await?;
         Ok(Self {
-            store,
+            store: Some(store),
             one_stream: info.logs > 1,
             heads: info.heads,
             in_flight: in_flight.max(1),
             retry,
-            known: HashMap::new(),
             known_max: KNOWN_MAX,
-            met_before: 0,
             fresh,
-            forming: Vec::new(),
-            forming_streams: HashSet::new(),
-            forming_events: 0,
-            forming_bytes: 0,
-            flights: VecDeque::new(),
-            ends: HashMap::new(),
-            stored: 0,
-            already: 0,
-            displaced: 0,
+            ..Self::counting()
         })
+    }
+
+    /// Returns the store.
+    ///
+    /// # Errors
+    /// `Unsupported` for a target that only counts.
+    fn store(&self) -> Result<Arc<dyn EventStore>> {
+        let none = || ErrorKind::Unsupported("a dry run has no store".into()).into();
+        self.store.clone().ok_or_else(none)
     }
 
     /// Reads what the target has of these streams, as far as it is not known.
     pub(crate) async fn prepare(&mut self, wanted: Vec<(Arc<str>, StreamId)>) -> Result<()> {
         if self.fresh {
             for (key, stream) in wanted {
+                if self.only_counts() {
+                    self.names.give(&key, &stream);
+                }
                 self.known.insert(key, Known::none(stream));
             }
             return Ok(());
         }
-        let store = &self.store;
+        let store = &self.store()?;
         let read = |(key, stream): (Arc<str>, StreamId)| async move {
             let known = known::read(&**store, &stream, &key).await?;
             Ok::<_, Error>((key, known))
@@ -207,7 +217,7 @@ impl Target {
 
     /// Lets the stream of a key be another one, if that one has events of this key.
     pub(crate) async fn adopt(&mut self, key: &Arc<str>, other: &StreamId) -> Result<()> {
-        let found = match known::read(&*self.store, other, key).await {
+        let found = match known::read(&*self.store()?, other, key).await {
             Ok(found) => found,
             Err(error) if matches!(error.kind(), ErrorKind::Unsupported(_)) => return Ok(()),
             Err(error) => return Err(error),
@@ -227,13 +237,16 @@ impl Target {
 
     /// Returns the number of streams that were met. Above a million it may count some twice.
     pub(crate) fn streams(&self) -> usize {
+        if self.only_counts() {
+            return self.names.given();
+        }
         self.met_before + self.known.len()
     }
 
     /// Waits until everything is durable, and reads what the target has of the stream of a key.
     pub(crate) async fn read_anew(&mut self, key: &Arc<str>, stream: &StreamId) -> Result<&Known> {
         self.drain().await?;
-        let found = known::read(&*self.store, stream, key).await?;
+        let found = known::read(&*self.store()?, stream, key).await?;
         let seen = self.known.get(key).and_then(|known| known.seen);
         let seen = seen.max(found.seen);
         let found = Known { seen, ..found };
@@ -248,21 +261,21 @@ impl Target {
     /// to be shown; `None` if the target has nothing of the stream yet.
     pub(crate) async fn revision_from(&mut self, key: &str, before: u64) -> Result<Option<u64>> {
         match self.known.get(key) {
-            Some(known) => known::revision_from(&*self.store, known, before).await,
+            Some(known) => known::revision_from(&*self.store()?, known, before).await,
             None => Ok(None),
         }
     }
 
     /// Returns the metadata of a stream.
     pub(crate) async fn metadata(&mut self, stream: &StreamId) -> Result<StreamMetadata> {
-        let found = self.store.stream_metadata(stream.clone()).await?;
+        let found = self.store()?.stream_metadata(stream.clone()).await?;
         Ok(found.metadata)
     }
 
     /// Looks for the event of a stream that has this number in the source.
     pub(crate) async fn find(&mut self, key: &str, sequence: u64) -> Result<Option<Stored>> {
         match self.known.get(key) {
-            Some(known) => known::find(&*self.store, &known.stream, sequence).await,
+            Some(known) => known::find(&*self.store()?, &known.stream, sequence).await,
             None => Ok(None),
         }
     }
@@ -272,7 +285,10 @@ impl Target {
         &mut self,
         wanted: Vec<(Arc<str>, Vec<u64>)>,
     ) -> Result<HashMap<(Arc<str>, u64), Again>> {
-        let (store, known) = (&self.store, &self.known);
+        if wanted.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let (store, known) = (&self.store()?, &self.known);
         let read = |(key, numbers): (Arc<str>, Vec<u64>)| async move {
             let found = match known.get(&key) {
                 Some(known) => known::again(&**store, known, &numbers).await?,
@@ -299,6 +315,10 @@ impl Target {
 
     /// Takes an event, which is appended with those that follow or at the next [`drain`](Self::drain).
     pub(crate) async fn push(&mut self, ready: Ready) -> Result<()> {
+        if self.only_counts() {
+            self.stored += 1;
+            return Ok(());
+        }
         let bytes = ready.event.payload_bytes();
         let Some(known) = self.known.get(&ready.key) else {
             return Err(Error::corrupt(format!(
@@ -355,7 +375,7 @@ impl Target {
             return Ok(());
         }
         let on_the_way =
-            |flights: &VecDeque<Flight>| flights.iter().map(|flight| flight.bytes).sum::<usize>();
+            |flights: &VecDeque<InFlight>| flights.iter().map(|flight| flight.bytes).sum::<usize>();
         while self.flights.len() >= self.in_flight || on_the_way(&self.flights) > IN_FLIGHT_BYTES {
             self.land().await?;
         }
@@ -366,14 +386,14 @@ impl Target {
         if parts.is_empty() {
             return Ok(());
         }
-        let (store, append) = (Arc::clone(&self.store), append_of(&parts));
+        let (store, append) = (self.store()?, append_of(&parts));
         let mut answer = async move { store.append(append).await }.boxed();
         // The first poll hands the append over, so appends reach the store in their order.
         let done = match futures::poll!(&mut answer) {
             std::task::Poll::Ready(answer) => Some(answer),
             std::task::Poll::Pending => None,
         };
-        self.flights.push_back(Flight {
+        self.flights.push_back(InFlight {
             parts,
             bytes,
             answer,
@@ -491,7 +511,7 @@ impl Target {
             let read = self.read_again(&mut parts).await;
             let sent = match read {
                 Ok(()) if parts.is_empty() => return Ok(()),
-                Ok(()) => self.store.append(append_of(&parts)).await,
+                Ok(()) => self.store()?.append(append_of(&parts)).await,
                 Err(error) => Err(error),
             };
             match sent {
@@ -514,10 +534,11 @@ impl Target {
 
     /// Reads what the target has of the streams of an append, and drops the events that are there.
     async fn read_again(&mut self, parts: &mut Vec<Part>) -> Result<()> {
+        let store = self.store()?;
         for part in parts.iter_mut() {
-            let found = known::read(&*self.store, &part.stream, &part.key).await?;
+            let found = known::read(&*store, &part.stream, &part.key).await?;
             let before = part.events.len();
-            compare_again(&*self.store, part, &found).await?;
+            compare_again(&*store, part, &found).await?;
             let is_new = |sequence: u64| found.stored.is_none_or(|(stored, _)| sequence > stored);
             part.events
                 .retain(|(sequence, _, _)| !found.closed && is_new(*sequence));

@@ -34,6 +34,17 @@ impl Import {
         self.target.again(wanted.into_iter().collect()).await
     }
 
+    /// Counts an event that comes again in a dry run.
+    pub(super) fn count_again(&mut self, event: &SourceEvent) {
+        if self.source.resumes() {
+            // It was read before: by another scan, or as one that was passed over.
+            self.report.already_stored += 1;
+        } else {
+            let why = "it comes after later ones of its stream, or its number comes twice";
+            self.report.cannot(event, why.to_owned());
+        }
+    }
+
     /// Looks whether an event that comes again is the one that is there.
     pub(super) async fn compare(
         &mut self,

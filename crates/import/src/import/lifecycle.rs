@@ -9,16 +9,27 @@ use super::Import;
 use crate::convert::id_of;
 use crate::event::{Role, SourceEvent};
 
+/// What is said of changes of streams, which are no events.
+const METADATA: &str = "metadata of streams, which were set";
+const TOMBSTONES: &str = "tombstones, which were set";
+
 impl Import {
     /// Changes a stream as the source has changed it at this place.
     pub(super) async fn change_stream(&mut self, event: SourceEvent) -> Result<()> {
+        if self.target.only_counts() {
+            self.report.leave_out(match event.role {
+                Role::Tombstone => TOMBSTONES,
+                _ => METADATA,
+            });
+            return Ok(());
+        }
         let stream = match self.name(&event) {
             Ok(stream) => stream,
             Err(error) => return self.cannot(&event, &error),
         };
         if event.role == Role::Tombstone {
             self.target.close(&event.key, &stream).await?;
-            self.report.leave_out("tombstones, which were set");
+            self.report.leave_out(TOMBSTONES);
             return Ok(());
         }
         let document = self.moved_truncation(&event, &stream).await?;
@@ -29,11 +40,11 @@ impl Import {
             .await
         {
             Ok(_) => {
-                self.report.leave_out("metadata of streams, which were set");
+                self.report.leave_out(METADATA);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
-                self.report.leave_out("metadata of streams, which were set");
+                self.report.leave_out(METADATA);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument { .. }) => {

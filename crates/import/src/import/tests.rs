@@ -10,10 +10,10 @@ use super::*;
 use crate::known;
 
 /// A source that gives what it is told, once.
-struct Told(VecDeque<SourceEvent>);
+struct Scripted(VecDeque<SourceEvent>);
 
 #[async_trait]
-impl Source for Told {
+impl Source for Scripted {
     fn identity(&self) -> String {
         "told".into()
     }
@@ -58,7 +58,7 @@ async fn try_import(
         name: name.into(),
         ..options
     };
-    let source = Box::new(Told(events.into()));
+    let source = Box::new(Scripted(events.into()));
     let mut import = Import::from(options, source, Arc::clone(store) as _).await?;
     import.run(|_| ()).await?;
     Ok(import.report())

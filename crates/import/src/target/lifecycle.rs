@@ -31,7 +31,7 @@ impl Target {
             let event = EventData::json(EventType::new("$metadata")?, document.clone()).with_id(id);
             let expected = last.map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
             let append = Append::to(metadata.clone(), expected, vec![event]);
-            match self.store.append(append).await {
+            match self.store()?.append(append).await {
                 Ok(_) => break,
                 Err(error)
                     if tries < TRIES
@@ -58,7 +58,7 @@ impl Target {
         let mut request = ReadStream::forwards(stream.clone());
         let mut last = None;
         loop {
-            let page = match self.store.read_stream(request.clone()).await {
+            let page = match self.store()?.read_stream(request.clone()).await {
                 Ok(page) => page,
                 Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
                     return Ok((None, false));
@@ -86,7 +86,7 @@ impl Target {
         };
         let mut tries = 0;
         let closed = loop {
-            match self.store.delete_stream(request.clone()).await {
+            match self.store()?.delete_stream(request.clone()).await {
                 Ok(_) => break true,
                 Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {
                     break false;
