@@ -10,7 +10,6 @@ mod ask;
 mod codec;
 mod config;
 mod decider;
-mod decision;
 mod entities;
 mod env;
 mod error;
@@ -40,7 +39,6 @@ pub use codec::{
 pub use codec::{ProtoEvents, ProtoEventsBuilder};
 pub use config::Config;
 pub use decider::{Context, Decider};
-pub use decision::{ATTEMPTS_MAX, DecisionError, DecisionModel, DecisionModels, decide};
 pub use entities::{Builder, Entities};
 pub use error::Error;
 pub use gesta_core::OwnerStore;

@@ -1,6 +1,6 @@
 //! A rule over all events: a user name is taken once. Run it twice.
 
-use gesta::entity::{DecisionError, DecisionModel, decide};
+use gesta::decision::{DecisionError, DecisionModel, decide};
 use gesta::{Append, EventData, ExpectedRevision::Any, Query, RecordedEvent, StreamId, Tags};
 
 struct NameTaken(Query);

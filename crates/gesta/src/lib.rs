@@ -38,8 +38,9 @@
 //! ```
 //!
 //! [`open`] gives a [`Store`], the same for a file, a database and a server. [`entity`] has the runtime for entities,
-//! [`groups`] consumer groups. What is promised is written in `docs/reference/contract.md`. Administration of a store
-//! that no server has open: [`schema`], and [`Database`] for `verify` and `backup`.
+//! [`decision`] decisions over several streams, [`groups`] consumer groups. What is promised is written in
+//! `docs/reference/contract.md`. Administration of a store that no server has open: [`schema`], and [`Database`] for
+//! `verify` and `backup`.
 //!
 //! This crate chooses the backend by URL, and names what programs use: the vocabulary is that of `gesta-core`, which
 //! holds the interface of backends too, the store in a database that of `gesta-store`.
@@ -102,6 +103,7 @@ pub use gesta_core::{
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
     Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of,
 };
+pub use gesta_decision as decision;
 pub use gesta_entity as entity;
 #[cfg(feature = "cluster")]
 pub use gesta_node::{Build as NodeBuild, Node, NodeOptions, Protocols, Stop as NodeStop};

@@ -16,7 +16,7 @@ use gesta_core::{
     Append, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Query,
     RecordedEvent, StreamAppend, StreamId, Tag, Tags,
 };
-use gesta_entity::{DecisionError, DecisionModel, decide};
+use gesta_decision::{DecisionError, DecisionModel, decide};
 use gesta_testkit::{MemoryFactory, StoreFactory, TestStore};
 use tokio::sync::Barrier;
 

@@ -7,7 +7,7 @@
 //! Invariants: the condition is the union of all queries, after the end of the very read on which the decision rests; a
 //! model is shown only what its own query selects; an append whose outcome is not known is repeated as it is before
 //! anything is decided anew.
-//! Not here: who wins, which the append decides (`gesta-append`).
+//! Not here: who wins, which the append decides (`gesta-append`); rules of one entity (`gesta-entity`).
 
 use std::time::Duration;
 
