@@ -9,6 +9,7 @@ mod backup;
 mod client;
 mod cluster;
 mod copy;
+mod database;
 mod group;
 mod import;
 mod import_groups;

@@ -7,13 +7,14 @@ use std::io::{ErrorKind as Io, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gesta::{Database, MadeBy, Options};
+use gesta::{Database, MadeBy};
 use gesta_client::{Config, HttpStore};
-use gesta_core::{Error, ErrorKind};
+use gesta_core::ErrorKind;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::signal::unix::Signal;
 
+use super::database::on_database;
 use super::{client, given_store, interrupts, is_server, maintenance, served};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
@@ -35,11 +36,11 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
             _ = stop.recv() => return Err(stopped(&args.to)),
         }
     } else {
-        let database = Database::open(&url, &Options::default()).await;
-        let database = database.map_err(|error| hint_at_server(error, &args.to))?;
-        let done = copy(&database, &args.to, &mut stop).await;
-        database.close().await;
-        done?;
+        let command = format!("backup {}", args.to.display());
+        on_database(&url, Some(&command), async |database| {
+            copy(database, &args.to, &mut stop).await
+        })
+        .await?;
     }
     let bytes = fs::metadata(&args.to)?.len();
     let file = args.to.display().to_string();
@@ -71,18 +72,6 @@ async fn copy(database: &Database, to: &Path, stop: &mut Signal) -> Outcome {
 
 fn stopped(to: &Path) -> Failure {
     Failure::interrupted(format!("stopped; no copy was made at {}", to.display()))
-}
-
-/// Adds to the error that a store which a server has open is copied through the server.
-fn hint_at_server(error: Error, to: &Path) -> Failure {
-    if !matches!(error.kind(), ErrorKind::Unavailable(_)) {
-        return error.into();
-    }
-    let text = format!(
-        "a store that a server has open is copied through it: gesta backup --store http://127.0.0.1:2113 {}",
-        to.display()
-    );
-    Error::unavailable(text).caused_by(error).into()
 }
 
 /// A file that is removed unless it becomes the copy. Only its owner can read it.

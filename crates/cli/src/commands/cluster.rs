@@ -11,12 +11,13 @@ mod show;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta::{Database, Options};
+use gesta::Database;
 use gesta_core::LogId;
 use gesta_core::registry::{ClusterVersion, LeaseRow, Look, NodeRow, NodeState, Registry};
 use serde_json::json;
 
 use self::show::{name, named};
+use super::database::on_database;
 use super::interrupts;
 use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::config::Config;
@@ -62,13 +63,13 @@ pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output)
         ClusterCommand::Drain(drain) => drain.linger,
         _ => None,
     };
-    let database = Database::open(url, &Options::default()).await?;
-    let outcome = tokio::select! {
-        outcome = perform_and_linger(&database, command, linger, output) => outcome,
-        _ = interrupts.recv() => Err(Failure::interrupted("stopped; what was asked of the nodes stays asked")),
-    };
-    database.close().await;
-    outcome
+    on_database(url, None, async |database| {
+        tokio::select! {
+            outcome = perform_and_linger(database, command, linger, output) => outcome,
+            _ = interrupts.recv() => Err(Failure::interrupted("stopped; what was asked of the nodes stays asked")),
+        }
+    })
+    .await
 }
 
 /// Runs a command, and returns only so long after that, however it has ended: calls may still be on their way to a node

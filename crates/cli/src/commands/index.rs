@@ -9,7 +9,7 @@ use gesta::projection::{
 use gesta_core::{Checkpoint, EventStore};
 use serde_json::json;
 
-use super::projection::{At, MustExist};
+use super::projection::{MustExist, TargetDatabase};
 use super::{all, connect, interrupts};
 use crate::args::{self, Global, IndexCommand, IndexRun};
 use crate::exit::Outcome;
@@ -23,11 +23,11 @@ pub(super) async fn run(global: &Global, args: args::Index, output: &mut Output)
         IndexCommand::Run(_) => MustExist::No,
         IndexCommand::Find { .. } => MustExist::Yes,
     };
-    let at = At::named(args.target, args.schema, must_exist)?;
+    let at = TargetDatabase::named(args.target, args.schema, must_exist)?;
     let store = connect(global, gesta::Missing::Refuse).await?;
     let done = match at {
-        At::Sqlite(target) => work(target, &store, args.command, output).await,
-        At::Postgres(target) => work(target, &store, args.command, output).await,
+        TargetDatabase::Sqlite(target) => work(target, &store, args.command, output).await,
+        TargetDatabase::Postgres(target) => work(target, &store, args.command, output).await,
     };
     store.shutdown().await?;
     done

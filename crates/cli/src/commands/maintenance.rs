@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use gesta::{Database, Options, RunMode};
+use gesta::{Options, RunMode};
 use gesta_client::HttpStore;
-use gesta_core::{Error, ErrorKind, EventStore};
+use gesta_core::{Error, EventStore};
 use gesta_server::VirtualStreamsCall;
 use gesta_wire::maintenance::{
     Finding, Progress, Scavenged, SwitchVirtualStreams, Verified, VirtualStreams,
@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::database::{self, on_database};
 use super::{client, given_store, is_server, served};
 use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
@@ -29,40 +30,21 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 const STANDS_STILL_MAX: Duration = Duration::from_secs(60);
 
 /// Where the store is that a command works on.
-enum At {
+enum Location {
     Server(Box<HttpStore>),
     Database(String),
 }
 
 /// Returns where the store is that is named, or else the store that `gesta serve` opens by default.
-fn place(global: &Global) -> Outcome<At> {
+fn place(global: &Global) -> Outcome<Location> {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     Ok(match is_server(&url) {
         true => {
             let server = HttpStore::with_config(&url, client::config(global)?)?;
-            At::Server(Box::new(server))
+            Location::Server(Box::new(server))
         }
-        false => At::Database(url),
+        false => Location::Database(url),
     })
-}
-
-/// Opens a database. If a server has it open, the error says how to ask that server.
-async fn open(url: &str, command: &str) -> Outcome<Database> {
-    let opened = Database::open(url, &Options::default()).await;
-    opened.map_err(|error| hint_at_server(error, command))
-}
-
-/// Adds to the error of a store that a server has open how the command is given through that server.
-pub(super) fn hint_at_server(error: Error, command: &str) -> Failure {
-    match error.kind() {
-        ErrorKind::Unavailable(text) if text.contains("is open in") => {
-            let text = format!(
-                "a server has this store open; ask that server: gesta {command} --store http://127.0.0.1:2113"
-            );
-            Error::unavailable(text).caused_by(error).into()
-        }
-        _ => error.into(),
-    }
 }
 
 fn spinner() -> ProgressBar {
@@ -76,12 +58,12 @@ pub(super) async fn verify(global: &Global, output: &mut Output) -> Outcome {
     let bar = spinner();
     let told = |now: Progress| bar.set_message(format!("{} events read", now.events));
     let verified = match place {
-        At::Server(server) => server.verify(told).await,
-        At::Database(url) => {
-            let database = open(&url, "verify").await?;
-            let verified = served::verify(&database, told).await;
-            database.close().await;
-            verified
+        Location::Server(server) => server.verify(told).await,
+        Location::Database(url) => {
+            on_database(&url, Some("verify"), async |database| {
+                Ok(served::verify(database, told).await)
+            })
+            .await?
         }
     };
     bar.finish_and_clear();
@@ -124,7 +106,7 @@ pub(super) fn show(verified: &Verified, output: &mut Output) -> Outcome {
 
 pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Output) -> Outcome {
     let place = place(global)?;
-    if args.compact && matches!(place, At::Server(_)) {
+    if args.compact && matches!(place, Location::Server(_)) {
         return Err(Failure::usage(
             "--compact writes the whole file anew, which needs the store for itself: stop the server, and give \
              --store sqlite:PATH. Without --compact the room is used for new events",
@@ -142,11 +124,13 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
         bar.set_message(format!("{} streams, {} events", now.streams, now.events));
     };
     let scavenged = match &place {
-        At::Server(server) if mode == RunMode::Dry => server.count_hidden(told).await,
-        At::Server(server) => server.scavenge(told).await,
-        At::Database(url) => {
+        Location::Server(server) if mode == RunMode::Dry => server.count_hidden(told).await,
+        Location::Server(server) => server.scavenge(told).await,
+        Location::Database(url) => {
             let options = Options::default();
-            let store = open(url, "scavenge").await?.start(&options)?;
+            let store = database::open(url, Some("scavenge"))
+                .await?
+                .start(&options)?;
             let scavenged = served::scavenge(&store, mode, told).await;
             store.shutdown().await?;
             scavenged
@@ -154,7 +138,7 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
     };
     bar.finish_and_clear();
     output.record(&scavenged?, show_scavenged)?;
-    let At::Database(url) = place else {
+    let Location::Database(url) = place else {
         return Ok(());
     };
     if !args.compact {
@@ -188,8 +172,8 @@ pub(super) async fn virtual_streams(
     output: &mut Output,
 ) -> Outcome {
     let status = match place(global)? {
-        At::Server(server) => through_server(&server, command).await?,
-        At::Database(url) => in_database(&url, command).await?,
+        Location::Server(server) => through_server(&server, command).await?,
+        Location::Database(url) => in_database(&url, command).await?,
     };
     output.record(&status, |status| {
         let state = if status.on { "on" } else { "off" };
@@ -201,7 +185,7 @@ pub(super) async fn virtual_streams(
 }
 
 async fn in_database(url: &str, command: VirtualStreamsCommand) -> Outcome<VirtualStreams> {
-    let database = open(url, "virtual-streams").await?;
+    let database = database::open(url, Some("virtual-streams")).await?;
     let call = match command {
         VirtualStreamsCommand::On => VirtualStreamsCall::SwitchOn,
         VirtualStreamsCommand::Off => VirtualStreamsCall::SwitchOff,

@@ -27,7 +27,7 @@ use crate::output::{Output, visible};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The database in which the rows of projections are.
-pub(super) enum At {
+pub(super) enum TargetDatabase {
     Sqlite(SqliteTarget),
     Postgres(PostgresTarget),
 }
@@ -39,7 +39,7 @@ pub(super) enum MustExist {
     No,
 }
 
-impl At {
+impl TargetDatabase {
     /// Returns the database that is named by the flag or in the environment.
     pub(super) fn named(
         target: Option<String>,
@@ -76,18 +76,18 @@ impl At {
 }
 
 pub(super) async fn run(global: &Global, args: Projection, output: &mut Output) -> Outcome {
-    let at = At::named(args.target, args.schema, MustExist::Yes)?;
+    let at = TargetDatabase::named(args.target, args.schema, MustExist::Yes)?;
     // Without it nothing is said about how far a projection is behind.
     let store = match given_store(global) {
         Some(_) => Some(connect(global, gesta::Missing::Refuse).await?),
         None => None,
     };
     let done = match at {
-        At::Sqlite(target) => {
+        TargetDatabase::Sqlite(target) => {
             let control = Control::of(target);
             steer(&control, store.as_ref(), args.command, output).await
         }
-        At::Postgres(target) => {
+        TargetDatabase::Postgres(target) => {
             let control = Control::of(target);
             steer(&control, store.as_ref(), args.command, output).await
         }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use gesta::Missing;
 use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope, ShownToken, ShownUser};
-use gesta_core::{Clock, Error, ErrorKind, EventStore, SystemClock, Timestamp};
+use gesta_core::{Clock, ErrorKind, EventStore, SystemClock, Timestamp};
 use serde_json::json;
 
+use super::database::open_in_a_server;
 use super::progress::Progress;
 use super::{client, given_store, work_on};
 use crate::args::{
@@ -23,6 +24,10 @@ use crate::output::Output;
 
 /// The group of those who may do everything.
 const ADMINS: &str = "$admins";
+/// What is said of a store that a server has open.
+const CHANGED_THROUGH_SERVER: &str = "a server has this store open: an administrator changes accounts through it, with \
+                                      --store http://127.0.0.1:2113 and GESTA_USER. If there is no user yet, stop the \
+                                      server first, or start it with GESTA_ADMIN_PASSWORD, which makes the user admin";
 /// The variable for a new password, which is read if no file is named.
 const NEW_PASSWORD: &str = "GESTA_NEW_PASSWORD";
 
@@ -269,22 +274,9 @@ async fn on_accounts(
         async |store: Arc<dyn EventStore>| work(Accounts::of(store)).await,
     );
     done.await.map_err(|failure| match failure {
-        Failure::Store(error) => hint_at_running_server(error),
+        Failure::Store(error) => open_in_a_server(error, || CHANGED_THROUGH_SERVER.to_owned()),
         other => other,
     })
-}
-
-/// Adds to the error of a store that a server has open what to do about it.
-fn hint_at_running_server(error: Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Unavailable(text) if text.contains("is open in") => {
-            let text = "a server has this store open: an administrator changes accounts through it, with --store \
-                        http://127.0.0.1:2113 and GESTA_USER. If there is no user yet, stop the server first, or start \
-                        it with GESTA_ADMIN_PASSWORD, which makes the user admin";
-            Error::unavailable(text).caused_by(error).into()
-        }
-        _ => error.into(),
-    }
 }
 
 /// Tells whether a new password is asked for at the terminal.
