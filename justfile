@@ -25,7 +25,7 @@ install *arguments:
 check-dependencies:
     scripts/check-dependencies
 
-# What no compiler sees: this file, the CI file, SECURITY.md, the list of features.
+# What no compiler sees: this file, the CI file, SECURITY.md, the list of features, names of files and types.
 check-repository:
     scripts/check-repository
 

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::Path;
 use crate::sse::SseReader;
-use crate::transport::{Call, Told, Transport, told};
+use crate::transport::{Call, ErrorDocument, Transport, told};
 
 /// The consumer groups of a server: [`ConsumerGroups`] over HTTP. Clones are cheap.
 #[derive(Clone, Debug)]
@@ -336,7 +336,9 @@ fn ended(problem: &[u8], group: &GroupId) -> Error {
 /// Returns the error of the group that the server had, if its answer tells one.
 fn of_group(error: gesta_core::Error, group: &GroupId) -> Error {
     let source = std::error::Error::source(&error);
-    let Some(Told(document)) = source.and_then(|source| source.downcast_ref::<Told>()) else {
+    let Some(ErrorDocument(document)) =
+        source.and_then(|source| source.downcast_ref::<ErrorDocument>())
+    else {
         return error.into();
     };
     let group = group.clone();
@@ -383,11 +385,13 @@ fn lost(error: Error, group: &GroupId, consumer: ConsumerId) -> Error {
         return error;
     };
     let source = std::error::Error::source(of_store);
-    match source.and_then(|source| source.downcast_ref::<Told>()) {
-        Some(Told(document)) if document.kind == problem::CONSUMER_NOT_FOUND => Error::NoConsumer {
-            group: group.clone(),
-            consumer,
-        },
+    match source.and_then(|source| source.downcast_ref::<ErrorDocument>()) {
+        Some(ErrorDocument(document)) if document.kind == problem::CONSUMER_NOT_FOUND => {
+            Error::NoConsumer {
+                group: group.clone(),
+                consumer,
+            }
+        }
         _ => error,
     }
 }

@@ -239,15 +239,15 @@ impl Servers {
     }
 
     /// Notes that a server could not be reached or has not answered: others are asked from now on.
-    fn lost(&self, asked: &Asked) {
+    fn lost(&self, asked: &LastServer) {
         match (asked, &self.owners) {
-            (Asked::Given(turn), _) => {
+            (LastServer::Given(turn), _) => {
                 let order = Ordering::Relaxed;
                 let next = turn.wrapping_add(1);
                 // Another call may have noted this already.
                 let _ = self.turn.compare_exchange(*turn, next, order, order);
             }
-            (Asked::Owner(api), Some(owners)) => owners.lost(api, Instant::now()),
+            (LastServer::Owner(api), Some(owners)) => owners.lost(api, Instant::now()),
             _ => {}
         }
     }
@@ -263,7 +263,7 @@ enum Trouble {
 
 /// Which server was asked last.
 #[derive(Default)]
-enum Asked {
+enum LastServer {
     #[default]
     Nobody,
     /// A server that the client was given, in this turn.
@@ -388,7 +388,7 @@ impl Transport {
     /// Sends a call and takes its whole answer.
     pub(crate) async fn send(&self, call: Call) -> Result<Answer> {
         let effect = call.effect;
-        let mut asked = Asked::default();
+        let mut asked = LastServer::default();
         let answer = async {
             let (head, body) = self.begin(call, &mut asked).await?.into_parts();
             let body = whole(body, effect).await?;
@@ -401,21 +401,21 @@ impl Transport {
     /// Sends a call whose answer does not end.
     pub(crate) async fn open(&self, call: Call) -> Result<Response<Incoming>> {
         let effect = call.effect;
-        let mut asked = Asked::default();
+        let mut asked = LastServer::default();
         let answer = self.begin(call, &mut asked);
         let answer = tokio::time::timeout(self.config.answer_max, answer).await;
         answer.unwrap_or_else(|_| Err(self.late(&asked, effect)))
     }
 
     /// Returns the error of a call that is not answered in time.
-    fn late(&self, asked: &Asked, effect: Effect) -> Error {
+    fn late(&self, asked: &LastServer, effect: Effect) -> Error {
         self.servers.lost(asked);
         let seconds = self.config.answer_max.as_secs();
         effect.error(format!("no answer within {seconds} s"))
     }
 
     /// Sends a call. An answer that is an error becomes an error.
-    async fn begin(&self, call: Call, asked: &mut Asked) -> Result<Response<Incoming>> {
+    async fn begin(&self, call: Call, asked: &mut LastServer) -> Result<Response<Incoming>> {
         if let Some(answer) = self.ask_owner(&call, asked).await {
             return answer;
         }
@@ -423,7 +423,7 @@ impl Transport {
         loop {
             tries -= 1;
             let (turn, base) = self.servers.present();
-            *asked = Asked::Given(turn);
+            *asked = LastServer::Given(turn);
             match self.ask(&self.client, base, &call, None).await {
                 Ok(response) => return answered(response, call.effect).await,
                 Err(trouble) => {
@@ -441,7 +441,7 @@ impl Transport {
     async fn ask_owner(
         &self,
         call: &Call,
-        asked: &mut Asked,
+        asked: &mut LastServer,
     ) -> Option<Result<Response<Incoming>>> {
         let owners = self.servers.owners.as_ref()?;
         let (log, api) = owners.of(call.stream.as_ref()?, Instant::now())?;
@@ -450,7 +450,7 @@ impl Transport {
         if shows_secrets(&self.config, &base) {
             return None;
         }
-        *asked = Asked::Owner(api);
+        *asked = LastServer::Owner(api);
         match self.ask(&self.to_owners, &base, call, Some(log)).await {
             Ok(response) => {
                 if response.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -537,20 +537,20 @@ async fn answered(response: Response<Incoming>, effect: Effect) -> Result<Respon
 pub(crate) fn told(json: &[u8]) -> Option<Error> {
     let document = Document::read(json)?;
     let kind = document.clone().into_error()?;
-    Some(Error::new(kind).caused_by(Told(document)))
+    Some(Error::new(kind).caused_by(ErrorDocument(document)))
 }
 
 /// The document of which an error was made, for callers that can tell more from it than from the kind of the error.
 #[derive(Debug)]
-pub(crate) struct Told(pub(crate) Document);
+pub(crate) struct ErrorDocument(pub(crate) Document);
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for ErrorDocument {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the server answered {}", self.0.kind.name)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for ErrorDocument {}
 
 async fn whole(body: Incoming, effect: Effect) -> Result<Bytes> {
     let collected = Limited::new(body, ANSWER_BYTES_MAX).collect().await;

@@ -16,8 +16,8 @@ pub mod membership;
 pub mod memory;
 pub mod placement;
 mod shell;
-mod took;
+mod timings;
 
 pub use placement::{LogPlace, Member, Owner, Placement};
 pub use shell::{HandOvers, Membership, Options, Progress, Status, WithoutLinks};
-pub use took::Took;
+pub use timings::Timings;

@@ -18,7 +18,7 @@
 
 mod answers;
 mod claims;
-mod giving;
+mod hand_over;
 mod looks;
 mod note;
 mod observe;
@@ -39,7 +39,7 @@ use gesta_core::registry::{
 };
 use gesta_core::{LogId, Result};
 
-use self::giving::Passing;
+use self::hand_over::Passing;
 use self::looks::Looks;
 pub use self::note::Note;
 use self::observe::{LookTimes, Observations};

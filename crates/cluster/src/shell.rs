@@ -23,7 +23,7 @@ use crate::membership::{
     Sign, Stop,
 };
 use crate::placement::Placement;
-use crate::took::{Timed, Took};
+use crate::timings::{Timed, Timings};
 
 /// The longest time for which a taker may prepare. After it the taker gets the log as it is.
 const PREPARE_MAX: Duration = Duration::from_secs(10);
@@ -92,18 +92,18 @@ pub struct Status {
     /// The number of moves of leases that this node has made, in the order of [`MoveReason::ALL`].
     pub moves: [u64; MoveReason::ALL.len()],
     /// How long all this has taken.
-    pub took: Took,
+    pub took: Timings,
 }
 
 /// What the thread tells the handles.
 #[derive(Debug)]
-struct Told {
+struct Report {
     placement: watch::Sender<Arc<Placement>>,
     status: watch::Sender<(Option<Moment>, Status)>,
     timed: Timed,
 }
 
-impl Told {
+impl Report {
     /// Tells that the thread has panicked: this node owns nothing any more.
     fn failed(&self) {
         tracing::error!(
@@ -126,7 +126,7 @@ impl Told {
 #[derive(Clone, Debug)]
 pub struct Membership {
     inputs: mpsc::UnboundedSender<Input>,
-    told: Arc<Told>,
+    report: Arc<Report>,
 }
 
 impl Membership {
@@ -144,7 +144,7 @@ impl Membership {
         hand_overs: Arc<dyn HandOvers>,
     ) -> Result<Self> {
         let (inputs, received) = mpsc::unbounded_channel();
-        let told = Arc::new(Told {
+        let report = Arc::new(Report {
             placement: watch::Sender::default(),
             status: watch::Sender::default(),
             timed: Timed::default(),
@@ -160,13 +160,13 @@ impl Membership {
             others: Handle::current(),
             // The channel must not stay open for the shell's own sake.
             answers: mpsc::unbounded_channel(),
-            told: Arc::clone(&told),
+            report: Arc::clone(&report),
         };
-        let failed_told = Arc::clone(&told);
+        let failed_report = Arc::clone(&report);
         let run = move |runtime: tokio::runtime::Runtime| {
             let run = AssertUnwindSafe(shell.run(received)).catch_unwind();
             if runtime.block_on(run).is_err() {
-                failed_told.failed();
+                failed_report.failed();
             }
         };
         let failed = |error: std::io::Error| {
@@ -179,28 +179,28 @@ impl Membership {
         let runtime = runtime.map_err(failed)?;
         let thread = std::thread::Builder::new().name("gesta-beats".to_owned());
         thread.spawn(move || run(runtime)).map_err(failed)?;
-        Ok(Self { inputs, told })
+        Ok(Self { inputs, report })
     }
 
     /// Returns who owns which log, as far as this node knows.
     #[must_use]
     pub fn placement(&self) -> Arc<Placement> {
-        Arc::clone(&self.told.placement.borrow())
+        Arc::clone(&self.report.placement.borrow())
     }
 
     /// Returns the placement and each change of it.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<Placement>> {
-        self.told.placement.subscribe()
+        self.report.placement.subscribe()
     }
 
     /// Returns what people may want to know about the membership.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (looked, status) = self.told.status.borrow().clone();
+        let (looked, status) = self.report.status.borrow().clone();
         Status {
             look_age: looked.map(|at| clock::now().since(at)),
-            took: self.told.timed.read(),
+            took: self.report.timed.read(),
             ..status
         }
     }
@@ -241,7 +241,7 @@ impl Membership {
 
     /// Waits until the membership has ended. The future is no handle: it does not keep the membership alive.
     pub fn stopped(&self) -> impl Future<Output = Stop> + Send + use<> {
-        let mut status = self.told.status.subscribe();
+        let mut status = self.report.status.subscribe();
         async move {
             let ended = status
                 .wait_for(|(_, status)| status.stopped.is_some())
@@ -267,7 +267,7 @@ struct Shell {
     /// The runtime in which everything else of the node runs.
     others: Handle,
     answers: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
-    told: Arc<Told>,
+    report: Arc<Report>,
 }
 
 impl Shell {
@@ -284,7 +284,7 @@ impl Shell {
             }
             for output in outputs {
                 if let Output::Stopped(why) = output {
-                    self.told
+                    self.report
                         .status
                         .send_modify(|(_, status)| status.stopped = Some(why));
                     return;
@@ -311,7 +311,7 @@ impl Shell {
 
     fn publish(&self) {
         let placement = self.core.placement();
-        self.told.placement.send_if_modified(|told| {
+        self.report.placement.send_if_modified(|told| {
             let is_new = told.version != placement.version;
             if is_new {
                 *told = placement;
@@ -328,7 +328,7 @@ impl Shell {
             _ => return,
         };
         let trouble = error.map(ToString::to_string);
-        self.told.status.send_modify(|(looked, status)| {
+        self.report.status.send_modify(|(looked, status)| {
             match (&status.trouble, &trouble) {
                 (None, Some(cause)) => {
                     tracing::warn!(cause, "the registry of nodes does not answer")
@@ -348,7 +348,7 @@ impl Shell {
         let limit = self.core.beat() / 2;
         let registry = Arc::clone(&self.registry);
         let answers = self.answers.0.clone();
-        let (told, begun) = (Arc::clone(&self.told), Instant::now());
+        let (report, begun) = (Arc::clone(&self.report), Instant::now());
         match output {
             Output::Beat(beat) => {
                 self.take_signs();
@@ -356,7 +356,7 @@ impl Shell {
                 tokio::spawn(async move {
                     let look = within(limit, beat).await;
                     if look.is_ok() {
-                        told.timed.beats.add(begun.elapsed());
+                        report.timed.beats.add(begun.elapsed());
                     }
                     let _ = answers.send(Input::Looked(look));
                 });
@@ -374,7 +374,7 @@ impl Shell {
                         // It has panicked, or the node is going down.
                         Err(_) => Readiness::Refused,
                     };
-                    told.timed.preparing.add(begun.elapsed());
+                    report.timed.preparing.add(begun.elapsed());
                     let _ = answers.send(Input::Prepared(log, epoch, readiness));
                 });
             }
@@ -385,7 +385,7 @@ impl Shell {
 
     fn change(&self, change: Change, limit: Duration) {
         let (registry, hand_overs) = (Arc::clone(&self.registry), Arc::clone(&self.hand_overs));
-        let (others, told) = (self.others.clone(), Arc::clone(&self.told));
+        let (others, report) = (self.others.clone(), Arc::clone(&self.report));
         let answers = self.answers.0.clone();
         tokio::spawn(async move {
             let hand_over = match change {
@@ -396,13 +396,13 @@ impl Shell {
             if let Some(log) = hand_over {
                 let finish = others.spawn(async move { hand_overs.finish(log).await });
                 let _ = timeout(FINISH_MAX, finish).await;
-                told.timed.finishing.add(begun.elapsed());
+                report.timed.finishing.add(begun.elapsed());
             }
             let sent = Instant::now();
             let made = async move { make(&change, &*registry).await };
             let made = within(limit, made).await;
             if hand_over.is_some() {
-                told.timed.moving.add(sent.elapsed());
+                report.timed.moving.add(sent.elapsed());
             }
             let _ = answers.send(Input::Changed(made));
         });
@@ -421,7 +421,7 @@ impl Shell {
                 *count += 1;
             }
         };
-        self.told.status.send_modify(|(_, status)| counts(status));
+        self.report.status.send_modify(|(_, status)| counts(status));
     }
 
     fn tell(&self, note: &Note) {
@@ -434,7 +434,7 @@ impl Shell {
         {
             self.count(*reason);
             if let Some(took) = without_owner {
-                self.told.timed.takeovers.add(*took);
+                self.report.timed.takeovers.add(*took);
             }
         }
     }

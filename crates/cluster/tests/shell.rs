@@ -279,13 +279,13 @@ async fn a_hand_over_that_is_refused_is_tried_again() {
 
 /// Moves that the others are told of by tasks, which wait until the test lets them go on.
 #[derive(Debug)]
-struct SlowlyTold {
+struct SlowlyReported {
     may_end: Arc<Semaphore>,
     told: mpsc::UnboundedSender<()>,
 }
 
 #[async_trait]
-impl HandOvers for SlowlyTold {
+impl HandOvers for SlowlyReported {
     async fn prepare(&self, _: Preparation) -> Readiness {
         Readiness::Ready
     }
@@ -308,7 +308,7 @@ async fn who_leaves_tells_the_others_to_the_end() {
     let registry = MemoryRegistry::new(LOGS);
     let may_end = Arc::new(Semaphore::new(0));
     let (told, mut telling) = mpsc::unbounded_channel();
-    let slowly = SlowlyTold {
+    let slowly = SlowlyReported {
         may_end: Arc::clone(&may_end),
         told,
     };

@@ -206,7 +206,7 @@ impl std::fmt::Debug for Mover {
 }
 
 /// What the databases hold of a log, in the order of the newest map.
-struct Looked {
+struct Holdings {
     map: LogMap,
     /// For each database of the map its index among those given.
     order: Vec<usize>,
@@ -265,7 +265,7 @@ impl Mover {
     }
 
     /// Looks at all databases: first at what each of them holds, then whether each has the last rows of the others.
-    async fn look(&self) -> Result<Looked> {
+    async fn look(&self) -> Result<Holdings> {
         let looks = self.databases.look(self.log).await?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
         let (map, order) = arrange(&copies)?;
@@ -298,7 +298,7 @@ impl Mover {
                 scavenged: state.scavenged,
             }
         });
-        Ok(Looked {
+        Ok(Holdings {
             facts: facts.collect(),
             map,
             order,
@@ -319,13 +319,13 @@ impl Mover {
     /// may be inside of a transaction. Another mover waits for what this one has begun, looks at the databases again
     /// and goes on.
     pub async fn step(&mut self) -> Result<Step> {
-        let looked = self.look().await?;
-        let goal = self.goal(&looked)?;
-        let step = next_step(self.log, goal, &looked.facts, &self.compared)?;
+        let holdings = self.look().await?;
+        let goal = self.goal(&holdings)?;
+        let step = next_step(self.log, goal, &holdings.facts, &self.compared)?;
         if !matches!(goal, Goal::Recover { .. }) {
             self.compared.clear();
         }
-        let done = self.perform(goal, &step, &looked).await?;
+        let done = self.perform(goal, &step, &holdings).await?;
         self.refusals = if done { 0 } else { self.refusals + 1 };
         if self.refusals > REFUSALS_MAX {
             return Err(changed_meanwhile());
@@ -333,8 +333,8 @@ impl Mover {
         Ok(step)
     }
 
-    fn goal(&mut self, looked: &Looked) -> Result<Goal> {
-        let place = |id| looked.map.place_of(id).ok_or_else(changed_meanwhile);
+    fn goal(&mut self, holdings: &Holdings) -> Result<Goal> {
+        let place = |id| holdings.map.place_of(id).ok_or_else(changed_meanwhile);
         Ok(match self.wanted {
             Wanted::Back => Goal::Undo,
             Wanted::At(id) => Goal::Move(place(id)?),
@@ -343,15 +343,15 @@ impl Mover {
                 Goal::Recover { from, loss }
             }
             Wanted::Recovered(None, loss) => {
-                let from = most_complete(self.log, &looked.facts)?;
+                let from = most_complete(self.log, &holdings.facts)?;
                 let from = from.ok_or_else(|| {
                     let rule = format!(
                         "must be given, since no copy has all that is left: {}",
-                        held(looked)
+                        held(holdings)
                     );
                     Error::invalid("from", rule)
                 })?;
-                self.wanted = Wanted::Recovered(Some(looked.map.databases()[from].id), loss);
+                self.wanted = Wanted::Recovered(Some(holdings.map.databases()[from].id), loss);
                 Goal::Recover { from, loss }
             }
         })
@@ -368,8 +368,8 @@ impl Mover {
     }
 
     /// Does a step. Returns false if another process has changed the databases meanwhile.
-    async fn perform(&mut self, goal: Goal, step: &Step, looked: &Looked) -> Result<bool> {
-        let (order, looks) = (&looked.order, &looked.states);
+    async fn perform(&mut self, goal: Goal, step: &Step, holdings: &Holdings) -> Result<bool> {
+        let (order, looks) = (&holdings.order, &holdings.states);
         let at = |place: usize| &self.databases.0[order[place]];
         match step {
             Step::Put {
@@ -461,9 +461,9 @@ fn last_of(state: &CopyState) -> Position {
 }
 
 /// Describes for people what each database holds of a log.
-fn held(looked: &Looked) -> String {
-    let of_each = looked.states.iter().enumerate().map(|(place, state)| {
-        let (at, last) = (looked.map.describe(place), last_of(state));
+fn held(holdings: &Holdings) -> String {
+    let of_each = holdings.states.iter().enumerate().map(|(place, state)| {
+        let (at, last) = (holdings.map.describe(place), last_of(state));
         format!("{at} has events up to position {last}")
     });
     of_each.collect::<Vec<_>>().join(", ")

@@ -35,7 +35,7 @@ const ABSOLUTE_DEADLINE_MIN: Duration = Duration::from_secs(10);
 
 /// What the answer to a batch needs of the request: the id of the batch, its stream and its claim.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct BatchHead {
     id: Uuid,
     form: UuidForm,
     stream: Option<StreamId>,
@@ -46,7 +46,7 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct Batch {
     /// What the answer needs of the request.
-    pub asked: Asked,
+    pub asked: BatchHead,
     /// Stream to append to.
     pub stream: StreamId,
     /// The client's claim about the stream.
@@ -120,7 +120,7 @@ impl Arriving {
                 format!("at most {BATCHES_MAX} batches may be begun on one call"),
             ));
         }
-        let mut asked = Asked {
+        let mut asked = BatchHead {
             id,
             form,
             stream: None,
@@ -198,7 +198,7 @@ impl Arriving {
 }
 
 impl Batch {
-    fn begin(asked: &mut Asked, options: Option<&Options>, now: Instant) -> Result<Self> {
+    fn begin(asked: &mut BatchHead, options: Option<&Options>, now: Instant) -> Result<Self> {
         let Some(options) = options else {
             return Err(Refusal::invalid(
                 "the first chunk of a batch must have options",
@@ -261,7 +261,7 @@ fn deadline(asked: Option<&DeadlineOption>) -> Duration {
     }
 }
 
-impl Asked {
+impl BatchHead {
     fn answer(&self, result: Outcome) -> BatchAppendResp {
         BatchAppendResp {
             correlation_id: Some(ids::uuid(self.id, self.form)),

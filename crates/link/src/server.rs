@@ -1,8 +1,8 @@
 //! The side of the owner: it accepts links and serves the calls of other nodes.
 
 mod connection;
+mod freshness;
 mod lane;
-mod looked;
 #[cfg(test)]
 mod tests;
 mod unproven;
@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use self::looked::Looked;
+use self::freshness::Freshness;
 use self::unproven::Unproven;
 use crate::clock::Clock;
 use crate::config::LinkConfig;
@@ -107,7 +107,7 @@ impl NewestLanes {
 struct Caller {
     process: Uuid,
     lanes: Arc<ForwarderLanes>,
-    looked: Arc<Looked>,
+    freshness: Arc<Freshness>,
 }
 
 impl LinkServer {

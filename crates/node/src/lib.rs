@@ -49,7 +49,7 @@ pub mod cores {
 }
 
 pub use clients::ClientAddresses;
-pub use gesta_cluster::Took;
+pub use gesta_cluster::Timings;
 pub use gesta_cluster::membership::Stop;
 pub use gesta_link::Protocols;
 pub use join::{Build, NodeOptions};

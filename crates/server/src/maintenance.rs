@@ -31,10 +31,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::api::{Admitted, Answer, Call, json, with_type};
 use crate::body::{AnswerBody, RequestBody};
 use crate::document::parse;
+use crate::maintainer::{OnProgress, VirtualStreamsCall};
 use crate::problem::{self, Problem, Result};
 use crate::route::Verb;
 use crate::state::State;
-use crate::workshop::{Told, VirtualStreamsCall};
 use crate::write::{check_media_type, payload};
 
 /// The time between two lines that tell how far the work is.
@@ -65,7 +65,7 @@ pub(crate) async fn verify(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
     check_administrator(call, "checks nothing").await?;
-    let maintenance = Arc::clone(call.state.workshop.maintenance()?);
+    let maintenance = Arc::clone(call.state.maintainer.maintenance()?);
     lasting(call, "verify", |told| maintenance.verify(told)).await
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn scavenge(call: &Call<'_>) -> Result<Answer> {
     };
     check_media_type(call)?;
     check_administrator(call, "removes nothing").await?;
-    let maintenance = Arc::clone(call.state.workshop.maintenance()?);
+    let maintenance = Arc::clone(call.state.maintainer.maintenance()?);
     let what = match mode {
         RunMode::Real => "scavenge",
         RunMode::Dry => "scavenge, dry run",
@@ -112,7 +112,7 @@ pub(crate) async fn virtual_streams(
             VirtualStreamsCall::Look
         }
     };
-    let maintenance = call.state.workshop.maintenance()?;
+    let maintenance = call.state.maintainer.maintenance()?;
     let outcome = maintenance.virtual_streams(asked).await;
     let outcome = outcome.map_err(Problem::from);
     match asked {
@@ -169,12 +169,12 @@ impl Drop for Ending {
 async fn lasting<T>(
     call: &Call<'_>,
     what: &'static str,
-    work: impl FnOnce(Told) -> BoxFuture<'static, gesta_core::Result<T>>,
+    work: impl FnOnce(OnProgress) -> BoxFuture<'static, gesta_core::Result<T>>,
 ) -> Result<Answer>
 where
     T: Serialize + Send + 'static,
 {
-    let turn = call.state.workshop.turn()?;
+    let turn = call.state.maintainer.turn()?;
     let forbidden = call
         .admitted()
         .until_forbidden(OwnedOperation::Manage)

@@ -32,11 +32,11 @@ use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::gate::{GaveWay, Ticket};
 use crate::lasting::Lasting;
+use crate::maintainer::Maintenance;
 use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::{BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
-use crate::workshop::Maintenance;
 use crate::{groups, router};
 
 /// Largest head of a request, in bytes, and size of the parts in which bodies are read.

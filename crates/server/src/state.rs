@@ -21,6 +21,7 @@ use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::{Gate, Ticket};
+use crate::maintainer::{Maintainer, Maintenance};
 use crate::metrics::{InFlight, Metrics};
 use crate::pace::Paces;
 use crate::patterns::Patterns;
@@ -30,7 +31,6 @@ use crate::readiness::Readiness;
 use crate::request_log::RequestLog;
 use crate::scavenges::Scavenges;
 use crate::tls::Tls;
-use crate::workshop::{Maintenance, Workshop};
 
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;
@@ -88,7 +88,7 @@ pub(crate) struct State {
     /// Source of copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
     /// Checks and scavenges of the store.
-    pub(crate) workshop: Workshop,
+    pub(crate) maintainer: Maintainer,
     /// Consumer groups that this server runs.
     pub(crate) groups: Groups,
     /// Cluster, if the server is a node of one.
@@ -151,7 +151,7 @@ impl State {
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
             backups,
-            workshop: Workshop::new(maintenance),
+            maintainer: Maintainer::new(maintenance),
             cluster,
             scavenges: Scavenges::default(),
             instance: Uuid::new_v4(),

@@ -15,7 +15,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// What is told at the end.
 #[derive(Serialize)]
-struct Told {
+struct Summary {
     #[serde(flatten)]
     report: Report,
     seconds: f64,
@@ -38,7 +38,7 @@ pub(super) async fn run(args: &CopyStore, output: &mut Output) -> Outcome {
         }
     };
     let seconds = begun.elapsed().as_secs_f64();
-    let told = Told {
+    let told = Summary {
         events_per_second: copied.events as f64 / seconds.max(0.001),
         report: copied,
         seconds,
@@ -102,7 +102,7 @@ fn copied(now: Progress, first: Progress, seconds: f64) -> String {
     )
 }
 
-fn pretty(told: &Told) -> String {
+fn pretty(told: &Summary) -> String {
     let report = &told.report;
     let mut lines = vec![format!(
         "copied {} events of {} streams in {:.1} s, {:.0} a second; both stores show the same (digest {})",

@@ -17,7 +17,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// What is told at the end.
 #[derive(Serialize)]
-struct Told {
+struct Summary {
     #[serde(flatten)]
     report: Report,
     dry_run: bool,
@@ -175,7 +175,7 @@ fn humane(time: Duration) -> String {
 
 fn tell(report: Report, dry_run: bool, begun: Instant, output: &mut Output) -> Outcome {
     let seconds = begun.elapsed().as_secs_f64();
-    let told = Told {
+    let told = Summary {
         events_per_second: per_second(report.read, seconds),
         report,
         dry_run,
@@ -184,7 +184,7 @@ fn tell(report: Report, dry_run: bool, begun: Instant, output: &mut Output) -> O
     output.record(&told, pretty)
 }
 
-fn pretty(told: &Told) -> String {
+fn pretty(told: &Summary) -> String {
     let report = &told.report;
     let mut lines = vec![match told.dry_run {
         true => format!(

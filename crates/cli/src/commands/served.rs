@@ -12,7 +12,7 @@ use gesta::{
     Database, DatabaseStore, LeftVirtualStreams, RunMode, ScavengeReport, VirtualStreamsStatus,
 };
 use gesta_core::Result;
-use gesta_server::{BackupSource, Maintenance, Told, VirtualStreamsCall};
+use gesta_server::{BackupSource, Maintenance, OnProgress, VirtualStreamsCall};
 use gesta_wire::maintenance::{Finding, Progress, Scavenged, Verified, VirtualStreams};
 
 /// The store that is served, and its database.
@@ -28,12 +28,12 @@ impl BackupSource for Served {
 }
 
 impl Maintenance for Served {
-    fn verify(&self, told: Told) -> BoxFuture<'static, Result<Verified>> {
+    fn verify(&self, told: OnProgress) -> BoxFuture<'static, Result<Verified>> {
         let database = self.database.clone();
         async move { verify(&database, told).await }.boxed()
     }
 
-    fn scavenge(&self, mode: RunMode, told: Told) -> BoxFuture<'static, Result<Scavenged>> {
+    fn scavenge(&self, mode: RunMode, told: OnProgress) -> BoxFuture<'static, Result<Scavenged>> {
         let store = Arc::clone(&self.store);
         async move { scavenge(&store, mode, told).await }.boxed()
     }

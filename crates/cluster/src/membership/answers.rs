@@ -7,7 +7,7 @@
 use gesta_core::registry::{Look, MoveReason, NodeId, NodeState, Tenure};
 use gesta_core::{LogId, Result};
 
-use super::giving::Stage;
+use super::hand_over::Stage;
 use super::note::Note;
 use super::observe::LookTimes;
 use super::shares;

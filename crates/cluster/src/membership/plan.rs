@@ -6,7 +6,7 @@
 use gesta_core::LogId;
 use gesta_core::registry::{LeaseRow, Look, MoveReason, NodeId};
 
-use super::giving::improvement;
+use super::hand_over::improvement;
 use super::shares::Shares;
 
 /// A move that a node would make.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gesta_core::LogId;
 use gesta_core::registry::{LeaseRow, Look, NodeId, NodeRow};
 
-use super::giving::Stage;
+use super::hand_over::Stage;
 use super::{Core, LogState, Standing};
 use crate::placement::{LogPlace, Member, Owner, Placement};
 

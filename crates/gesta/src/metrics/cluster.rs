@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gesta_core::durations::{BOUNDS_MICROS, DurationCounts};
 use gesta_core::registry::{MoveReason, NodeState};
-use gesta_node::{Node, NodeStats, Took};
+use gesta_node::{Node, NodeStats, Timings};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -113,29 +113,33 @@ fn encode_ways(stats: &NodeStats, to: &mut DescriptorEncoder<'_>) -> fmt::Result
     one(to, "gesta_cluster_lane_credit_wait_seconds", help, &waited)
 }
 
-fn encode_durations(took: &Took, stats: &NodeStats, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn encode_durations(
+    took: &Timings,
+    stats: &NodeStats,
+    to: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
     let help = "Time that the database took to answer a beat";
-    one(to, "gesta_cluster_beat_seconds", help, &Taken(took.beats))?;
+    one(to, "gesta_cluster_beat_seconds", help, &Counted(took.beats))?;
     let help = "Time from when a log was seen without an owner until this node had claimed it";
     let name = "gesta_cluster_takeover_seconds";
-    one(to, name, help, &Taken(took.takeovers))?;
+    one(to, name, help, &Counted(took.takeovers))?;
     let phases = [
         ("prepare", took.preparing),
         ("finish", took.finishing),
         ("move", took.moving),
     ];
-    let phases = phases.map(|(phase, counts)| (phase, Taken(counts)));
+    let phases = phases.map(|(phase, counts)| (phase, Counted(counts)));
     let help = "Time of the phases of a hand-over by this node";
     many(to, "gesta_cluster_handover_seconds", help, "phase", phases)?;
     let help = "Time until a forwarded call was answered or came back";
     let name = "gesta_cluster_forward_seconds";
-    one(to, name, help, &Taken(stats.forwarding))
+    one(to, name, help, &Counted(stats.forwarding))
 }
 
 /// Durations, as a histogram in seconds.
-struct Taken(DurationCounts);
+struct Counted(DurationCounts);
 
-impl EncodeMetric for Taken {
+impl EncodeMetric for Counted {
     fn encode(&self, mut to: MetricEncoder<'_>) -> fmt::Result {
         let bounds = BOUNDS_MICROS.map(|bound| Duration::from_micros(bound).as_secs_f64());
         let bounds = bounds.into_iter().chain([f64::INFINITY]);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gesta_core::newcomers::Newcomer;
 use tokio::net::TcpStream;
 
-use super::looked::Looked;
+use super::freshness::Freshness;
 use super::{Caller, ServerShared, lane};
 use crate::demand::Demand;
 use crate::hello;
@@ -46,7 +46,7 @@ pub(super) async fn run(
     let caller = Caller {
         process: other.process,
         lanes: shared.newest.of(other.process),
-        looked: Arc::new(Looked::new(
+        freshness: Arc::new(Freshness::new(
             shared.clock.now(),
             shared.config.times.dead_after,
         )),
@@ -81,7 +81,7 @@ async fn serve(
     let mut is_ending = false;
     loop {
         tokio::select! {
-            accepted = poll_fn(|context| match caller.looked.look(shared.clock.now()) {
+            accepted = poll_fn(|context| match caller.freshness.look(shared.clock.now()) {
                 true => connection.poll_accept(context).map(Some),
                 false => Poll::Ready(None),
             }) => match accepted {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
-use super::looked::Looked;
+use super::freshness::Freshness;
 use super::{Caller, ServerShared};
 use crate::clock::Clock;
 use crate::frame::Frame;
@@ -135,7 +135,7 @@ struct ServedLane<'a> {
     number: u64,
     epoch: Epoch,
     newest: Arc<Mutex<Newest>>,
-    looked: Arc<Looked>,
+    freshness: Arc<Freshness>,
     core: Receiver,
     taken: FuturesUnordered<OpenCall>,
     answers: Vec<Answered>,
@@ -158,7 +158,7 @@ impl<'a> ServedLane<'a> {
             number,
             epoch,
             newest: caller.lanes.get(log),
-            looked: Arc::clone(&caller.looked),
+            freshness: Arc::clone(&caller.freshness),
             core: Receiver::new(shared.config.bounds.credit()),
             taken: FuturesUnordered::new(),
             answers: Vec::new(),
@@ -224,7 +224,7 @@ impl<'a> ServedLane<'a> {
         // Held while calls are handed over, so that none is handed over after one of a newer lane.
         let newest = lock(&newest);
         let now = Clock::MACHINE.now();
-        if !self.looked.is_fresh(self.shared.clock.now()) {
+        if !self.freshness.is_fresh(self.shared.clock.now()) {
             return Err(Violation("calls that have lain here for too long"));
         }
         while let Some((frame, since)) = self.pipe.next_frame(now)? {

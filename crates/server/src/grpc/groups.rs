@@ -4,8 +4,8 @@
 //! (`consume`).
 
 mod answers;
-mod asked;
 mod consume;
+mod requests;
 
 use gesta_access::Operation;
 use gesta_core::Filter;
@@ -25,8 +25,8 @@ use super::call::GrpcCall;
 use super::reply::Reply;
 use crate::state::State;
 use answers::Identities;
-use asked::{Wanted, asks, wanted};
 pub(crate) use consume::consume;
+use requests::{Wanted, asks, wanted};
 
 /// Number of groups that are listed at once.
 const PAGE: usize = 1_000;

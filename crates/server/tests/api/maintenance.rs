@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use gesta_core::backend::RunMode;
 use gesta_core::{ErrorKind, Result};
 use gesta_memory::MemoryStore;
-use gesta_server::{Config, Maintenance, Registry, Told, VirtualStreamsCall};
+use gesta_server::{Config, Maintenance, OnProgress, Registry, VirtualStreamsCall};
 use gesta_wire::maintenance::{Progress, Scavenged, Verified, VirtualStreams};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -66,7 +66,7 @@ impl Checked {
 }
 
 impl Maintenance for Checked {
-    fn verify(&self, mut told: Told) -> BoxFuture<'static, Result<Verified>> {
+    fn verify(&self, mut told: OnProgress) -> BoxFuture<'static, Result<Verified>> {
         let state = Arc::clone(&self.0);
         async move {
             let running = Running::new(&state);
@@ -85,7 +85,7 @@ impl Maintenance for Checked {
         .boxed()
     }
 
-    fn scavenge(&self, mode: RunMode, _: Told) -> BoxFuture<'static, Result<Scavenged>> {
+    fn scavenge(&self, mode: RunMode, _: OnProgress) -> BoxFuture<'static, Result<Scavenged>> {
         let outcome = match mode {
             RunMode::Real => Err(ErrorKind::Unsupported("no right".into()).into()),
             RunMode::Dry => Ok(Scavenged {

@@ -21,8 +21,8 @@ mod connection;
 mod follows;
 mod groups;
 mod hostile;
+mod log_lines;
 #[path = "../api/logged.rs"]
 mod logged;
 mod requests;
-mod told;
 mod users;

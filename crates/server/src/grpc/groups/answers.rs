@@ -8,7 +8,7 @@ use gesta_grpc::messages::groups::SubscriptionInfo;
 use gesta_grpc::messages::groups::subscription_info::{ConnectionInfo, Measurement};
 use gesta_grpc::{Code, Positions, Refusal};
 
-use super::asked::strategy_name;
+use super::requests::strategy_name;
 
 /// Percentages of the sorted times at which a time is shown, by the names that clients show.
 const SHARES: [(&str, f64); 13] = [

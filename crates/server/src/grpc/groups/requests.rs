@@ -12,7 +12,7 @@ use gesta_grpc::messages::groups::create_req::options::StreamOption;
 use gesta_grpc::messages::groups::create_req::settings::{CheckpointAfter, MessageTimeout};
 use gesta_grpc::messages::groups::create_req::stream_options::RevisionOption;
 use gesta_grpc::messages::groups::create_req::{
-    AllOptions, ConsumerStrategy, Options, Settings as Asked, StreamOptions,
+    AllOptions, ConsumerStrategy, Options, Settings as RequestedSettings, StreamOptions,
 };
 use gesta_grpc::messages::shared::StreamIdentifier;
 use gesta_grpc::{Positions, Refusal, filter, ids};
@@ -129,7 +129,7 @@ fn pattern(options: FilterOptions) -> Result<PatternText> {
     Ok(filter::pattern(of, expression.regex, expression.prefix))
 }
 
-fn settings(asked: &Asked, start: Start) -> Result<Settings> {
+fn settings(asked: &RequestedSettings, start: Start) -> Result<Settings> {
     let defaults = Settings::default();
     let min_checkpoint_count = count("min_checkpoint_count", asked.min_checkpoint_count)?;
     let settings = Settings {
@@ -196,7 +196,7 @@ pub(super) fn strategy_name(strategy: Strategy) -> &'static str {
     named.map_or("", |(name, _)| name)
 }
 
-fn strategy(asked: &Asked) -> Result<Strategy> {
+fn strategy(asked: &RequestedSettings) -> Result<Strategy> {
     let name = asked.consumer_strategy.as_str();
     if name.is_empty() {
         return match ConsumerStrategy::try_from(asked.named_consumer_strategy) {
@@ -244,9 +244,9 @@ macro_rules! asks {
         use $kind as Choice;
         match $choice {
             Some(Choice::$stream(stream)) => {
-                Ok(crate::grpc::groups::asked::Asks::Stream(Some(stream)))
+                Ok(crate::grpc::groups::requests::Asks::Stream(Some(stream)))
             }
-            Some(Choice::All(_)) => Ok(crate::grpc::groups::asked::Asks::All),
+            Some(Choice::All(_)) => Ok(crate::grpc::groups::requests::Asks::All),
             None => Err(gesta_grpc::Refusal::invalid(
                 "a stream, or all events, must be named",
             )),

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::problem::{self, Problem, Result};
 
 /// What is told while the work goes on.
-pub type Told = Box<dyn FnMut(Progress) + Send>;
+pub type OnProgress = Box<dyn FnMut(Progress) + Send>;
 
 /// What is to be done about virtual streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub trait Maintenance: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if the database cannot be read.
-    fn verify(&self, told: Told) -> BoxFuture<'static, gesta_core::Result<Verified>>;
+    fn verify(&self, on_progress: OnProgress) -> BoxFuture<'static, gesta_core::Result<Verified>>;
 
     /// Removes what deletes, tombstones and metadata hide, or only counts it.
     ///
@@ -40,7 +40,7 @@ pub trait Maintenance: Send + Sync {
     fn scavenge(
         &self,
         mode: RunMode,
-        told: Told,
+        on_progress: OnProgress,
     ) -> BoxFuture<'static, gesta_core::Result<Scavenged>>;
 
     /// Switches virtual streams on or off, or tells their state. Entries are written after they were switched on.
@@ -54,13 +54,13 @@ pub trait Maintenance: Send + Sync {
 }
 
 /// The maintenance of a server, one at a time.
-pub(crate) struct Workshop {
+pub(crate) struct Maintainer {
     /// Who does it; `None` if the server cannot have it done.
     maintenance: Option<Arc<dyn Maintenance>>,
     turn: Arc<Semaphore>,
 }
 
-impl Workshop {
+impl Maintainer {
     pub(crate) fn new(maintenance: Option<Arc<dyn Maintenance>>) -> Self {
         Self {
             maintenance,

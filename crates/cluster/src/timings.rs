@@ -6,7 +6,7 @@ use gesta_core::durations::{DurationCounts, Durations};
 
 /// How long what a membership does has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Took {
+pub struct Timings {
     /// The durations of the beats that were answered.
     pub beats: DurationCounts,
     /// The durations from the first look that showed a log without an owner that lives until this node had claimed it.
@@ -20,7 +20,7 @@ pub struct Took {
     pub moving: DurationCounts,
 }
 
-impl AddAssign for Took {
+impl AddAssign for Timings {
     fn add_assign(&mut self, other: Self) {
         self.beats += other.beats;
         self.takeovers += other.takeovers;
@@ -30,7 +30,7 @@ impl AddAssign for Took {
     }
 }
 
-/// The durations behind [`Took`].
+/// The durations behind [`Timings`].
 #[derive(Debug, Default)]
 pub(crate) struct Timed {
     pub(crate) beats: Durations,
@@ -41,8 +41,8 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    pub(crate) fn read(&self) -> Took {
-        Took {
+    pub(crate) fn read(&self) -> Timings {
+        Timings {
             beats: self.beats.read(),
             takeovers: self.takeovers.read(),
             preparing: self.preparing.read(),

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 
 /// The last time at which a connection was read. Moments are those of the clock that counts suspension.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct Freshness {
     /// The moment; `None` once it was too late.
     last: Mutex<Option<Instant>>,
     gap_max: Duration,
 }
 
-impl Looked {
+impl Freshness {
     pub(super) fn new(now: Instant, gap_max: Duration) -> Self {
         Self {
             last: Mutex::new(Some(now)),
@@ -59,10 +59,13 @@ mod tests {
     fn a_connection_that_was_not_looked_at_is_over() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let looked = Looked::new(start, Duration::from_secs(3));
-        assert!(looked.look(at(3)) && looked.is_fresh(at(6)));
-        assert!(!looked.is_fresh(at(7)), "before it is looked at");
-        assert!(!looked.look(at(7)));
-        assert!(!looked.look(at(8)) && !looked.is_fresh(at(8)), "for ever");
+        let freshness = Freshness::new(start, Duration::from_secs(3));
+        assert!(freshness.look(at(3)) && freshness.is_fresh(at(6)));
+        assert!(!freshness.is_fresh(at(7)), "before it is looked at");
+        assert!(!freshness.look(at(7)));
+        assert!(
+            !freshness.look(at(8)) && !freshness.is_fresh(at(8)),
+            "for ever"
+        );
     }
 }
