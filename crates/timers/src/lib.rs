@@ -17,11 +17,12 @@
 //!
 //! * `timer`: what is set, and what fires; `timers`: what an application calls; `running`: a running service;
 //! * `book`: the timers that are pending, pure; `record`: how requests and states are stored;
-//! * `requests`, `states`: the two streams; `owner`: the task that claims, reads, fires and hands over; `voice`: what
-//!   it says meanwhile.
+//! * `requests`, `states`: the two streams; `owner`: the task that claims, reads, fires and hands over; `lease`: by
+//!   what it owns them.
 
 mod book;
 mod config;
+mod lease;
 mod owner;
 mod record;
 mod requests;
@@ -29,7 +30,6 @@ mod running;
 mod states;
 mod timer;
 mod timers;
-mod voice;
 
 pub use config::Config;
 pub use running::{Phase, RunningTimers, Status};

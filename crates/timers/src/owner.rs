@@ -18,12 +18,12 @@ use uuid::Uuid;
 
 use crate::book::Book;
 use crate::config::Config;
+use crate::lease::OwnerLease;
 use crate::record::{Kept, State, Through, What};
 use crate::requests::{Fate, Place, Requests};
 use crate::running::{Phase, Status};
 use crate::states::{Last, States};
 use crate::timer::{FireError, Timer};
-use crate::voice::Voice;
 
 /// The longest sleep while timers are pending: the clock may be set meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -264,19 +264,19 @@ impl Own {
         let mut book = Book::default();
         let max = self.config.pending_max;
         let lease = self.config.lease;
-        let mut voice = Voice::new(&self.states, self.node, lease, (claimed, since));
+        let mut owned = OwnerLease::new(&self.states, self.node, lease, (claimed, since));
         let loaded = load(&self.requests, &self.states, Some(claimed), max, &mut book);
-        let Some((place, states)) = voice.during(loaded).await? else {
+        let Some((place, states)) = owned.during(loaded).await? else {
             return Ok(Ended::Lost);
         };
-        voice.said += states;
+        owned.appended += states;
         let requests = self.requests.follow(place.through).await?;
         let owner = Owner {
             own: self,
             incarnation,
             looked_at: Instant::now(),
             busy_at: Instant::now(),
-            voice,
+            lease: owned,
             book,
             place,
             firing: JoinSet::new(),
@@ -295,7 +295,7 @@ struct Owner<'a> {
     looked_at: Instant,
     /// When a timer was last pending.
     busy_at: Instant,
-    voice: Voice<'a>,
+    lease: OwnerLease<'a>,
     book: Book,
     place: Place,
     firing: JoinSet<Outcome>,
@@ -331,12 +331,12 @@ impl Owner<'_> {
             let lease = self.own.config.lease;
             if self.book.len() > 0 {
                 self.busy_at = Instant::now();
-                if self.voice.says_at() <= Instant::now() {
-                    or_lost!(self.voice.say(What::Owned).await?);
+                if self.lease.renews_at() <= Instant::now() {
+                    or_lost!(self.lease.renew(What::Owned).await?);
                 }
             } else if self.busy_at.elapsed() >= lease && !self.place.is_behind {
                 let through = self.place.through;
-                or_lost!(self.voice.free(What::Idle { through }).await?);
+                or_lost!(self.lease.end(What::Idle { through }).await?);
                 return Ok(Ended::Idle);
             }
             or_lost!(self.keep_if_due().await?);
@@ -370,7 +370,7 @@ impl Owner<'_> {
             let (place, book) = (&mut self.place, &mut self.book);
             let requests = &self.own.requests;
             let read = requests.read_on(place, book, config.pending_max);
-            if self.voice.during(read).await?.is_none() {
+            if self.lease.during(read).await?.is_none() {
                 return Ok(false);
             }
         }
@@ -444,8 +444,11 @@ impl Owner<'_> {
             now + Duration::from_micros(wait.unsigned_abs()).min(SLEEP_MAX)
         });
         let again = self.book.next_again().filter(|_| has_room);
-        let says = self.voice.says_at();
-        [due, again].into_iter().flatten().fold(says, Instant::min)
+        let renewal = self.lease.renews_at();
+        [due, again]
+            .into_iter()
+            .flatten()
+            .fold(renewal, Instant::min)
     }
 
     fn tell(&self) {
@@ -485,7 +488,7 @@ impl Owner<'_> {
             return Ok(true);
         }
         let ids = fired.iter().map(|id| id.0).collect();
-        if !self.voice.say(What::Fired { ids }).await? {
+        if !self.lease.renew(What::Fired { ids }).await? {
             return Ok(false);
         }
         for id in fired {
@@ -499,7 +502,7 @@ impl Owner<'_> {
     /// Stores all timers together, if many events have come since the last time, and cuts both streams. Returns false
     /// if another process has taken over, or requests were lost that this one has read.
     async fn keep_if_due(&mut self) -> Result<bool> {
-        let events = self.voice.said + self.place.events;
+        let events = self.lease.appended + self.place.events;
         if events <= self.own.config.kept_every.max(self.book.len() as u64) {
             return Ok(true);
         }
@@ -515,12 +518,12 @@ impl Owner<'_> {
                 through,
                 timers,
             };
-            if !self.voice.say(kept).await? {
+            if !self.lease.renew(kept).await? {
                 return Ok(false);
             }
-            first.get_or_insert(self.voice.last());
+            first.get_or_insert(self.lease.last());
         }
-        self.voice.said = of as u64;
+        self.lease.appended = of as u64;
         self.place.events = 0;
         // From here on this process knows what another one would that starts from what was stored.
         self.place.fired.clear();
@@ -557,7 +560,7 @@ impl Owner<'_> {
                 .map(|through| (&requests.stream, Revision(through.revision))),
         ];
         let cuts: Vec<_> = cuts.into_iter().flatten().collect();
-        states.cut(&cuts, self.voice.last()).await?;
+        states.cut(&cuts, self.lease.last()).await?;
         Ok(fate)
     }
 
@@ -570,7 +573,7 @@ impl Owner<'_> {
             self.ended(ended);
         }
         if self.store_fired().await? {
-            self.voice.free(What::Owned).await?;
+            self.lease.end(What::Owned).await?;
         }
         Ok(Ended::Stopping)
     }

@@ -1,4 +1,5 @@
-//! The voice of the owner: what it says in the stream of states, and that it lives while it does something long.
+//! The lease of the owner: the states that it appends, each of which renews it, also while the owner does something
+//! long.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,21 +11,21 @@ use uuid::Uuid;
 use crate::record::{State, What};
 use crate::states::States;
 
-/// The voice of the owner.
-pub(crate) struct Voice<'a> {
+/// The lease of an owner, which each state that it appends renews.
+pub(crate) struct OwnerLease<'a> {
     states: &'a States,
     node: Uuid,
     lease: Duration,
     /// The revision of the last state.
     last: Revision,
     /// When it was begun to append that state.
-    said_at: Instant,
+    renewed_at: Instant,
     /// The number of states since all timers were stored together.
-    pub(crate) said: u64,
+    pub(crate) appended: u64,
 }
 
-impl<'a> Voice<'a> {
-    /// Makes the voice of an owner that has claimed the timers by a state, which it began to append at a time.
+impl<'a> OwnerLease<'a> {
+    /// Makes the lease of an owner that has claimed the timers by a state, which it began to append at a time.
     pub(crate) fn new(
         states: &'a States,
         node: Uuid,
@@ -36,8 +37,8 @@ impl<'a> Voice<'a> {
             node,
             lease,
             last: claimed,
-            said_at: since,
-            said: 0,
+            renewed_at: since,
+            appended: 0,
         }
     }
 
@@ -46,23 +47,23 @@ impl<'a> Voice<'a> {
         self.last
     }
 
-    /// Returns when the owner has to say next that it lives.
-    pub(crate) fn says_at(&self) -> Instant {
-        self.said_at + self.lease / 3
+    /// Returns when the lease has to be renewed.
+    pub(crate) fn renews_at(&self) -> Instant {
+        self.renewed_at + self.lease / 3
     }
 
-    /// Appends a state. Returns false if another process has appended one.
-    pub(crate) async fn say(&mut self, does: What) -> Result<bool> {
+    /// Appends a state, which renews the lease. Returns false if another process has appended one.
+    pub(crate) async fn renew(&mut self, does: What) -> Result<bool> {
         let owner = Some(self.node);
         self.append(&State { owner, does }).await
     }
 
     /// Appends the state that gives the timers free.
-    pub(crate) async fn free(&mut self, does: What) -> Result<bool> {
+    pub(crate) async fn end(&mut self, does: What) -> Result<bool> {
         self.append(&State { owner: None, does }).await
     }
 
-    /// Does something, and says as often as is due that the owner lives: what is read at a start may take longer than a
+    /// Does something, and renews the lease as often as is due: what is read at a start may take longer than a
     /// lease. Returns nothing if another process has taken over.
     pub(crate) async fn during<T>(
         &mut self,
@@ -72,9 +73,9 @@ impl<'a> Voice<'a> {
         loop {
             tokio::select! {
                 done = &mut work => return done.map(Some),
-                () = sleep_until(self.says_at()) => {}
+                () = sleep_until(self.renews_at()) => {}
             }
-            if !self.say(What::Owned).await? {
+            if !self.renew(What::Owned).await? {
                 return Ok(None);
             }
         }
@@ -87,8 +88,8 @@ impl<'a> Voice<'a> {
         let Some(last) = self.states.append(Some(self.last), state, within).await? else {
             return Ok(false);
         };
-        (self.last, self.said_at) = (last, now);
-        self.said += 1;
+        (self.last, self.renewed_at) = (last, now);
+        self.appended += 1;
         Ok(true)
     }
 }
