@@ -69,8 +69,9 @@ pub(crate) enum ProjectionCommand {
     Pause(Version),
     /// Let a version go on that was paused, or that has stopped.
     Resume(Version),
-    /// Delete the rows and build them again from the beginning. Readers see them grow: a new version, which is built
-    /// beside, is better.
+    /// Delete the rows and build them again from where the version began. Readers see them grow: a new version, which
+    /// is built beside, is better. A version that has stopped goes on then: after a restore of the store nothing else
+    /// leads on, but a new version.
     #[command(visible_alias = "rebuild")]
     Reset {
         #[command(flatten)]
@@ -80,7 +81,9 @@ pub(crate) enum ProjectionCommand {
         #[command(flatten)]
         confirm: Confirm,
     },
-    /// Let readers see this version, also an earlier one again. It must have come as far as the one that they see.
+    /// Let readers see this version, also an earlier one again. It must have come as far as the one that they see. If
+    /// they see one that was made before the store was restored, name the store (--store): then it must have come to
+    /// the end of that.
     Switch(NamedVersion),
     /// Delete the rows of a version that readers do not see.
     Retire {

@@ -150,7 +150,10 @@ async fn steer<T: Target>(
         }
         ProjectionCommand::Switch(version) => {
             let id = named(version);
-            control.switch(&id).await?;
+            match store {
+                Some(store) => control.switch_in(&**store, &id).await?,
+                None => control.switch(&id).await?,
+            }
             tell(&id, "is the version that readers see", output)
         }
         ProjectionCommand::Retire { version, confirm } => {

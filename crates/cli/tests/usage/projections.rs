@@ -168,6 +168,67 @@ fn an_operator_sees_and_steers_projections() {
     assert!(succeed(&waiting).contains("shows everything"));
 }
 
+/// Goal: when the store has begun another life, an operator sees why a projection stands, and a reset lets it go on.
+#[test]
+fn an_operator_resets_a_projection_of_another_life() {
+    let home = tempfile::tempdir().unwrap();
+    let store_url = url_of(&home.path().join("events.db"));
+    let read = home.path().join("read.db");
+    let target = url_of(&read);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let projection = |arguments: &[&str]| {
+        let given = ["projection", "--target", &target, "--output", "json"];
+        lines(&succeed(&[&given[..], arguments].concat()))
+    };
+    let until_state = |state: &str| {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let shown = projection(&["show", "totals"]).remove(0);
+            if shown["state"] == state && (state != "running" || shown["events"] == 1) {
+                return shown;
+            }
+            assert!(std::time::Instant::now() < deadline, "{shown}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let start = || {
+        runtime.block_on(async {
+            let opened = gesta::open(&store_url).create().await.expect("opened");
+            let config = Config {
+                look_every: std::time::Duration::from_millis(20),
+                ..Config::default()
+            };
+            let store = opened.event_store();
+            let projections = Projections::on(&store, SqliteTarget::at(&read)).config(config);
+            let running = projections.view(Totals::<1>).start().await;
+            (store, running.expect("started"))
+        })
+    };
+    let (store, running) = start();
+    runtime.block_on(async {
+        let event = gesta::EventData::json(gesta::EventType::new("added").unwrap(), "1");
+        let appended = store.append_to("account-1", ExpectedRevision::Any, vec![event]);
+        appended.await.expect("appended");
+    });
+    until_state("running");
+    runtime.block_on(async {
+        running.shutdown().await;
+        store.shutdown().await.expect("closed");
+    });
+    succeed(&["schema", "new-incarnation", "--yes", "--store", &store_url]);
+    let (store, running) = start();
+    let stopped = until_state("stopped");
+    let why = stopped["error"].as_str().expect("a reason");
+    assert!(why.contains("the store was restored or replaced"), "{why}");
+    let reset = projection(&["reset", "totals", "--yes"]);
+    assert_eq!(reset[0]["done"], "it was reset");
+    until_state("running");
+    runtime.block_on(async {
+        running.shutdown().await;
+        store.shutdown().await.expect("closed");
+    });
+}
+
 #[test]
 fn wrong_targets_of_projections_are_refused() {
     let none = run(&["projection", "list"]);
