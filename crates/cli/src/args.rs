@@ -21,6 +21,7 @@ mod virtual_streams;
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::access::{
@@ -81,7 +82,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http(s)://HOST:PORT
     /// [env: GESTA_STORE]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) store: Vec<String>,
     /// Authorities to believe for https, in PEM form, instead of the system's [env: GESTA_CA_FILE]
     #[arg(long, global = true, value_name = "FILE")]
@@ -202,7 +203,7 @@ pub(crate) enum Command {
     },
     /// Write a manual page for each command into a folder, for packages.
     Man {
-        /// The folder; it must exist.
+        /// The folder; it is made if it does not exist.
         folder: PathBuf,
     },
 }

@@ -114,7 +114,16 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             clap_complete::generate(shell, &mut Cli::command(), "gesta", &mut text);
             output.text(&String::from_utf8_lossy(&text))?;
         }
-        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), folder)?,
+        Command::Man { folder } => {
+            let made = std::fs::create_dir_all(&folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder));
+            made.map_err(|error| {
+                Failure::usage(format!(
+                    "pages cannot be written to {}: {error}",
+                    folder.display()
+                ))
+            })?;
+        }
     }
     output.flush()
 }

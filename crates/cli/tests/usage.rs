@@ -393,6 +393,28 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
             "bad.jsonl is no SQLite database",
         ),
         (&["all", "import", missing, "--store", &store], 2, "missing"),
+        // A variable that is not set.
+        (
+            &["schema", "new-incarnation", "--yes", "--store", ""],
+            2,
+            "--store <URL>",
+        ),
+        (&["copy", &store, ""], 2, "<TARGET>"),
+        (
+            &["serve", "--store", &store, "--store", away],
+            2,
+            "only PostgreSQL databases can be several",
+        ),
+        (
+            &["serve", "--store", "sqlite:~/gesta.db"],
+            2,
+            "nobody expands ~",
+        ),
+        (
+            &["serve", "--store", &store, "--listen", "0.0.0.0:0"],
+            2,
+            "refusing to listen",
+        ),
         (
             &["import", missing, "--kind", "lines", "--store", &store],
             2,

@@ -103,6 +103,11 @@ pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<Strin
         rustls::Error::InvalidCertificate(
             Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
         ) => "its certificate is for another name than the one in the URL".to_owned(),
+        other if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority (CA:TRUE), which is not taken for a server's: make one with \
+             `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`, or with --tls-self-signed"
+                .to_owned()
+        }
         other => other.to_string(),
     };
     Some(why)

@@ -152,6 +152,11 @@ impl Config {
             return Err(invalid("must begin with postgres://"));
         }
         let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // What follows an `@` or a `/` inside of a password that was not encoded would be shown as the host.
+        let hosts = base.split_once('@').map_or(base, |(_, hosts)| hosts);
+        if hosts.contains('@') || base.split('/').skip(1).any(|part| part.contains('@')) {
+            return Err(not_encoded());
+        }
         let options = Options::parse(query)?;
         let mut driver_url = format!("postgres://{base}");
         for (index, (name, value)) in options.driver.iter().enumerate() {
@@ -385,9 +390,7 @@ impl Options {
     fn parse(query: &str) -> Result<Self> {
         // A `?` inside of a password that was not encoded leads here, so the text is not repeated.
         if query.contains('@') {
-            return Err(invalid(
-                "must percent-encode the characters ? / @ : of user and password",
-            ));
+            return Err(not_encoded());
         }
         let mut options = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -434,6 +437,11 @@ fn number(name: &str, value: &str, min: usize, max: usize) -> Result<usize> {
 
 fn invalid(rule: &str) -> Error {
     Error::invalid("store URL", rule)
+}
+
+/// The text is not repeated: it holds a piece of a password.
+fn not_encoded() -> Error {
+    invalid("must percent-encode the characters ? / @ : of user and password (%3F %2F %40 %3A)")
 }
 
 fn wrong(name: &str, rule: &str, value: &str) -> Error {
@@ -500,6 +508,23 @@ mod tests {
             config.driver.get_connect_timeout(),
             Some(&Duration::from_secs(1))
         );
+    }
+
+    /// Goal: no piece of a password that was not encoded is taken for a host, which errors and the log show.
+    #[test]
+    fn a_password_that_was_not_encoded_is_refused_and_not_repeated() {
+        for url in [
+            "postgres://app:p@ssw0rd@127.0.0.1:1/x",
+            "postgres://app:a/ssw0rd@127.0.0.1:1/x",
+            "postgres://app:a?ssw0rd@127.0.0.1:1/x",
+            "postgres://app:a@b/ssw0rd@127.0.0.1:1/x",
+        ] {
+            let error = Config::parse(url).expect_err(url).to_string();
+            assert!(error.contains("percent-encode"), "{error}");
+            assert!(!error.contains("ssw0rd"), "{error}");
+        }
+        let encoded = Config::parse("postgres://app:p%40%2Fss@127.0.0.1:1/x").expect("valid");
+        assert_eq!(encoded.name(), "127.0.0.1:1/x");
     }
 
     #[test]

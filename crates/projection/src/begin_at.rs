@@ -1,10 +1,11 @@
 //! Where a projection or an effect begins that was never registered before.
 
-use gesta_core::{AllFrom, Checkpoint, EventStore, LogId, Position, ReadAll, StoreInfo, Timestamp};
+use gesta_core::{Checkpoint, EventStore, LogId, Position, StoreInfo, Timestamp};
 
 use crate::batch::positions;
 use crate::drive::not_of;
 use crate::error::Error;
+use crate::one_log::next_in_log;
 
 /// Where a version begins that was never registered before. It is kept with the version: a reset begins there again,
 /// and a later version that says nothing else begins there too.
@@ -83,12 +84,7 @@ async fn place_at(
         // Every event up to `before` is older; the events after `end` are not.
         while before < end {
             let middle = before + (end - before) / 2;
-            let mut at = vec![Position::START; info.heads.len()];
-            at[usize::from(log.0)] = Position(middle);
-            let from = AllFrom::Checkpoint(Checkpoint::logs(info.incarnation, at));
-            let request = ReadAll::forwards().only(log).from(from).limit(1);
-            let page = store.read_all(request).await?;
-            match page.events.first() {
+            match next_in_log(store, log, Position(middle)).await? {
                 Some(event) if event.created < time => before = event.position.0,
                 // Between `middle` and this event is none.
                 _ => end = middle,

@@ -32,6 +32,7 @@ mod filter_text;
 mod index;
 mod lag;
 mod looks;
+mod one_log;
 mod progress;
 mod projection;
 mod projections;

@@ -101,8 +101,14 @@ impl SqliteConfig {
         let rest = url.strip_prefix("sqlite:").ok_or_else(|| {
             Error::invalid("store", format!("must begin with sqlite:, found {url:?}"))
         })?;
+        check_is_one(rest)?;
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         let mut config = match path.strip_prefix("//").unwrap_or(path) {
+            path if path == "~" || path.starts_with("~/") => {
+                let rule =
+                    format!("must be a path: nobody expands ~ here, so say $HOME, found {path:?}");
+                return Err(Error::invalid("store", rule));
+            }
             "" => {
                 return Err(Error::invalid(
                     "store",
@@ -171,6 +177,26 @@ impl FromStr for SqliteConfig {
 
     fn from_str(url: &str) -> Result<Self> {
         Self::parse(url)
+    }
+}
+
+/// Checks that no other URL follows: several URLs are separated by spaces, and the path of a file may hold some.
+fn check_is_one(rest: &str) -> Result<()> {
+    let schemes = [
+        "sqlite:",
+        "postgres://",
+        "postgresql://",
+        "http://",
+        "https://",
+    ];
+    let is_url = |word: &str| schemes.iter().any(|scheme| word.starts_with(scheme));
+    match rest.split_whitespace().skip(1).any(is_url) {
+        // It may hold a password.
+        true => Err(Error::invalid(
+            "store",
+            "must be one file: only PostgreSQL databases can be several, found another URL behind it",
+        )),
+        false => Ok(()),
     }
 }
 

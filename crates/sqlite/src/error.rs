@@ -47,7 +47,7 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
             | ErrorCode::AuthorizationForStatementDenied => ErrorKind::Unsupported(text),
             // Not `Unavailable`: to wait for space would make every caller wait; they get an error at once.
             ErrorCode::DiskFull => ErrorKind::Unsupported(format!(
-                "there is no space on the disk of the store; appends go on once there is ({text})"
+                "there is no space on the disk; appends go on once there is on that of the store ({text})"
             )),
             _ => ErrorKind::Unavailable(text),
         },

@@ -1,5 +1,6 @@
 //! `gesta cluster …`: the nodes that share a database.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use crate::units::Span;
@@ -84,7 +85,7 @@ pub(crate) struct ClusterRecoverLog {
     /// The log.
     pub(crate) log: u16,
     /// The database whose copy becomes the log.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) from: Option<String>,
     /// Give up, for ever, the events that other copies have and this one has not.
     #[arg(long, requires = "from")]

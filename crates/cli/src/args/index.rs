@@ -1,5 +1,6 @@
 //! `gesta index …`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::FilterArgs;
@@ -13,7 +14,7 @@ const ABOUT_INDEXES: &str = "An index is a table of values of JSON paths, kept u
 #[command(after_help = ABOUT_INDEXES)]
 pub(crate) struct Index {
     /// The database in which the table is: sqlite:PATH or postgres://… [env: GESTA_PROJECTION_TARGET]
-    #[arg(long, value_name = "URL", global = true)]
+    #[arg(long, value_name = "URL", global = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) target: Option<String>,
     /// The schema of a PostgreSQL database in which the tables are, unless it is that of the user's search path
     #[arg(long, value_name = "NAME", global = true)]

@@ -1,6 +1,7 @@
 //! The arguments of `gesta import`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use gesta_import::{Kind, NameRule};
 
 use crate::units::Span;
@@ -25,7 +26,8 @@ pub(crate) struct ImportJournal {
     #[arg(
         value_name = "SOURCE",
         env = "GESTA_IMPORT_SOURCE",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = NonEmptyStringValueParser::new()
     )]
     pub(crate) source: String,
     /// Which journal it is; see below.

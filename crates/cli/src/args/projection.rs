@@ -1,5 +1,6 @@
 //! `gesta projection …`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use gesta_core::Checkpoint;
 
@@ -16,7 +17,7 @@ const ABOUT_PROJECTIONS: &str = "A projection is a read model that a process of 
 #[command(after_help = ABOUT_PROJECTIONS)]
 pub(crate) struct Projection {
     /// The database in which the rows are: sqlite:PATH or postgres://… [env: GESTA_PROJECTION_TARGET]
-    #[arg(long, value_name = "URL", global = true)]
+    #[arg(long, value_name = "URL", global = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) target: Option<String>,
     /// The schema of a PostgreSQL database in which the tables are, unless it is that of the user's search path
     #[arg(long, value_name = "NAME", global = true)]

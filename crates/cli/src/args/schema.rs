@@ -1,5 +1,6 @@
 //! `gesta schema …`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::Confirm;
@@ -39,7 +40,7 @@ pub(crate) enum SchemaCommand {
 #[derive(Debug, Args)]
 pub(crate) struct On {
     /// A PostgreSQL database that gets its share of the logs; repeated for each. Instead of --store.
-    #[arg(long = "on", value_name = "URL", conflicts_with_all = ["store", "store_file"])]
+    #[arg(long = "on", value_name = "URL", conflicts_with_all = ["store", "store_file"], value_parser = NonEmptyStringValueParser::new())]
     databases: Vec<String>,
 }
 

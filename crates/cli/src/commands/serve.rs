@@ -64,7 +64,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
-    let bound = bound.map_err(|error| Failure::other(cannot_listen(&error)))?;
+    let bound = bound.map_err(|error| cannot_listen(&error))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
     let database = open_database(&config, &options, serve.wait_for_store).await?;
@@ -216,13 +216,15 @@ async fn until_stopped(
     why
 }
 
-/// Tells why a server does not listen, and how it listens elsewhere if another program has the address.
-fn cannot_listen(error: &StartError) -> String {
+/// Tells why a server does not listen, and how it listens elsewhere if another program has the address. Settings that
+/// never work are wrong usage, which nobody tries again.
+fn cannot_listen(error: &StartError) -> Failure {
     match error {
+        StartError::NotLoopback(_) | StartError::Tls(_) => Failure::usage(error.to_string()),
         StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            format!("{error}; --listen HOST:PORT names another address")
+            Failure::other(format!("{error}; --listen HOST:PORT names another address"))
         }
-        _ => error.to_string(),
+        _ => Failure::other(error.to_string()),
     }
 }
 

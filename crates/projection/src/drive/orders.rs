@@ -4,9 +4,9 @@
 //! new events are parked behind the others, for the owner does one thing at a time.
 
 use futures::future::BoxFuture;
-use gesta_core::{AllFrom, Checkpoint, ReadAll, RecordedEvent};
+use gesta_core::{Checkpoint, Position, RecordedEvent};
 
-use crate::batch::{Batch, positions};
+use crate::batch::Batch;
 use crate::begin_at::floor_now;
 use crate::drive::Context;
 use crate::drive::poison_search::PoisonSearch;
@@ -14,6 +14,7 @@ use crate::drive::run::{End, Run};
 use crate::drive::write::Write;
 use crate::error::{Error, TargetError, cut};
 use crate::fault::{Fault, at};
+use crate::one_log::next_in_log;
 use crate::target::{Command, Order, Parked, REFUSED, Target};
 use crate::work::{Fold, Work};
 
@@ -289,24 +290,10 @@ impl<T: Target> Run<'_, T> {
         parked: &'b Parked,
     ) -> BoxFuture<'b, Result<Option<RecordedEvent>, End>> {
         Box::pin(async move {
-            let mut before = positions(&self.stored).to_vec();
-            if let Some(place) = before.get_mut(usize::from(parked.log.0)) {
-                place.0 = parked.position.0.saturating_sub(1);
-            }
-            let request = ReadAll::forwards()
-                .only(parked.log)
-                .from(AllFrom::Checkpoint(Checkpoint::logs(
-                    self.stored.incarnation,
-                    before,
-                )))
-                .limit(1);
-            match self.context.store.read_all(request).await {
-                Ok(page) => {
-                    let mut found = page.events.into_iter();
-                    Ok(found.find(|event| {
-                        event.position == parked.position && event.id == parked.event
-                    }))
-                }
+            let before = Position(parked.position.0.saturating_sub(1));
+            match next_in_log(&*self.context.store, parked.log, before).await {
+                Ok(found) => Ok(found
+                    .filter(|event| event.position == parked.position && event.id == parked.event)),
                 Err(error) => Err(self.of_store(&error).await),
             }
         })

@@ -1,20 +1,19 @@
 //! Finds events by the values of an index.
 
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{AllFrom, Checkpoint, EventStore, LogId, Position, ReadAll, RecordedEvent};
+use gesta_core::{EventStore, LogId, Position, RecordedEvent};
 
 use super::pick::Scalar;
 use super::work::{keep, text};
 use super::{Index, IndexPath};
 use crate::control::Control;
 use crate::error::Error;
+use crate::one_log::next_in_log;
 use crate::target::Target;
 use crate::value::{Kind, OwnedValue};
 
 /// Largest number of events of a page.
 pub const INDEX_PAGE_MAX: usize = 1_000;
-/// How often an event is looked for at its place at most, while other logs grow.
-const TRIES_MAX: usize = 100;
 
 /// What is asked of an index.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,42 +111,12 @@ pub async fn events_at(
         if bytes >= PAGE_BYTES_MAX {
             return Ok((events, read));
         }
-        if let Some(event) = event_at(store, *log, *position).await? {
+        let before = Position(position.0.saturating_sub(1));
+        let event = next_in_log(store, *log, before).await?;
+        if let Some(event) = event.filter(|event| event.position == *position) {
             bytes += event.data.len() + event.metadata.len();
             events.push(event);
         }
     }
     Ok((events, places.len()))
-}
-
-/// Reads the event at a place, if it is stored. A server reads all logs together, so the read begins at the ends of the
-/// others.
-async fn event_at(
-    store: &dyn EventStore,
-    log: LogId,
-    position: Position,
-) -> Result<Option<RecordedEvent>, Error> {
-    for _ in 0..TRIES_MAX {
-        let info = store.info().await?;
-        let mut before = info.heads;
-        // A store that was restored is behind its index for a while.
-        let Some(place) = before
-            .get_mut(usize::from(log.0))
-            .filter(|head| position <= **head)
-        else {
-            return Ok(None);
-        };
-        place.0 = position.0.saturating_sub(1);
-        let from = AllFrom::Checkpoint(Checkpoint::logs(info.incarnation, before));
-        let page = store
-            .read_all(ReadAll::forwards().from(from).limit(1))
-            .await?;
-        match page.events.into_iter().next() {
-            // Somebody has just appended to another log.
-            Some(event) if event.log != log => {}
-            event => return Ok(event.filter(|event| event.position == position)),
-        }
-    }
-    let text = "other logs are appended to so fast that an event cannot be read by its place";
-    Err(Error::Store(gesta_core::Error::unavailable(text)))
 }
