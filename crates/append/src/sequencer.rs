@@ -434,13 +434,14 @@ impl<T> Sequencer<T> {
                 history,
                 after,
                 until,
+                confirms,
             }) => {
                 let search = MatchSearch {
                     filter,
                     after,
                     until,
                 };
-                let number = self.reads.seek_match(search, history);
+                let number = self.reads.seek_match(search, history, confirms);
                 self.queue.wait_with(command, Some(number), found);
             }
             Err(refusal) => {
@@ -456,8 +457,9 @@ impl<T> Sequencer<T> {
         let open = self.in_flight.iter().flat_map(|batch| &batch.batch.rows);
         let open = open.chain(self.forming.rows());
         self.knowledge.keep_newest(self.committed.position, open);
+        let committed = self.committed.position;
         self.knowledge
-            .match_after(condition, after, &mut self.comparable)
+            .match_after(condition, after, committed, &mut self.comparable)
     }
 
     /// Returns the position after which the events count that a condition is about.

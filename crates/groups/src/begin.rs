@@ -54,6 +54,12 @@ pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
         };
         let incarnation = storage.incarnation().await?;
         let last = storage.last_checkpoint(stored.configuration.life).await?;
+        if last.is_hidden {
+            tracing::error!(
+                %group, stream = %group.checkpoint_stream(),
+                "metadata hide the last checkpoint ($tb, $maxAge or $maxCount), so the group begins where its settings say"
+            );
+        }
         let has_checkpoint = last.place.is_some();
         let course = stored.course(&last);
         let place = last.place.unwrap_or_else(|| stored.place());

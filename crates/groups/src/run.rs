@@ -274,7 +274,7 @@ impl Task {
         }
         if let Some(before) = self.machine.begin_truncation(now) {
             self.work
-                .push(work::truncate(storage.clone(), before).boxed());
+                .push(work::truncate(storage.clone(), before, self.incarnation).boxed());
         }
     }
 

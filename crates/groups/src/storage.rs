@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use gesta_core::{
-    AllFrom, Append, BackOff, Checkpoint, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
-    EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, Lifecycle, LogId, Position,
-    ReadAll, ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent,
-    StreamFrom, StreamId, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Timestamp, Told,
-    warn_once,
+    AllFrom, Append, BackOff, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
+    EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
+    Incarnation, Lifecycle, LogId, Position, ReadAll, ReadStream, RecordedEvent, Result, Revision,
+    SetStreamMetadata, SharedEvent, StreamAppend, StreamFrom, StreamId, StreamMetadata, Subscribe,
+    SubscribeFrom, SubscribeTo, Timestamp, Told, warn_once,
 };
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -30,6 +30,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Metadata of the checkpoint stream. It keeps the last checkpoint, and the one before for people who look.
 const CHECKPOINTS_KEPT: &str = r#"{"$maxCount":2}"#;
+/// The type of an event that sets the metadata of a stream.
+const METADATA: &str = "$metadata";
 /// Most parked events that are looked up at once for a replay.
 const REPLAY_EVENTS_MAX: usize = 100;
 /// Bytes of parked events after which no more are looked up at once.
@@ -80,6 +82,8 @@ pub(crate) struct LastCheckpoint {
     pub(crate) expected: ExpectedRevision,
     /// Place of the last checkpoint; `None` if this life of the group has no checkpoint.
     pub(crate) place: Option<StoredPlace>,
+    /// Whether there is one that cannot be read, because metadata hide it.
+    pub(crate) is_hidden: bool,
     /// Random number of the move after which the place was reached; `None` if the group was never moved.
     moved: Option<Uuid>,
 }
@@ -240,9 +244,9 @@ impl Storage {
         let mut ends = Vec::new();
         let parked = self.parked_stream().await?.stream.clone();
         for stream in [self.group.checkpoint_stream(), parked] {
-            match self.last(stream.clone()).await {
-                Ok(Some(last)) => ends.push((stream, last.revision)),
-                Ok(None) => {}
+            match self.last_of(stream.clone()).await {
+                Ok((_, Some(last))) => ends.push((stream, last)),
+                Ok((_, None)) => {}
                 // Nothing of it remains.
                 Err(error) if matches!(error.kind(), ErrorKind::StreamTombstoned(_)) => {}
                 Err(error) => return Err(error),
@@ -285,18 +289,21 @@ impl Storage {
 
     /// Reads the last checkpoint of this life of the group.
     pub(crate) async fn last_checkpoint(&self, life: Uuid) -> Result<LastCheckpoint> {
-        let Some(event) = self.last(self.group.checkpoint_stream()).await? else {
-            let expected = ExpectedRevision::NoStream;
+        let (event, last) = self.last_of(self.group.checkpoint_stream()).await?;
+        let expected = last.map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
+        let Some(event) = event else {
             return Ok(LastCheckpoint {
                 expected,
                 place: None,
+                is_hidden: last.is_some(),
                 moved: None,
             });
         };
         let found: Progressed = record::read(&event)?;
         let next = found.next.filter(|_| found.life == life);
         Ok(LastCheckpoint {
-            expected: ExpectedRevision::Exact(event.revision),
+            expected,
+            is_hidden: false,
             moved: found.moved,
             place: next.map(|next| StoredPlace {
                 next,
@@ -586,10 +593,23 @@ impl Storage {
         Ok(self.bounds(parked.stream.clone()).await?.end)
     }
 
-    /// Truncates the parked stream before this revision. Metadata that others have set stays as it is.
-    pub(crate) async fn truncate_parked(&self, before: u64) -> Result<()> {
+    /// Truncates the parked stream before this revision, which this process has learnt in the history `present`.
+    /// Metadata that others have set stays as it is.
+    ///
+    /// A history that has lost parked events may have others there, or none yet: they must not be hidden. So nothing is
+    /// stored once the store has another incarnation, nor if the stream has not come so far, nor if it changes
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidCheckpoint` if the store has another history; other errors of the store.
+    pub(crate) async fn truncate_parked(&self, before: u64, present: Incarnation) -> Result<()> {
         loop {
             let stream = self.parked_stream().await?.stream.clone();
+            let end = self.parked_end().await?;
+            self.check_incarnation(Some(present.0)).await?;
+            if end < before {
+                return Err(another_history());
+            }
             let found = self
                 .retried(|| self.store.stream_metadata(stream.clone()))
                 .await?;
@@ -605,14 +625,23 @@ impl Storage {
                     Error::corrupt("metadata of a parked stream").caused_by(error)
                 })?;
             document.insert("$tb".to_owned(), before.into());
-            let request = SetStreamMetadata {
-                stream,
-                expected: found
-                    .revision
-                    .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
-                metadata: StreamMetadata::parse(serde_json::Value::Object(document).to_string())?,
+            let metadata = StreamMetadata::parse(serde_json::Value::Object(document).to_string())?;
+            let event = EventData::json(EventType::new(METADATA)?, metadata.json().clone());
+            let has_this_end = end.checked_sub(1).map(|last| Condition::Stream {
+                stream: stream.clone(),
+                expected: ExpectedRevision::Exact(Revision(last)),
+            });
+            let append = Append {
+                streams: vec![StreamAppend {
+                    stream: stream.metadata_stream(),
+                    expected: found
+                        .revision
+                        .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+                    events: vec![event.with_id(EventId::random())],
+                }],
+                conditions: has_this_end.into_iter().collect(),
             };
-            match self.store.set_stream_metadata(request).await {
+            match self.store.append(append).await {
                 Ok(_) => return Ok(()),
                 Err(error) if is_conflict(&error) => {}
                 // Looked at anew: what may have been written shows there.
@@ -738,10 +767,16 @@ impl Storage {
     }
 
     async fn last(&self, stream: StreamId) -> Result<Option<RecordedEvent>> {
+        Ok(self.last_of(stream).await?.0)
+    }
+
+    /// Returns the last event of a stream that can be read, and the revision of its last event, which metadata may
+    /// hide.
+    async fn last_of(&self, stream: StreamId) -> Result<(Option<RecordedEvent>, Option<Revision>)> {
         let request = ReadStream::backwards(stream).limit(1);
         match self.store.read_stream(request).await {
-            Ok(page) => Ok(page.events.into_iter().next()),
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(None),
+            Ok(page) => Ok((page.events.into_iter().next(), Some(page.last_revision))),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok((None, None)),
             Err(error) => Err(error),
         }
     }
@@ -750,3 +785,6 @@ impl Storage {
 fn is_conflict(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,6 +143,6 @@ pub(crate) async fn look_up(storage: Storage, range: Range<u64>, life: Uuid) -> 
     Done::Looked(storage.look_up_parked(range, life).await)
 }
 
-pub(crate) async fn truncate(storage: Storage, before: u64) -> Done {
-    Done::Truncated(storage.truncate_parked(before).await)
+pub(crate) async fn truncate(storage: Storage, before: u64, present: Incarnation) -> Done {
+    Done::Truncated(storage.truncate_parked(before, present).await)
 }

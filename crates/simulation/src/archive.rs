@@ -80,12 +80,23 @@ impl Window {
     }
 }
 
+/// A row that was stored at a position.
+#[derive(Debug)]
+struct Place {
+    stream: StreamId,
+    tags: Tags,
+    /// Moment of the database right before it was stored.
+    stored: u64,
+    /// Moment by which it was lost or scavenged; none if it is there.
+    gone: Option<u64>,
+}
+
 /// Everything that was ever stored, in any history.
 #[derive(Debug, Default)]
 pub struct Archive {
     copies: HashMap<EventId, Vec<StoredCopy>>,
-    /// By position: the streams in which a row was ever stored there, and its tags.
-    places: HashMap<Position, Vec<(StreamId, Tags)>>,
+    /// By position: the rows that were ever stored there.
+    places: HashMap<Position, Vec<Place>>,
     /// Events that were stored since the last look, each with the number of its copy.
     fresh: Vec<(EventId, usize)>,
     doubles: Vec<Double>,
@@ -110,6 +121,9 @@ impl Archive {
                 // What is left of the former history is in this one, too.
                 self.history = history;
                 self.seen = 0;
+                // What is left is seen again.
+                let places = self.places.values_mut().flatten();
+                places.for_each(|place| place.gone = place.gone.or(moment));
             }
             if scavenges != self.scavenges {
                 self.scavenges = scavenges;
@@ -130,6 +144,10 @@ impl Archive {
         let copies = self.copies.get_mut(&name(row)).into_iter().flatten();
         for copy in copies.filter(|copy| copy.stored == stored) {
             copy.is_removed = is_removed;
+        }
+        let places = self.places.get_mut(&row.position).into_iter().flatten();
+        for place in places.filter(|place| place.stored == stored) {
+            place.gone = place.gone.or(self.moment).filter(|_| is_removed);
         }
     }
 
@@ -168,11 +186,12 @@ impl Archive {
             at: now,
             is_removed: false,
         });
-        let place = (row.stream.clone(), row.tags.clone());
-        let places = self.places.entry(row.position).or_default();
-        if !places.contains(&place) {
-            places.push(place);
-        }
+        self.places.entry(row.position).or_default().push(Place {
+            stream: row.stream.clone(),
+            tags: row.tags.clone(),
+            stored,
+            gone: None,
+        });
     }
 
     /// Takes the events that were stored since the last time, each with its copy.
@@ -209,15 +228,19 @@ impl Archive {
     #[must_use]
     pub fn was_at(&self, position: Position, stream: &StreamId) -> bool {
         let places = self.places.get(&position);
-        places.is_some_and(|places| places.iter().any(|(of, _)| of == stream))
+        places.is_some_and(|places| places.iter().any(|place| place.stream == *stream))
     }
 
-    /// Returns true if a row with this tag, of a stream that is not the system's, was ever at this position.
+    /// Returns true if a row with this tag, of a stream that is not the system's, was at this position at some moment
+    /// after `since`, and neither lost nor scavenged.
     #[must_use]
-    pub fn had_tag(&self, position: Position, tag: &Tag) -> bool {
+    pub fn had_tag(&self, position: Position, tag: &Tag, since: u64) -> bool {
         let places = self.places.get(&position);
         let mut places = places.into_iter().flatten();
-        places.any(|(stream, tags)| !stream.is_system() && tags.contains(tag))
+        places.any(|place| {
+            let was_there = place.gone.is_none_or(|gone| gone > since);
+            was_there && !place.stream.is_system() && place.tags.contains(tag)
+        })
     }
 
     /// Returns true if the stream of this event was deleted between two times at which the event was stored.

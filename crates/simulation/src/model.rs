@@ -555,10 +555,11 @@ fn check_condition_failed(
     let Some(condition) = &record.no_match else {
         return Err("refused for a condition that it does not have".into());
     };
-    match position > condition.begin() && known.stored.had_tag(position, &condition.tag) {
+    let had_tag = known.stored.had_tag(position, &condition.tag, record.since);
+    match position > condition.begin() && had_tag {
         true => Ok(()),
         false => Err(format!(
-            "refused for an event at {position} that never was, or that its condition allows"
+            "refused for an event at {position} that was not there since it was given, or that its condition allows"
         )),
     }
 }

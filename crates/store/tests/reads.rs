@@ -496,3 +496,69 @@ async fn every_shutdown_returns_when_all_is_over() {
     let ((), ended) = tokio::join!(ours.append("cart-1", 1), first_given_up);
     assert_eq!(ended, ((0, true), (0, true)));
 }
+
+/// What happened: an event that was scavenged went on refusing conditions by its tag, as long as the owner of the log
+/// had it in memory; after a restart the same append was stored. What holds now: it refuses nothing once it is gone,
+/// and what is still there does. A refusal by an event that cannot be scavenged costs no look at the database.
+#[tokio::test]
+async fn what_was_scavenged_refuses_no_condition() {
+    let world = World::new(1);
+    let ours = process(&world, Config::default());
+    let store = &ours.store;
+    let tag = |text: &str| Tag::new(text).expect("valid");
+    let tagged = |name: &str| EventData {
+        tags: Tags::new(vec![tag(name)]).expect("valid"),
+        ..event("registered")
+    };
+    let unless = async |name: &str| {
+        let filter = Filter::query(Query {
+            tags: vec![tag(name)],
+            ..Query::default()
+        });
+        let append = Append::to(stream("other-1"), ExpectedRevision::Any, vec![event("x")]);
+        let answer = store.append(append.provided_no_match(filter, None)).await;
+        match answer.map_err(|error| error.kind().clone()) {
+            Ok(_) => None,
+            Err(ErrorKind::ConditionFailed { position, .. }) => Some(position),
+            Err(kind) => panic!("{kind:?}"),
+        }
+    };
+    let append = async |stream: &str, name: &str| {
+        let appended = store.append_to(stream, ExpectedRevision::Any, vec![tagged(name)]);
+        appended.await.expect("appended").position
+    };
+    assert_eq!(unless("first of all").await, None);
+    let plain = append("plain-1", "plain").await;
+    let mut gone = Vec::new();
+    for stream in ["gone-1", "gone-2", "cut-1"] {
+        gone.push(append(stream, "gone").await);
+    }
+    append("cut-1", "last").await;
+    let cut = append("cut-1", "both").await;
+    append("gone-1", "both").await;
+    for name in ["gone-1", "gone-2"] {
+        let request = DeleteStream {
+            stream: stream(name),
+            expected: ExpectedRevision::Any,
+            kind: DeleteKind::Soft,
+        };
+        store.delete_stream(request).await.expect("deleted");
+    }
+    let request = SetStreamMetadata {
+        stream: stream("cut-1"),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(r#"{"$tb":2}"#).expect("valid"),
+    };
+    store.set_stream_metadata(request).await.expect("set");
+    assert_eq!(unless("gone").await, Some(gone[0]), "it is not removed yet");
+    let scavenged = store.scavenge(RunMode::Real, |_| ()).await;
+    assert_eq!(scavenged.expect("done").removed.events, 5);
+    let reads = ours.faulty.calls().read_log;
+    assert_eq!(unless("plain").await, Some(plain));
+    assert_eq!(ours.faulty.calls().read_log, reads);
+    assert_eq!(unless("gone").await, None);
+    assert_eq!(unless("last").await, None);
+    assert_eq!(unless("both").await, Some(cut));
+    let again = append("again-1", "gone").await;
+    assert_eq!(unless("gone").await, Some(again));
+}

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::book::Book;
 use crate::config::Config;
 use crate::lease::OwnerLease;
-use crate::record::{Kept, State, Through, What};
+use crate::record::{State, Through, What, parts};
 use crate::requests::{Fate, Place, Requests};
 use crate::running::{Phase, Status};
 use crate::states::{Last, States};
@@ -29,10 +29,6 @@ use crate::timer::{FireError, Timer};
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The pauses before a store that does not answer is asked again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The greatest number of timers that are stored in one event.
-const PART: usize = 1_000;
-/// About the greatest number of bytes of timers that are stored in one event.
-const PART_BYTES: usize = 1024 * 1024;
 
 type Outcome = std::result::Result<(), FireError>;
 /// Begins to fire a timer.
@@ -80,7 +76,14 @@ pub(crate) async fn run(own: Own) {
     while !own.stopping.is_cancelled() {
         let ended = match own.claim().await {
             Ok(None) => break,
-            Ok(Some((claimed, since))) => own.fire_all(claimed, since).await,
+            Ok(Some((claimed, since))) => {
+                let ended = own.fire_all(claimed, since).await;
+                if since.elapsed() >= PAUSES.1 {
+                    // What went wrong before is over.
+                    back_off.reset();
+                }
+                ended
+            }
             Err(error) => Err(error),
         };
         match ended {
@@ -577,25 +580,4 @@ impl Owner<'_> {
         }
         Ok(Ended::Stopping)
     }
-}
-
-/// Divides all timers into those that are stored in one event each. There is at least one part.
-fn parts(all: Vec<&Timer>) -> Vec<Vec<Kept>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for timer in all {
-        let of = timer.bytes();
-        if let Some(part) = parts.last()
-            && !part.is_empty()
-            && (part.len() >= PART || bytes + of > PART_BYTES)
-        {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += of;
-        if let Some(part) = parts.last_mut() {
-            part.push(Kept::of(timer));
-        }
-    }
-    parts
 }

@@ -13,6 +13,11 @@ pub(crate) const CANCELLED: &str = "timer-cancelled";
 /// The type of the states of an owner.
 pub(crate) const STATE: &str = "timers-state";
 
+/// The greatest number of timers that are stored in one event.
+const PART: usize = 1_000;
+/// About the greatest number of bytes of timers that are stored in one event.
+const PART_BYTES: usize = 1024 * 1024;
+
 /// A timer is set.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Set {
@@ -125,6 +130,27 @@ impl Kept {
             because: self.because,
         })
     }
+}
+
+/// Divides all timers into those that are stored in one event each. There is at least one part.
+pub(crate) fn parts(all: Vec<&Timer>) -> Vec<Vec<Kept>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for timer in all {
+        let of = timer.bytes();
+        if let Some(part) = parts.last()
+            && !part.is_empty()
+            && (part.len() >= PART || bytes + of > PART_BYTES)
+        {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += of;
+        if let Some(part) = parts.last_mut() {
+            part.push(Kept::of(timer));
+        }
+    }
+    parts
 }
 
 /// Reads the data of an event.

@@ -120,3 +120,162 @@ async fn seek(
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gesta_core::{ErrorKind, EventData, EventType, Tag, Tags};
+    use gesta_testkit::faulty::{Faulty, FaultyBackend, World};
+
+    use super::*;
+
+    fn event(event_type: &str, tags: &[&str]) -> EventData {
+        let tags = tags.iter().map(|tag| Tag::new(*tag).expect("valid"));
+        EventData {
+            tags: Tags::new(tags.collect()).expect("valid"),
+            ..EventData::json(EventType::new(event_type).expect("valid"), "1")
+        }
+    }
+
+    fn query(types: &[&str], tags: &[&str]) -> Query {
+        let of_type = |text: &&str| EventType::new(*text).expect("valid");
+        Query {
+            types: types.iter().map(of_type).collect(),
+            tags: tags
+                .iter()
+                .map(|tag| Tag::new(*tag).expect("valid"))
+                .collect(),
+            ..Query::default()
+        }
+    }
+
+    fn append(world: &Arc<World>, stream: &str, events: Vec<EventData>) {
+        world.foreign_append(stream, events).expect("stored");
+    }
+
+    /// Searches after a position, up to another one.
+    async fn first(
+        process: &Faulty<Arc<dyn Backend>>,
+        any_of: Vec<Query>,
+        (after, until): (u64, u64),
+    ) -> Result<Option<u64>> {
+        let search = MatchSearch {
+            filter: Arc::new(Filter { any_of }),
+            after: Position(after),
+            until: Position(until),
+        };
+        let backend: &FaultyBackend = process.backend();
+        let found = first_match(backend, LogId(0), &search).await?;
+        Ok(found.map(|position| position.0))
+    }
+
+    fn process(world: &Arc<World>) -> Faulty<Arc<dyn Backend>> {
+        Faulty::start(world, |backend| backend)
+    }
+
+    /// Returns the rule that a search breaks.
+    fn rule(answer: Result<Option<u64>>) -> String {
+        let error = answer.expect_err("refused");
+        let ErrorKind::InvalidArgument { field, .. } = error.kind() else {
+            panic!("{error}");
+        };
+        assert_eq!(field, "conditions.no_match");
+        error.to_string()
+    }
+
+    /// Goal: a match behind many events with the first tag is found, however the database divides them into pages; the
+    /// part that is searched begins after its first position and ends with its last one.
+    #[tokio::test]
+    async fn a_match_is_found_behind_several_pages() {
+        let world = World::new(1);
+        let process = process(&world);
+        let number = |number: u64| match number {
+            599 => event("e", &["a", "b"]),
+            _ => event("e", &["a"]),
+        };
+        append(&world, "s-1", (1..=600).map(number).collect());
+        append(&world, "$system", vec![event("e", &["a", "c"])]);
+        let both = || vec![query(&[], &["a", "b"])];
+        for bytes_max in [usize::MAX, 20_000, 1] {
+            process.set_page_bytes_max(bytes_max);
+            for (part, expected) in [
+                ((0, 601), Some(599)),
+                ((0, 599), Some(599)),
+                ((598, 599), Some(599)),
+                ((0, 598), None),
+                ((599, 601), None),
+                ((599, 599), None),
+            ] {
+                let found = first(&process, both(), part).await.expect("searched");
+                assert_eq!(found, expected, "{part:?} {bytes_max}");
+            }
+        }
+        for (types, tags) in [(&[][..], &["a", "c"][..]), (&["f"], &["a"]), (&["f"], &[])] {
+            let found = first(&process, vec![query(types, tags)], (0, 601)).await;
+            assert_eq!(found.expect("searched"), None, "{types:?} {tags:?}");
+        }
+    }
+
+    /// Goal: of several queries, with tags and without, the first match of all is found, whichever comes first.
+    #[tokio::test]
+    async fn of_several_queries_the_first_match_counts() {
+        let world = World::new(1);
+        let process = process(&world);
+        let events = ["p", "q", "r", "s", "t"].map(|name| event(name, &[name]));
+        append(&world, "s-1", events.into());
+        let tagged = |name: &str| query(&[], &[name]);
+        let typed = |name: &str| query(&[name], &[]);
+        for (queries, expected) in [
+            (vec![tagged("q"), tagged("r")], Some(2)),
+            (vec![tagged("r"), tagged("q")], Some(2)),
+            (vec![tagged("q"), tagged("q")], Some(2)),
+            (vec![tagged("r"), typed("q")], Some(2)),
+            (vec![typed("r"), tagged("q")], Some(2)),
+            (vec![tagged("r"), typed("s")], Some(3)),
+            (vec![typed("t"), typed("s")], Some(4)),
+            (vec![tagged("p"), typed("q")], Some(2)),
+            (vec![tagged("none"), typed("s"), tagged("t")], Some(4)),
+        ] {
+            let found = first(&process, queries.clone(), (1, 5)).await;
+            assert_eq!(found.expect("searched"), expected, "{queries:?}");
+        }
+    }
+
+    /// Goal: a query without a tag looks through so many positions and no more; what it seeks is found in each part of
+    /// them, at their borders too. A tag that too many events carry is refused, and the rule says what helps.
+    #[tokio::test]
+    async fn a_search_is_bounded() {
+        const MORE: u64 = 300;
+        let world = World::new(1);
+        let process = process(&world);
+        let all = UNTAGGED_MAX + MORE;
+        let seldom = [1, PAGE_SCAN_MAX, PAGE_SCAN_MAX + 1, UNTAGGED_MAX].map(|at| MORE + at);
+        for thousand in 0..all.div_ceil(1_000) {
+            let begin = thousand * 1_000;
+            let events = (begin + 1..=all.min(begin + 1_000)).map(|position| {
+                let at = seldom.iter().position(|at| *at == position);
+                let name = at.map_or("often".to_owned(), |at| format!("seldom-{at}"));
+                event(&name, &["a"])
+            });
+            append(&world, "s-1", events.collect());
+        }
+        assert_eq!(world.end(LogId(0)).position, Position(all));
+        for (number, position) in seldom.into_iter().enumerate() {
+            let of_type = vec![query(&[&format!("seldom-{number}")], &[])];
+            let found = first(&process, of_type, (MORE, all)).await;
+            assert_eq!(found.expect("searched"), Some(position), "{number}");
+        }
+        let never = || vec![query(&["never"], &[])];
+        let found = first(&process, never(), (MORE, all)).await;
+        assert_eq!(found.expect("searched"), None);
+        let too_long = first(&process, never(), (MORE - 1, all)).await;
+        assert!(rule(too_long).contains("100001 events"));
+        let tagged = || vec![query(&[], &["a", "b"])];
+        let candidates = u64::try_from(CANDIDATES_MAX).expect("small");
+        let found = first(&process, tagged(), (all - candidates, all)).await;
+        assert_eq!(found.expect("searched"), None);
+        let too_many = first(&process, tagged(), (0, all)).await;
+        assert!(rule(too_many).contains("rarer tag"));
+    }
+}

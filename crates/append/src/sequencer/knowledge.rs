@@ -32,6 +32,9 @@ pub(crate) use heads::StreamState;
 pub(crate) use names::{Hashes, Listing};
 pub(crate) use window::OlderIds;
 
+/// The greatest number of positions after an event that may have been scavenged that are looked at for others.
+const CONFIRMED_MAX: u64 = 10_000;
+
 /// The number of appends that are looked up, because their ids are not known, before the ids of the window are read.
 const LOOKED_UP_BEFORE: u32 = 16;
 
@@ -65,6 +68,9 @@ pub(crate) enum Matching {
         history: u64,
         after: Position,
         until: Position,
+        /// The number of the state of the newest events, if one of them passes that may have been scavenged: it is
+        /// asked which are still there.
+        confirms: Option<u64>,
     },
 }
 
@@ -267,12 +273,13 @@ impl Knowledge {
         self.newest.keep(committed, open);
     }
 
-    /// Judges a condition. `after` is the position after which events count, and `work` how many values may still be
-    /// compared in this turn. [`keep_newest`](Self::keep_newest) comes first.
+    /// Judges a condition. `after` is the position after which events count, `committed` the end of what is committed,
+    /// and `work` how many values may still be compared in this turn. [`keep_newest`](Self::keep_newest) comes first.
     pub(crate) fn match_after(
-        &self,
+        &mut self,
         condition: &mut NoMatch,
         after: Position,
+        committed: Position,
         work: &mut usize,
     ) -> Matching {
         let history = self.newest.history();
@@ -286,6 +293,14 @@ impl Knowledge {
         let compared = condition.compared.filter(|one| one.revision == revision);
         let from = compared.map_or(after, |one| after.max(one.none_until));
         match self.newest.seek(&condition.filter, from, work) {
+            Sought::Found(position) if self.may_be_scavenged(position, committed) => {
+                Matching::Unknown {
+                    history,
+                    after: Position(position.0.saturating_sub(1)),
+                    until: committed.min(position.plus(CONFIRMED_MAX)),
+                    confirms: Some(revision),
+                }
+            }
             // An earlier one makes no difference.
             Sought::Found(position) => Matching::Found(position),
             Sought::Unfinished(none_until) => {
@@ -300,8 +315,20 @@ impl Knowledge {
                 history,
                 after,
                 until,
+                confirms: None,
             },
         }
+    }
+
+    /// Returns whether one of the newest events may be gone: it is committed, and its stream was deleted or has
+    /// metadata, or nobody knows. Nothing is scavenged of other streams, so most refusals need no look at the database.
+    fn may_be_scavenged(&mut self, position: Position, committed: Position) -> bool {
+        if position > committed {
+            return false;
+        }
+        let stream = self.newest.stream_at(position);
+        let state = stream.and_then(|stream| self.heads.tip(stream));
+        state.is_none_or(|state| state.meta.is_some())
     }
 
     // ---- what is decided, and what becomes of it ----

@@ -14,7 +14,7 @@ use super::queue::Waiting;
 use super::reads::{LOAD_STREAMS_MAX, Purpose, SoughtMatch};
 use super::trouble::is_passing;
 use super::{Now, Output, Sequencer};
-use crate::command::KnownOfMatch;
+use crate::command::{Compared, KnownOfMatch};
 
 impl<T> Sequencer<T> {
     pub(super) fn start_reads(&mut self, now: Now) {
@@ -249,7 +249,16 @@ impl<T> Sequencer<T> {
             .filter(|waiting| is_it(waiting))
         {
             waiting.lookup = None;
-            if let Some(condition) = &mut waiting.command.no_match {
+            let Some(condition) = &mut waiting.command.no_match else {
+                continue;
+            };
+            if let (Some(revision), None) = (sought.confirms, first) {
+                // What is in memory up to here is gone, or does not pass.
+                condition.compared = Some(Compared {
+                    revision,
+                    none_until: sought.search.until,
+                });
+            } else {
                 condition.known = Some(KnownOfMatch {
                     history: sought.history,
                     none_until: first.map_or(sought.search.until, |_| Position::START),

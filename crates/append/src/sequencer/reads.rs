@@ -62,6 +62,8 @@ pub(crate) struct SoughtMatch {
     /// The number of the history that is searched.
     pub(crate) history: u64,
     pub(crate) search: MatchSearch,
+    /// The number of the state of the newest events, if it is asked which of them are still there.
+    pub(crate) confirms: Option<u64>,
     /// The pauses after its failures. Each search has its own, so that one which always fails holds up no other.
     pauses: BackOff,
     /// The time before which it is not tried again, if it has failed.
@@ -188,12 +190,18 @@ impl Reads {
     // ---- conditions ----
 
     /// Notes a search for the filter of a condition. Returns its number.
-    pub(crate) fn seek_match(&mut self, search: MatchSearch, history: u64) -> u64 {
+    pub(crate) fn seek_match(
+        &mut self,
+        search: MatchSearch,
+        history: u64,
+        confirms: Option<u64>,
+    ) -> u64 {
         self.lookups += 1;
         self.matches_due.push_back(SoughtMatch {
             number: self.lookups,
             history,
             search,
+            confirms,
             pauses: pauses(),
             not_before: None,
         });

@@ -424,11 +424,11 @@ fn about(stream: &StreamId, about: About, expected: ExpectedRevision) -> Asked {
 /// Number of tags; each event carries one.
 const TAGS: u128 = 7;
 
-fn tag(number: u128) -> Tag {
+pub(super) fn tag(number: u128) -> Tag {
     Tag::from_stored(format!("t{number}").into())
 }
 
-fn condition_of(no_match: &NoMatch) -> Condition {
+pub(super) fn condition_of(no_match: &NoMatch) -> Condition {
     let query = |tags: Vec<Tag>| Query {
         tags,
         ..Query::default()

@@ -71,6 +71,8 @@ impl World {
         self.processes[number].not_connected(error, now);
     }
 
+    /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets metadata if the
+    /// stream has had neither.
     pub(super) fn scavenge(&mut self) {
         let stream = self.pick_stream();
         let truth = self.database.truth(&stream);
@@ -78,10 +80,19 @@ impl World {
             return;
         };
         let keep = u64::from(self.choices.chance(1, 2));
-        if let Some(through) = last.0.checked_sub(keep) {
-            self.note(|| format!("{stream} is scavenged through {through}"));
-            self.database.scavenge(&stream, Revision(through));
+        let Some(through) = last.0.checked_sub(keep) else {
+            return;
+        };
+        if truth.meta.is_none() {
+            let of_type = EventType::from_stored("$metadata".into());
+            let event = EventData::json(of_type, "{}").with_id(self.next_id());
+            self.epochs += 1;
+            let (now, epoch) = (self.database.end().created, WriterEpoch(self.epochs));
+            self.database
+                .append(&stream.metadata_stream(), event, now, epoch);
         }
+        self.note(|| format!("{stream} is scavenged through {through}"));
+        self.database.scavenge(&stream, Revision(through));
     }
 
     /// Lets a process die, and starts another one in its place.

@@ -1,5 +1,6 @@
 //! The end of a schedule: there are no more faults, everything is answered, and everything is checked.
 
+use super::callers::{condition_of, tag};
 use super::*;
 
 /// Time after which a node that no caller waits for must be ready again. The node tells a lasting error of the
@@ -56,24 +57,58 @@ impl World {
         self.calm_down()
     }
 
-    /// Appends to each process, and asks again where the outcome is unknown, as it is on a connection that was lost
-    /// without a notice.
+    /// Lets each process append, without a condition and with conditions on all events: one that holds, and one that
+    /// does not.
     fn append_in_peace(&mut self) -> std::result::Result<(), String> {
+        const EXCLUDED: u128 = 100;
+        self.append_once_each(vec![tag(EXCLUDED)], |_| None, |answer| answer.is_ok())?;
+        let after_the_end = |world: &Self| {
+            let (history, end) = (world.database.history(), world.database.end().position);
+            Some(NoMatch {
+                tag: tag(EXCLUDED),
+                after: Some((history, end)),
+                is_costly: false,
+            })
+        };
+        self.append_once_each(Vec::new(), after_the_end, |answer| answer.is_ok())?;
+        let after_nothing = |_: &Self| {
+            Some(NoMatch {
+                tag: tag(EXCLUDED),
+                after: None,
+                is_costly: false,
+            })
+        };
+        self.append_once_each(Vec::new(), after_nothing, |answer| {
+            let error = answer.as_ref().err();
+            error.is_some_and(|error| matches!(error.kind(), ErrorKind::ConditionFailed { .. }))
+        })
+    }
+
+    /// Appends to each process, and asks again where the outcome is unknown, as it is on a connection that was lost
+    /// without a notice. Each answer must be one that `is_right`.
+    fn append_once_each(
+        &mut self,
+        tags: Vec<Tag>,
+        no_match: impl Fn(&Self) -> Option<NoMatch>,
+        is_right: impl Fn(&Result<Appended>) -> bool,
+    ) -> std::result::Result<(), String> {
         let before = self.model.records.len();
         for number in 0..self.processes.len() {
             let stream = StreamId::from_stored(format!("last-{number}").into());
             let id = self.next_id();
             let data = id.0.as_u128().to_string();
             let event = EventData::json(EventType::from_stored("last".into()), data);
-            let request = Append::to(
-                stream.clone(),
-                ExpectedRevision::Any,
-                vec![event.with_id(id)],
-            );
+            let event = event.with_id(id).with_tags(Tags::from_stored(tags.clone()));
+            let mut request = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
+            let no_match = no_match(self);
+            request
+                .conditions
+                .extend(no_match.as_ref().map(condition_of));
             let claim = StreamClaim::Expected(ExpectedRevision::Any);
             let asked = vec![Asked::of(stream, claim, vec![id])];
             let request = Request::Append(request);
             let record = self.record(number, asked, Some(request.clone()));
+            self.model.records[record].no_match = no_match;
             self.give(number, record, request, Ids::OfTheCaller);
         }
         self.calm_down()?;
@@ -89,16 +124,14 @@ impl World {
             }
         }
         self.calm_down()?;
-        let mut records = self.model.records[before..].iter();
-        match records.find(|one| !matches!(one.answer, Some(Ok(_))) && !is_unknown(one)) {
-            Some(record) => Err(format!("an append in peace does not succeed: {record:?}")),
-            None => match self.model.records[after..]
-                .iter()
-                .find(|one| is_unknown(one))
-            {
-                Some(record) => Err(format!("a retry in peace does not succeed: {record:?}")),
-                None => Ok(()),
-            },
+        let is_wrong = |record: &&Record| !record.answer.as_ref().is_some_and(&is_right);
+        let (first, again) = self.model.records[before..].split_at(after - before);
+        let first = first.iter().filter(|record| !is_unknown(record));
+        match first.chain(again).find(is_wrong) {
+            Some(record) => Err(format!(
+                "an append in peace has another answer than is right: {record:?}"
+            )),
+            None => Ok(()),
         }
     }
 

@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use crate::support::{Fired, MINUTE, Process, after, append_requests, count_of, until};
 
-const REQUESTS: &str = "$timers-{orders}";
-const STATES: &str = "$timers-{orders}-state";
+pub(crate) const REQUESTS: &str = "$timers-{orders}";
+pub(crate) const STATES: &str = "$timers-{orders}-state";
 
 /// How the state reaches the database by which the owner stores all timers, while commits are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,13 +119,17 @@ async fn what_was_kept_of_lost_requests_does_not_count() {
 }
 
 /// Sets the metadata of a stream as an operator does.
-async fn set_metadata(process: &Process, stream: &str, metadata: &str) {
+pub(crate) async fn set_metadata(
+    process: &Process,
+    stream: &str,
+    metadata: &str,
+) -> gesta_core::Result<()> {
     let request = SetStreamMetadata {
         stream: StreamId::new(stream).unwrap(),
         expected: ExpectedRevision::Any,
         metadata: StreamMetadata::parse(metadata.to_owned()).unwrap(),
     };
-    process.store.set_stream_metadata(request).await.unwrap();
+    process.store.set_stream_metadata(request).await.map(drop)
 }
 
 /// Goal: states that an operator has hidden are told of, and stop nothing: what is set fires, at the price of a few
@@ -142,7 +146,7 @@ async fn hidden_states_stop_no_timer() {
         until("it has fired", || fired.keys() == ["first"]).await;
         until("it is idle", || status.borrow().phase == Phase::Idle).await;
         running.shutdown().await;
-        set_metadata(&processes[1], STATES, metadata).await;
+        set_metadata(&processes[1], STATES, metadata).await.unwrap();
         sleep(60 * MINUTE).await;
         let running = [0, 1].map(|number: usize| processes[number].run(&fired));
         let is_told = || {
@@ -171,7 +175,7 @@ async fn hidden_states_stop_no_timer() {
 }
 
 /// Appends events to a stream, and returns them.
-async fn events(process: &Process, count: usize) -> Vec<RecordedEvent> {
+pub(crate) async fn events(process: &Process, count: usize) -> Vec<RecordedEvent> {
     let shared: Arc<dyn EventStore> = process.store.share();
     let of_type = EventType::new("seat").unwrap();
     for _ in 0..count {

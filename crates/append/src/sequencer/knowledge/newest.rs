@@ -5,7 +5,8 @@
 //! or decided, but for those of system streams, which no condition is about; nothing is kept as long as nobody asks;
 //! the memory is bounded in events and bytes, but what is not committed yet is never dropped; the lists of tags and
 //! types hold exactly the events that are here.
-//! Not here: events that other processes have appended. Their tags are not read when catching up, so then everything
+//! Not here: whether an event was scavenged since, which nobody tells the owner of the log; events that other processes
+//! have appended. Their tags are not read when catching up, so then everything
 //! kept is dropped, and the database is asked.
 
 use std::collections::{HashMap, VecDeque};
@@ -173,6 +174,17 @@ impl NewestEvents {
     pub(crate) fn forget(&mut self, end: Position) {
         self.histories += 1;
         self.begin_after(end);
+    }
+
+    /// Returns the stream of an event that is here.
+    pub(crate) fn stream_at(&self, position: Position) -> Option<&StreamId> {
+        let place = self
+            .events
+            .binary_search_by_key(&position, |seen| seen.position);
+        place
+            .ok()
+            .and_then(|place| self.events.get(place))
+            .map(|seen| &seen.stream)
     }
 
     /// Seeks an event after a position that passes the filter, of those that are here. `work` is how many values may

@@ -293,7 +293,7 @@ fn searches_that_fail_hold_up_no_others() {
             after: Position(after),
             until: Position(99),
         };
-        reads.seek_match(search, 1);
+        reads.seek_match(search, 1, None);
     };
     let begin = |reads: &mut Reads, at| {
         let (id, job) = reads.next_match(at)?;

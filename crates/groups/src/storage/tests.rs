@@ -1,0 +1,89 @@
+//! Tests of what is stored after commits were lost, or hidden.
+
+use gesta_testkit::faulty::World;
+use gesta_testkit::support::events;
+
+use super::*;
+
+/// Goal: a truncation that was begun before commits were lost hides nothing of what is parked afterwards: it is
+/// refused, whether the loss is known or not.
+#[tokio::test(start_paused = true)]
+async fn a_truncation_of_another_history_is_refused() {
+    let world = World::new(1);
+    let process = world.store();
+    let source = Source::Stream(StreamId::new("cart-1").unwrap());
+    let group = GroupId::new(source, "mail").unwrap();
+    let storage = Storage::of_call(process.share(), group.clone());
+    let parked = group.parked_stream();
+    let appended = process.append_to(parked.as_str(), ExpectedRevision::Any, events(5));
+    appended.await.unwrap();
+    let metadata = r#"{"own":true}"#;
+    let set = SetStreamMetadata::new(parked.clone(), StreamMetadata::parse(metadata).unwrap());
+    process.set_stream_metadata(set).await.unwrap();
+    let present = world.incarnation();
+    let begins = async || {
+        let known = process.stream_metadata(parked.clone()).await.unwrap();
+        assert!(
+            known.metadata.json().starts_with(b"{\"$tb\":") || known.metadata.json() == metadata
+        );
+        known.metadata.truncate_before.map(|before| before.0)
+    };
+    storage.truncate_parked(3, present).await.unwrap();
+    assert_eq!(begins().await, Some(3));
+    // The stream ends before that: the loss is not known yet.
+    let refused = storage.truncate_parked(6, present).await.unwrap_err();
+    assert!(
+        matches!(refused.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{refused}"
+    );
+    process.begin_history();
+    let refused = storage.truncate_parked(5, present).await.unwrap_err();
+    assert!(
+        matches!(refused.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{refused}"
+    );
+    assert_eq!(begins().await, Some(3));
+    storage
+        .truncate_parked(5, world.incarnation())
+        .await
+        .unwrap();
+    assert_eq!(begins().await, Some(5));
+}
+
+/// Goal: a checkpoint that metadata hide is not taken for none: the next one is stored after it.
+#[tokio::test(start_paused = true)]
+async fn a_hidden_checkpoint_is_not_taken_for_none() {
+    let world = World::new(1);
+    let process = world.store();
+    let group = GroupId::new(Source::All, "mail").unwrap();
+    let storage = Storage::of_call(process.share(), group.clone());
+    let (life, run) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    let checkpoint = || Progressed {
+        life,
+        run,
+        next: Some(7),
+        incarnation: Some(world.incarnation().0),
+        marks: Vec::new(),
+        moved: None,
+    };
+    let first = storage.last_checkpoint(life).await.unwrap();
+    assert_eq!(
+        (first.expected, first.is_hidden),
+        (ExpectedRevision::NoStream, false)
+    );
+    storage
+        .write_checkpoint(checkpoint(), first.expected)
+        .await
+        .unwrap();
+    let metadata = StreamMetadata::parse(r#"{"$tb":1000}"#).unwrap();
+    let set = SetStreamMetadata::new(group.checkpoint_stream(), metadata);
+    process.set_stream_metadata(set).await.unwrap();
+    let hidden = storage.last_checkpoint(life).await.unwrap();
+    assert!(hidden.is_hidden && hidden.place.is_none());
+    let next = storage
+        .write_checkpoint(checkpoint(), hidden.expected)
+        .await
+        .unwrap();
+    assert_eq!(next, Some(Revision(1)));
+    assert_eq!(storage.ends_of_state().await.unwrap().len(), 1);
+}
