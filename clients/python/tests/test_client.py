@@ -1,5 +1,6 @@
 """What the client does with each answer, against a server that is scripted."""
 
+import base64
 import doctest
 import importlib
 import json
@@ -9,8 +10,10 @@ import socket
 import threading
 import traceback
 import unittest
+import uuid
+from decimal import Decimal
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Dict, Iterable, Iterator, List
 
 import gesta
 from gesta import EventData, Policy
@@ -329,6 +332,82 @@ class Consuming(unittest.TestCase):
             server.ended()
             with self.assertLogs("gesta"):
                 self.assertEqual(consumer.ack(delivered), gesta.Answered(0, 1))
+
+
+def event_document(revision: int, **payload: Any) -> Dict[str, Any]:
+    """An event as the server shows it."""
+    same = {"stream": "s", "log": 0, "id": str(uuid.uuid4()), "type": "t", "created": "2026-01-01T00:00:00Z"}
+    payload = {"content_type": "application/json", **payload}
+    return {**same, "revision": revision, "position": revision + 1, "tags": [], **payload}
+
+
+class HostileEvents(unittest.TestCase):
+    """Goal: nobody stops a reader with an event that is hard to read.
+
+    What happened: one event with a number of 5,000 digits, or with metadata that nest deep, stopped every reader of all
+    events, because the client took the server for one that is away, or failed with a bare `ValueError`.
+    """
+
+    DIGITS = "1" * 5000
+    DEEP = base64.b64encode(b"[" * 100_000 + b"]" * 100_000).decode()
+    LONG = "x" * 5_000_000
+
+    def events(self) -> List[str]:
+        """Hostile events between two good ones, as JSON."""
+        hostile = [
+            event_document(1, data="DIGITS"),
+            event_document(2, data=1, metadata_base64=self.DEEP),
+            event_document(3, data_base64=self.DEEP),
+            event_document(4, data_base64=base64.b64encode(b"\xff{").decode()),
+            event_document(5, data="\ud800"),
+            event_document(6, data=self.LONG),
+            event_document(7, data_base64=base64.b64encode(self.DIGITS.encode()).decode()),
+        ]
+        documents = [event_document(0, data=1), *hostile, event_document(8, data=2)]
+        return [json.dumps(document).replace('"DIGITS"', self.DIGITS) for document in documents]
+
+    def check(self, events: Iterable[gesta.RecordedEvent]) -> None:
+        found = list(events)
+        deep, digits = base64.b64decode(self.DEEP), Decimal(self.DIGITS)
+        data = [1, digits, 1, deep, b"\xff{", "\ud800", self.LONG, digits, 2]
+        self.assertEqual([event.data for event in found], data)
+        self.assertEqual(found[2].metadata, deep)
+
+    def test_a_page_with_hostile_events_is_read(self) -> None:
+        page = '{"events":[%s],"end":true,"next":null,"last_revision":8,"checkpoint":"c"}' % ",".join(self.events())
+        is_json = "Content-Type: application/json"
+        server = Scripted(answer(200, page.encode(), is_json), answer(200, page.encode(), is_json))
+        store = connect(server.url)
+        self.check(store.read_stream("s"))
+        self.check(store.read_all())
+        server.ended()
+
+    def test_hostile_events_are_followed(self) -> None:
+        text = "".join(f"id: c{n}\nevent: event\ndata: {event}\n\n" for n, event in enumerate(self.events()))
+        followed = connect(Scripted(messages(text)).url).follow_stream("s")
+        events = [next(followed).event for _ in self.events()]
+        self.check(event for event in events if event is not None)
+
+    def test_hostile_events_are_delivered(self) -> None:
+        delivered = enumerate(self.events())
+        text = "".join(
+            f'event: event\ndata: {{"delivery":{n},"retries":0,"event":{event}}}\n\n' for n, event in delivered
+        )
+        text = 'event: joined\ndata: {"consumer":"7"}\n\n' + text
+        with connect(Scripted(messages(text)).url).group("s", "g").join() as consumer:
+            self.check([next(consumer).event for _ in self.events()])
+
+    def test_what_cannot_be_read_is_a_problem_of_the_answer(self) -> None:
+        broken = answer(200, b'{"events":[', "Content-Type: application/json; charset=utf-8")
+        server = Scripted(broken)
+        with self.assertRaises(gesta.Problem) as raised:
+            list(connect(server.url).read_stream("s"))
+        self.assertNotIsInstance(raised.exception, gesta.Unavailable)
+        self.assertEqual((raised.exception.title, raised.exception.status), ("The answer cannot be read", 200))
+        self.assertEqual(len(server.ended()), 1)
+        with self.assertRaises(gesta.Problem) as raised:
+            next(connect(Scripted(messages("event: event\ndata: {\n\n")).url).follow_stream("s"))
+        self.assertEqual(raised.exception.title, "The answer cannot be read")
 
 
 class Arguments(unittest.TestCase):

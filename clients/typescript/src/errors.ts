@@ -192,3 +192,9 @@ export function outcomeUnknown(detail: string): Problem {
   const title = "It is not known whether the change was stored";
   return new OutcomeUnknown({ type: `${TYPE_PREFIX}outcome_unknown`, title, detail });
 }
+
+/** The error for an answer that came whole and cannot be read, which no trying again changes. */
+export function unreadable(error: unknown, status: number): Problem {
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem({ title: "The answer cannot be read", detail, status });
+}

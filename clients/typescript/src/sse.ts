@@ -1,6 +1,6 @@
 /** Server-sent events: an answer without an end, made of messages. */
 
-import { problemOf, type ProblemDocument } from "./errors.js";
+import { problemOf, unreadable, type ProblemDocument } from "./errors.js";
 import type { OpenAnswer } from "./transport.js";
 
 /** A message. `id` is empty if it has none. */
@@ -25,11 +25,20 @@ export async function* serverEvents(answer: OpenAnswer): AsyncGenerator<ServerEv
     }
     const data = fields.get("data");
     if (data !== undefined) {
-      const [kind, id, document] = [fields.get("event") ?? "", fields.get("id") ?? "", JSON.parse(data) as unknown];
+      const [kind, id, document] = [fields.get("event") ?? "", fields.get("id") ?? "", read(data)];
       if (kind === "error") throw problemOf(document as ProblemDocument);
       yield { kind, id, document };
     }
     fields = new Map();
+  }
+}
+
+/** The value of a message. One that is no JSON would come again, so it is no reason to connect again. */
+function read(data: string): unknown {
+  try {
+    return JSON.parse(data);
+  } catch (error) {
+    throw unreadable(error, 200);
   }
 }
 

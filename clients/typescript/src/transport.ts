@@ -16,6 +16,7 @@ import {
   outcomeUnknown,
   problemOf,
   unavailable,
+  unreadable,
 } from "./errors.js";
 import { NoAnswerOfGesta, Silence, isNoTls, isNotSent, isNotTrusted, isOfConnection, reasonOf } from "./reasons.js";
 import { afterDoubt, isOfThisServer, mayBeRepeated, pauseAfter, type Effect, type Policy } from "./retry.js";
@@ -159,7 +160,7 @@ export class Transport {
     try {
       const answer = await this.#begin(server, call, watch.signal);
       const text = await answer.text();
-      const document: unknown = text === "" ? undefined : parse(text);
+      const document: unknown = text === "" ? undefined : parse(text, answer, call);
       this.servers.answered(server);
       return { headers: answer.headers, document };
     } catch (error) {
@@ -201,10 +202,13 @@ function problemOfConnection(server: Server, call: Call, error: unknown, reason:
   return call.effect === "reads" ? unavailable(`${server}: ${reason}`) : outcomeUnknown(`${server}: ${reason}`);
 }
 
-function parse(text: string): unknown {
+function parse(text: string, answer: Response, call: Call): unknown {
   try {
     return JSON.parse(text);
-  } catch {
+  } catch (error) {
+    const saysJson = /^application\/json *(;|$)/i.test(answer.headers.get("Content-Type") ?? "");
+    // The server has answered, and would give the same again.
+    if (call.effect === "reads" && saysJson) throw unreadable(error, answer.status);
     throw new NoAnswerOfGesta("the answer is no JSON");
   }
 }

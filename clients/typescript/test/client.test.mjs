@@ -194,6 +194,68 @@ test("following resumes after the last whole message", async () => {
   assert.deepEqual(server.asked.map(({ line }) => line.split("after=")[1]), ["a", "b", "b", "b"]);
 });
 
+/** Hostile events between two good ones, as JSON, and their data. */
+function hostile() {
+  const same = { stream: "s", log: 0, id: "3f333df6-90a4-4fda-8dd3-9485d27cee36", type: "t", tags: [] };
+  const event = (revision, payload) =>
+    JSON.stringify({
+      ...same,
+      created: "2026-01-01T00:00:00Z",
+      content_type: "application/json",
+      revision,
+      position: revision + 1,
+      ...payload,
+    });
+  const digits = "1".repeat(5_000);
+  const deep = "[".repeat(100_000) + "]".repeat(100_000);
+  const long = "x".repeat(5_000_000);
+  const base64 = (text, from = "utf8") => Buffer.from(text, from).toString("base64");
+  const events = [
+    event(0, { data: 1 }),
+    event(1, { data: "DIGITS" }).replace('"DIGITS"', digits),
+    event(2, { data: 1, metadata_base64: base64(deep) }),
+    event(3, { data_base64: base64(deep) }),
+    event(4, { data_base64: base64("\xff{", "latin1") }),
+    event(5, { data: "\ud800" }),
+    event(6, { data: long }),
+    event(7, { data_base64: base64(digits) }),
+    event(8, { data: 2 }),
+  ];
+  const isWhole = (found) => {
+    assert.deepEqual(found.map(({ revision }) => revision), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert.deepEqual([found[0].data, found[1].data, found[7].data, found[8].data], [1, Infinity, Infinity, 2]);
+    assert.deepEqual(found[4].data, new Uint8Array([0xff, 0x7b]));
+    assert.equal(found[6].data, long);
+  };
+  return { events, isWhole };
+}
+
+test("hostile events stop no reader", async () => {
+  const { events, isWhole } = hostile();
+  const page = `{"events":[${events}],"end":true,"next":null,"last_revision":8,"checkpoint":"c"}`;
+  const read = connect((await scripted(answer(200, page, "Content-Type: application/json"))).url).store;
+  const found = [];
+  for await (const event of read.readStream("s")) found.push(event);
+  isWhole(found);
+
+  const text = events.map((event, n) => `id: c${n}\nevent: event\ndata: ${event}\n\n`).join("");
+  const followed = connect((await scripted(messages(text))).url).store.followStream("s");
+  const messagesOfAll = [];
+  while (messagesOfAll.length < events.length) messagesOfAll.push((await followed.next()).value.event);
+  isWhole(messagesOfAll);
+});
+
+test("what cannot be read is a problem of the answer", async () => {
+  const isUnreadable = (error) => {
+    return !(error instanceof gesta.Unavailable) && error.title === "The answer cannot be read";
+  };
+  const broken = await scripted(answer(200, '{"events":[', "Content-Type: application/json"));
+  await assert.rejects(connect(broken.url).store.readStream("s").next(), isUnreadable);
+  assert.equal(broken.asked.length, 1);
+  const message = await scripted(messages("event: event\ndata: {\n\n"));
+  await assert.rejects(connect(message.url).store.followStream("s").next(), isUnreadable);
+});
+
 test("a server that is away is told once", async () => {
   const end = new AbortController();
   const said = [];

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Union
 
+from . import documents
 from .texts import texts
 
 
@@ -61,7 +61,9 @@ class Link:
 class RecordedEvent:
     """An event that is stored.
 
-    `data` is the JSON value, or `bytes` if the data are not JSON; so is `metadata`, which is `None` if there are none.
+    `data` is the JSON value, or `bytes` if the data are not JSON, or nested deeper than Python reads; so is `metadata`,
+    which is `None` if there are none. An integer of more digits than Python takes for an `int` (4,300, unless the
+    program has set another limit) is a `Decimal`.
     """
 
     stream: str
@@ -113,7 +115,7 @@ def _value(document: Mapping[str, Any], name: str, may_be_json: bool) -> Any:
     payload = base64.b64decode(encoded)
     if may_be_json:
         try:
-            return json.loads(payload)
+            return documents.read(payload)
         except ValueError:
             pass
     return payload

@@ -11,6 +11,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional, Tuple
 
+from . import documents
 from .connections import ClosedWhileIdle, Connection, NoAnswerOfGesta, Pool, reason_of
 from .errors import (
     GroupElsewhere,
@@ -34,6 +35,7 @@ BROKEN = (OSError, http.client.HTTPException)
 # With these a connection ended while TLS began, as where a server stops.
 CUT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
 # The longest pause, in seconds, that a server can ask for.
 RETRY_AFTER_MAX = 60.0
 
@@ -45,6 +47,10 @@ def segment(name: str) -> str:
     'order%2F7'
     """
     return urllib.parse.quote(name, safe="")
+
+
+def _media_type(response: http.client.HTTPResponse) -> str:
+    return (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
 
 
 def json_of(document: Any) -> bytes:
@@ -134,8 +140,8 @@ class Transport:
                 response = self._begin(connection, server, call)
             except BROKEN as error:
                 raise self.lost(server, call.effect, error) from error
-            kind = response.headers.get("Content-Type")
-            if (kind or "").partition(";")[0].strip().lower() != EVENT_STREAM:
+            if _media_type(response) != EVENT_STREAM:
+                kind = response.headers.get("Content-Type")
                 came = f"{server} gave {kind or 'no Content-Type'} in place of {EVENT_STREAM}"
                 detail = f"{came}: is it a server of Gesta?"
                 raise Problem({"title": "The answer is no event stream", "detail": detail, "status": response.status})
@@ -215,8 +221,11 @@ class Transport:
             response = self._begin(connection, server, call)
             body = response.read()
             try:
-                document = json.loads(body) if body else None
+                document = documents.read(body) if body else None
             except ValueError as error:
+                if call.effect is Effect.READS and _media_type(response) == JSON:
+                    # The server has answered, and would give the same again.
+                    raise documents.unreadable(error, response.status) from error
                 raise NoAnswerOfGesta("the answer is no JSON") from error
             self.servers.answered(server)
             is_kept = not response.will_close
@@ -237,7 +246,7 @@ class Transport:
         asked = response.headers.get("Retry-After", "")
         retry_after = min(float(asked), RETRY_AFTER_MAX) if asked.isascii() and asked.isdigit() else None
         try:
-            problem = problem_of(json.loads(response.read()), retry_after)
+            problem = problem_of(documents.read(response.read()), retry_after)
         except (ValueError, AttributeError):
             # Not of this API: a proxy in between answers.
             text = f"HTTP status {response.status} without a problem document"
