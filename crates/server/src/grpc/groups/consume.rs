@@ -102,6 +102,8 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         .info(&group)
         .await
         .map_err(|error| refused(&state, error))?;
+    let consuming = crate::groups::following(group.source());
+    let line = call.audit(consuming, format!("{group}, join"));
     let joined = state
         .groups
         .join(
@@ -114,10 +116,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         )
         .await;
     let joined = joined.map_err(|error| refused(&state, error));
-    let outcome = joined.as_ref().map_err(|refusal| &refusal.message);
-    let consuming = crate::groups::consuming(group.source());
-    let subject = format!("{group}, join");
-    call.admitted.done(&state, consuming, &subject, &outcome);
+    line.ended(&joined.as_ref().map_err(|refusal| &refusal.message));
     let consumer = joined?;
     let id = consumer.id();
     let mut out = BytesMut::new();
