@@ -49,7 +49,7 @@ const NAMES: usize = 100;
 /// Number of events that a consumer may hold unless it asks for another number.
 const BUFFER: u32 = 10;
 /// Longest name that a consumer gives itself, in characters.
-const NAME_CHARS_MAX: usize = 200;
+pub(crate) const NAME_CHARS_MAX: usize = 200;
 
 /// Starts the groups of a server, which run here as far as this node owns their logs.
 pub(crate) fn start(
@@ -436,7 +436,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
         id: consumer.id(),
         deliveries: deliveries(seen, consumer, forbidden),
     };
-    Ok(endless(call, feed, ticket))
+    Ok(endless(call, feed, ticket, None))
 }
 
 /// Makes the refusal of a request that a page of another site has made a browser send. The browser sends it with the
