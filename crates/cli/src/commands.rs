@@ -39,7 +39,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::private_file;
 use crate::version;
 
@@ -70,7 +70,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     )?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for warning in crate::config::mistyped(names)? {
-        eprintln!("warning: {warning}");
+        say!("warning: {warning}");
     }
     let mut output = Output::stdout(global.output);
     match command {
