@@ -45,6 +45,9 @@ use crate::version;
 
 use self::progress::Progress;
 
+/// What commands log unless they are told otherwise: errors, and connections that nothing protects.
+const LOG_FILTER: &str = "error,gesta_postgres::hosts=warn";
+
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
     let Cli {
@@ -66,7 +69,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         .or_else(|| environment("GESTA_LOG_FILTER"));
     start_log(
         global.log_format.unwrap_or(LogFormat::Text),
-        filter.as_deref().unwrap_or("error"),
+        filter.as_deref().unwrap_or(LOG_FILTER),
     )?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for warning in crate::config::mistyped(names)? {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use gesta_import::{
-    Deleted, Import, Kind, Options, Patience, Report, Step, TypeRule, Unmappable,
+    Deleted, Import, Kind, Options, Patience, PlainLogin, Report, Step, TypeRule, Unmappable,
 };
 use serde::Serialize;
 
@@ -76,6 +76,9 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
 
 fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
     let mut options = Options::new(args.kind, &args.source)?;
+    if global.plain_http {
+        options.plain_login = PlainLogin::Anywhere;
+    }
     if let Some(names) = &args.names {
         options.names = names.clone();
     }
