@@ -41,22 +41,30 @@ pub enum Operation<'a> {
     Manage,
 }
 
-/// An operation that goes on, such as a subscription; like [`Operation`], but it owns its names.
+/// An operation that goes on, such as a subscription, or is told later; like [`Operation`], but it owns its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnedOperation {
     /// Follow the events of a stream.
     Read(StreamId),
     /// Get the events of a stream as a consumer of a group.
     Consume(StreamId),
+    /// Create, change, delete or restart consumer groups, or replay what they have parked.
+    ManageGroups,
+    /// Look after the server.
+    Operate,
     /// Do anything that no right of a stream covers.
     Manage,
 }
 
 impl OwnedOperation {
-    pub(crate) fn borrowed(&self) -> Operation<'_> {
+    /// Returns the operation with borrowed names.
+    #[must_use]
+    pub fn borrowed(&self) -> Operation<'_> {
         match self {
             OwnedOperation::Read(stream) => Operation::Read(stream),
             OwnedOperation::Consume(stream) => Operation::Consume(stream),
+            OwnedOperation::ManageGroups => Operation::ManageGroups,
+            OwnedOperation::Operate => Operation::Operate,
             OwnedOperation::Manage => Operation::Manage,
         }
     }

@@ -39,11 +39,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::private_file;
 use crate::version;
 
 use self::progress::Progress;
+
+/// What commands log unless they are told otherwise: errors, and connections that nothing protects.
+const LOG_FILTER: &str = "error,gesta_postgres::hosts=warn";
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
@@ -66,11 +69,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         .or_else(|| environment("GESTA_LOG_FILTER"));
     start_log(
         global.log_format.unwrap_or(LogFormat::Text),
-        filter.as_deref().unwrap_or("error"),
+        filter.as_deref().unwrap_or(LOG_FILTER),
     )?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for warning in crate::config::mistyped(names)? {
-        eprintln!("warning: {warning}");
+        say!("warning: {warning}");
     }
     let mut output = Output::stdout(global.output);
     match command {

@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use gesta_core::printable;
+
 use crate::args::Confirm;
 use crate::exit::{Code, Failure, Outcome};
 
@@ -13,7 +15,7 @@ pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!("{what}: not done without --yes")));
     }
-    eprint!("{what}. Go on? [y/N] ");
+    write!(io::stderr(), "{}. Go on? [y/N] ", printable(what))?;
     io::stderr().flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

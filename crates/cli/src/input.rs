@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::StreamAppend;
 use crate::exit::{Failure, Outcome};
+use crate::output::say;
 
 /// The longest line that is read, in bytes: an event of 16 MiB in base64, and its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -254,7 +255,7 @@ pub(crate) fn refuse_line(line: u64, why: &str) -> Failure {
 fn typed() -> std::io::Stdin {
     let input = std::io::stdin();
     if input.is_terminal() {
-        eprintln!("reading events from the terminal, one JSON object per line; Ctrl-D ends them");
+        say!("reading events from the terminal, one JSON object per line; Ctrl-D ends them");
     }
     input
 }

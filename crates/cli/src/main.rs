@@ -21,6 +21,7 @@ use clap::Parser;
 
 use crate::args::Cli;
 use crate::exit::{Code, Outcome};
+use crate::output::say;
 
 /// With the allocator of the system, two and a half times as much memory stayed resident after a load of large events.
 #[global_allocator]
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             return ExitCode::from(Code::Other as u8);
         }
     };
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
         Err(failure) => match failure.code() {
             None => ExitCode::SUCCESS,
             Some(code) => {
-                eprintln!("error: {}", gesta_core::printable(&failure.to_string()));
+                say!("error: {failure}");
                 ExitCode::from(code as u8)
             }
         },

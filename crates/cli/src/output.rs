@@ -1,17 +1,20 @@
 //! Writes data to standard output: for people, or one JSON object per line.
 //!
 //! Why here: every command shows events, places and summaries in the same way.
-//! Invariants: nothing but data is written to standard output; a closed pipe ends the command
-//! quietly; text of events cannot drive the terminal (control characters are made visible).
-//! Not here: what is said about the work, which goes to standard error.
+//! Invariants: nothing but data is written to standard output; a closed pipe ends the command quietly; no text of
+//! others, such as data of events, names, and what a server answers, drives the terminal or makes one text look like
+//! another: all that people are shown is made printable here, so that no command can forget it. JSON is as it is in a
+//! file or a pipe, and has escapes for the same characters on a terminal.
+//! Here is also [`say!`], by which all is said about the work, on standard error.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Stdout, Write};
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use gesta_core::{Checkpoint, ContentType, RecordedEvent};
+use gesta_core::{Checkpoint, ContentType, RecordedEvent, printable};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::io::Interest;
@@ -23,6 +26,7 @@ use crate::exit::{Failure, Outcome};
 /// The buffered standard output.
 pub(crate) struct Output<W: Write = BufWriter<Stdout>> {
     format: OutputFormat,
+    is_terminal: bool,
     to: W,
 }
 
@@ -31,6 +35,7 @@ impl Output {
     pub(crate) fn stdout(format: OutputFormat) -> Self {
         Self {
             format,
+            is_terminal: io::stdout().is_terminal(),
             to: BufWriter::with_capacity(64 * 1024, io::stdout()),
         }
     }
@@ -44,13 +49,18 @@ impl<W: Write> Output<W> {
         pretty: impl FnOnce(&T) -> String,
     ) -> Outcome {
         match self.format {
+            OutputFormat::Json if self.is_terminal => {
+                let text = serde_json::to_string(record).map_err(io::Error::from)?;
+                self.to.write_all(escaped(&text).as_bytes())?;
+                self.to.write_all(b"\n")?;
+            }
             OutputFormat::Json => {
                 serde_json::to_writer(&mut self.to, record).map_err(io::Error::from)?;
                 self.to.write_all(b"\n")?;
             }
             OutputFormat::Pretty => {
                 let text = pretty(record);
-                self.to.write_all(text.as_bytes())?;
+                self.to.write_all(printable(&text).as_bytes())?;
                 if !text.ends_with('\n') {
                     self.to.write_all(b"\n")?;
                 }
@@ -73,14 +83,22 @@ impl<W: Write> Output<W> {
     /// Writes a line for people, such as the heading of a table. With JSON it writes nothing.
     pub(crate) fn heading(&mut self, line: &str) -> Outcome {
         if self.format == OutputFormat::Pretty {
-            writeln!(self.to, "{line}")?;
+            writeln!(self.to, "{}", printable(line))?;
         }
         Ok(())
     }
 
-    /// Writes a text as it is, in either form.
+    /// Writes a text of Gesta itself as it is, in either form.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         Ok(self.to.write_all(text.as_bytes())?)
+    }
+
+    /// Writes a JSON text as it is, in either form; on a terminal with escapes for what does not show.
+    pub(crate) fn json_text(&mut self, text: &str) -> Outcome {
+        match self.is_terminal {
+            true => self.text(&escaped(text)),
+            false => self.text(text),
+        }
     }
 
     /// Hands everything that is buffered to the reader.
@@ -193,7 +211,7 @@ fn pretty_event(event: &RecordedEvent) -> String {
     if event.content_type == ContentType::Json {
         indented(&mut text, "", &event.data);
     } else {
-        match printable(&event.data) {
+        match words(&event.data) {
             Some(words) => indented(&mut text, "text ", words.as_bytes()),
             None => _ = writeln!(text, "    base64 {}", STANDARD.encode(&event.data)),
         }
@@ -205,33 +223,57 @@ fn pretty_event(event: &RecordedEvent) -> String {
 }
 
 /// Returns binary data as text if people can read it, such as the target of a link.
-fn printable(data: &[u8]) -> Option<&str> {
+fn words(data: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(data).ok()?;
     (!text.contains(char::is_control)).then_some(text)
 }
 
 fn indented(text: &mut String, label: &str, bytes: &[u8]) {
     for line in String::from_utf8_lossy(bytes).lines() {
-        let _ = writeln!(text, "    {label}{}", visible(line));
+        let _ = writeln!(text, "    {label}{line}");
     }
 }
 
-/// Returns the text with its control characters made visible.
+/// Returns a text of others as it stands in a line with other texts: its line breaks are made visible too.
 pub(crate) fn visible(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let hidden = c.is_control() && c != '\t';
-            let shown = hidden.then(|| c.escape_default());
-            let plain = (!hidden).then_some(c);
-            shown.into_iter().flatten().chain(plain)
-        })
-        .collect()
+    printable(text).replace('\n', "\\n")
 }
+
+/// Returns the same JSON with escapes for the characters that do not show, or that change how others are shown. Outside
+/// of its strings JSON has none of them.
+fn escaped(json: &str) -> Cow<'_, str> {
+    let Cow::Owned(_) = printable(json) else {
+        return Cow::Borrowed(json);
+    };
+    let mut shown = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match printable(c.encode_utf8(&mut [0; 4])) {
+            // A carriage return stands between tokens.
+            Cow::Owned(_) if c != '\r' => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(shown, "\\u{unit:04x}");
+                }
+            }
+            _ => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Says something about the work on standard error, which text of others cannot drive either.
+macro_rules! say {
+    ($($text:tt)*) => {
+        eprintln!("{}", gesta_core::printable(&std::fmt::format(format_args!($($text)*))))
+    };
+}
+pub(crate) use say;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::{EventId, EventType, LogId, Position, Revision, StreamId, Tags, Timestamp};
+    use gesta_core::{
+        EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
+    };
 
     fn event(data: &str) -> RecordedEvent {
         RecordedEvent {
@@ -249,11 +291,16 @@ mod tests {
         }
     }
 
-    fn written(format: OutputFormat, event: &RecordedEvent) -> String {
-        let mut output = Output {
+    fn output(format: OutputFormat, is_terminal: bool) -> Output<Vec<u8>> {
+        Output {
             format,
+            is_terminal,
             to: Vec::new(),
-        };
+        }
+    }
+
+    fn written(format: OutputFormat, event: &RecordedEvent) -> String {
+        let mut output = output(format, false);
         output.event(event, None).expect("written");
         String::from_utf8(output.to).expect("text")
     }
@@ -299,5 +346,69 @@ mod tests {
         let text = written(OutputFormat::Pretty, &event("\"\u{1b}[2J\""));
         assert!(!text.contains('\u{1b}'), "{text:?}");
         assert!(text.contains("\\u{1b}[2J"), "{text:?}");
+    }
+
+    /// What happened: characters above U+007F that drive a terminal or turn text around were shown as they are, and
+    /// some commands forgot those below. Goal: whatever a command makes of a record, a terminal gets nothing of it that
+    /// does not show; JSON means the same, and in a pipe it is as it was.
+    #[test]
+    fn no_text_of_others_drives_the_terminal() {
+        let hostile = "\u{1b}]0;x\u{7}\u{9b}31m\u{202e}\u{200b}\r.";
+        let in_json = "\u{7f}\u{9b}31m\u{202e}\u{200b}\u{e0041}.";
+        let shows = |bytes: &[u8]| {
+            let text = std::str::from_utf8(bytes).expect("text");
+            assert!(matches!(printable(text), Cow::Borrowed(_)), "{text:?}");
+        };
+        let mut pretty = output(OutputFormat::Pretty, false);
+        pretty
+            .record(&hostile, |text| format!("{text}\nb"))
+            .expect("written");
+        pretty.heading(hostile).expect("written");
+        let mut event = event(&format!("{{\"a\":\"{hostile}\"}}"));
+        event.tags = Tags::new(vec![Tag::new("t\u{202e}").expect("a tag")]).expect("tags");
+        pretty.event(&event, None).expect("written");
+        shows(&pretty.to);
+        assert!(pretty.to.contains(&b'\n'));
+
+        let mut json = output(OutputFormat::Json, true);
+        json.record(&in_json, |_| String::new()).expect("written");
+        json.json_text(&format!("{{\n\"a\":\"{in_json}\"}}"))
+            .expect("written");
+        shows(&json.to);
+        let text = String::from_utf8(json.to).expect("text");
+        let (first, second) = text.split_once('\n').expect("a line");
+        let first: String = serde_json::from_str(first).expect("JSON");
+        let second: serde_json::Value = serde_json::from_str(second).expect("JSON");
+        assert_eq!((first.as_str(), &second["a"]), (in_json, &in_json.into()));
+
+        let mut piped = output(OutputFormat::Json, false);
+        piped.record(&in_json, |_| String::new()).expect("written");
+        let text = String::from_utf8(piped.to).expect("text");
+        assert!(text.contains(in_json), "{text:?}");
+    }
+
+    /// Goal: nothing is said past what makes it printable.
+    #[test]
+    fn everything_is_said_by_say() {
+        fn sources(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                match path.is_dir() {
+                    true => sources(&path, found),
+                    false => found.push(path),
+                }
+            }
+        }
+        let mut files = Vec::new();
+        sources(
+            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")),
+            &mut files,
+        );
+        for file in files.iter().filter(|file| !file.ends_with("output.rs")) {
+            let text = std::fs::read_to_string(file).expect("text");
+            for written in ["eprint!(", "eprintln!(", " print!(", "println!("] {
+                assert!(!text.contains(written), "{}: {written}", file.display());
+            }
+        }
     }
 }

@@ -7,6 +7,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use crate::output::say;
+
 /// The mode of a new file.
 const MODE: u32 = 0o600;
 
@@ -19,7 +21,7 @@ pub(crate) fn warn_of_others(what: &str, path: &Path) {
     if tracing::enabled!(tracing::Level::WARN) {
         tracing::warn!("{text}");
     } else {
-        eprintln!("warning: {text}");
+        say!("warning: {text}");
     }
 }
 

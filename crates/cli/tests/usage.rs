@@ -9,6 +9,8 @@
 
 #[path = "usage/projections.rs"]
 mod projections;
+#[path = "usage/protected.rs"]
+mod protected;
 mod support;
 
 use nix::sys::signal::Signal;

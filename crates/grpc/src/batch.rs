@@ -1,7 +1,8 @@
 //! Batches that arrive in chunks on one call, several at once, and the answers to them.
 //!
-//! Invariants: the batches that wait for their last chunk have a maximum in batches, events and bytes; each batch is
-//! answered once, under its own id in the form in which the id came.
+//! Invariants: the batches that wait for their last chunk have a maximum in batches, events and bytes; all that is kept
+//! of them counts, also of one without events; each batch is answered once, under its own id in the form in which the
+//! id came.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const BATCHES_MAX: usize = 1_000;
 /// Most refused batches of a call whose further chunks are known and passed over. Most clients send no more of a batch
 /// once it is refused, so these ids would never leave by themselves.
 const REFUSED_MAX: usize = 1_000;
+/// Memory that a batch holds beside its events and the name of its stream, roughly, in bytes.
+const BEGUN_BYTES: usize = 512;
 /// Longest time that a client is taken to wait for a batch. One client asks for ten thousand years.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// How long a client is taken to wait whose deadline is a time of its own clock. Clocks differ, so that time is not
@@ -57,7 +60,7 @@ pub struct Batch {
     pub deadline: Duration,
     /// When the first chunk came.
     begun: Instant,
-    /// Memory that the events hold, roughly, and payload of the events, both in bytes.
+    /// Memory that the batch holds, roughly, and payload of the events, both in bytes.
     cost_bytes: usize,
     payload_bytes: usize,
 }
@@ -87,10 +90,10 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    /// Returns how much memory the waiting chunks hold, roughly, in bytes.
+    /// Returns how much memory is held of the batches that wait and of those that were refused, roughly, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.refused.len() * size_of::<Uuid>()
     }
 
     /// Takes a chunk, which was a message of `message_bytes` bytes and came at `now`.
@@ -208,18 +211,18 @@ impl Batch {
         asked.stream = Some(stream.clone());
         asked.expected = Expected::of_batch(options.expected_stream_position)?;
         Ok(Self {
+            cost_bytes: BEGUN_BYTES + 2 * stream.as_str().len(),
             asked: asked.clone(),
             stream,
             expected: asked.expected,
             events: Vec::new(),
             deadline: deadline(options.deadline_option.as_ref()),
             begun: now,
-            cost_bytes: 0,
             payload_bytes: 0,
         })
     }
 
-    /// Returns how much memory the events hold, roughly, in bytes.
+    /// Returns how much memory the batch holds, roughly, in bytes.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         self.cost_bytes
@@ -475,7 +478,9 @@ mod tests {
             let refused = arriving.refuse_last(&Refusal::overloaded("x"));
             assert!(refused.is_some());
         }
-        assert_eq!((arriving.bytes(), arriving.batches.len()), (0, 0));
+        let of_ids = REFUSED_MAX * size_of::<Uuid>();
+        let left = (arriving.bytes(), arriving.batches.len());
+        assert_eq!(left, (of_ids, 0));
         // The newest refused ones are still passed over.
         let passed = arriving.take(chunk(5_499, false, 1, true), 100, now);
         assert!(matches!(passed, Ok(Taken::More)), "{passed:?}");
@@ -494,10 +499,35 @@ mod tests {
         let Ok(Taken::Whole(batch)) = arriving.take(chunk(1, false, 0, true), 100, now) else {
             panic!("the last chunk");
         };
-        let cost: usize = batch.events.iter().map(EventData::cost_bytes).sum();
+        let of_events: usize = batch.events.iter().map(EventData::cost_bytes).sum();
+        let cost = BEGUN_BYTES + 2 * "cart-1".len() + of_events;
         let payload: usize = batch.events.iter().map(EventData::payload_bytes).sum();
         assert_eq!((batch.cost_bytes(), batch.payload_bytes), (cost, payload));
         assert_eq!((waiting, arriving.bytes()), (cost, 0));
+    }
+
+    /// What happened: batches that were begun without events counted nothing, so that one client could fill the memory
+    /// with them. Goal: each counts what it holds, the name of its stream above all, until it is whole.
+    #[test]
+    fn batches_without_events_count_what_they_hold() {
+        let now = Instant::now();
+        let name = "n".repeat(1_000);
+        let stream = StreamId::new(name.clone()).expect("valid");
+        let mut arriving = Arriving::default();
+        for batch in 0..BATCHES_MAX as u128 {
+            let mut begun = chunk(batch, true, 0, false);
+            let options = begun.options.as_mut().expect("the first chunk");
+            options.stream_identifier = Some(ids::identifier(&stream));
+            let more = arriving.take(begun, 1_000, now);
+            assert!(matches!(more, Ok(Taken::More)), "{more:?}");
+        }
+        let least = BATCHES_MAX * (name.len() + BEGUN_BYTES);
+        assert!(arriving.bytes() >= least, "{}", arriving.bytes());
+        for batch in 0..BATCHES_MAX as u128 {
+            let whole = arriving.take(chunk(batch, false, 0, true), 100, now);
+            assert!(matches!(whole, Ok(Taken::Whole(_))), "{whole:?}");
+        }
+        assert_eq!(arriving.bytes(), 0);
     }
 
     #[test]
@@ -523,7 +553,8 @@ mod tests {
             arriving.refuse_begun_by(later, &Refusal::deadline()).len(),
             1
         );
-        assert_eq!((arriving.bytes(), arriving.oldest()), (0, None));
+        let of_ids = size_of::<Uuid>();
+        assert_eq!((arriving.bytes(), arriving.oldest()), (of_ids, None));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use event::{Place, SourceEvent};
 pub use import::{Import, Step};
 pub use kind::Kind;
 pub use names::NameRule;
-pub use options::{Deleted, Options, Patience, Unmappable};
+pub use options::{Deleted, Options, Patience, PlainLogin, Unmappable};
 pub use report::{Report, Sample};
 pub use transform::Transform;
 pub use types::TypeRule;

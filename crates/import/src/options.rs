@@ -28,6 +28,16 @@ pub enum Unmappable {
     LeaveOut,
 }
 
+/// Where a login may be sent that everybody on the way can read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PlainLogin {
+    /// It may be sent to this machine only.
+    #[default]
+    Loopback,
+    /// It may be sent to every machine.
+    Anywhere,
+}
+
 /// How long an import waits for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
@@ -71,6 +81,8 @@ pub struct Options {
     pub kind: Kind,
     /// Where the journal is.
     pub url: String,
+    /// Where a login of KurrentDB may be sent without TLS.
+    pub plain_login: PlainLogin,
     /// Name of this import in the target, by which it finds its checkpoint again. Two sources of one kind need two
     /// names.
     pub name: String,
@@ -130,6 +142,7 @@ impl Options {
         Ok(Self {
             kind,
             url,
+            plain_login: PlainLogin::default(),
             name: kind.name().to_owned(),
             schema: None,
             table: None,

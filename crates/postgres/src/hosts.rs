@@ -6,6 +6,7 @@
 //! waits for an answer of a host that is given up learns it at once; a primary on an older timeline than one seen
 //! before is not used. Not here: connecting (`reach`), what a connection is checked for (`connection`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -96,6 +97,7 @@ impl Hosts {
     /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be
     /// read.
     pub(crate) fn new(config: &Config) -> Result<Self> {
+        warn_of_unprotected(config);
         let hosts = split(&config.driver, &config.passwords)?;
         let several = hosts.len() > 1;
         let random = config.driver.get_load_balance_hosts() == LoadBalanceHosts::Random;
@@ -283,6 +285,30 @@ impl Standing {
         self.primary = host;
         None
     }
+}
+
+/// Most different lists of hosts of which it is remembered that they were told of.
+const TOLD_MAX: usize = 1_000;
+
+/// Warns, once for each list of hosts, that nobody has said what protects the connections to them.
+///
+/// Here and not where stores are opened: read models, indexes, copies and imports connect to databases too. Commands,
+/// which log errors only, log what this module warns of nevertheless.
+fn warn_of_unprotected(config: &Config) {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let Some(hosts) = config.unprotected_hosts() else {
+        return;
+    };
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.len() >= TOLD_MAX || !told.insert(hosts.clone()) {
+        return;
+    }
+    drop(told);
+    tracing::warn!(
+        hosts,
+        "sslmode=prefer does not check who answers, and may send events and passwords in the clear: say \
+         sslmode=verify-full in the URL, or sslmode=disable on a network that you trust"
+    );
 }
 
 /// Returns how to open plain connections to the hosts of a URL, in their order: a configuration of the driver for each,

@@ -72,13 +72,6 @@ impl PostgresBackend {
     /// If the future is dropped, a store that was to be made may have been made or not.
     pub async fn open(config: Config) -> Result<Self> {
         let connector = Arc::new(Connector::new(config)?);
-        if let Some(hosts) = connector.config.unprotected_hosts() {
-            tracing::warn!(
-                hosts,
-                "sslmode=prefer does not check who answers, and may send events and passwords in the clear: say \
-                 sslmode=verify-full in the store's URL, or sslmode=disable on a network that you trust"
-            );
-        }
         let one = connector.connect(Role::Admin).await?;
         let durability = connector.check_durability(&one.session.settings)?;
         let other = match connector.connect(Role::Admin).await {

@@ -3,7 +3,8 @@
 //! Invariant: every error answer is a problem document.
 //! Not here: which call a request is (`router`), what the calls do (`write`, `read`, `subscribe`, `system`).
 
-use std::fmt::Display;
+mod audit;
+
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ use crate::problem::{self, Problem, Result};
 use crate::route::{Matched, Route};
 use crate::state::State;
 use crate::{host, uri};
+
+pub(crate) use audit::AuditLine;
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -195,19 +198,6 @@ impl Admitted {
         }
     }
 
-    /// Writes an operation to the audit log, with its outcome. `subject` is what it was about, beside a stream.
-    pub(crate) fn done<T, E: Display>(
-        &self,
-        state: &State,
-        operation: Operation<'_>,
-        subject: &str,
-        outcome: &std::result::Result<T, E>,
-    ) {
-        if let Some(access) = &state.access {
-            access.done(&self.caller, operation, subject, outcome);
-        }
-    }
-
     /// Returns the name of the user as whom the caller came; it is empty if the caller has proved nothing.
     pub(crate) fn user(&self, state: &State) -> String {
         let access = state.access.as_ref();
@@ -310,10 +300,10 @@ impl<'a> Call<'a> {
         Ok(self.admitted.check(self.state, operation).await?)
     }
 
-    /// Writes an operation to the audit log, with its outcome. `subject` is what it was about, beside a stream.
-    pub(crate) fn done<T>(&self, operation: Operation<'_>, subject: &str, outcome: &Result<T>) {
-        let outcome = outcome.as_ref().map_err(|problem| &problem.detail);
-        self.admitted.done(self.state, operation, subject, &outcome);
+    /// Makes the line of the audit log about an operation that begins now. `subject` is what it is about, beside a
+    /// stream.
+    pub(crate) fn audit(&self, operation: OwnedOperation, subject: impl Into<String>) -> AuditLine {
+        AuditLine::new(&self.admitted, self.state, operation, subject)
     }
 
     /// Returns whose share the call uses as long as it is not known who calls.

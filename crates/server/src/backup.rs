@@ -10,7 +10,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 use futures::stream;
-use gesta_access::Operation;
+use gesta_access::OwnedOperation;
 use gesta_core::Error;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
@@ -36,8 +36,9 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
             "this server cannot copy its store",
         ));
     };
+    let line = call.audit(OwnedOperation::Manage, "backup");
     let copied = source.copy().await.map_err(Problem::from);
-    call.done(Operation::Manage, "backup", &copied);
+    line.answered(&copied);
     let file = copied?;
     let length = file.metadata().map_err(unreadable)?.len();
     let parts = stream::try_unfold(file, |file| async {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::stream::{BoxStream, Stream};
 use gesta_core::ErrorKind;
 use gesta_core::shares::{self, Holder, Load, Share, Shares, TooMuch};
@@ -90,6 +91,14 @@ impl Reservation {
         })
     }
 
+    /// Makes the reservation hold this number of bytes at least.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<()> {
+        match bytes.saturating_sub(self.share.held()) {
+            0 => Ok(()),
+            more => self.grow(more),
+        }
+    }
+
     /// Makes the reservation hold this number of bytes, which may be more or fewer than before.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<()> {
         match bytes.checked_sub(self.share.held()) {
@@ -105,6 +114,15 @@ impl Reservation {
     /// Waits until what it holds is given up for a caller who holds less.
     pub(crate) fn gave_way(&self) -> shares::GaveWay {
         self.share.gave_way()
+    }
+
+    /// Waits until what it holds, which is `what`, is given up. Whoever needs it is to end then, with this problem.
+    pub(crate) fn gave_way_as(&self, what: &'static str) -> GaveWay {
+        let problem = move |()| {
+            let detail = format!("the memory of {what} was needed by a caller who held less");
+            Problem::overloaded(format!("{detail}: subscribe again later"))
+        };
+        self.share.gave_way().map(problem).boxed()
     }
 
     /// Gives back the bytes above this number.

@@ -49,7 +49,7 @@ const NAMES: usize = 100;
 /// Number of events that a consumer may hold unless it asks for another number.
 const BUFFER: u32 = 10;
 /// Longest name that a consumer gives itself, in characters.
-const NAME_CHARS_MAX: usize = 200;
+pub(crate) const NAME_CHARS_MAX: usize = 200;
 
 /// Starts the groups of a server, which run here as far as this node owns their logs.
 pub(crate) fn start(
@@ -179,11 +179,14 @@ pub(crate) async fn call(
     body: &mut RequestBody,
 ) -> Result<Answer> {
     check(call, of, verb).await?;
-    let answer = answer_to(call, of, verb, body).await;
     let group = group(call)?;
-    let operation = match is_change(of, verb) {
-        true => Operation::ManageGroups,
-        false => needed(of, group.source()),
+    let operation = match (is_change(of, verb), of) {
+        (true, _) => OwnedOperation::ManageGroups,
+        (false, OfGroup::Consume | OfGroup::Ack | OfGroup::Nack) => following(group.source()),
+        (false, _) => match group.source() {
+            Source::Stream(stream) => OwnedOperation::Read(stream.clone()),
+            Source::All => OwnedOperation::Manage,
+        },
     };
     let what = match of {
         OfGroup::Consume => format!("{group}, join"),
@@ -192,7 +195,9 @@ pub(crate) async fn call(
         OfGroup::Reset => format!("{group}, reset"),
         OfGroup::Itself | OfGroup::ReplayParked => group.to_string(),
     };
-    call.done(operation, &what, &answer);
+    let line = call.audit(operation, what);
+    let answer = answer_to(call, of, verb, body).await;
+    line.answered(&answer);
     answer
 }
 
@@ -255,7 +260,7 @@ pub(crate) fn reading(source: &Source) -> Operation<'_> {
 }
 
 /// Returns the operation that a consumer of a group on this source must be allowed to do.
-pub(crate) fn consuming(source: &Source) -> Operation<'_> {
+fn consuming(source: &Source) -> Operation<'_> {
     match source {
         Source::Stream(stream) => Operation::Consume(stream),
         Source::All => Operation::Manage,
@@ -303,8 +308,9 @@ pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<A
     call.parameters(&[])?;
     let _: NoBody = document(call, body).await?;
     call.check(Operation::ManageGroups).await?;
+    let line = call.audit(OwnedOperation::ManageGroups, "restart");
     let restarted = call.state.groups.restart_all().await.map_err(Problem::from);
-    call.done(Operation::ManageGroups, "restart", &restarted);
+    line.answered(&restarted);
     restarted?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
@@ -430,7 +436,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
         id: consumer.id(),
         deliveries: deliveries(seen, consumer, forbidden),
     };
-    Ok(endless(call, feed, ticket))
+    Ok(endless(call, feed, ticket, None))
 }
 
 /// Makes the refusal of a request that a page of another site has made a browser send. The browser sends it with the

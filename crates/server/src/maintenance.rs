@@ -28,13 +28,12 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Admitted, Answer, Call, json, with_type};
+use crate::api::{Answer, Call, json, with_type};
 use crate::body::{AnswerBody, RequestBody};
 use crate::document::parse;
 use crate::maintainer::{OnProgress, VirtualStreamsCall};
 use crate::problem::{self, Problem, Result};
 use crate::route::Verb;
-use crate::state::State;
 use crate::write::{check_media_type, payload};
 
 /// The time between two lines that tell how far the work is.
@@ -113,16 +112,16 @@ pub(crate) async fn virtual_streams(
         }
     };
     let maintenance = call.state.maintainer.maintenance()?;
+    let what = match asked {
+        VirtualStreamsCall::Look => None,
+        VirtualStreamsCall::SwitchOn => Some("virtual streams on"),
+        VirtualStreamsCall::SwitchOff => Some("virtual streams off"),
+    };
+    let line = what.map(|what| call.audit(OwnedOperation::Manage, what));
     let outcome = maintenance.virtual_streams(asked).await;
     let outcome = outcome.map_err(Problem::from);
-    match asked {
-        VirtualStreamsCall::Look => {}
-        VirtualStreamsCall::SwitchOn => {
-            call.done(Operation::Manage, "virtual streams on", &outcome);
-        }
-        VirtualStreamsCall::SwitchOff => {
-            call.done(Operation::Manage, "virtual streams off", &outcome);
-        }
+    if let Some(line) = line {
+        line.answered(&outcome);
     }
     Ok(json(StatusCode::OK, answer::write(&outcome?)))
 }
@@ -132,37 +131,6 @@ struct Lasting<T> {
     task: AbortOnDropHandle<gesta_core::Result<T>>,
     progress: watch::Receiver<Progress>,
     ticks: Interval,
-}
-
-/// Writes to the audit log how work has ended, also if it is dropped.
-struct Ending {
-    admitted: Admitted,
-    state: Arc<State>,
-    what: &'static str,
-    is_told: bool,
-}
-
-impl Ending {
-    fn tell<T>(mut self, outcome: &gesta_core::Result<T>) {
-        self.is_told = true;
-        let Self {
-            admitted,
-            state,
-            what,
-            ..
-        } = &self;
-        admitted.done(state, Operation::Manage, what, outcome);
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if !self.is_told {
-            let gone: std::result::Result<(), _> = Err("stopped, its caller has gone");
-            self.admitted
-                .done(&self.state, Operation::Manage, self.what, &gone);
-        }
-    }
 }
 
 /// Begins work, and answers with a line a second that tells how far it is, and a last one with its result.
@@ -180,18 +148,15 @@ where
         .until_forbidden(OwnedOperation::Manage)
         .await?;
     let begun: Result<()> = Ok(());
-    call.done(Operation::Manage, &format!("{what}, begun"), &begun);
+    let line = call.audit(OwnedOperation::Manage, format!("{what}, begun"));
+    line.answered(&begun);
     let (telling, progress) = watch::channel(Progress::default());
     let work = work(Box::new(move |now| {
         telling.send_replace(now);
     }));
     let state = Arc::clone(call.state);
-    let ending = Ending {
-        admitted: call.admitted().clone(),
-        state: Arc::clone(&state),
-        what,
-        is_told: false,
-    };
+    let ending = call.audit(OwnedOperation::Manage, what);
+    let ending = ending.if_dropped("stopped, its caller has gone");
     let working = shares::act_as(call.holder().clone(), async move {
         let _turn = turn;
         let outcome = tokio::select! {
@@ -199,7 +164,7 @@ where
             () = state.stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
             error = forbidden => Err(error),
         };
-        ending.tell(&outcome);
+        ending.ended(&outcome);
         outcome
     });
     let mut ticks = tokio::time::interval(TOLD_EVERY);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gesta_core::shares::{GaveWay, Holder, Load};
 use gesta_core::{Error, RecordedEvent, Result};
-use gesta_pattern::{Pattern, PatternText};
+use gesta_pattern::{Passes, Pattern, PatternText};
 
 use crate::body::{Budget, Reservation};
 use crate::gate::Gate;
@@ -37,6 +37,15 @@ impl Held {
     /// Waits until the memory is given up for a caller who holds less. Who uses the pattern is to end then.
     pub(crate) fn gave_way(&self) -> GaveWay {
         self.held.gave_way()
+    }
+}
+
+/// Returns how much memory the text of a pattern holds, roughly, in bytes.
+pub(crate) fn text_bytes(text: &PatternText) -> usize {
+    let of_one = |text: &String| size_of::<String>() + text.len();
+    match &text.passes {
+        Passes::Expression(expression) => of_one(expression),
+        Passes::Prefixes(prefixes) => prefixes.iter().map(of_one).sum(),
     }
 }
 

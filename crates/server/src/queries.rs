@@ -1,7 +1,7 @@
 //! Filters as documents and addresses hold them.
 //!
 //! Invariant: an error names the query and the list in which something is wrong.
-//! Not here: which parameters an address has (`read`).
+//! Not here: which parameters an address has (`read`), compiled patterns (`patterns`).
 
 use gesta_core::{EventType, Filter, Query, Tag, limits};
 use gesta_wire::json::{Bounded, Object};
@@ -9,6 +9,9 @@ use gesta_wire::request::QueryBody;
 
 use crate::problem::{Problem, Result};
 use crate::uri;
+
+/// Memory that a value of a filter holds beside its text, in bytes.
+const VALUE_BYTES: usize = 64;
 
 /// A filter as documents hold it.
 pub(crate) type FilterBody = Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }>;
@@ -21,6 +24,20 @@ pub(crate) fn filter_of(field: &str, queries: FilterBody) -> Result<Filter> {
         .map(|(i, Object(document))| query(&format!("{field}[{i}]."), names, document))
         .collect::<Result<_>>()?;
     Ok(Filter { any_of })
+}
+
+/// Returns how much memory a filter holds, roughly, in bytes.
+pub(crate) fn filter_bytes(filter: &Filter) -> usize {
+    let of_query = |query: &Query| {
+        let types = query.types.iter().map(EventType::as_str);
+        let tags = query.tags.iter().map(Tag::as_str);
+        let prefixes = query.stream_prefixes.iter().map(String::as_str);
+        let categories = query.categories.iter().map(String::as_str);
+        let values = types.chain(tags).chain(prefixes).chain(categories);
+        let of_values: usize = values.map(|value| VALUE_BYTES + value.len()).sum();
+        size_of::<Query>() + of_values
+    };
+    filter.any_of.iter().map(of_query).sum()
 }
 
 /// Makes a query of its lists, which are called by these names.
@@ -42,4 +59,27 @@ pub(crate) fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Resu
 
 fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Vec<T>> {
     texts.into_iter().map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_of_a_filter_counts() {
+        let text = "x".repeat(200);
+        let filters = [
+            Filter::category(&text),
+            Filter::stream_prefix(&text),
+            Filter::event_type(&*text).expect("valid"),
+            Filter::tag(&*text).expect("valid"),
+        ];
+        for filter in &filters {
+            assert!(filter_bytes(filter) > text.len(), "{filter:?}");
+        }
+        let all = filters.iter().flat_map(|filter| filter.any_of.clone());
+        let sum: usize = filters.iter().map(filter_bytes).sum();
+        assert_eq!(filter_bytes(&Filter::any_of(all)), sum);
+        assert_eq!(filter_bytes(&Filter::ALL), 0);
+    }
 }

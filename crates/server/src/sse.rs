@@ -105,6 +105,8 @@ pub(crate) struct Events {
     /// Ends with the reason when the place of the subscription or of its connection is given up.
     gave_way: GaveWay,
     ended: bool,
+    /// Share of what is kept of the filter.
+    _filter: Option<Reservation>,
 }
 
 impl Events {
@@ -114,6 +116,7 @@ impl Events {
         feed: Feed,
         activity: Arc<Activity>,
         gave_way: GaveWay,
+        filter: Option<Reservation>,
     ) -> Self {
         let connection_gave_way = activity.gave_way();
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
@@ -133,6 +136,7 @@ impl Events {
             stopping: Box::pin(state.stopping.clone().cancelled_owned()),
             gave_way: either(gave_way, connection_gave_way),
             ended: false,
+            _filter: filter,
             state,
         }
     }

@@ -1,15 +1,19 @@
 //! Calls that subscribe.
+//!
+//! Invariant: what a subscription keeps of its filter counts against the bytes that subscriptions may hold, because a
+//! filter may be much larger than what is ever sent to its subscriber.
 
 use futures::StreamExt;
-use gesta_core::{Subscribe, SubscribeFrom, SubscribeTo, resolve_subscription};
+use gesta_core::{Filter, Subscribe, SubscribeFrom, SubscribeTo, resolve_subscription};
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 
 use crate::api::{Answer, Call, with_type};
-use crate::body::AnswerBody;
-use crate::gate::Ticket;
+use crate::body::{AnswerBody, Reservation};
+use crate::gate::{Ticket, either};
 use crate::pages::Links;
 use crate::problem::{Problem, Result};
+use crate::queries::filter_bytes;
 use crate::read::{self, with_filter};
 use crate::sse::{self, Events, Feed};
 use crate::uri::Parameters;
@@ -75,6 +79,21 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
     })
 }
 
+/// Counts what is kept of the filter of a subscription, by the store and by its hub, against the bytes that
+/// subscriptions may hold. Returns `None` if every event passes.
+///
+/// # Errors
+/// Overloaded if the caller may not hold so much.
+fn keep_filter(call: &Call<'_>, filter: &Filter) -> Result<Option<Reservation>> {
+    let bytes = 2 * filter_bytes(filter);
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let mut kept = call.admitted().reservation_of_subscriptions(call.state);
+    kept.grow(bytes)?;
+    Ok(Some(kept))
+}
+
 async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter(call.holder())?;
     request.validate()?;
@@ -83,6 +102,10 @@ async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answ
     {
         read::refuse_virtual_alone(&**call.store()).await?;
     }
+    let filter = match &request.to {
+        SubscribeTo::All(filter) => keep_filter(call, filter)?,
+        SubscribeTo::Stream(_) => None,
+    };
     let subscription = {
         let _turn = call.turn_to_read().await;
         call.store().subscribe(request).await?
@@ -94,17 +117,27 @@ async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answ
             Feed::Followed(resolve_subscription(store, subscription).boxed())
         }
     };
-    Ok(endless(call, feed, ticket))
+    Ok(endless(call, feed, ticket, filter))
 }
 
-/// Makes an answer without an end.
-pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
+/// Makes an answer without an end. `filter` is the share of what is kept of the filter of a subscription.
+pub(crate) fn endless(
+    call: &Call<'_>,
+    feed: Feed,
+    ticket: Ticket,
+    filter: Option<Reservation>,
+) -> Answer {
+    let gave_way = match &filter {
+        Some(filter) => either(ticket.gave_way(), filter.gave_way_as("the filter")),
+        None => ticket.gave_way(),
+    };
     let events = Events::new(
         call.state.clone(),
         call.admitted(),
         feed,
         call.activity.clone(),
-        ticket.gave_way(),
+        gave_way,
+        filter,
     );
     let mut answer = with_type(
         StatusCode::OK,

@@ -2,7 +2,7 @@
 
 use gesta_access::Operation;
 use gesta_core::{
-    Append, DeleteKind, DeleteStream, LogId, SetStreamMetadata, StreamMetadata, limits,
+    Append, DeleteKind, DeleteStream, EventData, LogId, SetStreamMetadata, StreamMetadata, limits,
 };
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Stored};
 use gesta_wire::json::{DEPTH_MAX, is_too_deep};
@@ -19,15 +19,19 @@ use crate::problem::{self, Problem, Result};
 /// The header that names the owner of the log that a change went to.
 const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
+/// So few events hold little more than the head and the body of their request.
+const FEW_EVENTS: usize = 16;
+
 /// Carries out `POST /streams/{stream}`.
 pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let stream = call.stream()?;
     check_media_type(call)?;
     call.check(Operation::Append(&stream)).await?;
-    let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
+    let (payload, mut held) = payload(call, body, call.state.config.body_bytes_max).await?;
     let request = decode::append_to(stream, &payload)?;
     drop(payload);
+    hold_events(&mut held, &request)?;
     let appended = append(call, request).await?;
     drop(held);
     let mut answer = json(
@@ -42,9 +46,10 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
 pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
-    let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
+    let (payload, mut held) = payload(call, body, call.state.config.body_bytes_max).await?;
     let request = decode::append_several(&payload)?;
     drop(payload);
+    hold_events(&mut held, &request)?;
     let appended = append(call, request).await?;
     drop(held);
     let mut answer = json(
@@ -68,6 +73,15 @@ fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
     if let Some(value) = value {
         answer.headers_mut().insert(LOG_OWNER, value);
     }
+}
+
+/// Counts many events as what they hold, which may be ten times the bytes of their body.
+fn hold_events(held: &mut Reservation, request: &Append) -> Result<()> {
+    if request.events() <= FEW_EVENTS {
+        return Ok(());
+    }
+    let events = request.streams.iter().flat_map(|of| &of.events);
+    held.grow_to(events.map(EventData::cost_bytes).sum())
 }
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {

@@ -15,7 +15,7 @@ use crate::units::Span;
     akka-persistence-sql (.NET)                       postgres://… or sqlite:PATH\n  \
     elixir-eventstore, message-db, marten             postgres://…\n  \
     emmett                                            postgres://… or sqlite:PATH\n  \
-    kurrentdb                                         kurrentdb://USER:PASSWORD@HOST:PORT?tls=false, or esdb://…\n  \
+    kurrentdb                                         kurrentdb://USER:PASSWORD@HOST:PORT, or esdb://…\n  \
     lines                                             a file, or - for standard input\n\
     The target is the store of --store; straight into a database it is quicker than through a server. An import that was \
     stopped is simply repeated, and goes on where it was; nothing is stored twice. Where each event stood, and when it was \

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, until_reader_gone};
+use crate::output::{Output, say, until_reader_gone};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -128,7 +128,7 @@ async fn read(
         left = left.saturating_sub(page.events.len() as u64);
         if page.end || left == 0 {
             if !page.end {
-                eprintln!("there is more: --from {}", page.next);
+                say!("there is more: --from {}", page.next);
             }
             return Ok(());
         }
@@ -178,7 +178,7 @@ pub(super) async fn follow(
             SubscribeFrom::End => "what is new",
             _ => "all that follows",
         };
-        eprintln!("shows {from}; Ctrl-C ends");
+        say!("shows {from}; Ctrl-C ends");
     }
     loop {
         let failed = match store.subscribe(request.clone()).await {
@@ -199,7 +199,7 @@ pub(super) async fn follow(
                     ) => (None, checkpoint),
                 };
                 if std::mem::take(&mut is_lost) {
-                    eprintln!("connected again");
+                    say!("connected again");
                 }
                 back_off.reset();
                 if let Some(event) = shown {
@@ -217,7 +217,7 @@ pub(super) async fn follow(
             return Err(failed.into());
         }
         if !std::mem::replace(&mut is_lost, true) {
-            eprintln!("the subscription broke ({failed}); trying again until it goes on");
+            say!("the subscription broke ({failed}); trying again until it goes on");
         }
         tokio::time::sleep(back_off.pause()).await;
     }

@@ -19,7 +19,7 @@ use super::{client, given_store, interrupts, is_server, maintenance, served};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::private_file;
 
 /// The longest time in which a server makes a copy.
@@ -160,7 +160,7 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     let Some(incarnation) = restored.incarnation else {
         let verified = served::verified(&restored.report);
         maintenance::show(&verified, output)?;
-        eprintln!("{} is damaged: nothing was restored", args.from.display());
+        say!("{} is damaged: nothing was restored", args.from.display());
         return Err(maintenance::damaged(&verified));
     };
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();

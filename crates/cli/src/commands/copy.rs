@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{interrupts, is_server};
 use crate::args::CopyStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 
 /// How often a copy says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -54,14 +54,14 @@ async fn copy(args: &CopyStore, begun: Instant) -> Outcome<Report> {
     let mut copy = Copy::open(&args.source, &args.target, settings).await?;
     let first = copy.progress();
     if first.events > 0 {
-        eprintln!("goes on after {} events", first.events);
+        say!("goes on after {} events", first.events);
     }
     let mut pace = Pace::new(begun);
     while let Step::Copied(now) = copy.step().await? {
         pace.tell(|seconds| copied(now, first, seconds));
     }
     let events = copy.progress().events;
-    eprintln!("copied {events} events; reads them back");
+    say!("copied {events} events; reads them back");
     let mut pace = Pace::new(Instant::now());
     let report = copy.finish(|read| pace.tell(|_| format!("compared {read} of {events} events")));
     Ok(report.await?)
@@ -84,7 +84,7 @@ impl Pace {
     fn tell(&mut self, text: impl FnOnce(f64) -> String) {
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
-            eprintln!("{}", text(self.begun.elapsed().as_secs_f64()));
+            say!("{}", text(self.begun.elapsed().as_secs_f64()));
         }
     }
 }

@@ -30,7 +30,7 @@ use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
-use crate::output::Output;
+use crate::output::{Output, say};
 
 /// The most events in one page.
 const PAGE: usize = 1_000;
@@ -117,11 +117,11 @@ pub(super) async fn run(
     progress.set(import.came());
     let done = import.all(&mut feed, args, progress).await;
     if let Err(failure) = done {
-        eprintln!("{}", import.came());
+        say!("{}", import.came());
         return Err(failure);
     }
     if import.passed_over > 0 {
-        eprintln!(
+        say!(
             "lines passed over because they hide events: {}; what they hid can be read now",
             import.passed_over
         );

@@ -13,7 +13,7 @@ use super::projection::{MustExist, TargetDatabase};
 use super::{all, connect, interrupts};
 use crate::args::{self, Global, IndexCommand, IndexRun};
 use crate::exit::Outcome;
-use crate::output::Output;
+use crate::output::{Output, say};
 
 /// How long one look at an index that is built lasts.
 const LOOK: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ async fn keep<T: Target>(
     let info = store.info().await?;
     let head = Checkpoint::logs(info.incarnation, info.heads);
     let running = Projections::on(store, target).index(index).start().await?;
-    eprintln!("index {id} is kept up to date until this is stopped");
+    say!("index {id} is kept up to date until this is stopped");
     let kept = async {
         match run.once {
             true => until_shown(&running, store, &id, &head).await,

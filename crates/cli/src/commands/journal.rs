@@ -3,14 +3,16 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use gesta_import::{Deleted, Import, Kind, Options, Patience, Report, Step, TypeRule, Unmappable};
+use gesta_import::{
+    Deleted, Import, Kind, Options, Patience, PlainLogin, Report, Step, TypeRule, Unmappable,
+};
 use serde::Serialize;
 
 use super::progress::Progress;
 use super::{given_store, interrupts, is_server, with_new_store};
 use crate::args::{Global, ImportJournal};
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 
 /// How often an import says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -74,6 +76,9 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
 
 fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
     let mut options = Options::new(args.kind, &args.source)?;
+    if global.plain_http {
+        options.plain_login = PlainLogin::Anywhere;
+    }
     if let Some(names) = &args.names {
         options.names = names.clone();
     }
@@ -141,14 +146,14 @@ impl Pace {
         let seconds = self.begun.elapsed().as_secs_f64();
         let rate = per_second(report.read, seconds);
         let Some(all) = report.in_source.filter(|all| *all > 0) else {
-            eprintln!("read {} events, {rate:.0} a second", report.read);
+            say!("read {} events, {rate:.0} a second", report.read);
             return;
         };
         let left = Duration::from_secs_f64(
             (all.saturating_sub(report.read) as f64 / rate.max(1.0)).min(1e9),
         );
         let percent = (report.read as f64 / all as f64 * 100.0).min(100.0);
-        eprintln!(
+        say!(
             "read {} of {all} events ({percent:.0} %), {rate:.0} a second, about {} left",
             report.read,
             humane(left)
@@ -271,7 +276,7 @@ struct Followed {
 impl Followed {
     fn observe(&mut self, import: &Import, step: &Step) {
         if std::mem::take(&mut self.is_lost) {
-            eprintln!("goes on");
+            say!("goes on");
         }
         let report = import.report();
         self.stored = report.stored;
@@ -280,14 +285,14 @@ impl Followed {
             Step::Went => {}
             Step::Waiting(told) => {
                 if self.waiting.as_ref() != Some(told) {
-                    eprintln!("waits for {told}");
+                    say!("waits for {told}");
                     self.waiting = Some(told.clone());
                 }
             }
             Step::End => {
                 self.waiting = None;
                 if self.told != Some(all) {
-                    eprintln!(
+                    say!(
                         "caught up: {all} events imported, up to place {} of the source",
                         report.place
                     );
@@ -300,7 +305,7 @@ impl Followed {
     fn lost(&mut self, error: &gesta_core::Error) {
         self.stored_before += std::mem::take(&mut self.stored);
         if !std::mem::replace(&mut self.is_lost, true) {
-            eprintln!("{error}; trying again until it goes on");
+            say!("{error}; trying again until it goes on");
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, visible};
 
 /// The pause between two questions how far the entries of virtual streams are written.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -86,7 +86,7 @@ pub(super) fn damaged(verified: &Verified) -> Failure {
 /// Shows what a check found, and the summary.
 pub(super) fn show(verified: &Verified, output: &mut Output) -> Outcome {
     for finding in &verified.findings {
-        output.record(finding, Finding::to_string)?;
+        output.record(finding, |finding| visible(&finding.to_string()))?;
     }
     let Verified {
         healthy,

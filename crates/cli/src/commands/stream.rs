@@ -14,7 +14,7 @@ use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
-use crate::output::{Output, until_reader_gone, visible};
+use crate::output::{Output, say, until_reader_gone, visible};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -255,7 +255,7 @@ fn warn_of_unknown_keys(text: &str) {
             known.eq_ignore_ascii_case(&key) || strsim::osa_distance(known, &key) <= 2
         });
         let meant = nearest.map_or(String::new(), |known| format!(": is {known} meant?"));
-        eprintln!(
+        say!(
             "warning: {} has no meaning for the store{meant}",
             visible(&key)
         );
@@ -280,7 +280,7 @@ async fn metadata(
 ) -> Outcome {
     let Some(text) = args.set else {
         let record = store.stream_metadata(args.stream).await?;
-        output.text(&String::from_utf8_lossy(record.metadata.json()))?;
+        output.json_text(&String::from_utf8_lossy(record.metadata.json()))?;
         return output.text("\n");
     };
     warn_of_unknown_keys(&text);
@@ -294,7 +294,7 @@ async fn metadata(
     };
     let set = store.set_stream_metadata(request).await?;
     if says_little {
-        eprintln!(
+        say!(
             "$acl does not say who may change it ($mw): those who have every right that it names, and administrators"
         );
     }

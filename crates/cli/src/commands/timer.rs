@@ -26,7 +26,7 @@ pub(super) async fn run(global: &Global, command: TimerCommand, output: &mut Out
                 output.record(&record, |_| {
                     let data = match timer.data.is_null() {
                         true => String::new(),
-                        false => format!("  {}", timer.data),
+                        false => format!("  {}", visible(&timer.data.to_string())),
                     };
                     format!("{}  {}{data}", timer.due, visible(&timer.key))
                 })?;

@@ -80,9 +80,11 @@ impl Kurrent {
     }
 
     pub(super) async fn open(options: &Options) -> Result<Self> {
+        let address = Address::parse(&options.url)?;
+        address.check_login(options.plain_login)?;
         let mut source = Self {
             may_lag: options.follow,
-            ..Self::of(Address::parse(&options.url)?)
+            ..Self::of(address)
         };
         let wanted = source.options(Place::START, 1, None);
         source.call(wanted).await?;

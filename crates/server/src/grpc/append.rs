@@ -52,10 +52,13 @@ async fn request(call: &mut GrpcCall) -> Result<(StreamId, Expected, Vec<EventDa
     Ok((stream, expected, events))
 }
 
+/// After so many events what they hold is counted. Fewer hold little more than their call.
+const COUNTED_TOGETHER: usize = 16;
+
 /// Reads the events that follow the options.
 async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>> {
     let mut events = Vec::new();
-    let mut bytes = 0;
+    let (mut bytes, mut cost) = (0, 0);
     while let Some(request) = call.next::<AppendReq>().await? {
         let Some(Content::ProposedMessage(message)) = request.content else {
             return Err(Refusal::invalid(
@@ -68,10 +71,15 @@ async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>
         let mut event = [Proposed::from(message).into_event(stream)?];
         proposed::own(&mut event, call.requests.last_bytes());
         bytes += event[0].payload_bytes();
+        cost += event[0].cost_bytes();
         if bytes > limits::APPEND_BYTES_MAX {
             return Err(Refusal::append_too_large(limits::APPEND_BYTES_MAX));
         }
         events.extend(event);
+        // They hold more than the bytes that came.
+        if events.len() % COUNTED_TOGETHER == 0 {
+            call.requests.hold(cost)?;
+        }
     }
     Ok(events)
 }

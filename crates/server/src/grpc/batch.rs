@@ -157,7 +157,10 @@ impl Session {
             // There is no room for what has come of this batch; the others go on.
             let refused = self.arriving.refuse_last(&refusal);
             self.answers.extend(refused);
-            self.requests.hold(self.arriving.bytes())?;
+            if let Err(refusal) = self.requests.hold(self.arriving.bytes()) {
+                // Not even for the id of what was refused: what is being stored is answered, and the call ends.
+                self.ending = Some(refusal);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use gesta_access::OwnedOperation;
 use gesta_core::EventStore;
 use gesta_grpc::frame::{self, Frames};
 use gesta_grpc::request::Bounds;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use super::claim::Backing;
 use super::{Result, refusal_of};
 use crate::activity::Activity;
-use crate::api::Admitted;
+use crate::api::{Admitted, AuditLine};
 use crate::body::Reservation;
 use crate::gate::{GaveWay, Ticket};
 use crate::state::State;
@@ -63,6 +64,11 @@ impl GrpcCall {
             authority: authority.unwrap_or_default(),
             deadline: timeout.and_then(|time| Instant::now().checked_add(time)),
         }
+    }
+
+    /// Makes the line of the audit log about an operation that begins now.
+    pub(crate) fn audit(&self, operation: OwnedOperation, subject: impl Into<String>) -> AuditLine {
+        AuditLine::new(&self.admitted, &self.state, operation, subject)
     }
 
     /// Returns the address from which the call came.

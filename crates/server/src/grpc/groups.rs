@@ -7,7 +7,7 @@ mod answers;
 mod consume;
 mod requests;
 
-use gesta_access::Operation;
+use gesta_access::{Operation, OwnedOperation};
 use gesta_core::Filter;
 use gesta_groups::{Create, Error, GroupId, Source};
 use gesta_grpc::messages::groups::list_req::options::ListOption;
@@ -23,6 +23,7 @@ use gesta_grpc::{Code, Positions, Refusal};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
+use crate::api::AuditLine;
 use crate::state::State;
 use answers::Identities;
 pub(crate) use consume::consume;
@@ -65,11 +66,9 @@ async fn positions(call: &GrpcCall) -> Result<Positions> {
     Ok(call.state.store.incarnation().await?.into())
 }
 
-/// Writes to the audit log that the caller has changed a group, or what its consumers get, or was to do so.
-fn changed<T>(call: &GrpcCall, what: &str, outcome: &Result<T>) {
-    let (admitted, state) = (&call.admitted, &call.state);
-    let outcome = outcome.as_ref().map_err(|refusal| &refusal.message);
-    admitted.done(state, Operation::ManageGroups, what, &outcome);
+/// Makes the line of the audit log that the caller changes a group, or what its consumers get.
+fn changing(call: &GrpcCall, what: impl Into<String>) -> AuditLine {
+    call.audit(OwnedOperation::ManageGroups, what)
 }
 
 /// Refuses a caller who may not see what a group shows.
@@ -113,13 +112,14 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
             crate::read::refuse_virtual_alone(&*call.store()).await?;
         }
     }
+    let line = changing(call, group.to_string());
     let groups = &call.state.groups;
     let outcome = match pattern {
         None => groups.create(create).await,
         Some(pattern) => groups.create_matching(create, pattern).await,
     }
     .map_err(|error| not_so(&call.state, &group, error));
-    changed(call, &group.to_string(), &outcome);
+    line.ended(&outcome.as_ref().map_err(|refusal| &refusal.message));
     outcome?;
     Ok(Reply::message(&CreateResp {}))
 }
@@ -131,11 +131,12 @@ pub(crate) async fn update(call: &mut GrpcCall) -> Result<Reply> {
         group, settings, ..
     } = wanted(request.options, positions(call).await?)?;
     may_manage(call, group.source()).await?;
+    let line = changing(call, group.to_string());
     let updated = call.state.groups.update(&group, settings);
     let outcome = updated
         .await
         .map_err(|error| not_so(&call.state, &group, error));
-    changed(call, &group.to_string(), &outcome);
+    line.ended(&outcome.as_ref().map_err(|refusal| &refusal.message));
     outcome?;
     Ok(Reply::message(&UpdateResp {}))
 }
@@ -151,13 +152,14 @@ pub(crate) async fn delete(call: &mut GrpcCall) -> Result<Reply> {
     )?;
     let group = asks.group(&options.group_name)?;
     may_manage(call, group.source()).await?;
+    let line = changing(call, group.to_string());
     let outcome = call
         .state
         .groups
         .delete(&group)
         .await
         .map_err(|error| refused(&call.state, error));
-    changed(call, &group.to_string(), &outcome);
+    line.ended(&outcome.as_ref().map_err(|refusal| &refusal.message));
     outcome?;
     Ok(Reply::message(&DeleteResp {}))
 }
@@ -269,9 +271,10 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
         Some(StopAtOption::NoLimit(_)) | None => None,
     };
     may_manage(call, group.source()).await?;
+    let line = changing(call, group.to_string());
     let replayed = call.state.groups.replay_parked(&group, stop_at);
     let outcome = replayed.await.map_err(|error| refused(&call.state, error));
-    changed(call, &group.to_string(), &outcome);
+    line.ended(&outcome.as_ref().map_err(|refusal| &refusal.message));
     outcome?;
     Ok(Reply::message(&ReplayParkedResp {}))
 }
@@ -280,13 +283,14 @@ pub(crate) async fn replay_parked(call: &mut GrpcCall) -> Result<Reply> {
 pub(crate) async fn restart(call: &mut GrpcCall) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::ManageGroups).await?;
+    let line = changing(call, "restart");
     let outcome = call
         .state
         .groups
         .restart_all()
         .await
         .map_err(|error| refused(&call.state, error));
-    changed(call, "restart", &outcome);
+    line.ended(&outcome.as_ref().map_err(|refusal| &refusal.message));
     outcome?;
     Ok(Reply::message(&Empty {}))
 }

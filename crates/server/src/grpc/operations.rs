@@ -6,7 +6,7 @@
 //! no
 //! server has.
 
-use gesta_access::Operation;
+use gesta_access::{Operation, OwnedOperation};
 use gesta_grpc::Refusal;
 use gesta_grpc::messages::operations::scavenge_resp::ScavengeResult;
 use gesta_grpc::messages::operations::{
@@ -89,6 +89,5 @@ async fn alone(call: &GrpcCall, path: &str) -> Result<Reply> {
 /// Writes to the audit log what an operator has asked for.
 fn done(call: &GrpcCall, what: &str) {
     let done: std::result::Result<(), &str> = Ok(());
-    call.admitted
-        .done(&call.state, Operation::Operate, what, &done);
+    call.audit(OwnedOperation::Operate, what).ended(&done);
 }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures::stream;
+use futures::future::{self, BoxFuture};
+use futures::{FutureExt, stream};
 use gesta_core::{
     AllFrom, Checkpoint, Direction, ErrorKind, EventStore, Filter, LogId, Position, ReadAll,
     ReadStream, RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId, shares,
@@ -31,7 +32,8 @@ use super::{Result, refusal_of, subscribe};
 use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::pages::{PAGE_EVENTS, PageReader, Read};
-use crate::patterns::Held;
+use crate::patterns::{Held, text_bytes};
+use crate::queries::filter_bytes;
 use crate::read;
 use crate::state::State;
 
@@ -99,6 +101,8 @@ pub(crate) async fn read(call: &mut GrpcCall) -> Result<Reply> {
 pub(crate) struct CompiledFilter {
     pub(crate) asked: ClientFilter,
     pub(crate) held: Arc<Held>,
+    /// Share of what this one call keeps of the filter.
+    pub(crate) kept: Reservation,
 }
 
 impl CompiledFilter {
@@ -106,6 +110,12 @@ impl CompiledFilter {
     /// part.
     pub(crate) fn in_store(&self) -> Filter {
         self.held.pattern.in_store()
+    }
+
+    /// Waits until memory of the filter is given up for a caller who holds less. A subscription with it is to end then.
+    pub(crate) fn gave_way(&self) -> BoxFuture<'static, ()> {
+        let (pattern, kept) = (self.held.gave_way(), self.kept.gave_way());
+        future::select(pattern, kept).map(|_| ()).boxed()
     }
 }
 
@@ -117,7 +127,11 @@ async fn compiled(call: &GrpcCall, options: FilterOptions) -> Result<CompiledFil
         .compile(asked.pattern().clone(), &state.budget, holder);
     let held = compiled.await?;
     asked.refuse_index()?;
-    Ok(CompiledFilter { asked, held })
+    // The text of the pattern is here, with the compiled pattern, and where compiled patterns are looked up.
+    let bytes = 3 * text_bytes(asked.pattern()) + 2 * filter_bytes(&held.pattern.in_store());
+    let mut kept = call.admitted.reservation_of_subscriptions(state);
+    kept.grow(bytes).map_err(|problem| refusal_of(&problem))?;
+    Ok(CompiledFilter { asked, held, kept })
 }
 
 async fn view(call: &GrpcCall, options: &Options) -> Result<View> {

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures::future::OptionFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::{FutureExt, stream};
-use gesta_core::shares::{GaveWay, Holder};
+use gesta_core::shares::Holder;
 use gesta_core::{
     Checkpoint, Clock, ErrorKind, EventStore, Filter, Place, Position, ReadStream, RecordedEvent,
     Revision, SharedEvent, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
@@ -150,7 +150,7 @@ fn begin(
         state: call.state.clone(),
         admitted: call.admitted.clone(),
         source: EventSource::Asked(Box::new(request)),
-        pattern_gave_way: pace.as_ref().map(|pace| pace.filter.held.gave_way()).into(),
+        filter_gave_way: pace.as_ref().map(|pace| pace.filter.gave_way()).into(),
         pace,
         after,
         view,
@@ -201,8 +201,8 @@ struct Live {
     /// Refusal with which the subscription ends once the bytes in `out` are handed out.
     ending: Option<Refusal>,
     held: Reservation,
-    /// Ends when the memory of the pattern is given up.
-    pattern_gave_way: OptionFuture<GaveWay>,
+    /// Ends when the memory of the filter is given up.
+    filter_gave_way: OptionFuture<BoxFuture<'static, ()>>,
     stopping: CancellationToken,
 }
 
@@ -211,8 +211,8 @@ impl Live {
     async fn next(&mut self) -> Result<Bytes> {
         // The part before has left; a silent subscriber keeps no buffer.
         self.held.shrink_to(0);
-        if let Some(Some(())) = (&mut self.pattern_gave_way).now_or_never() {
-            self.ending = Some(pattern_given_up());
+        if let Some(Some(())) = (&mut self.filter_gave_way).now_or_never() {
+            self.ending = Some(filter_given_up());
         }
         while self.ending.is_none() && self.out.len() < WRITE_BYTES {
             let Some(message) = self.message().await? else {
@@ -260,7 +260,7 @@ impl Live {
                 () = self.stopping.cancelled() => {
                     return Err(Refusal::stopping());
                 }
-                Some(()) = &mut self.pattern_gave_way => return Err(pattern_given_up()),
+                Some(()) = &mut self.filter_gave_way => return Err(filter_given_up()),
                 next = subscription.next() => next,
             }
         } else {
@@ -335,7 +335,7 @@ impl Live {
     }
 }
 
-fn pattern_given_up() -> Refusal {
+fn filter_given_up() -> Refusal {
     Refusal::overloaded(
         "the memory of the filter was needed by a caller who held less; subscribe again later",
     )

@@ -67,6 +67,8 @@ async fn session(call: &mut GrpcCall) -> Result<Vec<OfStream>> {
         let mut events = events.collect::<Result<Vec<_>>>()?;
         proposed::own(&mut events, call.requests.last_bytes());
         size.add(&events)?;
+        // They hold more than the bytes that came.
+        call.requests.hold(size.cost_bytes)?;
         appends.push((stream, expected, events));
     }
     Ok(appends)
@@ -82,6 +84,8 @@ struct Size {
     streams: usize,
     events: usize,
     bytes: usize,
+    /// Memory that the events hold, with the names of their streams, roughly, in bytes.
+    cost_bytes: usize,
 }
 
 impl Size {
@@ -90,6 +94,8 @@ impl Size {
         self.streams += 1;
         self.events += events.len();
         self.bytes += events.iter().map(EventData::payload_bytes).sum::<usize>();
+        self.cost_bytes += limits::STREAM_NAME_BYTES_MAX;
+        self.cost_bytes += events.iter().map(EventData::cost_bytes).sum::<usize>();
         if self.streams > limits::APPEND_STREAMS_MAX {
             return Err(v2::too_many_streams(self.streams, self.bytes));
         }
@@ -213,6 +219,7 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
         proposed::own(events, call.requests.last_bytes());
         size.add(events)?;
     }
+    call.requests.hold(size.cost_bytes)?;
     let checks = checks(request.checks, &places)?;
     for check in checks
         .iter()

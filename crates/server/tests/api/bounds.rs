@@ -170,6 +170,30 @@ async fn bytes_beyond_the_budget_are_overload() {
     assert_eq!(server.get("/streams/a?limit=1").await.status, 200);
 }
 
+/// What happened: the events of a body counted as its bytes, but hold ten times as much if they are small. Goal: they
+/// count as what they hold.
+#[tokio::test]
+async fn many_small_events_count_as_what_they_hold() {
+    let tight = Config {
+        bytes_in_flight_max: 1_000_000,
+        ..config()
+    };
+    let server = Server::with(tight, Arc::new(MemoryStore::new())).await;
+    for (events, status) in [(3_000, 201), (10_000, 503)] {
+        let each = vec![r#"{"type":"t","data":1}"#; events];
+        let events = each.join(",");
+        let several = format!(r#"{{"appends":[{{"stream":"a","events":[{events}]}}]}}"#);
+        assert!(several.len() < 300_000);
+        let one = format!(r#"{{"events":[{events}]}}"#);
+        let answer = server.json("POST", "/streams/a", &one).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(
+            server.json("POST", "/append", &several).await.status,
+            status
+        );
+    }
+}
+
 #[tokio::test]
 async fn slow_heads_and_bodies_are_not_waited_for() {
     let impatient = Config {
@@ -238,6 +262,47 @@ async fn metric(server: &Server, name: &str) -> usize {
     value
         .and_then(|value| value.trim().parse().ok())
         .expect("shown")
+}
+
+/// What happened: what a subscription keeps of its filter, up to a hundred kilobytes, counted nothing. Goal: it counts
+/// as long as the subscription is there, and one for which there is no room is refused.
+#[tokio::test]
+async fn filters_of_subscriptions_count() {
+    let tight = Config {
+        bytes_in_flight_max: 300_000,
+        ..config()
+    };
+    let server = Server::with(tight, Arc::new(MemoryStore::new())).await;
+    let subscribe = async |number: usize| {
+        let prefixes = (0..50).map(|k| format!("stream_prefix={number}-{k}-{:p>500}", ""));
+        let prefixes = prefixes.collect::<Vec<_>>().join("&");
+        let head =
+            format!("GET /all/subscribe?after=end&{prefixes} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let mut raw = server.raw(&head).await;
+        raw.until("\r\n\r\n").await;
+        raw
+    };
+    let mut held = Vec::new();
+    loop {
+        let raw = subscribe(held.len()).await;
+        if raw.status() == 503 {
+            break;
+        }
+        assert_eq!(raw.status(), 200);
+        held.push(raw);
+        let bytes = metric(&server, "gesta_http_in_flight_bytes").await;
+        assert!(bytes >= held.len() * 25_000, "{bytes}");
+        assert!(held.len() < 10, "{bytes}");
+    }
+    assert!(!held.is_empty());
+    held.clear();
+    soon(async {
+        while metric(&server, "gesta_http_in_flight_bytes").await > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(subscribe(0).await.status(), 200);
 }
 
 /// Returns the value of a metric once it has not changed for a hundred answers.

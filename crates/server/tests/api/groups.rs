@@ -1,12 +1,19 @@
 //! Tests consumer groups.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use gesta_access::Accounts;
+use gesta_core::EventStore;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use serde_json::{Value, json};
 
+use crate::access::world::{World, access_config, add, basic};
 use crate::client::{Answer, Raw, Server, config, soon};
+use crate::gated::GatedStore;
+use crate::logged::Logged;
 
 const GROUP: &str = "/streams/cart-1/groups/mail";
 
@@ -483,4 +490,38 @@ async fn consumers_count_as_subscriptions_and_a_full_group_says_so() {
         (full.status, full.problem().0.as_str()),
         (503, "overloaded")
     );
+}
+
+/// What happened: an administrator who deleted groups and closed each connection at once left no line of some of them
+/// in the audit log. Goal: a change of a group that was begun is told, also if its caller leaves.
+#[tokio::test]
+async fn a_change_whose_caller_leaves_is_in_the_audit_log() {
+    let (logged, _guard) = Logged::begin();
+    let gated = GatedStore::new();
+    let store: Arc<dyn EventStore> = gated.clone();
+    let accounts = Accounts::of(Arc::clone(&store));
+    gated.appends.add_permits(100);
+    add(&accounts, "root", &["$admins"]).await;
+    let world = World::over(store, accounts, config(), access_config()).await;
+    gated.appends.forget_permits(100);
+    let before = gated.waiting.load(Ordering::SeqCst);
+    let head = format!(
+        "PUT /streams/a/groups/g HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}",
+        basic("root")
+    );
+    let raw = world.server.raw(&head).await;
+    gated.appends_have_come(before + 1).await;
+    drop(raw);
+    soon(async {
+        while logged.with("the caller left").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let lines = logged.with("the caller left");
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    for part in [r#"who="root""#, "a::g", "administrative"] {
+        assert!(lines[0].contains(part), "{part}: {lines:#?}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Tests what administrators have a server do with its store: who may ask, what is told meanwhile, and how it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -25,8 +25,10 @@ struct Checked(Arc<State>);
 struct State {
     /// A permit lets one check end.
     ends: Semaphore,
-    /// How many checks are under way.
+    /// How many checks are under way, or switches that hang.
     running: AtomicUsize,
+    /// True if switching virtual streams hangs.
+    hangs: AtomicBool,
 }
 
 impl Default for State {
@@ -34,6 +36,7 @@ impl Default for State {
         Self {
             ends: Semaphore::new(0),
             running: AtomicUsize::new(0),
+            hangs: AtomicBool::new(false),
         }
     }
 }
@@ -109,7 +112,15 @@ impl Maintenance for Checked {
             position: 4,
             end: 6,
         };
-        async move { Ok(status) }.boxed()
+        let state = Arc::clone(&self.0);
+        async move {
+            if state.hangs.load(Ordering::SeqCst) {
+                let _running = Running::new(&state);
+                std::future::pending::<()>().await;
+            }
+            Ok(status)
+        }
+        .boxed()
     }
 }
 
@@ -249,11 +260,8 @@ async fn administrators_alone_have_a_store_checked() {
     }
 }
 
-/// Goal: work ends when its caller may no longer do it, or has gone, and the audit log tells both ends.
-#[tokio::test]
-async fn a_check_ends_with_the_rights_of_its_caller_and_the_audit_log_tells_each_end() {
-    let (logged, _guard) = Logged::begin();
-    let checked = Arc::new(Checked::default());
+/// Starts a server with two administrators.
+async fn guarded(checked: &Arc<Checked>) -> (Server, gesta_access::Accounts) {
     let store: Arc<dyn gesta_core::EventStore> = Arc::new(MemoryStore::new());
     let accounts = gesta_access::Accounts::of(Arc::clone(&store));
     add(&accounts, "root", &["$admins"]).await;
@@ -263,8 +271,49 @@ async fn a_check_ends_with_the_rights_of_its_caller_and_the_audit_log_tells_each
     let bound = gesta_server::bind(config()).await.expect("a free port");
     let bound = bound
         .with_access(access)
-        .with_maintenance(Arc::clone(&checked) as _);
+        .with_maintenance(Arc::clone(checked) as _);
     let server = Server::of(bound.serve(store, Registry::default()));
+    (server, accounts)
+}
+
+/// What happened: an administrator who switched virtual streams and closed the connection at once left no line in the
+/// audit log. Goal: there is one.
+#[tokio::test]
+async fn a_switch_whose_caller_leaves_is_in_the_audit_log() {
+    let (logged, _guard) = Logged::begin();
+    let checked = Arc::new(Checked::default());
+    let (server, _accounts) = guarded(&checked).await;
+    checked.0.hangs.store(true, Ordering::SeqCst);
+    let body = r#"{"on":true}"#;
+    let raw = server
+        .raw(&format!(
+            "PUT /admin/virtual-streams HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            basic("root"),
+            body.len()
+        ))
+        .await;
+    checked.until_running(1).await;
+    drop(raw);
+    checked.until_running(0).await;
+    soon(async {
+        while logged.with("the caller left").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let lines = logged.with("the caller left");
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("virtual streams on"), "{lines:#?}");
+    assert!(lines[0].contains(r#"who="root""#), "{lines:#?}");
+}
+
+/// Goal: work ends when its caller may no longer do it, or has gone, and the audit log tells both ends.
+#[tokio::test]
+async fn a_check_ends_with_the_rights_of_its_caller_and_the_audit_log_tells_each_end() {
+    let (logged, _guard) = Logged::begin();
+    let checked = Arc::new(Checked::default());
+    let (server, accounts) = guarded(&checked).await;
     let verify = VERIFY.replace(
         "Host: localhost",
         &format!("Host: localhost\r\nAuthorization: {}", basic("helper")),

@@ -43,7 +43,7 @@ pub(crate) fn basic(name: &str) -> String {
 
 /// A clock that shows the time of the system plus some microseconds.
 #[derive(Clone, Default)]
-struct Later(Arc<AtomicI64>);
+pub(crate) struct Later(Arc<AtomicI64>);
 
 impl Clock for Later {
     fn now(&self) -> Timestamp {
@@ -56,7 +56,10 @@ pub(crate) async fn world() -> World {
 }
 
 async fn world_at(clock: Later) -> World {
-    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    world_over(Arc::new(MemoryStore::new()), clock).await
+}
+
+pub(crate) async fn world_over(store: Arc<dyn EventStore>, clock: Later) -> World {
     let accounts = Accounts::of(Arc::clone(&store));
     for (name, groups) in [
         ("root", &["$admins"][..]),
@@ -144,7 +147,7 @@ impl World {
         (ended.code, ended.messages.len())
     }
 
-    async fn group(&self, source: Source) {
+    pub(crate) async fn group(&self, source: Source) {
         let create = Create {
             group: GroupId::new(source, "g").expect("valid"),
             settings: Settings::default(),

@@ -8,9 +8,18 @@ use gesta_core::{Filter, StreamId};
 use gesta_groups::{Create, GroupId, Settings, Source};
 use gesta_grpc::frame;
 use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
+use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::messages::streams::BatchAppendResp;
 use gesta_grpc::messages::streams::batch_append_req::options::ExpectedStreamPosition;
 use gesta_grpc::messages::streams::batch_append_resp::Result as Outcome;
+use gesta_grpc::messages::streams::read_req;
+use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
+use gesta_grpc::messages::streams::read_req::options::filter_options::{
+    Expression, Filter as Subject, Window,
+};
+use gesta_grpc::messages::streams::read_req::options::{
+    AllOptions, FilterOption, FilterOptions, StreamOption,
+};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use prost::Message;
@@ -155,6 +164,90 @@ async fn a_batch_that_arrives_waits_for_room() {
         matches!(answer.result, Some(Outcome::Success(_))),
         "{answer:?}"
     );
+}
+
+/// What happened: batches that were begun and had no event held memory that nothing counted. Goal: they count while
+/// they wait, with what their names hold beside the bytes that came, and all is given back.
+#[tokio::test]
+async fn batches_without_events_are_counted_and_given_back() {
+    let client = with(Config {
+        bytes_in_flight_max: 1_000_000,
+        ..Config::default()
+    })
+    .await;
+    let any = || ExpectedStreamPosition::Any(());
+    let mut open = client.open(BATCHES, &[]).await;
+    for number in 0..380 {
+        let name = format!("{number:n>1000}");
+        let mut begun = batch(&name, any(), Vec::new());
+        begun.is_final = false;
+        open.send(&begun).await;
+    }
+    has_arrived(&client, 900_000).await;
+    open.cancel();
+    soon(async {
+        loop {
+            let ended = client.call(APPEND, &appending("cart-2", 500_000)).await;
+            if ended.code == 0 {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// What happened: what a subscription keeps of its filter counted nothing. Goal: it counts, and is given back.
+#[tokio::test]
+async fn filters_of_subscriptions_are_counted_and_given_back() {
+    let client = with(Config {
+        bytes_in_flight_max: 1_000_000,
+        ..Config::default()
+    })
+    .await;
+    let all = |n: usize| {
+        let prefixes = (0..50).map(|k| format!("{n}-{k}-{:p>500}", ""));
+        let stream = Subject::StreamIdentifier(Expression {
+            regex: String::new(),
+            prefix: prefixes.collect(),
+        });
+        let options = FilterOptions {
+            filter: Some(stream),
+            window: Some(Window::Max(32)),
+            checkpoint_interval_multiplier: 1_000,
+        };
+        reading(read_req::Options {
+            stream_option: Some(StreamOption::All(AllOptions {
+                all_option: Some(AllOption::End(Empty {})),
+            })),
+            filter_option: Some(FilterOption::Filter(options)),
+            ..following("x")
+        })
+    };
+    let mut open = Vec::new();
+    for number in 0..10 {
+        let mut call = client.open(READ, &[]).await;
+        call.send(&all(number)[0]).await;
+        call.close();
+        if call.next().await.is_none() {
+            let ended = call.end().await;
+            assert_eq!(ended.code, 14, "{}", ended.message());
+            break;
+        }
+        open.push(call);
+    }
+    assert!((1..9).contains(&open.len()), "{}", open.len());
+    open.clear();
+    soon(async {
+        loop {
+            let mut call = client.open(READ, &[]).await;
+            call.send(&all(100)[0]).await;
+            call.close();
+            if call.next().await.is_some() {
+                return;
+            }
+        }
+    })
+    .await;
 }
 
 /// Goal: calls without an end have places of their own, which come back when their clients go.

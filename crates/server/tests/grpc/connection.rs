@@ -123,6 +123,13 @@ impl Open {
         self.sender = None;
     }
 
+    /// Gives the call up before its answer.
+    pub(crate) fn cancel(self) {
+        if let Some(answering) = &self.answering {
+            answering.abort();
+        }
+    }
+
     /// Waits for the next message; returns `None` once the call has ended.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if let Some(answering) = self.answering.take() {

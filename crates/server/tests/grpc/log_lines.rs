@@ -1,20 +1,22 @@
 //! Tests what the log tells of gRPC calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use gesta_core::{Append, Appended, Error, EventStore, Result};
+use gesta_core::{Append, Appended, DeleteStream, Deleted, Error, EventStore, Result, StreamId};
+use gesta_groups::Source;
+use gesta_grpc::messages::groups::{DeleteReq, delete_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use gesta_testkit::{Around, Outer};
 
-use crate::access::{basic, world};
+use crate::access::{Later, basic, world, world_over};
 use crate::client::Client;
 use crate::connection::soon;
 use crate::logged::Logged;
-use crate::requests::{APPEND, appending, bytes_of};
+use crate::requests::{APPEND, GROUPS, appending, bytes_of, identifier};
 use gesta_grpc::messages::streams::AppendReq;
 use gesta_grpc::messages::streams::append_req::Content;
 
@@ -23,6 +25,10 @@ use gesta_grpc::messages::streams::append_req::Content;
 struct Away {
     inner: MemoryStore,
     is_away: AtomicBool,
+    /// True if deletes hang.
+    hangs: AtomicBool,
+    /// Number of deletes that hang, or hung.
+    hanging: AtomicUsize,
 }
 
 #[async_trait]
@@ -36,6 +42,14 @@ impl Around for Away {
             return Err(Error::unavailable("the database is away"));
         }
         self.inner.append(append).await
+    }
+
+    async fn delete_stream(&self, delete: DeleteStream) -> Result<Deleted> {
+        if self.hangs.load(Ordering::SeqCst) {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        }
+        self.inner.delete_stream(delete).await
     }
 }
 
@@ -85,6 +99,47 @@ async fn operations_are_in_the_audit_log() {
     };
     assert!(is_told("ops", "MergeIndexes"), "{lines:#?}");
     assert!(is_told("user", "refused"), "{lines:#?}");
+}
+
+/// What happened: who deleted a group and left at once was not in the audit log. Goal: the change is told.
+#[tokio::test]
+async fn a_change_of_a_group_whose_caller_leaves_is_told() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Away::default()));
+    let world = world_over(store.clone(), Later::default()).await;
+    world
+        .group(Source::Stream(StreamId::new("open").expect("valid")))
+        .await;
+    store.hangs.store(true, Ordering::SeqCst);
+    let delete = DeleteReq {
+        options: Some(delete_req::Options {
+            group_name: "g".to_owned(),
+            stream_option: Some(delete_req::options::StreamOption::StreamIdentifier(
+                identifier("open"),
+            )),
+        }),
+    };
+    let (path, root) = (format!("{GROUPS}/Delete"), basic("root"));
+    let mut call = world.client.open(&path, &[("authorization", &root)]).await;
+    call.send(&delete).await;
+    call.close();
+    soon(async {
+        while store.hanging.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    call.cancel();
+    soon(async {
+        while logged.with("the caller left").is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let lines = logged.with("the caller left");
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    let is_told = lines[0].contains("open::g") && lines[0].contains("who=\"root\"");
+    assert!(is_told, "{lines:#?}");
 }
 
 /// Makes the request that appends metadata to a metadata stream, as clients do that know no call for it.

@@ -1,5 +1,6 @@
 //! Where a KurrentDB server is: its connection string, and the connection.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -12,6 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
 use tokio::net::TcpStream;
+
+use crate::options::PlainLogin;
 
 /// What a connection string says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,9 +33,7 @@ impl Address {
         let wrong = |why: &str| {
             Error::invalid(
                 "source",
-                format!(
-                    "must be kurrentdb://USER:PASSWORD@HOST:PORT?tls=false (or esdb://…), {why}"
-                ),
+                format!("must be kurrentdb://USER:PASSWORD@HOST:PORT (or esdb://…), {why}"),
             )
         };
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -94,6 +95,28 @@ impl Address {
             }
         }
         Ok(address)
+    }
+
+    /// Refuses to show a login to everybody between this machine and the source, unless that is allowed.
+    pub(super) fn check_login(&self, plain: PlainLogin) -> Result<()> {
+        let shows_login = self.login.is_some() && !self.tls && !self.is_loopback();
+        match plain {
+            PlainLogin::Loopback if shows_login => Err(Error::invalid(
+                "source",
+                format!(
+                    "must do without tls=false, for the password would travel to {} as plain text; where nobody can \
+                     listen on the way, `--plain-http` (`Options::plain_login`) allows it",
+                    self.host
+                ),
+            )),
+            PlainLogin::Loopback | PlainLogin::Anywhere => Ok(()),
+        }
+    }
+
+    fn is_loopback(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = |ip: IpAddr| ip.is_loopback();
+        host == "localhost" || host.parse().is_ok_and(is_loopback)
     }
 
     pub(super) fn named(&self) -> String {
@@ -195,6 +218,33 @@ mod tests {
             "esdb://a?tlsVerifyCert=false",
         ] {
             assert!(Address::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// What happened: the password of an administrator of the old store was sent to any host without TLS, if the
+    /// connection string said so, as many do that were made for a test. Goal: to another machine it is not, unless
+    /// somebody says so.
+    #[test]
+    fn a_password_does_not_travel_as_plain_text() {
+        for (url, is_shown) in [
+            ("esdb://admin:x@db.example:2113?tls=false", true),
+            ("esdb://admin:x@192.0.2.9?tls=false", true),
+            ("esdb://admin:x@localhost.example?tls=false", true),
+            ("esdb://admin:x@db.example", false),
+            ("esdb://db.example?tls=false", false),
+            ("esdb://admin:x@localhost:2113?tls=false", false),
+            ("esdb://admin:x@127.0.0.7?tls=false", false),
+            ("esdb://admin:x@[::1]:2113?tls=false", false),
+        ] {
+            let address = Address::parse(url).unwrap();
+            let checked = address.check_login(PlainLogin::Loopback);
+            assert_eq!(checked.is_err(), is_shown, "{url}");
+            assert!(address.check_login(PlainLogin::Anywhere).is_ok(), "{url}");
+            if let Err(error) = checked {
+                let error = error.to_string();
+                assert!(error.contains("--plain-http"), "{error}");
+                assert!(!error.contains("admin"), "{error}");
+            }
         }
     }
 }

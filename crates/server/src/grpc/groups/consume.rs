@@ -28,6 +28,7 @@ use super::refused;
 use super::requests::{asks, count};
 use crate::body::Reservation;
 use crate::deliveries::Deliveries;
+use crate::groups::NAME_CHARS_MAX;
 use crate::state::State;
 
 /// Number of bytes after which deliveries that wait are sent without looking for more.
@@ -93,7 +94,12 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         .count_as_subscription(call.admitted.reservation_of_subscriptions(&state))?;
     let positions = Positions::from(state.store.incarnation().await?);
     let identity = Identity {
-        name: call.connection_name().to_owned(),
+        // It is kept as long as the consumer stays, and shown.
+        name: call
+            .connection_name()
+            .chars()
+            .take(NAME_CHARS_MAX)
+            .collect(),
         address: call.from().to_string(),
         user: call.admitted.user(&state),
     };
@@ -102,6 +108,8 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         .info(&group)
         .await
         .map_err(|error| refused(&state, error))?;
+    let consuming = crate::groups::following(group.source());
+    let line = call.audit(consuming, format!("{group}, join"));
     let joined = state
         .groups
         .join(
@@ -114,10 +122,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         )
         .await;
     let joined = joined.map_err(|error| refused(&state, error));
-    let outcome = joined.as_ref().map_err(|refusal| &refusal.message);
-    let consuming = crate::groups::consuming(group.source());
-    let subject = format!("{group}, join");
-    call.admitted.done(&state, consuming, &subject, &outcome);
+    line.ended(&joined.as_ref().map_err(|refusal| &refusal.message));
     let consumer = joined?;
     let id = consumer.id();
     let mut out = BytesMut::new();
