@@ -44,6 +44,7 @@ pub mod read_back;
 mod recovery;
 pub mod report;
 mod reservation;
+pub mod results;
 mod run;
 mod scenario;
 mod schemas;

@@ -269,7 +269,7 @@ impl Lab<'_> {
             piece.problem(format!("There are {findings} findings so far."));
         }
         piece.end(false);
-        if let Err(failure) = piece.save(&self.args.report.results) {
+        if let Err(failure) = piece.save(&self.args.report.results.file) {
             eprintln!("  the slice was not saved: {failure}");
         }
     }
