@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{ProgramArgs, Server};
+use crate::counters::{self, Stretch, Watch};
 use crate::failure::{Result, fail};
 use crate::host::{CpuMeter, busy_of};
 use crate::report::Unit;
@@ -25,7 +26,7 @@ use crate::report::numbers::{list, millis};
 use crate::report::{Chart, Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store::{self, StoreArgs};
-use crate::target::{self, Events, Expected, GestaTarget, Load, Protocol, Target, grpc};
+use crate::target::{self, Beside, Events, Expected, GestaTarget, Load, Protocol, Target, grpc};
 use crate::units;
 
 use figures::Run;
@@ -136,6 +137,7 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
     let mut report = Report::begin("append", args.title(), args.seed);
     let mut server = None;
     let mut url = store::resolve(&args.store.store, &mut server)?;
+    let database = counters::watch(&url).await?;
     let files = tempfile::tempdir()?;
     let mut served = None;
     if args.serve {
@@ -147,6 +149,7 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
         return fail("--servers and --old-snapshot are about PostgreSQL");
     }
     let mut lab = Lab::new(args, url, stop)?;
+    lab.database = database;
     lab.server = served.as_ref().and_then(Server::pid);
     let facts = lab.target().await?;
     report.store = Some(facts.opened().await?.facts.clone());
@@ -223,6 +226,9 @@ impl AppendArgs {
         for (_, what) in more.iter().filter(|(is_so, _)| *is_so) {
             setting.push_str(&format!(", {what}"));
         }
+        if let Some(weather) = self.store.weather.told() {
+            setting.push_str(&format!(", {weather}"));
+        }
         setting
     }
 }
@@ -236,6 +242,8 @@ struct Lab<'a> {
     stop: &'a CancellationToken,
     /// The process of the server that was started.
     server: Option<i32>,
+    /// The database behind all of it, if it is a PostgreSQL.
+    database: Option<Watch>,
     runs: Vec<Run>,
     /// What was found, in a sentence.
     finding: String,
@@ -254,6 +262,7 @@ impl<'a> Lab<'a> {
             sizes,
             stop,
             server: None,
+            database: None,
             runs: Vec::new(),
             finding: String::new(),
             share: None,
@@ -273,11 +282,23 @@ impl<'a> Lab<'a> {
         let title = "Events per second, run by run";
         report.chart(Chart::bars(title, figures::TITLE, "run", "events/s"));
         report.table(figures::table(&self.runs));
+        if let Some(database) = &self.database {
+            let counted = self.runs.iter().filter_map(|run| {
+                let (figures, done_per_second) = run.database.as_ref()?;
+                Some(Stretch {
+                    name: run.name.clone(),
+                    done_per_second: *done_per_second,
+                    figures,
+                })
+            });
+            let counted: Vec<Stretch<'_>> = counted.collect();
+            counters::tell(report, "event", &counted, database.method());
+        }
     }
 
     fn new_target(&self, logs: u16) -> Result<GestaTarget> {
         let metadata = self.contents.metadata.clone();
-        let target = GestaTarget::new(&self.url, self.args.store.rtt, None)
+        let target = GestaTarget::new(&self.url, self.args.store.network(), None)
             .with_logs(logs)
             .appending(Expected::Any, metadata);
         target.by(self.args.protocol).fresh()
@@ -323,7 +344,11 @@ impl<'a> Lab<'a> {
             .map(|one| Arc::clone(one) as Arc<dyn Target>)
             .collect();
         let watched = self.server.map(|pid| tokio::spawn(cores_of(pid, load)));
-        let (loaded, claims) = target::run_all(&all, &events, &load, None, self.stop).await?;
+        let beside = Beside {
+            database: self.database.as_ref(),
+            ..Beside::default()
+        };
+        let (loaded, claims) = target::run_all(&all, &events, &load, beside, self.stop).await?;
         let server_cores = match watched {
             Some(watched) => Some(watched.await?),
             None => None,
@@ -338,8 +363,12 @@ impl<'a> Lab<'a> {
                 pipelines: now.zip(before).map(|(now, before)| now.since(before)),
                 server_cores,
                 read_back: None,
+                database: None,
             });
         }
+        // The database is the same for all of them.
+        let stored = runs.iter().map(Run::rate).sum();
+        runs[0].database = runs[0].phase.database.clone().map(|did| (did, stored));
         runs[0].read_back = Some(target::check(all[0].as_ref(), &events, &claims).await?);
         for run in &runs {
             eprintln!("{}: {}", run.name, run.phase.told());

@@ -30,10 +30,10 @@ mod swissborg;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
+use crate::network::Network;
 use crate::target::Target;
 
 pub(crate) use database::Database;
@@ -62,7 +62,7 @@ pub(crate) const SEPARATE: &str = "eventstore-separate";
 pub(crate) fn named(
     name: &str,
     url: &str,
-    round_trip: Duration,
+    network: impl Into<Network>,
     compression: Option<&str>,
 ) -> Result<Arc<dyn Target>> {
     let design: Option<Box<dyn Design>> = match name {
@@ -80,5 +80,5 @@ pub(crate) fn named(
     if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
         return fail(format!("the journal {name:?} needs PostgreSQL"));
     }
-    Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
+    Ok(Arc::new(Journal::new(design, url, network, compression)))
 }

@@ -3,7 +3,10 @@
 //! Three ways on the same database behind a proxy that delays: a transaction of separate statements, which holds the
 //! lock on the global order across the network; one bundled statement; and Gesta's pipeline. The experiment was
 //! published for the Elixir EventStore (docs/benchmarks.md): streams in tens, workers that append batches to streams
-//! of their own, and a distance that grows.
+//! of their own, and a distance that grows. Rates of phases, and then, as it was published, the time for fixed work.
+//! Read `work` for the latter.
+
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cells;
 use crate::failure::{Context, Result, fail};
+use crate::histogram::{ends, median};
 use crate::journals;
+use crate::network::{Network, WeatherArgs};
 use crate::read_back::ReadBack;
 use crate::report::numbers::{list, millis, percent, times};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
@@ -22,6 +27,8 @@ use crate::sizes::Sizes;
 use crate::store;
 use crate::target::{self, Events, GestaTarget, Load, Phase, Target};
 use crate::units;
+
+use work::{Done, Work};
 
 /// Streams that all workers fill by turns, each worker its own: at least one per worker.
 const STREAMS: u32 = 80;
@@ -47,11 +54,14 @@ pub(crate) struct LatencyArgs {
     #[serde(skip)]
     store: String,
     /// Round trips to inject, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "0,1.5ms,5ms,10ms,50ms", value_parser = units::duration)]
+    #[arg(long, value_delimiter = ',', default_value = "0,1.5ms,5ms,10ms,50ms,100ms", value_parser = units::duration)]
     #[serde(skip)]
     rtt: Vec<Duration>,
-    /// Numbers of workers.
-    #[arg(long, value_delimiter = ',', default_value = "1,10,40,400", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[command(flatten)]
+    #[serde(flatten)]
+    weather: WeatherArgs,
+    /// Numbers of workers whose rates are measured; without a value: no rates.
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "1,10,40,400", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     workers: Vec<u32>,
     /// Events per append.
     #[arg(long, value_delimiter = ',', default_value = "5,100", value_parser = clap::value_parser!(u64).range(1..=1_000))]
@@ -60,6 +70,12 @@ pub(crate) struct LatencyArgs {
     #[arg(long, default_value = "2s", value_parser = units::duration)]
     #[serde(serialize_with = "units::seconds", rename = "phase_seconds")]
     phase: Duration,
+    /// Fixed work, beside the rates: the time until so many batches are stored; 0: none.
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    batches: u64,
+    /// Workers that store them.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    batch_workers: u32,
     /// Seed of the contents.
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -113,7 +129,8 @@ impl Distance {
 pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("latency", "Distance to the database", args.seed);
     let mut server = None;
-    let connections = args.workers.iter().max().unwrap_or(&0) + 40;
+    let workers = args.workers.iter().chain([&args.batch_workers]);
+    let connections = workers.max().unwrap_or(&0) + 40;
     let url = match args.store.as_str() {
         store::NEW_SERVER => server.insert(store::new_server_for(connections)?).url(),
         url => url.to_owned(),
@@ -134,7 +151,7 @@ pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<
                     round_trip: *rtt,
                     ways: Vec::new(),
                 };
-                for target in targets(&url, *rtt)? {
+                for target in targets(&url, args.weather.over(*rtt))? {
                     if stop.is_cancelled() {
                         break;
                     }
@@ -147,17 +164,20 @@ pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<
             }
         }
     }
+    let works = works(args, &url, stop).await?;
     report.workload = json!(args);
+    report.setting = args.weather.told().unwrap_or_default();
     tell(&mut report, places);
+    tell_of_work(&mut report, args, &works);
     report.finish(&args.report, !stop.is_cancelled())
 }
 
 /// In the order of [`WAYS`].
-fn targets(url: &str, rtt: Duration) -> Result<[Arc<dyn Target>; 3]> {
+fn targets(url: &str, network: Network) -> Result<[Arc<dyn Target>; 3]> {
     Ok([
-        journals::named(journals::SEPARATE, url, rtt, None)?,
-        journals::named("eventstore", url, rtt, None)?,
-        Arc::new(GestaTarget::new(url, rtt, None)),
+        journals::named(journals::SEPARATE, url, network, None)?,
+        journals::named("eventstore", url, network, None)?,
+        Arc::new(GestaTarget::new(url, network, None)),
     ])
 }
 
@@ -249,6 +269,144 @@ fn tell(report: &mut Report, mut places: Vec<Distance>) {
             }
         });
     report.table(every.table().folded());
+}
+
+/// Fixed work from one distance, with so many events in each batch; in the order of [`WAYS`].
+#[derive(Debug)]
+struct WorkAt {
+    round_trip: Duration,
+    events: u64,
+    ways: Vec<Done>,
+}
+
+impl WorkAt {
+    fn seconds(&self, way: usize) -> f64 {
+        median(&self.ways[way].seconds)
+    }
+
+    /// How many times as fast one way is as another.
+    fn ratio(&self, way: usize, to: usize) -> Option<f64> {
+        let (own, other) = (self.seconds(way), self.seconds(to));
+        (own > 0.0).then(|| other / own)
+    }
+
+    /// What was published of the second way against the first, where it was.
+    fn published(&self) -> Option<f64> {
+        let is = |&(events, micros, _): &(u64, u128, f64)| {
+            (events, micros) == (self.events, self.round_trip.as_micros())
+        };
+        PUBLISHED.into_iter().find(is).map(|(.., gain)| gain)
+    }
+}
+
+/// [C]: events of a batch, the round trip in microseconds, and how many times as fast bundling was, with 40 workers.
+const PUBLISHED: [(u64, u128, f64); 3] = [(5, 1_500, 1.9), (5, 10_000, 6.1), (100, 50_000, 5.3)];
+
+/// Does the fixed work at each distance.
+async fn works(args: &LatencyArgs, url: &str, stop: &CancellationToken) -> Result<Vec<WorkAt>> {
+    let mut works = Vec::new();
+    for (rtt, events) in args
+        .rtt
+        .iter()
+        .flat_map(|rtt| args.events.iter().map(move |n| (rtt, n)))
+    {
+        let work = Work {
+            workers: args.batch_workers,
+            batches: args.batches,
+            events: *events,
+        };
+        let mut ways = Vec::new();
+        for target in targets(url, args.weather.over(*rtt))? {
+            if args.batches == 0 || stop.is_cancelled() {
+                return Ok(works);
+            }
+            let made = Arc::new(Events::new(Sizes::fixed(PAYLOAD)?, 1, args.seed));
+            let Some(done) = work::measure(&target, &made, work, stop).await? else {
+                return Ok(works);
+            };
+            let (seconds, far) = (median(&done.seconds), millis(rtt.as_secs_f64() * 1_000.0));
+            let batches = args.batches;
+            eprintln!(
+                "{}, {batches} batches x {events} events at {far}: {seconds:.3} s",
+                target.title()
+            );
+            ways.push(done);
+        }
+        works.push(WorkAt {
+            round_trip: *rtt,
+            events: *events,
+            ways,
+        });
+    }
+    Ok(works)
+}
+
+/// Adds the fixed work to the report.
+fn tell_of_work(report: &mut Report, args: &LatencyArgs, works: &[WorkAt]) {
+    let Some(farthest) = works.iter().max_by_key(|at| (at.round_trip, at.events)) else {
+        return;
+    };
+    let (batches, workers) = (args.batches, args.batch_workers);
+    let far = |at: &WorkAt| at.round_trip.as_secs_f64() * 1_000.0;
+    report.finding.push_str(&format!(
+        " {batches} batches of {} events by {workers} workers take {} by separate statements at {}, {} bundled, {} with Gesta.",
+        farthest.events,
+        Unit::Seconds.told(farthest.seconds(0)),
+        millis(far(farthest)),
+        Unit::Seconds.told(farthest.seconds(1)),
+        Unit::Seconds.told(farthest.seconds(2)),
+    ));
+    for at in works {
+        for (way, done) in WAYS.into_iter().zip(&at.ways) {
+            let what = format!(
+                "{way}, {batches} batches of {} events at {}",
+                at.events,
+                millis(far(at))
+            );
+            report.check(what, &done.read_back);
+        }
+    }
+    let title = format!("Time for {batches} batches by {workers} workers, the middle of three");
+    for events in args
+        .events
+        .iter()
+        .filter(|_| works.len() > args.events.len())
+    {
+        let x = ("round trip", Scale::Steps);
+        let heading = format!("Time for {batches} batches of {events} events");
+        let chart = Chart::lines(
+            heading,
+            &title,
+            x,
+            (&["Gesta", WAYS[1], WAYS[0]], Scale::Log),
+        );
+        report.chart(chart.only("events per batch", *events).y_name("seconds"));
+    }
+    let range = |at: &WorkAt, way: usize| {
+        let (least, most) = ends(&at.ways[way].seconds);
+        format!("{least:.3} to {most:.3} s")
+    };
+    let table = Table::of(title, works)
+        .column("round trip", Unit::Millis, far)
+        .column("events per batch", Unit::Count, |at| at.events)
+        .column("Gesta", Unit::Seconds, |at| at.seconds(2))
+        .column(WAYS[1], Unit::Seconds, |at| at.seconds(1))
+        .column(WAYS[0], Unit::Seconds, |at| at.seconds(0))
+        .column("bundled is faster than separate", Unit::Times, |at| {
+            at.ratio(1, 0)
+        })
+        .column("the same, published [C]", Unit::Times, WorkAt::published)
+        .column("Gesta is faster than bundled", Unit::Times, |at| {
+            at.ratio(2, 1)
+        })
+        .column("Gesta, all three", Unit::Words, |at| range(at, 2))
+        .column("bundled, all three", Unit::Words, |at| range(at, 1))
+        .column("separate, all three", Unit::Words, |at| range(at, 0));
+    report.table(table.table());
+    report.text(
+        "[C] is D. Kraan, EventStore 2x to 4x faster, 2020: 80 streams, 40 workers, batches of 5 and 100, the time for 80 batches, latency \
+         made by tc; Elixir and another machine, so the gain of bundling compares and not the seconds.",
+    );
 }
 
 const PLACE: [(&str, Unit); 3] = [
@@ -355,5 +513,46 @@ mod tests {
         report.end(true);
         let text = report.to_string();
         assert!(text.contains("6.1×") && text.contains("99 %"), "{text}");
+    }
+
+    #[test]
+    fn fixed_work_is_told_beside_what_was_published() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: LatencyArgs,
+        }
+        let args = <Cli as clap::Parser>::parse_from(["latency"]).args;
+        assert_eq!(args.rtt.last(), Some(&Duration::from_millis(100)));
+        let done = |seconds: f64| Done {
+            seconds: vec![seconds * 2.0, seconds, seconds / 2.0],
+            read_back: ReadBack::default(),
+        };
+        let at = |micros, events| WorkAt {
+            round_trip: Duration::from_micros(micros),
+            events,
+            ways: [4.0, 0.8, 0.1].map(done).into(),
+        };
+        let mut report = Report::begin("latency", "Distance", 7);
+        report.finding = "Found.".into();
+        tell_of_work(
+            &mut report,
+            &args,
+            &[at(1_500, 5), at(10_000, 5), at(50_000, 100), at(50_000, 5)],
+        );
+        report.end(true);
+        let text = report.to_string();
+        let said = "80 batches of 100 events by 40 workers take 4 s by separate statements at 50 ms, 0.8 s bundled, 0.1 s with Gesta.";
+        assert!(text.contains(said), "{text}");
+        let table = report.tables().next().unwrap();
+        let published = table.column("the same, published [C]").unwrap();
+        let published: Vec<_> = table
+            .rows
+            .iter()
+            .map(|row| row.cells[published].number())
+            .collect();
+        assert_eq!(published, [Some(1.9), Some(6.1), Some(5.3), None]);
+        let gained = table.column("bundled is faster than separate").unwrap();
+        assert_eq!(table.rows[0].cells[gained].number(), Some(5.0));
     }
 }

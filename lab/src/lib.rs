@@ -20,6 +20,7 @@ mod append;
 mod catch_up;
 mod child;
 mod cluster;
+pub mod counters;
 mod endpoint;
 mod entities;
 mod failover;
@@ -32,6 +33,7 @@ mod journals;
 mod ladder;
 mod latency;
 mod locking;
+pub mod network;
 pub mod page;
 mod postgres;
 mod processes;
@@ -42,6 +44,7 @@ pub mod read_back;
 mod recovery;
 pub mod report;
 mod reservation;
+pub mod results;
 mod run;
 mod scenario;
 mod schemas;
@@ -78,6 +81,18 @@ pub fn main() -> ExitCode {
             eprintln!("gesta-lab: {failure}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Looks whether arguments, the first of which is the program, are a command, without running it: documents and scripts
+/// name commands, and none of them may go unnoticed.
+///
+/// # Errors
+/// What is wrong with them, in words.
+pub fn look_over(arguments: impl IntoIterator<Item = String>) -> std::result::Result<(), String> {
+    match Cli::try_parse_from(arguments) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

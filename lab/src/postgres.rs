@@ -1,9 +1,7 @@
-//! Plain connections to PostgreSQL, beside Gesta: for `bound`, for counting queries, for faults.
+//! Plain connections to PostgreSQL, beside Gesta: for bare statements, for counting (`counters`), for faults.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use serde::Serialize;
 use tokio_postgres::{Client, NoTls};
 
 use crate::endpoint;
@@ -90,84 +88,4 @@ pub(crate) async fn schema_bytes(url: &str, schema: &str) -> Result<u64> {
         .await
         .context("sizes of tables")?;
     Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
-}
-
-/// What a database did between two looks, the lab's own looking left out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Spent {
-    /// Statements executed (or transactions, where statements are not counted).
-    pub(crate) queries: u64,
-    /// Those among them that insert events or tell of them; none where statements are not counted.
-    pub(crate) appends: Option<u64>,
-    /// Time spent executing them.
-    pub(crate) database_ms: f64,
-}
-
-impl Spent {
-    /// The difference to an earlier look.
-    pub(crate) fn since(&self, earlier: &Spent) -> Spent {
-        Spent {
-            queries: self.queries.saturating_sub(earlier.queries),
-            appends: self
-                .appends
-                .zip(earlier.appends)
-                .map(|(now, then)| now.saturating_sub(then)),
-            database_ms: (self.database_ms - earlier.database_ms).max(0.0),
-        }
-    }
-}
-
-/// Counts what a database does.
-pub(crate) struct Watch {
-    client: Client,
-    statements: bool,
-}
-
-/// How long a backend may keep its counters to itself (`PGSTAT_IDLE_INTERVAL`), and a bit.
-const COUNTERS_LATE: Duration = Duration::from_millis(11_000);
-
-impl Watch {
-    /// Watches the database of this URL.
-    pub(crate) async fn start(url: &str) -> Result<Self> {
-        let client = connect(url).await?;
-        // Fails if the library is not loaded at server start or the role may not: then transactions are counted.
-        let make = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements";
-        let look = "SELECT count(*) FROM pg_stat_statements";
-        let statements =
-            client.batch_execute(make).await.is_ok() && client.batch_execute(look).await.is_ok();
-        Ok(Self { client, statements })
-    }
-
-    /// How it counts.
-    pub(crate) fn method(&self) -> &'static str {
-        match self.statements {
-            true => "pg_stat_statements (statements, BEGIN and COMMIT too)",
-            false => "pg_stat_database (transactions, some of them late: rough figures)",
-        }
-    }
-
-    /// The counters now.
-    pub(crate) async fn look(&self) -> Result<Spent> {
-        let sql = if self.statements {
-            "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8,
-                    coalesce(sum(calls) FILTER (WHERE query ~ 'INSERT INTO (events|journal)|pg_notify'), 0)::int8
-             FROM pg_stat_statements
-             WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-               AND query NOT LIKE '%pg_stat_statements%'"
-        } else {
-            tokio::time::sleep(COUNTERS_LATE).await;
-            "SELECT xact_commit + xact_rollback, active_time, NULL::int8 FROM pg_stat_database WHERE datname = current_database()"
-        };
-        let row = self
-            .client
-            .query_one(sql, &[])
-            .await
-            .context("counting queries")?;
-        let count = |number: i64| u64::try_from(number).unwrap_or(0);
-        Ok(Spent {
-            queries: count(row.get(0)),
-            appends: row.get::<_, Option<i64>>(2).map(count),
-            database_ms: row.get(1),
-        })
-    }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     }
     let sizes = Sizes::named(&args.sizes)?;
     let mut report = Report::begin("quick", "What this database carries", args.seed);
-    let folder = folder_beside(&args.report.results)?;
+    let folder = folder_beside(&args.report.results.file)?;
     let mut server = None;
     let url = match &args.store {
         None => format!("sqlite:{}", folder.path().join("quick.db").display()),

@@ -58,6 +58,20 @@ impl ReadBack {
         ))
     }
 
+    /// Adds what another process has found of its own events.
+    pub(crate) fn add(&mut self, other: ReadBack) {
+        self.acknowledged += other.acknowledged;
+        self.found += other.found;
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.misplaced += other.misplaced;
+        self.altered += other.altered;
+        self.uninvited += other.uninvited;
+        self.seconds = self.seconds.max(other.seconds);
+        self.findings.extend(other.findings);
+        self.findings.truncate(FINDINGS_MAX);
+    }
+
     /// Counts something wrong, and tells the first of it.
     pub(crate) fn wrong(
         &mut self,

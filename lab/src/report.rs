@@ -11,17 +11,16 @@ pub(crate) mod numbers;
 mod table;
 
 use std::fmt::{self, Display, Formatter};
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gesta_core::{Clock, SystemClock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::failure::{Context, Result};
+use crate::failure::Result;
 use crate::host::{self, Host};
 use crate::read_back::ReadBack;
+use crate::results::{self, Results};
 use crate::store::StoreFacts;
 
 pub use chart::{Chart, Mark, Scale, Shape};
@@ -35,9 +34,10 @@ pub const FORMAT: u32 = 2;
 /// Where results go.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ReportArgs {
-    /// File that gets one JSON line per run.
-    #[arg(long, default_value = "gesta-lab.jsonl")]
-    pub results: PathBuf,
+    /// File that gets one JSON line per run; or, built with uploads, a place for it in an object store: s3://bucket/,
+    /// gs://bucket/ or https://host/, in which each run is an object of its own.
+    #[arg(long, default_value = "gesta-lab.jsonl", value_parser = Results::parse)]
+    pub results: Results,
 }
 
 /// A single figure.
@@ -234,9 +234,9 @@ impl Report {
     /// Ends the report: prints it and appends it to the file of results. True if it is a result.
     pub fn finish(&mut self, args: &ReportArgs, complete: bool) -> Result<bool> {
         self.end(complete);
-        self.save(&args.results)?;
         print!("{self}");
-        Ok(self.valid)
+        let kept = args.results.keep(&self.line()?, &self.kind, &self.started);
+        kept.map(|()| self.valid)
     }
 
     /// Says whether it is complete, and whether it is a result.
@@ -248,14 +248,13 @@ impl Report {
 
     /// Appends the line to a file, in one write.
     pub fn save(&self, file: &Path) -> Result<()> {
+        results::append(file, &self.line()?)
+    }
+
+    fn line(&self) -> Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .and_then(|mut file| file.write_all(&line))
-            .context(file.display())
+        Ok(line)
     }
 }
 
@@ -323,12 +322,12 @@ mod tests {
     fn a_line_carries_what_is_needed_to_judge_it_and_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let args = ReportArgs {
-            results: dir.path().join("results.jsonl"),
+            results: Results::file(dir.path().join("results.jsonl")),
         };
         let mut report = report();
         assert!(report.finish(&args, true).unwrap());
         assert!(report.finish(&args, true).unwrap());
-        let text = std::fs::read_to_string(&args.results).unwrap();
+        let text = std::fs::read_to_string(&args.results.file).unwrap();
         assert_eq!(text.lines().count(), 2);
         for line in text.lines() {
             let value: Value = serde_json::from_str(line).unwrap();

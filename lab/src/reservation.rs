@@ -23,6 +23,7 @@ mod fake;
 mod tests;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
@@ -32,13 +33,14 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{Program, Server};
+use crate::counters;
 use crate::failure::{Failure, Result};
 use crate::faults::name_of;
 use crate::ladder;
-use crate::processes::Tree;
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
 use crate::store::{self, NEW_SERVER};
+use crate::watch::Watched;
 
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};
@@ -108,8 +110,15 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
         Some(opened) => AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?),
         None => AllFrom::Start,
     };
-    let (own_args, trees, own_stop) = (args.clone(), args.trees()?, stop.clone());
-    let mut measured = alone(move || measure(own_args, shows, trees, own_stop)).await?;
+    let watched = Watched {
+        trees: args.trees()?,
+        database: match &args.store {
+            Some(url) => counters::watch(url).await?.map(Arc::new),
+            None => None,
+        },
+    };
+    let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
+    let mut measured = alone(move || measure(own_args, shows, own_watched, own_stop)).await?;
     if let (Some(own), Some(url)) = (&mut own, &args.store) {
         // A SQLite file belongs to one process at a time.
         own.cinema.stop().await;
@@ -123,6 +132,9 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     report.store = opened.map(|opened| opened.facts.clone());
     report.workload = json!(args);
     tell(&mut report, &args, &measured);
+    if let Some(database) = &watched.database {
+        step::tell_of_database(&mut report, &measured.steps, database);
+    }
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     report.finish(&args.report, complete)
@@ -152,7 +164,7 @@ where
 async fn measure(
     args: ReservationArgs,
     shows: Shows,
-    trees: Vec<Tree>,
+    watched: Watched,
     stop: CancellationToken,
 ) -> Result<Measured> {
     let existing = match args.scenario {
@@ -167,8 +179,8 @@ async fn measure(
     let connections = connections.max().unwrap_or(1);
     let generator = Generator::begin(&args.targets()?, connections, args.seed, script).await?;
     let steps = match args.overload {
-        Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
-        None => climb(&generator, &args, drives, &trees, &stop).await,
+        Some(_) => overload::run(&generator, &args, &watched, &stop).await?,
+        None => climb(&generator, &args, drives, &watched, &stop).await,
     };
     let verdict = Verdict::of_answers(&generator).await;
     Ok(Measured {
@@ -183,14 +195,14 @@ async fn climb(
     generator: &Rc<Generator>,
     args: &ReservationArgs,
     drives: Vec<(String, Drive)>,
-    trees: &[Tree],
+    watched: &Watched,
     stop: &CancellationToken,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, drive) in drives {
         eprintln!("{name}");
         let phases = [(name, args.phase(drive))];
-        for mut step in step::run(generator, &phases, trees, stop).await {
+        for mut step in step::run(generator, &phases, watched, stop).await {
             if args.steps.is_some() && step.result.complete {
                 step.stopped = step
                     .reached()

@@ -24,7 +24,7 @@ use crate::page;
 use crate::processes::Tree;
 use crate::report::{Report, Unit};
 use crate::reservation::{HEAD_START, alone};
-use crate::watch::{Sampled, sample};
+use crate::watch::{Sampled, Watched, sample};
 
 pub(crate) use args::ScenarioArgs;
 
@@ -108,8 +108,12 @@ async fn measure(
             duration: args.measured(),
         };
         for window in windows(&[()], Instant::now() + HEAD_START, |()| stretch) {
-            let watched = vec![(window.from, window.end)];
-            let sampler = tokio::task::spawn_local(sample(watched, trees.clone(), stop.clone()));
+            let measured = vec![(window.from, window.end)];
+            let watched = Watched {
+                trees: trees.clone(),
+                database: None,
+            };
+            let sampler = tokio::task::spawn_local(sample(measured, watched, stop.clone()));
             let figures = engine.run(&window, stretch, &stop).await;
             let cpu = sampler.await.unwrap_or_default().pop();
             let mut step = Step {

@@ -58,7 +58,7 @@ async fn open(args: &SoakArgs) -> Result<(Opened, World, String)> {
     let (path, proxy) = match Endpoint::parse(&url) {
         None => (url.clone(), None),
         Some(endpoint) => {
-            let proxy = store::proxy(&endpoint, args.store.rtt)?;
+            let proxy = store::proxy(&endpoint, args.store.network())?;
             (endpoint.through(proxy.addr()), Some(proxy))
         }
     };

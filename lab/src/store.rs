@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
+use crate::network::{Network, WeatherArgs};
 use crate::postgres;
 use crate::units;
 
@@ -26,9 +27,18 @@ pub(crate) struct StoreArgs {
     /// Extra round trip to the database or server, for example 10ms; half of it each way.
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub(crate) rtt: Duration,
+    #[command(flatten)]
+    pub(crate) weather: WeatherArgs,
     /// Logs of a store that is created by this run.
     #[arg(long, default_value_t = 1)]
     pub(crate) logs: u16,
+}
+
+impl StoreArgs {
+    /// The way to the store.
+    pub(crate) fn network(&self) -> Network {
+        self.weather.over(self.rtt)
+    }
 }
 
 /// What is known about a store.
@@ -115,7 +125,7 @@ impl Opened {
 pub(crate) async fn open(args: &StoreArgs) -> Result<Opened> {
     let mut server = None;
     let url = resolve(&args.store, &mut server)?;
-    let mut opened = open_url(&url, args.rtt, args.logs).await?;
+    let mut opened = open_url(&url, args.network(), args.logs).await?;
     opened.server = server;
     Ok(opened)
 }
@@ -129,8 +139,9 @@ pub(crate) fn resolve(url: &str, server: &mut Option<gesta_pgtest::Server>) -> R
 }
 
 /// Opens a store by its URL, at a distance.
-pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Result<Opened> {
-    let (path, proxy) = delayed(url, round_trip)?;
+pub(crate) async fn open_url(url: &str, network: impl Into<Network>, logs: u16) -> Result<Opened> {
+    let network = network.into();
+    let (path, proxy) = delayed(url, network)?;
     let (store, embedded) = open_either(&path, logs)
         .await
         .context(endpoint::redacted(url))?;
@@ -143,7 +154,7 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
         durability: info.durability.name().into(),
         durability_detail: info.durability.detail().to_owned(),
         logs: info.logs,
-        round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
+        round_trip_ms: network.round_trip.as_secs_f64() * 1_000.0,
         settings: match is_postgres {
             true => postgres::settings(url).await?,
             false => BTreeMap::new(),
@@ -173,6 +184,8 @@ pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
 /// PostgreSQL is not installed or does not start.
 pub fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
     let server = start_server(connections.max(100))?;
+    // Without its library it is of no use, and not missed.
+    let _ = server.execute("CREATE EXTENSION pg_stat_statements");
     let segment = "SELECT pg_logical_emit_message(false, 'lab', ''); SELECT pg_switch_wal();";
     server
         .execute(&format!("{}CHECKPOINT", segment.repeat(SEGMENTS)))
@@ -198,21 +211,25 @@ fn start_server(connections: u32) -> Result<gesta_pgtest::Server> {
 }
 
 /// The URL by way of a proxy with this delay; the URL itself without a delay.
-pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option<FaultProxy>)> {
-    if round_trip.is_zero() {
+pub(crate) fn delayed(
+    url: &str,
+    network: impl Into<Network>,
+) -> Result<(String, Option<FaultProxy>)> {
+    let network = network.into();
+    if network.is_plain() {
         return Ok((url.to_owned(), None));
     }
     let Some(endpoint) = Endpoint::parse(url) else {
-        return fail("--rtt needs a store that is reached over TCP");
+        return fail("--rtt, --jitter and --loss need a store that is reached over TCP");
     };
-    let proxy = proxy(&endpoint, round_trip)?;
+    let proxy = proxy(&endpoint, network)?;
     Ok((endpoint.through(proxy.addr()), Some(proxy)))
 }
 
 /// A proxy to this address with this delay.
-pub(crate) fn proxy(endpoint: &Endpoint, round_trip: Duration) -> Result<FaultProxy> {
+pub(crate) fn proxy(endpoint: &Endpoint, network: impl Into<Network>) -> Result<FaultProxy> {
     let proxy = FaultProxy::start(endpoint.address()?).context("starting the proxy")?;
-    proxy.set_round_trip(round_trip);
+    network.into().apply(&proxy);
     Ok(proxy)
 }
 

@@ -27,9 +27,9 @@ use serde_json::json;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
+use crate::counters::{Spent, Watch};
 use crate::endpoint::Endpoint;
 use crate::failure::{Context, Result, fail};
-use crate::postgres::{Spent, Watch};
 use crate::report::{Report, ReportArgs};
 use crate::store;
 use crate::units::{self, grouped};
@@ -100,8 +100,8 @@ impl Form {
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct TagsArgs {
     /// The database: `postgres://…`, or `postgres:new`, a server started for this run. Everything is made in schemas
-    /// named `gesta_lab_tags_…` and removed afterwards. Queries are counted by `pg_stat_statements` where the server
-    /// loads it, else transactions are; what others do in the database meanwhile is counted too.
+    /// named `gesta_lab_tags_…` and removed afterwards. Queries are counted by `pg_stat_statements` where that extension
+    /// is installed, else transactions are; what others do in the database meanwhile is counted too.
     #[arg(long, default_value = "postgres:new")]
     #[serde(skip)]
     store: String,
@@ -416,10 +416,11 @@ impl<'a> Lab<'a> {
         subject.prepare(stop).await?;
         let mut readers = subject.readers(From::End, None).await?;
         readers.all_live(DEADLINE).await?;
-        let (first, first_at) = (self.watch.look().await?, Instant::now());
+        let first = self.watch.look_settled().await?;
         tokio::time::sleep(self.settings.idle).await;
-        let before = self.watch.look().await?;
-        let idle = before.since(&first).queries as f64 / first_at.elapsed().as_secs_f64();
+        let before = self.watch.look_settled().await?;
+        let idle = before.since(&first);
+        let idle = Spent::from(&idle).queries as f64 / idle.seconds.max(0.001);
         let begin = Instant::now();
         let pen = readers.pen();
         let write = async {
@@ -428,14 +429,14 @@ impl<'a> Lab<'a> {
             Ok(last)
         };
         let (last, outcome) = tokio::try_join!(write, readers.finish(DEADLINE))?;
-        let spent = self.watch.look().await?.since(&before);
+        let spent = Spent::from(&self.watch.look_settled().await?.since(&before));
         let burst = Reading::of(outcome, plan.readers, begin, spent);
         let mut from_start = None;
         if again {
-            let (before, begin) = (self.watch.look().await?, Instant::now());
+            let (before, begin) = (self.watch.look_settled().await?, Instant::now());
             let readers = subject.readers(From::Start, Some(last)).await?;
             let outcome = readers.finish(DEADLINE).await?;
-            let spent = self.watch.look().await?.since(&before);
+            let spent = Spent::from(&self.watch.look_settled().await?.since(&before));
             from_start = Some(Reading::of(outcome, plan.readers, begin, spent));
         }
         Ok(FormResult {

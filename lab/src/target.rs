@@ -26,8 +26,8 @@ pub use check::{Claims, check};
 pub use events::{Events, MARK_BYTES, NumberOf};
 pub use gesta::GestaTarget;
 pub(crate) use gesta::{Expected, Protocol};
+pub(crate) use load::{Beside, Observer, connect, run_all};
 pub use load::{Load, Phase, PhaseRun, run};
-pub(crate) use load::{Observer, run_all};
 
 /// One event to append.
 #[derive(Debug, Clone)]

@@ -1,12 +1,14 @@
-//! What a load takes of the processors: a look at the beginning and the end of its measured part, by the thread that
-//! makes the load.
+//! What a load takes of the processors, and what the database does meanwhile: a look at the beginning and the end of its
+//! measured part, by the thread that makes the load.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::counters::{DatabaseFigures, Watch};
 use crate::host::{CpuMeter, CpuUse};
 use crate::processes::Tree;
 
@@ -15,6 +17,15 @@ const OWN_SHARE_MAX: f64 = 0.9;
 /// A generator that is later is the limit. Its timers are up to 1 ms late by nature.
 const LAG_P99_MS_MAX: f64 = 3.0;
 
+/// What is watched while a load runs, beside the generator.
+#[derive(Clone, Default)]
+pub(crate) struct Watched {
+    /// Processes of this machine.
+    pub(crate) trees: Vec<Tree>,
+    /// The database behind the application, wherever it is.
+    pub(crate) database: Option<Arc<Watch>>,
+}
+
 /// Cores that were busy in the measured part of a phase.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sampled {
@@ -22,6 +33,8 @@ pub(crate) struct Sampled {
     /// The generator's thread.
     pub(crate) own: f64,
     trees: Vec<(&'static str, f64)>,
+    /// What the database did.
+    pub(crate) database: Option<DatabaseFigures>,
 }
 
 impl Sampled {
@@ -44,9 +57,10 @@ impl Sampled {
 /// Looks at the beginning and the end of each stretch of time.
 pub(crate) async fn sample(
     measured: Vec<(Instant, Instant)>,
-    trees: Vec<Tree>,
+    watched: Watched,
     stop: CancellationToken,
 ) -> Vec<Sampled> {
+    let Watched { trees, database } = watched;
     let mut samples = Vec::new();
     for (from, end) in measured {
         let until = async |moment| {
@@ -58,11 +72,20 @@ pub(crate) async fn sample(
         until(from).await;
         let (began, own, machine) = (Instant::now(), own_time(), CpuMeter::start());
         let before = busy(&trees).await;
+        // A database that does not answer now does not end the run.
+        let looked = match &database {
+            Some(database) => database.look().await.ok(),
+            None => None,
+        };
         until(end).await;
         let seconds = began.elapsed().as_secs_f64().max(0.001);
         let cores = |used: Duration| (used.as_secs_f64() / seconds * 100.0).round() / 100.0;
         let (machine, own) = (machine.used(), cores(own_time().saturating_sub(own)));
         let after = busy(&trees).await;
+        let counted = match database.as_ref().zip(looked) {
+            Some((database, before)) => database.since(&before).await.ok(),
+            None => None,
+        };
         let used = trees.iter().zip(before.into_iter().zip(after));
         samples.push(Sampled {
             machine,
@@ -70,6 +93,7 @@ pub(crate) async fn sample(
             trees: used
                 .map(|(tree, (before, after))| (tree.name, cores(after.saturating_sub(before))))
                 .collect(),
+            database: counted,
         });
     }
     samples

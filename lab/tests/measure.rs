@@ -125,13 +125,323 @@ fn schemas_are_measured() {
     assert!(rows.len() == 8 && rows[0].0 != rows[4].0, "{report}");
 }
 
+/// The connections of a process in each row of a table, and the names of the processes.
+fn processes(report: &Report) -> Vec<(Cell, Option<f64>, Option<f64>)> {
+    let table = table(report, "Every process in every phase");
+    let rows = table.rows.iter().map(|row| {
+        let number = |name: &str| cell(table, row, name).number();
+        let of_all = number("connections of all");
+        (
+            cell(table, row, "process").clone(),
+            number("its connections"),
+            of_all,
+        )
+    });
+    rows.collect()
+}
+
+/// Goal: several processes load in step, each with connections and events of its own, all of it is read back, and what
+/// the database did stands beside it.
+#[test]
+fn several_processes_load_in_step() {
+    if gesta_pgtest::shared().is_none() {
+        return;
+    }
+    let short = "schemas --schemas gesta,akka-net-column --processes 2 --step 2 --max 4 --phase 1s --rounds 1 --sizes 500";
+    let (_, report) = report_until(
+        || short.to_owned(),
+        |report| table(report, "Every phase").rows.len() == 4,
+    );
+    assert!(
+        report.setting.ends_with("2 load processes in step"),
+        "{report}"
+    );
+    let phases = table(&report, "Every phase");
+    let connections = phases
+        .rows
+        .iter()
+        .map(|row| cell(phases, row, "connections").number());
+    let connections: Vec<_> = connections.flatten().collect();
+    assert_eq!(connections, [4.0, 8.0, 4.0, 8.0], "{report}");
+    let one = |number: u32, own, all| {
+        (
+            Cell::from(format!("process {number}")),
+            Some(own),
+            Some(all),
+        )
+    };
+    let phase = [
+        one(0, 2.0, 4.0),
+        one(1, 2.0, 4.0),
+        one(0, 4.0, 8.0),
+        one(1, 4.0, 8.0),
+    ];
+    assert_eq!(
+        processes(&report),
+        [phase.clone(), phase].concat(),
+        "{report}"
+    );
+    assert_eq!(report.checks.len(), 2, "two schemas, one round: {report}");
+    assert_eq!(
+        table(&report, "What the database did").rows.len(),
+        2,
+        "{report}"
+    );
+}
+
+/// Goal: processes that are started apart, as on several hosts, meet by a name, and one of them reports.
+#[test]
+fn processes_meet_by_a_name() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let store = database(server);
+    let run = |directory: &tempfile::TempDir, step: &str| {
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_gesta-lab"));
+        lab.current_dir(directory.path());
+        let short = "schemas --schemas jdbc --max 2 --phase 1s --rounds 1 --sizes 500 --processes 2 --meeting by_name";
+        lab.args(short.split(' '))
+            .args(["--store", &store, "--step", step]);
+        lab.stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let all = directories.each_ref().map(|directory| run(directory, "2"));
+    // Whether it is a result depends on how busy the machine is.
+    for mut one in all {
+        assert!(matches!(one.wait().unwrap().code(), Some(0 | 1)));
+    }
+    let lines = directories.each_ref().map(|directory| {
+        let line = std::fs::read_to_string(directory.path().join("gesta-lab.jsonl")).ok()?;
+        Some(serde_json::from_str::<Report>(&line).unwrap())
+    });
+    let reports: Vec<&Report> = lines.iter().flatten().collect();
+    let [report] = reports[..] else {
+        panic!("{reports:?}");
+    };
+    assert!(report.checks[0].read_back.is_clean(), "{report}");
+    assert_eq!(processes(report).len(), 2, "{report}");
+    // Whoever measures something else is refused, by both.
+    let all = ["1", "2"].map(|step| run(&directories[0], step));
+    for mut one in all {
+        assert_eq!(one.wait().unwrap().code(), Some(2));
+    }
+}
+
+/// Goal: what the database did stands in the report of `append`, wherever the database is.
+#[test]
+fn appends_are_told_with_what_the_database_did() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let append = || {
+        format!(
+            "append --store {} --waiters 4 --warm-up 100ms --duration 1s",
+            database(server)
+        )
+    };
+    let (_, report) = report_until(append, |report| {
+        report.checks[0].read_back.acknowledged > 100
+    });
+    let did = table(&report, "What the database did");
+    let log = cell(did, &did.rows[0], "log written per event").number();
+    assert!(log > Some(50.0), "an event has 50 bytes: {report}");
+    let how = report.to_string();
+    assert!(how.contains("pg_stat_statements"), "{how}");
+}
+
+/// What was published and must keep a command: the number in our list, what it is, and the command. Whoever tidies the
+/// lab moves a row to another command, but removes none.
+const ROWS: [(u32, &str, &str); 24] = [
+    (
+        5,
+        "the serial scenario",
+        "reservation --cinema c --scenario serial",
+    ),
+    (
+        5,
+        "the concurrent scenario",
+        "reservation --cinema c --scenario concurrent --shows 100",
+    ),
+    (
+        6,
+        "250 requests/s more every five minutes, until p99 breaks",
+        "reservation --cinema c --steps 500:250:5000 --step-duration 5m",
+    ),
+    (
+        8,
+        "processors of application and database in each step",
+        "reservation --url http://a:1 --store postgres://d/x --steps 1:1:2",
+    ),
+    (
+        9,
+        "a bar of 50 ms for a request",
+        "reservation --cinema c --steps 1:1:2 --stop-p99 50ms",
+    ),
+    (
+        11,
+        "the application on three nodes",
+        "cluster chaos --cinema c",
+    ),
+    (12, "the cost of the hop", "cluster hop --rates 1000,6000"),
+    (
+        16,
+        "overload",
+        "reservation --cinema c --overload 3 --sustainable 15000",
+    ),
+    (
+        17,
+        "the entity in memory against optimistic locking",
+        "locking --store postgres:new",
+    ),
+    (
+        22,
+        "journals of other designs",
+        "schemas --schemas jdbc,plain,partitioned,nested,r2dbc,akka-net-tags,akka-net-column",
+    ),
+    (
+        24,
+        "sizes of a production system",
+        "schemas --sizes published",
+    ),
+    (
+        25,
+        "a step more connections each ten seconds",
+        "schemas --step 200 --max 600 --phase 10s",
+    ),
+    (
+        27,
+        "several load processes in step",
+        "schemas --processes 8 --step 75",
+    ),
+    (
+        27,
+        "the same on several hosts",
+        "schemas --store postgres://d/x --processes 8 --meeting tuesday",
+    ),
+    (
+        28,
+        "results as JSON, in a place of one's own",
+        "schemas --results here.jsonl",
+    ),
+    (
+        30,
+        "charts of throughput and latency",
+        "report here.jsonl -o page.html",
+    ),
+    (
+        31,
+        "figures of a database elsewhere",
+        "append --store postgres://d/x",
+    ),
+    (
+        38,
+        "a lock that is held across the network",
+        "latency --rtt 5ms",
+    ),
+    (
+        39,
+        "distances up to 100 ms, and bad networks",
+        "latency --rtt 0,100ms --jitter 2ms --loss 0.001 --retransmission 200ms",
+    ),
+    (
+        40,
+        "the time for 80 batches of 5 and 100, by 40 workers",
+        "latency --workers --events 5,100 --batches 80 --batch-workers 40",
+    ),
+    (
+        43,
+        "35 readers by tag, 2,000 events",
+        "tags --readers 35 --events 2000",
+    ),
+    (
+        44,
+        "text tags without a bound, with 3,000,000 older events",
+        "tags --forms like-unbounded,like-bounded --older 3000000",
+    ),
+    (
+        46,
+        "a table of tags",
+        "tags --forms tag-table-unbounded,tag-table-bounded,array-gin,gesta",
+    ),
+    (
+        47,
+        "polling every second, while nothing happens",
+        "tags --poll 1s",
+    ),
+];
+
+fn look_over(command: &str) -> Result<(), String> {
+    let arguments = std::iter::once("gesta-lab").chain(command.split_whitespace());
+    gesta_lab::look_over(arguments.map(str::to_owned))
+}
+
+/// What happened: three experiments that others had published went when the lab was tidied.
+#[test]
+fn everything_published_keeps_a_command() {
+    for (row, what, command) in ROWS {
+        let found = look_over(command);
+        assert!(found.is_ok(), "row {row}, {what}: {}", found.unwrap_err());
+    }
+    // Row 7: "99.9 or 99.99".
+    let columns = gesta_lab::target::Phase::COLUMNS.map(|(name, _)| name);
+    assert!(columns.contains(&"p99") && columns.contains(&"p99.9"));
+    assert!(look_over("reservation --cinema c --no-such-option").is_err());
+}
+
+/// Goal: each command that the script of all pages and the pages about figures name can be run as it stands there.
+#[test]
+fn commands_in_script_and_pages_are_commands() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(repository.join(path)).expect(path);
+    let script = read("scripts/benchmarks");
+    let variable = |name: &str| {
+        let mut values = script
+            .lines()
+            .filter_map(|line| line.strip_prefix(&format!("{name}=\"")));
+        values.next().expect(name).trim_end_matches('"').to_owned()
+    };
+    let known = ["new", "short", "nodes"].map(|name| (format!("${name}"), variable(name)));
+    let of_script = script.lines().filter_map(|line| {
+        let mut command = line.split_once("\"$lab\" ")?.1.to_owned();
+        for (name, value) in &known {
+            command = command.replace(name, value);
+        }
+        Some(command)
+    });
+    let mut commands: Vec<String> = of_script.collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    let pages = std::fs::read_dir(repository.join("docs/benchmarks")).unwrap();
+    let pages = pages
+        .map(|page| page.unwrap().path())
+        .chain([repository.join("lab/README.md")]);
+    for page in pages {
+        let text = std::fs::read_to_string(page).unwrap();
+        let named = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("gesta-lab "));
+        commands.extend(named.map(str::to_owned));
+    }
+    for command in commands {
+        // Comments and what a shell takes for itself.
+        let command = command
+            .split(" #")
+            .next()
+            .unwrap_or_default()
+            .replace(['"', '\'', '[', ']'], "");
+        if let Err(why) = look_over(&command) {
+            panic!("{command}: {why}");
+        }
+    }
+}
+
 /// Goal: `latency` tells the three ways apart.
 #[test]
 fn distance_is_measured() {
     if gesta_pgtest::shared().is_none() {
         return;
     }
-    let short = "latency --rtt 0,5ms --workers 8 --events 5 --phase 1s";
+    let short = "latency --rtt 0,5ms --workers 8 --events 5 --phase 1s --batches 16 --batch-workers 8 --jitter 1ms \
+                 --loss 0.001 --retransmission 20ms";
     let (_, report) = report_until(
         || short.to_owned(),
         |report| {
@@ -140,7 +450,17 @@ fn distance_is_measured() {
             table.rows.iter().all(|row| rate(row) > Some(0.0))
         },
     );
-    assert_eq!(report.checks.len(), 6, "{report}");
+    assert_eq!(report.checks.len(), 6 + 6, "rates and fixed work: {report}");
+    let told = "jitter up to 1ms each way, 0.1 % of packets lost and sent again after 20ms";
+    assert_eq!(report.setting, told);
+    let times = table(
+        &report,
+        "Time for 16 batches by 8 workers, the middle of three",
+    );
+    assert_eq!(times.rows.len(), 2, "{report}");
+    // One row of the global order is held across the network for each batch: four round trips of separate statements.
+    let separate = cell(times, &times.rows[1], "separate statements").number();
+    assert!(separate > Some(16.0 * 4.0 * 0.005), "{report}");
     let table = table(&report, "Every figure");
     assert_eq!(table.rows.len(), 6, "{report}");
     for row in &table.rows {

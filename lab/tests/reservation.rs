@@ -74,6 +74,51 @@ fn reservations_of_a_second(scenario: &str) -> f64 {
     reserved.unwrap_or_default()
 }
 
+/// Goal: each step of a ladder has the processor time of application and database and what the database did, beside the
+/// published steps.
+#[test]
+fn a_ladder_is_told_step_by_step() {
+    if gesta_pgtest::shared().is_none() {
+        return;
+    }
+    let begun = Instant::now();
+    loop {
+        let directory = tempfile::tempdir().unwrap();
+        let results = directory.path().join("results.jsonl");
+        let mut run = Command::new(LAB);
+        let ladder =
+            "reservation --steps 20:20:40 --step-duration 1500ms --warm-up 500ms --stop-p99 30s";
+        run.args(ladder.split(' ')).arg("--cinema").arg(cinema());
+        let output = run.arg("--results").arg(&results).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        let line = std::fs::read_to_string(results).unwrap();
+        let report: Report = serde_json::from_str(&line).unwrap();
+        let table = |title: &str| report.tables().find(|table| table.title.starts_with(title));
+        let steps = table("Steps").unwrap();
+        // On a busy machine a step may be carried out in part, which ends the ladder.
+        if steps.rows.len() < 2 && begun.elapsed() < PATIENCE {
+            continue;
+        }
+        assert_eq!(steps.rows.len(), 2, "{said}");
+        for name in ["application", "database"] {
+            let at = steps.columns.iter().position(|column| column.name == name);
+            let used = steps.rows.iter().map(|row| row.cells[at.unwrap()].number());
+            assert!(
+                used.into_iter().all(|used| used.is_some()),
+                "{name}: {said}"
+            );
+        }
+        assert_eq!(
+            table("What the database did").unwrap().rows.len(),
+            2,
+            "{said}"
+        );
+        assert!(table("p99 at each rate").unwrap().rows.len() > 2, "{said}");
+        return;
+    }
+}
+
 /// Goal: after each kill everything acknowledged is there, and no seat was held twice.
 #[test]
 fn a_cinema_that_is_killed_loses_nothing() {

@@ -8,6 +8,7 @@
 
 mod pump;
 mod replies;
+mod weather;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 
 use pump::Pump;
 pub use replies::LoseReply;
+use weather::Weather;
 
 /// The longest time in which a connection to the target must be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -35,6 +37,8 @@ pub struct FaultProxy {
 struct Shared {
     /// The delays in nanoseconds, to the server and to the client.
     delays: [AtomicU64; 2],
+    /// Jitter and loss.
+    weather: Weather,
     frozen: AtomicBool,
     half_open: AtomicBool,
     hold_requests: AtomicBool,
@@ -90,6 +94,7 @@ impl FaultProxy {
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared {
             delays: [AtomicU64::new(0), AtomicU64::new(0)],
+            weather: Weather::default(),
             frozen: AtomicBool::new(false),
             half_open: AtomicBool::new(false),
             hold_requests: AtomicBool::new(false),
@@ -145,6 +150,17 @@ impl FaultProxy {
     /// Delays each direction by half of `round_trip`.
     pub fn set_round_trip(&self, round_trip: Duration) {
         self.set_delay(round_trip / 2, round_trip / 2);
+    }
+
+    /// Delays what arrives from now on by a random time up to this much more, in each direction.
+    pub fn set_jitter(&self, jitter: Duration) {
+        self.shared.weather.set_jitter(jitter);
+    }
+
+    /// Loses this share of the packets that arrive from now on, 0 to 1, in each direction. As a connection sends again
+    /// what is lost, the bytes arrive later by `retransmission`, and those behind them wait.
+    pub fn set_loss(&self, share: f64, retransmission: Duration) {
+        self.shared.weather.set_loss(share, retransmission);
     }
 
     /// Cuts all connections that exist now. Returns how many there were.
@@ -281,7 +297,7 @@ fn serve(client: TcpStream, target: SocketAddr, number: u64, shared: &Shared) {
     // The connection is registered first and the flag is read then, so a proxy that is dropped in between still closes
     // it.
     if !shared.stopped.load(Ordering::Acquire) {
-        Pump::new(&link, shared).run();
+        Pump::new(&link, shared, number).run();
     }
     shared.open().remove(&number);
     link.cut();

@@ -217,3 +217,29 @@ fn a_half_open_connection_loses_both_directions() {
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"y");
 }
+
+/// Goal: jitter and lost packets make bytes late, and never reorder or lose them.
+#[test]
+fn bad_weather_makes_bytes_late_and_keeps_their_order() {
+    let again = Duration::from_millis(30);
+    let proxy = delayed(Duration::ZERO);
+    proxy.set_jitter(Duration::from_millis(2));
+    proxy.set_loss(1.0, again);
+    let mut socket = connect(&proxy);
+    let start = Instant::now();
+    socket.write_all(b"x").unwrap();
+    socket.read_exact(&mut [0]).unwrap();
+    assert!(start.elapsed() >= 2 * again, "lost once in each direction");
+    proxy.set_loss(0.2, Duration::from_millis(3));
+    let sent: Vec<u8> = (0..20_000_u32).flat_map(u32::to_be_bytes).collect();
+    let mut reader = socket.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut got = vec![0; 80_000];
+        reader.read_exact(&mut got).unwrap();
+        got
+    });
+    for part in sent.chunks(500) {
+        socket.write_all(part).unwrap();
+    }
+    assert!(reading.join().unwrap() == sent, "order was lost");
+}

@@ -1,5 +1,6 @@
 //! What a run came to.
 
+use crate::counters::DatabaseFigures;
 use crate::read_back::ReadBack;
 use crate::report::{Report, Table, Unit, Whose};
 use crate::store::Pipelines;
@@ -15,6 +16,8 @@ pub(super) struct Run {
     /// Processor time of the server that was started.
     pub(super) server_cores: Option<f64>,
     pub(super) read_back: Option<ReadBack>,
+    /// What the database did, and how many events a second all that shared it stored.
+    pub(super) database: Option<(DatabaseFigures, f64)>,
 }
 
 impl Run {

@@ -106,6 +106,7 @@ impl Lab<'_> {
             pipelines: None,
             server_cores: None,
             read_back: Some(read_back),
+            database: None,
         });
         Ok(self.runs.len() - 1)
     }

@@ -26,7 +26,7 @@ use crate::postgres;
 use crate::processes::Tree;
 use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::sizes::Sizes;
-use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, Target};
+use crate::target::{self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target};
 use crate::units;
 
 /// Streams that all connections share.
@@ -298,10 +298,11 @@ impl<'a> Bench<'a> {
             duration: WARM_UP.min(self.args.duration),
         };
         let (warm_up, events) = (self.events()?, self.events()?);
-        target::run_all(&targets, &warm_up, &load, None, self.stop).await?;
+        target::run_all(&targets, &warm_up, &load, Beside::default(), self.stop).await?;
         load.duration = self.args.duration;
         let before = [self.nodes_busy(), self.databases_busy()];
-        let (runs, claims) = target::run_all(&targets, &events, &load, None, self.stop).await?;
+        let (runs, claims) =
+            target::run_all(&targets, &events, &load, Beside::default(), self.stop).await?;
         let nodes = self.nodes_busy().saturating_sub(before[0]);
         let databases = self.databases_busy().saturating_sub(before[1]);
         let read_back = target::check(targets[0].as_ref(), &events, &claims).await?;

@@ -1,12 +1,11 @@
 //! Connections to the PostgreSQL schema of one journal: direct ones, and those of workers, through the delay.
 
-use std::time::Duration;
-
 use gesta_pgtest::FaultProxy;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
 use crate::failure::{Context, Result};
+use crate::network::Network;
 use crate::postgres;
 use crate::store;
 
@@ -18,18 +17,18 @@ const PIECES: i64 = 100;
 pub(crate) struct Database {
     url: String,
     schema: String,
-    round_trip: Duration,
+    network: Network,
     /// The URL of workers, and the proxy that it leads through.
     way: Mutex<Option<(String, Option<FaultProxy>)>>,
 }
 
 impl Database {
     /// The schema of this name.
-    pub(crate) fn new(url: &str, schema: String, round_trip: Duration) -> Self {
+    pub(crate) fn new(url: &str, schema: String, network: impl Into<Network>) -> Self {
         Self {
             url: url.to_owned(),
             schema,
-            round_trip,
+            network: network.into(),
             way: Mutex::default(),
         }
     }
@@ -54,7 +53,7 @@ impl Database {
         let mut way = self.way.lock().await;
         let (url, _) = match &mut *way {
             Some(way) => way,
-            none => none.insert(store::delayed(&self.url, self.round_trip)?),
+            none => none.insert(store::delayed(&self.url, self.network)?),
         };
         let url = url.clone();
         drop(way);

@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Row};
 
 use super::database::Database;
 use crate::failure::{Context, Result};
+use crate::network::Network;
 use crate::target::{Events, Session, Stored, Target, TargetFacts};
 use crate::{postgres, store};
 
@@ -60,13 +61,13 @@ impl Journal {
     pub(super) fn new(
         design: Box<dyn Design>,
         url: &str,
-        round_trip: Duration,
+        network: impl Into<Network>,
         compression: Option<&str>,
     ) -> Self {
         let schema = format!("gesta_lab_{}", design.tables().name.replace('-', "_"));
         Self {
             design,
-            database: Arc::new(Database::new(url, schema, round_trip)),
+            database: Arc::new(Database::new(url, schema, network)),
             compression: compression.map(str::to_owned),
         }
     }

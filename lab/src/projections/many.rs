@@ -9,14 +9,13 @@ use futures::StreamExt as _;
 use gesta_core::EventStore;
 use gesta_projection::{BeginAt, Effects, Phase, Projections, Running};
 use gesta_projection_postgres::PostgresTarget;
-use tokio_postgres::Client;
 
 use super::ProjectionsArgs;
 use super::catch_up::everything;
 use super::models::{Performed, Tagged, burst};
 use super::places::Place;
+use crate::counters::{Look, Watch};
 use crate::failure::{Context, Result, fail};
-use crate::postgres;
 use crate::report::Report;
 
 /// Numbers of projections that are compared; the published experiment had 35.
@@ -49,11 +48,12 @@ pub(super) async fn measure(
     let Place::Postgres { url } = place else {
         return Ok(());
     };
-    let Some(watch) = Statements::watch(url).await? else {
+    let watch = Watch::start(url).await?;
+    if !watch.counts_statements() {
         report
             .caution("pg_stat_statements is not there: what many projections cost was not counted");
         return Ok(());
-    };
+    }
     for number in NUMBERS {
         place.clear_rows().await?;
         // The projections' process, and the one that appends.
@@ -66,12 +66,12 @@ pub(super) async fn measure(
         tokio::time::sleep(args.idle).await;
         let seconds = begin.elapsed().as_secs_f64();
         let idle = watch.look().await?;
-        costs.push(before.cost(&idle, number, "nothing happens", seconds));
+        costs.push(cost((&before, &idle), number, "nothing happens", seconds));
         let begin = Instant::now();
         append(&writing.store, args.burst, number, "burst").await?;
         let seconds = all_applied(&running, args.burst, begin).await?;
         let done = watch.look().await?;
-        costs.push(idle.cost(&done, number, "a burst", seconds));
+        costs.push(cost((&idle, &done), number, "a burst", seconds));
         running.shutdown().await;
         let counted = counted(url, number).await?;
         let title = format!("a burst for {number} projections");
@@ -98,7 +98,8 @@ pub(super) async fn measure(
     let seconds = begin.elapsed().as_secs_f64();
     running.shutdown().await;
     let done = watch.look().await?;
-    costs.push(before.cost(&done, EFFECTS, "a burst, an effect for each event", seconds));
+    let what = "a burst, an effect for each event";
+    costs.push(cost((&before, &done), EFFECTS, what, seconds));
     let performed = performed.load(Ordering::Relaxed);
     report.check("effects of a burst", &everything(args.burst, performed));
     Ok(())
@@ -191,53 +192,20 @@ async fn counted(url: &str, number: usize) -> Result<u64> {
     Ok(sum)
 }
 
-/// Counts statements, and those among them that read the log.
-struct Statements(Client);
-
-const COUNT: &str = include_str!("../../sql/projections/count_statements.sql");
-
-/// What the database has done.
-struct Counted {
-    statements: u64,
-    reads: u64,
-    database_ms: f64,
-}
-
-impl Statements {
-    /// Begins to count; `None` if the server cannot.
-    async fn watch(url: &str) -> Result<Option<Self>> {
-        let client = postgres::connect(url).await?;
-        let make = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements";
-        let is_there = client.batch_execute(make).await.is_ok()
-            && client
-                .batch_execute("SELECT count(*) FROM pg_stat_statements")
-                .await
-                .is_ok();
-        Ok(is_there.then_some(Self(client)))
-    }
-
-    async fn look(&self) -> Result<Counted> {
-        let row = self.0.query_one(COUNT, &[]).await;
-        let row = row.context("counting statements")?;
-        let count = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0);
-        Ok(Counted {
-            statements: count(0),
-            reads: count(1),
-            database_ms: row.get(2),
-        })
-    }
-}
-
-impl Counted {
-    /// The cost since this look.
-    fn cost(&self, later: &Counted, projections: usize, what: &'static str, seconds: f64) -> Cost {
-        Cost {
-            projections,
-            what,
-            seconds,
-            statements: later.statements.saturating_sub(self.statements),
-            reads: later.reads.saturating_sub(self.reads),
-            database_ms: (later.database_ms - self.database_ms).max(0.0),
-        }
+/// The cost between two looks.
+fn cost(
+    (before, after): (&Look, &Look),
+    projections: usize,
+    what: &'static str,
+    seconds: f64,
+) -> Cost {
+    let statements = after.since(before).statements.unwrap_or_default();
+    Cost {
+        projections,
+        what,
+        seconds,
+        statements: statements.calls,
+        reads: statements.reads,
+        database_ms: statements.executing_ms,
     }
 }

@@ -10,8 +10,8 @@ use super::generator::{Generator, Phase};
 use super::model::{Call, Outcome};
 use super::step::{self, Step};
 use crate::failure::{Result, fail};
-use crate::processes::Tree;
 use crate::report::{Report, Table, Unit};
+use crate::watch::Watched;
 
 /// Connections: enough for the server's queue to be the limit, not they.
 const CONNECTIONS: u32 = 4_096;
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(20);
 pub(crate) async fn run(
     generator: &Rc<Generator>,
     args: &ReservationArgs,
-    trees: &[Tree],
+    watched: &Watched,
     stop: &CancellationToken,
 ) -> Result<Vec<Step>> {
     let (Some(factor), Some(sustainable)) = (args.overload, args.sustainable) else {
@@ -39,12 +39,12 @@ pub(crate) async fn run(
         ..args.phase(args.open_at(sustainable))
     };
     eprintln!("peak");
-    let mut steps = step::run(generator, &[("peak".into(), peak)], trees, stop).await;
+    let mut steps = step::run(generator, &[("peak".into(), peak)], watched, stop).await;
     let connections = args.connections_for(over.drive, CONNECTIONS);
     generator.connect(connections).await?;
     eprintln!("{factor} x {sustainable} req/s, then {sustainable} req/s");
     let phases = [("overload".into(), over), ("afterwards".into(), after)];
-    steps.extend(step::run(generator, &phases, trees, stop).await);
+    steps.extend(step::run(generator, &phases, watched, stop).await);
     Ok(steps)
 }
 

@@ -10,11 +10,11 @@ use super::generator::{Drive, Generator, Phase, windows};
 use super::measure::PhaseResult;
 use super::model::{Call, Outcome};
 use crate::cells;
+use crate::counters::{self, Stretch, Watch};
 use crate::histogram::Percentiles;
 use crate::ladder::Reached;
-use crate::processes::Tree;
 use crate::report::{Cell, Report, Table, Unit};
-use crate::watch::{Sampled, sample};
+use crate::watch::{Sampled, Watched, sample};
 
 /// Time between the decision to start and the first intended start.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(20);
@@ -33,14 +33,14 @@ pub(crate) struct Step {
 pub(crate) async fn run(
     generator: &Rc<Generator>,
     phases: &[(String, Phase)],
-    trees: &[Tree],
+    watched: &Watched,
     stop: &CancellationToken,
 ) -> Vec<Step> {
     let plain: Vec<Phase> = phases.iter().map(|(_, phase)| *phase).collect();
     let windows = windows(&plain, Instant::now() + HEAD_START);
     let measured = windows.iter().map(|window| (window.from, window.end));
-    let watched = sample(measured.collect(), trees.to_vec(), stop.clone());
-    let sampler = tokio::task::spawn_local(watched);
+    let sampled = sample(measured.collect(), watched.clone(), stop.clone());
+    let sampler = tokio::task::spawn_local(sampled);
     let results = generator.run(&windows, stop).await;
     let mut samples = sampler.await.unwrap_or_default().into_iter();
     let steps = phases.iter().zip(results);
@@ -167,4 +167,17 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
     let mut calls = calls.table();
     calls.folded = steps.len() > 1;
     report.table(calls);
+}
+
+/// Tells what the database did in each step.
+pub(crate) fn tell_of_database(report: &mut Report, steps: &[Step], database: &Watch) {
+    let counted = steps.iter().filter_map(|step| {
+        Some(Stretch {
+            name: step.name.clone(),
+            done_per_second: step.result.decided_per_second(),
+            figures: step.cpu.database.as_ref()?,
+        })
+    });
+    let counted: Vec<Stretch<'_>> = counted.collect();
+    counters::tell(report, "request", &counted, database.method());
 }

@@ -39,7 +39,7 @@ async fn measured(servers: &[&Fake], more: &str) -> Measured {
         seats: args.seats,
     };
     let stop = CancellationToken::new();
-    alone(move || measure(args, shows, Vec::new(), stop))
+    alone(move || measure(args, shows, Watched::default(), stop))
         .await
         .unwrap()
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
+use crate::counters::{self, Stretch};
 use crate::histogram::{ends, median, noise};
 use crate::report::numbers::{bytes, count, millis, percent, times};
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose, causes};
@@ -12,12 +13,18 @@ use crate::target::Phase;
 
 const BEST: &str = "Schemas, the best first";
 const STEPS: &str = "Over connections, the middle of the rounds";
+const PROCESSES: &str = "Every process in every phase";
+/// Schemas whose processes are drawn, the best first.
+const DRAWN: usize = 2;
+
 /// All schemas, the best first.
 pub(super) struct Ranking {
     rows: Vec<Entry>,
     /// How far rounds of the same differ, at most.
     noise: f64,
     controls: Vec<f64>,
+    /// Processes that made the load.
+    processes: u32,
 }
 
 /// The phase with the highest rate whose 99th percentile is within the limit.
@@ -110,7 +117,7 @@ struct Step<'a> {
 }
 
 impl Ranking {
-    pub(super) fn of(entries: Vec<Entry>, controls: Vec<f64>) -> Self {
+    pub(super) fn of(entries: Vec<Entry>, controls: Vec<f64>, processes: u32) -> Self {
         let mut rows = entries;
         rows.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
         let noises = rows.iter().map(|row| noise(&row.by_round()));
@@ -119,16 +126,23 @@ impl Ranking {
             rows,
             noise,
             controls,
+            processes,
         }
     }
 
-    pub(super) fn tell(&self, report: &mut Report, sizes: &Sizes) {
+    /// `counted_by`: how the database was watched.
+    pub(super) fn tell(&self, report: &mut Report, sizes: &Sizes, counted_by: &str) {
         report.finding = self.finding();
         let mean = bytes(sizes.mean().round());
         report.setting = format!(
             "{COMPRESSION} compression for all, events of {mean} ({})",
             sizes.name
         );
+        if self.processes > 1 {
+            report
+                .setting
+                .push_str(&format!(", {} load processes in step", self.processes));
+        }
         self.object(report);
         let title = format!(
             "Best events per second with p99 up to {}",
@@ -154,6 +168,61 @@ impl Ranking {
         report.table(self.over_connections());
         report.table(self.driven());
         report.table(self.every_phase());
+        self.tell_of_processes(report);
+        let bests = self.rows.iter().filter_map(|row| {
+            // Of one that kept no limit, the largest load.
+            let best = row.best().or_else(|| row.phases().last())?;
+            Some(Stretch {
+                name: format!("{}, {} connections", row.title, best.connections),
+                done_per_second: best.events_per_second,
+                figures: best.database.as_ref()?,
+            })
+        });
+        let bests: Vec<Stretch<'_>> = bests.collect();
+        counters::tell(report, "event", &bests, counted_by);
+    }
+
+    /// What each process did, if there were several.
+    fn tell_of_processes(&self, report: &mut Report) {
+        if self.processes < 2 {
+            return;
+        }
+        let mut all = Vec::new();
+        for row in &self.rows {
+            for (number, round) in (1_u32..).zip(&row.rounds) {
+                for (together, each) in round.phases.iter().zip(&round.by_process) {
+                    let each = (0_u32..).zip(each);
+                    let each = each.map(|(process, phase)| (row, number, process, together, phase));
+                    all.extend(each);
+                }
+            }
+        }
+        let table = Table::of(PROCESSES, &all)
+            .column("schema", Unit::Words, |(row, ..)| &row.title)
+            .column("round", Unit::Count, |(_, number, ..)| *number)
+            .column("process", Unit::Words, |(_, _, process, ..)| {
+                format!("process {process}")
+            })
+            .column("connections of all", Unit::Count, |(.., together, _)| {
+                together.connections
+            })
+            .column("its connections", Unit::Count, |(.., phase)| {
+                phase.connections
+            })
+            .column("average", Unit::Millis, |(.., phase)| phase.latency_ms.mean)
+            .columns(&Phase::COLUMNS, |(.., phase)| phase.cells());
+        for row in self.rows.iter().take(DRAWN) {
+            for (what, column, scale) in [
+                ("Events per second", "events/s", Scale::Linear),
+                ("p99", "p99", Scale::Log),
+            ] {
+                let x = ("connections of all", Scale::Linear);
+                let title = format!("{what} of each process: {}, first round", row.title);
+                let chart = Chart::lines(title, PROCESSES, x, (&[column], scale)).by("process");
+                report.chart(chart.only("schema", &row.title).only("round", 1_u32));
+            }
+        }
+        report.table(table.table().folded());
     }
 
     fn finding(&self) -> String {
@@ -236,6 +305,7 @@ impl Ranking {
         };
         let at = |row: &Entry| row.best().map(|best| best.connections);
         let p99 = |row: &Entry| row.best().map(|best| best.latency_ms.p99);
+        let p999 = |row: &Entry| row.best().map(|best| best.latency_ms.p999);
         let retries = |row: &Entry| causes(row.phases().flat_map(|phase| &phase.retries));
         let errors = |row: &Entry| causes(row.phases().flat_map(|phase| &phase.errors));
         Table::of(BEST, &self.rows)
@@ -250,6 +320,7 @@ impl Ranking {
             .column("noise ±", Unit::Share, |row| noise(&row.by_round()))
             .column("at connections", Unit::Count, at)
             .column("p99 there", Unit::Millis, p99)
+            .column("p99.9 there", Unit::Millis, p999)
             .column("Gesta is so many times as fast", Unit::Times, times)
             .column("stopped", Unit::Words, Entry::stopped)
             .column("disk per event", Unit::Bytes, Entry::disk_per_event)

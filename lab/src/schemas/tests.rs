@@ -47,7 +47,8 @@ fn told(schemas: &[(&str, [f64; 2], f64)], change: impl Fn(&mut Vec<Round>)) -> 
     });
     let mut report = Report::begin("schemas", "Schemas", 7);
     let sizes = Sizes::fixed(500).unwrap();
-    Ranking::of(entries.collect(), vec![100.0, 100.0]).tell(&mut report, &sizes);
+    let ranking = Ranking::of(entries.collect(), vec![100.0, 100.0], 1);
+    ranking.tell(&mut report, &sizes, "Nothing is counted.");
     report.end(true);
     report
 }
@@ -136,4 +137,43 @@ fn a_schema_is_stopped_when_it_is_too_slow_or_stores_nothing() {
     );
     nothing.complete = false;
     assert_eq!(stopped(&nothing, 8).unwrap(), "interrupted");
+}
+
+/// Goal: L(p) = n·p·S: the connections and rates of all processes are added, and latencies merged, not averaged.
+#[test]
+fn processes_are_added_up() {
+    let run = |events: u64, seconds: f64, millis: u64, complete: bool| {
+        let mut run = PhaseRun {
+            events,
+            appends: events,
+            seconds,
+            complete,
+            gave_up: 1,
+            ..PhaseRun::default()
+        };
+        for _ in 0..events {
+            run.latencies.record(Duration::from_millis(millis));
+        }
+        run
+    };
+    let runs = [run(950, 1.0, 2, true), run(100, 2.0, 40, true)];
+    let (all, each, gave_up) = together(&runs, 6, true);
+    assert_eq!((all.connections, gave_up), (12, 2));
+    assert!((all.events_per_second - 1_000.0).abs() < 1e-9, "{all:?}");
+    assert_eq!(all.latency_ms.count, 1_050);
+    assert!(
+        all.latency_ms.p50 < 3.0 && all.latency_ms.p99 >= 40.0,
+        "{all:?}"
+    );
+    let own: Vec<(u32, f64)> = each
+        .iter()
+        .map(|one| (one.connections, one.events_per_second))
+        .collect();
+    assert_eq!(own, [(6, 950.0), (6, 50.0)]);
+    assert!(all.complete && all.generator_limit.is_none());
+    let mut late = run(100, 1.0, 2, false);
+    late.lag.record(Duration::from_millis(500));
+    let (all, each, _) = together(&[run(100, 1.0, 2, true), late], 6, false);
+    assert!(!all.complete && all.generator_limit.is_some());
+    assert!(each[0].generator_limit.is_none() && each[1].generator_limit.is_some());
 }

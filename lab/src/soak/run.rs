@@ -29,7 +29,7 @@ use crate::random::Random;
 use crate::report::{Report, Unit};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{self, Claims, Events, GestaTarget, Target};
+use crate::target::{self, Beside, Claims, Events, GestaTarget, Target};
 use crate::units::grouped;
 
 /// How long the closed loop is that looks for the peak.
@@ -186,8 +186,11 @@ impl Lab<'_> {
             },
             schedule::run(args, kinds, world, &self.state, &over),
             async {
-                let observer = Arc::clone(&self.state);
-                let written = target::run_all(targets, events, &load, Some(observer), &over).await;
+                let beside = Beside {
+                    observer: Some(Arc::clone(&self.state) as _),
+                    ..Beside::default()
+                };
+                let written = target::run_all(targets, events, &load, beside, &over).await;
                 over.cancel();
                 written
             },
@@ -266,7 +269,7 @@ impl Lab<'_> {
             piece.problem(format!("There are {findings} findings so far."));
         }
         piece.end(false);
-        if let Err(failure) = piece.save(&self.args.report.results) {
+        if let Err(failure) = piece.save(&self.args.report.results.file) {
             eprintln!("  the slice was not saved: {failure}");
         }
     }

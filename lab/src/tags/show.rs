@@ -34,7 +34,7 @@ pub(super) fn tell(
     }
     report.table(table(FORMS, forms));
     report.table(table(SWEEP, sweep).folded());
-    report.text(format!("Queries are counted by {counted_by}."));
+    report.text(counted_by);
     report.text(
         "[D], akkadotnet, Akka.Persistence.Sql, issue 420, 2024: 2,000 events in seconds, 35 readers by tag; 4 hours of query time before a \
          change, 42 s after; tags as text took 1.9 to 2.2 s and a tag table 3.8 ms with 3,000,000 events. It was another database product: what \
@@ -139,7 +139,7 @@ fn table(title: &str, results: &[FormResult]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::Spent;
+    use crate::counters::Spent;
     use crate::tags::Reading;
     use crate::tags::plan::Plan;
 

@@ -21,6 +21,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
 use crate::faults::{CurrentStore, ask};
 use crate::http::Connection;
+use crate::network::Network;
 use crate::postgres;
 use crate::store::{self, Opened};
 
@@ -83,7 +84,7 @@ pub struct GestaTarget {
     title: String,
     url: String,
     logs: u16,
-    round_trip: Duration,
+    network: Network,
     /// True if the PostgreSQL schema is dropped and made anew; else the store is used as it is.
     drops_schema: bool,
     /// The folder of a file that was made for this target.
@@ -107,7 +108,7 @@ impl GestaTarget {
     /// # Panics
     /// Never: the name of the type is valid.
     #[must_use]
-    pub fn new(url: &str, round_trip: Duration, compression: Option<&str>) -> Self {
+    pub fn new(url: &str, network: impl Into<Network>, compression: Option<&str>) -> Self {
         let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
         let url = match is_postgres {
             true => endpoint::with_parameter(url, "schema", SCHEMA),
@@ -122,7 +123,7 @@ impl GestaTarget {
             title: title.into(),
             url,
             logs: 1,
-            round_trip,
+            network: network.into(),
             drops_schema: is_postgres,
             folder: None,
             compression: compression.map(str::to_owned),
@@ -246,7 +247,7 @@ impl GestaTarget {
         if let Some(opened) = opened.as_ref() {
             return Ok(Arc::clone(opened));
         }
-        let new = Arc::new(store::open_url(&self.url, self.round_trip, self.logs).await?);
+        let new = Arc::new(store::open_url(&self.url, self.network, self.logs).await?);
         Ok(Arc::clone(opened.insert(new)))
     }
 

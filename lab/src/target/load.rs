@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Append, AppendError, Claims, Events, Session, Target};
+use crate::counters::{DatabaseFigures, Watch};
 use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
@@ -77,6 +79,17 @@ pub(crate) trait Observer: Send + Sync {
     fn refused(&self, worker: u32, cause: &str);
 }
 
+/// What goes on beside a load.
+#[derive(Default)]
+pub(crate) struct Beside<'a> {
+    /// Who looks on.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// The database that is watched.
+    pub(crate) database: Option<&'a Watch>,
+    /// Awaited when all workers have connected, before the clock begins.
+    pub(crate) start: Option<BoxFuture<'a, Result<()>>>,
+}
+
 /// What a phase did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PhaseRun {
@@ -96,6 +109,9 @@ pub struct PhaseRun {
     pub errors: BTreeMap<String, u64>,
     /// Processor time.
     pub cpu: CpuUse,
+    /// What the database did, if it was watched.
+    #[serde(default)]
+    pub database: Option<DatabaseFigures>,
     /// How late timers of this process were.
     pub lag: Latencies,
     /// Workers that gave up.
@@ -123,6 +139,9 @@ pub struct Phase {
     pub errors: BTreeMap<String, u64>,
     /// Processor time.
     pub cpu: CpuUse,
+    /// What the database did, if it was watched.
+    #[serde(default)]
+    pub database: Option<DatabaseFigures>,
     /// How late timers of the generator were.
     pub lag_ms: Percentiles,
     /// Why the generator was the limit, if it was.
@@ -218,6 +237,7 @@ impl PhaseRun {
             retries: self.retries.clone(),
             errors: self.errors.clone(),
             cpu: self.cpu,
+            database: self.database.clone(),
             lag_ms,
             generator_limit,
             complete: self.complete,
@@ -236,11 +256,12 @@ pub async fn run(
     stop: &CancellationToken,
 ) -> Result<(PhaseRun, Claims)> {
     let targets = std::slice::from_ref(target);
-    let (runs, claims) = run_all(targets, events, load, None, stop).await?;
+    let (runs, claims) = run_all(targets, events, load, Beside::default(), stop).await?;
     Ok((runs.into_iter().next().unwrap_or_default(), claims))
 }
 
-/// Runs the load on several targets, which store to the same place; workers are shared equally. One run per target.
+/// Runs the load on several targets, which store to the same place; workers are shared equally. One run per target; the
+/// first has what the database did, if that is watched.
 ///
 /// # Errors
 /// As [`run`].
@@ -248,7 +269,7 @@ pub(crate) async fn run_all(
     targets: &[Arc<dyn Target>],
     events: &Arc<Events>,
     load: &Load,
-    observer: Option<Arc<dyn Observer>>,
+    beside: Beside<'_>,
     stop: &CancellationToken,
 ) -> Result<(Vec<PhaseRun>, Claims)> {
     if load.events == 0
@@ -261,6 +282,9 @@ pub(crate) async fn run_all(
         ));
     }
     let sessions = connect(targets, load.workers).await?;
+    if let Some(start) = beside.start {
+        start.await?;
+    }
     let begin = Instant::now();
     let clock = Clock {
         begin,
@@ -277,14 +301,14 @@ pub(crate) async fn run_all(
             load: *load,
             clock: clock.clone(),
             number,
-            observer: observer.clone(),
+            observer: beside.observer.clone(),
             run: PhaseRun::default(),
             claims: Claims::default(),
             failures: 0,
         };
         tasks.push((target, tokio::spawn(worker.run())));
     }
-    let (cpu, lag) = watch(&clock).await;
+    let (cpu, lag, counted) = watch(&clock, beside.database).await;
     let complete = !clock.over.is_cancelled();
     let end = Instant::now().min(clock.to);
     clock.over.cancel();
@@ -299,13 +323,15 @@ pub(crate) async fn run_all(
         run.seconds = end.saturating_duration_since(clock.from).as_secs_f64();
         (run.cpu, run.lag) = (cpu, lag.clone());
     }
+    runs[0].database = counted;
     Ok((runs, claims))
 }
 
-type Connected = (usize, Box<dyn Session>);
+/// The number of a target, and a session with it.
+pub(crate) type Connected = (usize, Box<dyn Session>);
 
 /// A session for each worker, some at a time: one after the other would take minutes at a distance.
-async fn connect(targets: &[Arc<dyn Target>], workers: u32) -> Result<Vec<Connected>> {
+pub(crate) async fn connect(targets: &[Arc<dyn Target>], workers: u32) -> Result<Vec<Connected>> {
     let mut sessions = Vec::new();
     let numbers: Vec<usize> = (0..workers as usize).collect();
     for some in numbers.chunks(CONNECTING_MAX) {
@@ -331,8 +357,11 @@ struct Clock {
     over: CancellationToken,
 }
 
-/// Waits for the end of the window and looks at this process meanwhile.
-async fn watch(clock: &Clock) -> (CpuUse, Latencies) {
+/// Waits for the end of the window and looks at this process and the database meanwhile.
+async fn watch(
+    clock: &Clock,
+    database: Option<&Watch>,
+) -> (CpuUse, Latencies, Option<DatabaseFigures>) {
     let mut lag = Latencies::default();
     let until = |moment: Instant| async move {
         tokio::select! {
@@ -341,9 +370,14 @@ async fn watch(clock: &Clock) -> (CpuUse, Latencies) {
         }
     };
     if !until(clock.from).await {
-        return (CpuUse::default(), lag);
+        return (CpuUse::default(), lag, None);
     }
     let meter = CpuMeter::start();
+    // A database that does not answer now does not end the run.
+    let before = match database {
+        Some(database) => database.look().await.ok(),
+        None => None,
+    };
     while Instant::now() < clock.to {
         let next = (Instant::now() + LOOK).min(clock.to);
         if !until(next).await {
@@ -351,7 +385,12 @@ async fn watch(clock: &Clock) -> (CpuUse, Latencies) {
         }
         lag.record(next.elapsed());
     }
-    (meter.used(), lag)
+    let used = meter.used();
+    let counted = match database.zip(before) {
+        Some((database, before)) => database.since(&before).await.ok(),
+        None => None,
+    };
+    (used, lag, counted)
 }
 
 struct Loop {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 
 use super::replies::Replies;
+use super::weather::Dice;
 use super::{Link, Shared};
 
 /// The most bytes that wait in one direction of one connection. When there are more, the sender is not read.
@@ -31,6 +32,7 @@ pub(super) struct Pump<'a> {
     replies: Replies,
     /// Whether a reply was lost. The connection then ends when the replies before it have left.
     lost: bool,
+    dice: Dice,
     buffer: Vec<u8>,
 }
 
@@ -60,13 +62,15 @@ fn is_on(fault: &AtomicBool) -> bool {
 }
 
 impl<'a> Pump<'a> {
-    pub(super) fn new(link: &'a Link, shared: &'a Shared) -> Self {
+    /// `number`: that of the connection.
+    pub(super) fn new(link: &'a Link, shared: &'a Shared, number: u64) -> Self {
         Self {
             link,
             shared,
             ways: [Way::default(), Way::default()],
             replies: Replies::default(),
             lost: false,
+            dice: Dice::new(number),
             buffer: vec![0; CHUNK_BYTES],
         }
     }
@@ -167,7 +171,7 @@ impl<'a> Pump<'a> {
             shared.swallowed_bytes.fetch_add(count, Ordering::AcqRel);
             return;
         }
-        let delay = self.delay(way);
+        let delay = self.delay(way, count);
         if !(is_reply && shared.is_postgres) {
             return self.ways[way].push(delay, &self.buffer[..count]);
         }
@@ -183,13 +187,15 @@ impl<'a> Pump<'a> {
         }
     }
 
-    fn delay(&self, way: usize) -> Duration {
-        Duration::from_nanos(self.shared.delays[way].load(Ordering::Acquire))
+    /// The delay of so many bytes that have arrived.
+    fn delay(&mut self, way: usize, bytes: usize) -> Duration {
+        let delay = Duration::from_nanos(self.shared.delays[way].load(Ordering::Acquire));
+        delay.saturating_add(self.shared.weather.lateness(bytes, &mut self.dice))
     }
 
     /// Notes that nothing more comes in this direction.
     fn end(&mut self, way: usize) {
-        let delay = self.delay(way);
+        let delay = self.delay(way, 0);
         self.ways[way].read_done = true;
         self.ways[way].push(delay, &[]);
     }
