@@ -12,6 +12,7 @@ mod index;
 mod journal;
 mod maintenance;
 mod projection;
+mod relocation;
 mod schema;
 mod serve;
 mod stream;
@@ -38,6 +39,7 @@ pub(crate) use self::index::{Index, IndexCommand, IndexRun};
 pub(crate) use self::journal::ImportJournal;
 pub(crate) use self::maintenance::{Backup, Restore, Scavenge};
 pub(crate) use self::projection::{NamedVersion, Projection, ProjectionCommand, Version};
+pub(crate) use self::relocation::MoveStore;
 pub(crate) use self::schema::SchemaCommand;
 pub(crate) use self::serve::Serve;
 pub(crate) use self::stream::{
@@ -148,6 +150,8 @@ pub(crate) enum Command {
     Import(ImportJournal),
     /// Copy a whole store into an empty one: on another database, or with another number of logs.
     Copy(CopyStore),
+    /// Move a store to another database while it is in use, or take that back.
+    Move(MoveStore),
     /// Show, create and change consumer groups, and deliver parked events again.
     #[command(subcommand)]
     Group(GroupCommand),

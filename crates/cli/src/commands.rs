@@ -20,6 +20,7 @@ mod node;
 mod open_files;
 mod progress;
 mod projection;
+mod relocation;
 mod serve;
 mod served;
 mod stream;
@@ -82,6 +83,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::All(command) => all::run(&global, command, &mut output).await?,
         Command::Import(args) => journal::run(&global, args, &mut output).await?,
         Command::Copy(args) => copy::run(&args, &mut output).await?,
+        Command::Move(args) => relocation::run(&args, &mut output).await?,
         Command::Group(command) => group::run(&global, command, &mut output).await?,
         Command::Index(args) => index::run(&global, args, &mut output).await?,
         Command::Projection(args) => projection::run(&global, args, &mut output).await?,

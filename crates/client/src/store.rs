@@ -51,7 +51,8 @@ impl HttpStore {
     }
 
     /// Returns the store that these servers serve together, as nodes of one cluster. The first server is asked; if it
-    /// cannot be reached, the next one is asked, and so on. With [`OwnerHints::Follow`](crate::OwnerHints) changes go
+    /// cannot be reached, the next one is asked, and so on; after an answer that the store is unavailable the next call
+    /// asks the next one. With [`OwnerHints::Follow`](crate::OwnerHints) changes go
     /// to the owner of their log, at the address that `/info` of one of these servers tells; if the owner cannot be
     /// reached, they go to one of these servers. Credentials are sent to every server to which a call goes.
     ///

@@ -225,7 +225,8 @@ pub(crate) struct Transport {
 #[derive(Debug)]
 struct Servers {
     given: Vec<Base>,
-    /// Counts how often a server could not be reached. It says which of the given servers is asked.
+    /// Counts how often a server could not be reached, or its store was away. It says which of the given servers is
+    /// asked.
     turn: AtomicUsize,
     /// The owners of logs; `None` if hints are not followed.
     owners: Option<Owners>,
@@ -425,7 +426,18 @@ impl Transport {
             let (turn, base) = self.servers.present();
             *asked = LastServer::Given(turn);
             match self.ask(&self.client, base, &call, None).await {
-                Ok(response) => return answered(response, call.effect).await,
+                Ok(response) => {
+                    let is_away = response.status() == StatusCode::SERVICE_UNAVAILABLE;
+                    let answer = answered(response, call.effect).await;
+                    let is_unavailable = |error: &Error| {
+                        is_away && matches!(error.kind(), ErrorKind::Unavailable(_))
+                    };
+                    // The store of this server is away, or has moved to another database: the next call asks another.
+                    if answer.as_ref().is_err_and(is_unavailable) {
+                        self.servers.lost(asked);
+                    }
+                    return answer;
+                }
                 Err(trouble) => {
                     self.servers.lost(asked);
                     match trouble {

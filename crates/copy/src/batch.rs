@@ -1,10 +1,11 @@
 //! A batch of rows for the target, and how far a copy has come.
 
+use gesta_core::{Clock, Incarnation, Position, SystemClock};
 use gesta_sql::verify::AuditRow;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::digest::Digest;
+use crate::digest::{Compared, Digest};
 
 /// A name that the target gets: of a stream or a type.
 #[derive(Clone, Debug)]
@@ -69,4 +70,44 @@ pub(crate) struct State {
     /// the copy is killed between them.
     #[serde(default)]
     pub(crate) incarnation: Option<Uuid>,
+    /// What a move needs beside; `None` for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moving: Option<Moving>,
+}
+
+/// What belongs to a move, and not to a copy.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Moving {
+    pub(crate) id: Uuid,
+    /// The move was taken back: this target is never opened.
+    pub(crate) is_undone: bool,
+    /// How many events of the source were scavenged when the move began.
+    pub(crate) scavenged: u64,
+    /// The checksum of the last row of each log that was copied; 0 if there is none.
+    pub(crate) marks: Vec<i64>,
+    /// Whether the source has virtual streams.
+    pub(crate) virtual_streams: bool,
+    /// Up to where the target was read back.
+    pub(crate) compared: Compared,
+}
+
+impl State {
+    /// Tells whether all that was copied for a move was read back.
+    pub(crate) fn is_compared(&self) -> bool {
+        let moving = self.moving.as_ref();
+        moving.is_some_and(|moving| {
+            moving.compared.after == self.after && moving.compared.digest == self.digest
+        })
+    }
+
+    /// Returns the incarnation of the target of a move: that of the source, or one that follows it, as after a restore.
+    pub(crate) fn incarnation_of_target(&self) -> Incarnation {
+        let origin = Incarnation(self.origin.incarnation);
+        let moving = self.moving.as_ref();
+        if !moving.is_some_and(|moving| moving.virtual_streams) {
+            return origin;
+        }
+        let end = self.after.iter().copied().max().unwrap_or(0);
+        origin.after(Position(end.cast_unsigned()), SystemClock.now())
+    }
 }

@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::batch::{Origin, State};
 use crate::digest::Digest;
 use crate::mapping::{Mapping, Places};
-use crate::part::Finish;
+use crate::part::{Finish, used};
 use crate::reader::{Order, Reader};
 use crate::target::{Stand, Target, is_sqlite, named};
 
 /// How large the rows of one transaction may be in sum, in bytes.
-const BATCH_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const BATCH_BYTES: usize = 64 * 1024 * 1024;
 
 /// How a store is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ pub struct Report {
 }
 
 /// Rows with their logs, and the place of the reader after them.
-type Ready = (Vec<(u16, AuditRow)>, Vec<i64>);
+pub(crate) type Ready = (Vec<(u16, AuditRow)>, Vec<i64>);
 
 /// A copy under way.
 pub struct Copy {
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Copy {
     }
 }
 
-fn refuse<T>(why: impl Into<String>) -> Result<T> {
+pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(ErrorKind::Unsupported(why.into()).into())
 }
 
@@ -143,6 +143,7 @@ impl Copy {
         let source_logs = rows.logs();
         let default_logs = if is_sqlite(target) { 1 } else { source_logs };
         let mut target = Target::open(target, logs.unwrap_or(default_logs)).await?;
+        target.alone().await?;
         if logs.is_some_and(|logs| logs != target.logs()) {
             return Err(Error::invalid(
                 "logs",
@@ -173,10 +174,17 @@ impl Copy {
                     digest: mapping.digest,
                     is_verified: false,
                     incarnation: None,
+                    moving: None,
                     origin,
                 };
                 target.begin(&state).await?;
                 state
+            }
+            Stand::Arrived => return Err(used(target.name())),
+            Stand::Unfinished(state) if state.moving.is_some() => {
+                return refuse(
+                    "the target is that of a move: end it by `gesta move`, or make another target",
+                );
             }
             Stand::Unfinished(state) => {
                 check_origin(&state.origin, &origin)?;
@@ -322,7 +330,7 @@ impl Copy {
     ///
     /// # Cancel safety
     /// If the future is dropped, another copy goes on here.
-    pub async fn finish(mut self, observe: impl FnMut(u64)) -> Result<Report> {
+    pub async fn finish(mut self, observe: impl FnMut(u64) + Send) -> Result<Report> {
         let finished = self.compare_and_open(observe).await;
         self.database.close().await;
         finished.map(|()| self.report())
@@ -334,7 +342,7 @@ impl Copy {
         self.database.close().await;
     }
 
-    async fn compare_and_open(&mut self, observe: impl FnMut(u64)) -> Result<()> {
+    async fn compare_and_open(&mut self, observe: impl FnMut(u64) + Send) -> Result<()> {
         self.check_source().await?;
         if !self.state.is_verified {
             let found = self.target.digest(observe).await?;
@@ -439,7 +447,7 @@ impl Copy {
     }
 }
 
-fn text(digest: Digest) -> String {
+pub(crate) fn text(digest: Digest) -> String {
     format!(
         "{:016x}-{:016x}-{:016x}",
         digest.content, digest.floors, digest.places

@@ -28,6 +28,16 @@ pub struct Digest {
     pub places: u64,
 }
 
+/// Up to where a target was read back, and what it has shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Compared {
+    /// The last position of each log that was read.
+    pub(crate) after: Vec<i64>,
+    /// How many entries the index of tags of each log has up to there.
+    pub(crate) tags: Vec<u64>,
+    pub(crate) digest: Digest,
+}
+
 /// Returns the hash of the name of a stream or type, which stands for it in the digest.
 pub(crate) fn name_hash(name: &str) -> i64 {
     name_checksum(LogId(0), RowId(0), name)

@@ -15,14 +15,26 @@
 //! here: making an empty store (`gesta::schema`).
 
 mod batch;
+mod compare;
 mod copy;
 mod digest;
 mod mapping;
+mod mover;
+mod moving;
 mod part;
 mod postgres;
 mod reader;
+mod sides;
+mod source;
+mod source_postgres;
+mod source_sqlite;
 mod sqlite;
 mod target;
+mod undoing;
 
 pub use copy::{Copy, Progress, Report, Settings, Step};
 pub use digest::Digest;
+pub use gesta_sql::is_unfinished_copy;
+pub use mover::{Consumers, Move, MoveReport, MoveSettings, MoveStep};
+pub use moving::Target;
+pub use undoing::{Undone, undo};

@@ -52,8 +52,10 @@ pub(crate) struct Mapping {
     /// The streams of each log of the source, by their row ids.
     streams: Vec<HashMap<i64, Stream>>,
     types: Vec<HashMap<i64, Type>>,
-    /// How far streams were scavenged, by the log of the source.
-    floors: Vec<(usize, AuditFloor)>,
+    /// How far streams were scavenged, by the log of the source; `None` before that was read.
+    floors: Option<Vec<(usize, AuditFloor)>>,
+    /// Up to which row id the names of each log of the source are known.
+    known: Vec<i64>,
     /// The types that each log of the target has.
     target_types: Vec<HashMap<Box<str>, i64>>,
     /// The next position in each log of the target.
@@ -70,10 +72,10 @@ fn log_id(log: usize) -> LogId {
 /// Reads all names of a kind, page by page, and checks each.
 pub(crate) async fn each_name(
     log: LogId,
+    mut after: i64,
     mut page: impl AsyncFnMut(i64) -> Result<Vec<AuditName>>,
     mut take: impl FnMut(AuditName) -> Result<()>,
 ) -> Result<()> {
-    let mut after = i64::MIN;
     loop {
         let names = page(after).await?;
         let Some(last) = names.last() else {
@@ -99,16 +101,55 @@ impl Mapping {
     /// # Errors
     /// `Corrupt` if a name is damaged; `Unavailable` if the source does not answer.
     pub(crate) async fn read(source: &mut dyn AuditSource, places: Places) -> Result<Self> {
-        let logs = usize::from(source.logs());
+        let mut mapping = Self::new(source.logs(), places);
+        mapping.learn(source, None).await?;
+        Ok(mapping)
+    }
+
+    /// Makes one that knows nothing of a source with this number of logs.
+    pub(crate) fn new(logs: u16, places: Places) -> Self {
         let target_logs = match places {
-            Places::Kept => source.logs(),
+            Places::Kept => logs,
             Places::Anew(logs) => logs,
         };
-        let (mut streams, mut types, mut floors) = (Vec::new(), Vec::new(), Vec::new());
-        let mut digest = Digest::default();
-        for log in 0..logs {
-            let (mut of_log, mut types_of_log) = (HashMap::new(), HashMap::new());
+        Self {
+            places,
+            streams: std::iter::repeat_with(HashMap::new)
+                .take(logs.into())
+                .collect(),
+            types: std::iter::repeat_with(HashMap::new)
+                .take(logs.into())
+                .collect(),
+            floors: None,
+            known: vec![i64::MIN; logs.into()],
+            target_types: vec![HashMap::new(); usize::from(target_logs)],
+            next: vec![1; usize::from(target_logs)],
+            last: vec![0; usize::from(target_logs)],
+            digest: Digest::default(),
+        }
+    }
+
+    /// Reads the names of a source that are not known yet, up to the end of each log if there is one, and the first
+    /// time the marks.
+    ///
+    /// # Errors
+    /// Those of [`Mapping::read`].
+    pub(crate) async fn learn(
+        &mut self,
+        source: &mut dyn AuditSource,
+        ends: Option<&[i64]>,
+    ) -> Result<()> {
+        let reads_floors = self.floors.is_none();
+        let mut floors = self.floors.take().unwrap_or_default();
+        for log in 0..self.known.len() {
+            let end = ends.map_or(i64::MAX, |ends| ends[log]);
+            let places = self.places;
+            let streams = &mut self.streams[log];
+            let before = streams.len();
             let take = |found: AuditName| {
+                if found.id > end {
+                    return Ok(());
+                }
                 let name: Box<str> = found.name.into();
                 let stream = gesta_core::StreamId::new(&*name)?;
                 let stream = Stream {
@@ -120,48 +161,56 @@ impl Mapping {
                     id: if places == Places::Kept { found.id } else { 0 },
                     name,
                 };
-                of_log.insert(found.id, stream);
+                streams.insert(found.id, stream);
                 Ok(())
             };
+            let after = self.known[log];
             let page = async |after| source.streams(log_id(log), after, PAGE_NAMES).await;
-            each_name(log_id(log), page, take).await?;
+            each_name(log_id(log), after, page, take).await?;
+            self.digest.streams += (streams.len() - before) as u64;
+            let types = &mut self.types[log];
             let take = |found: AuditName| {
-                let name: Box<str> = found.name.into();
-                let hash = name_hash(&name);
-                types_of_log.insert(found.id, Type { name, hash });
+                if found.id <= end {
+                    let name: Box<str> = found.name.into();
+                    let hash = name_hash(&name);
+                    types.insert(found.id, Type { name, hash });
+                }
                 Ok(())
             };
             let page = async |after| source.types(log_id(log), after, PAGE_NAMES).await;
-            each_name(log_id(log), page, take).await?;
-            let mut after = i64::MIN;
-            loop {
-                let page = source.floors(log_id(log), after, PAGE_NAMES).await?;
-                let Some(last) = page.last() else {
-                    break;
-                };
-                after = last.stream;
-                for floor in page {
-                    let Some(stream) = of_log.get(&floor.stream) else {
-                        return Err(unknown("a scavenged stream", log, floor.stream));
-                    };
-                    digest.add_floor(&stream.name, floor.revision);
-                    floors.push((log, floor));
-                }
+            each_name(log_id(log), after, page, take).await?;
+            self.known[log] = end;
+            if reads_floors {
+                self.read_floors(source, log, end, &mut floors).await?;
             }
-            digest.streams += of_log.len() as u64;
-            streams.push(of_log);
-            types.push(types_of_log);
         }
-        Ok(Self {
-            places,
-            streams,
-            types,
-            floors,
-            target_types: vec![HashMap::new(); usize::from(target_logs)],
-            next: vec![1; usize::from(target_logs)],
-            last: vec![0; usize::from(target_logs)],
-            digest,
-        })
+        self.floors = Some(floors);
+        Ok(())
+    }
+
+    /// Reads how far streams of a log were scavenged, of those that are known.
+    async fn read_floors(
+        &mut self,
+        source: &mut dyn AuditSource,
+        log: usize,
+        end: i64,
+        floors: &mut Vec<(usize, AuditFloor)>,
+    ) -> Result<()> {
+        let mut after = i64::MIN;
+        loop {
+            let page = source.floors(log_id(log), after, PAGE_NAMES).await?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            after = last.stream;
+            for floor in page.into_iter().filter(|floor| floor.stream <= end) {
+                let Some(stream) = self.streams[log].get(&floor.stream) else {
+                    return Err(unknown("a scavenged stream", log, floor.stream));
+                };
+                self.digest.add_floor(&stream.name, floor.revision);
+                floors.push((log, floor));
+            }
+        }
     }
 
     /// Reads how far streams of a source are scavenged now, as the sum of the digest.
@@ -205,7 +254,7 @@ impl Mapping {
             before: self.last.clone(),
             ..Batch::default()
         };
-        for (log, floor) in &self.floors {
+        for (log, floor) in self.floors.iter().flatten() {
             let Some(stream) = self.streams[*log].get_mut(&floor.stream) else {
                 continue;
             };

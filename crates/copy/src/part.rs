@@ -15,6 +15,8 @@ pub(crate) enum Found {
     Empty,
     /// A copy that is not whole.
     Unfinished(Box<State>),
+    /// A store that a move has opened.
+    Arrived(Box<State>),
     /// A store that is in use, or was.
     Used,
 }
@@ -33,6 +35,14 @@ pub(crate) struct Finish {
 pub(crate) enum Names {
     Streams,
     Types,
+}
+
+/// Which entries of the index of tags are counted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    All,
+    /// Those of events after a position that have one of these tags.
+    After(i64, Vec<String>),
 }
 
 /// A database of the target. Each method that writes is one transaction.
@@ -69,7 +79,10 @@ pub(crate) trait Part: Send {
     async fn floors(&mut self, log: u16) -> Result<Vec<Floor>>;
 
     /// Counts the entries of the index of tags of a log.
-    async fn count_tags(&mut self, log: u16) -> Result<u64>;
+    async fn count_tags(&mut self, log: u16, which: Which) -> Result<u64>;
+
+    /// Waits until no other program of Gesta uses the database.
+    async fn alone(&mut self) -> Result<()>;
 
     /// Takes the mark away: from now on the store is served.
     async fn finish(&mut self, finish: Finish) -> Result<()>;

@@ -18,8 +18,10 @@ use uuid::Uuid;
 
 use crate::batch::{Batch, Floor, NewName, State};
 use crate::part::{
-    Finish, Found, Names, Part, READ_ROWS, disturbed, is_own, state_of, state_text, used,
+    Finish, Found, Names, Part, READ_ROWS, Which, disturbed, is_own, state_of, state_text, used,
 };
+
+mod arrival;
 
 /// The longest wait for a host to let us in.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
@@ -137,7 +139,6 @@ impl PostgresPart {
                 config.name()
             )));
         }
-        others_end(&client, &config.name()).await?;
         let read = async |sql: &str| client.query(sql, &[]).await.map_err(|error| failed(&error));
         let store = read("SELECT logs FROM store").await?;
         let logs: i16 = store
@@ -187,26 +188,29 @@ impl PostgresPart {
     }
 
     async fn found(&self) -> Result<Found> {
-        let sql = "SELECT to_regclass('copying') IS NOT NULL, \
+        let sql = "SELECT to_regclass('copying') IS NOT NULL, to_regclass('moved_here') IS NOT NULL, \
                    EXISTS (SELECT FROM events WHERE position < 9223372036854775807) OR EXISTS (SELECT FROM streams)";
         let row = self.client.query_one(sql, &[]).await;
         let row = row.map_err(|error| failed(&error))?;
-        let (has_state, is_used): (bool, bool) = (row.get(0), row.get(1));
-        if !has_state {
-            return Ok(if is_used { Found::Used } else { Found::Empty });
-        }
-        let row = self
-            .client
-            .query_one("SELECT state FROM copying", &[])
-            .await;
-        let text: String = row.map_err(|error| failed(&error))?.get(0);
-        Ok(Found::Unfinished(state_of(&text)?))
+        let (has_state, has_arrived, is_used): (bool, bool, bool) =
+            (row.get(0), row.get(1), row.get(2));
+        let state = async |sql: &str| {
+            let row = self.client.query_one(sql, &[]).await;
+            let text: String = row.map_err(|error| failed(&error))?.get(0);
+            state_of(&text)
+        };
+        Ok(match (has_state, has_arrived) {
+            (true, _) => Found::Unfinished(state("SELECT state FROM copying").await?),
+            (false, true) => Found::Arrived(state("SELECT state FROM moved_here").await?),
+            (false, false) if is_used => Found::Used,
+            (false, false) => Found::Empty,
+        })
     }
 
     async fn mark(&self, state: &State) -> Result<()> {
         // Under the lock nobody appends, so what was empty before is looked at again.
         self.run("LOCK TABLE events IN EXCLUSIVE MODE").await?;
-        if matches!(self.found().await?, Found::Used) {
+        if !matches!(self.found().await?, Found::Empty | Found::Unfinished(_)) {
             return Err(used(&self.name));
         }
         let mark = format!(
@@ -459,7 +463,7 @@ impl Part for PostgresPart {
     }
 
     async fn put(&mut self, state: &State) -> Result<()> {
-        // On the disk before any other database is opened.
+        // On the disk, with all before it, before any other database is opened, or a source that moves is shut.
         self.run("BEGIN; SET LOCAL synchronous_commit TO on")
             .await?;
         let put = self.put_state(state).await;
@@ -535,10 +539,23 @@ impl Part for PostgresPart {
             .collect())
     }
 
-    async fn count_tags(&mut self, log: u16) -> Result<u64> {
+    async fn alone(&mut self) -> Result<()> {
+        others_end(&self.client, &self.name).await
+    }
+
+    async fn count_tags(&mut self, log: u16, which: Which) -> Result<u64> {
         let number = i16::try_from(log).unwrap_or(i16::MAX);
-        let sql = "SELECT count(*) FROM tags WHERE log = $1";
-        let row = self.client.query_one(sql, &[&number]).await;
+        let row = match which {
+            Which::All => {
+                let sql = "SELECT count(*) FROM tags WHERE log = $1";
+                self.client.query_one(sql, &[&number]).await
+            }
+            Which::After(after, tags) => {
+                let sql =
+                    "SELECT count(*) FROM tags WHERE log = $1 AND tag = ANY ($2) AND position > $3";
+                self.client.query_one(sql, &[&number, &tags, &after]).await
+            }
+        };
         let count: i64 = row.map_err(|error| failed(&error))?.get(0);
         Ok(count.unsigned_abs())
     }

@@ -17,7 +17,7 @@ use gesta_sql::{UNFINISHED_COPY, name_checksum};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use crate::batch::{Batch, Floor, NewName, State};
-use crate::part::{Finish, Found, Names, Part, READ_ROWS, disturbed, state_of, state_text};
+use crate::part::{Finish, Found, Names, Part, READ_ROWS, Which, disturbed, state_of, state_text};
 
 /// How long another process is waited for.
 const BUSY_MAX: Duration = Duration::from_secs(5);
@@ -307,9 +307,19 @@ impl Part for SqlitePart {
         .await
     }
 
-    async fn count_tags(&mut self, _log: u16) -> Result<u64> {
-        let count = self.on(|connection| {
-            let count = connection.query_row("SELECT count(*) FROM tags", [], |row| row.get(0));
+    async fn alone(&mut self) -> Result<()> {
+        // The file is locked.
+        Ok(())
+    }
+
+    async fn count_tags(&mut self, _log: u16, which: Which) -> Result<u64> {
+        let after = match which {
+            Which::All => 0,
+            Which::After(after, _) => after,
+        };
+        let count = self.on(move |connection| {
+            let sql = "SELECT count(*) FROM tags WHERE position > ?1";
+            let count = connection.query_row(sql, [after], |row| row.get(0));
             count.map_err(|error| failed(&error))
         });
         let count: i64 = count.await?;

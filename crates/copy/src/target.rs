@@ -1,19 +1,18 @@
 //! The target of a copy: its databases together.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 use gesta::{Database, Options};
-use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_core::{Error, ErrorKind, Result};
 use gesta_postgres::Config;
 use gesta_sql::verify::AuditName;
 use gesta_sqlite::{Location, SqliteConfig};
 
 use crate::batch::{Batch, State};
-use crate::digest::{Digest, checksum_of, name_hash};
-use crate::mapping::each_name;
+use crate::compare::{Comparison, names_after};
+use crate::digest::Digest;
 use crate::part::{Finish, Found, Names, Part, used};
 use crate::postgres::{COPY_NAME, PostgresPart};
 use crate::sqlite::SqlitePart;
@@ -33,6 +32,8 @@ pub(crate) enum Stand {
     Empty,
     /// A copy that goes on after this state.
     Unfinished(Box<State>),
+    /// A store that a move has opened.
+    Arrived,
 }
 
 fn refuse<T>(why: String) -> Result<T> {
@@ -71,10 +72,36 @@ fn file_of(url: &str) -> Result<Option<PathBuf>> {
     }
 }
 
+/// Makes the store if there is none. Returns why it cannot be opened, if it cannot.
+pub(crate) async fn make(url: &str, logs: u16) -> Result<Option<Error>> {
+    let opened = Database::open(url, &Options::default()).await;
+    let closed = match opened {
+        Ok(database) => {
+            database.close().await;
+            return Ok(None);
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => error,
+        Err(error) => return Err(error),
+    };
+    // A file that holds something is not touched. What was killed while it made the store leaves one without
+    // tables.
+    if let Some(path) = file_of(url)?
+        && path.exists()
+        && !SqlitePart::is_blank(&path).await?
+    {
+        return Ok(Some(closed));
+    }
+    match gesta::schema::create(url, logs).await {
+        Ok(_) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => Ok(Some(closed)),
+        Err(error) => Err(error),
+    }
+}
+
 impl Target {
     /// Opens the store at `url`, and makes it with this number of logs if there is none.
     pub(crate) async fn open(url: &str, logs: u16) -> Result<Self> {
-        let closed = Self::make(url, logs).await?;
+        let closed = make(url, logs).await?;
         let mut parts: Vec<Box<dyn Part>> = Vec::new();
         match file_of(url)? {
             Some(path) => parts.push(Box::new(SqlitePart::open(&path).await?)),
@@ -106,32 +133,6 @@ impl Target {
         Ok(target)
     }
 
-    /// Makes the store if there is none. Returns why it cannot be opened, if it cannot.
-    async fn make(url: &str, logs: u16) -> Result<Option<Error>> {
-        let opened = Database::open(url, &Options::default()).await;
-        let closed = match opened {
-            Ok(database) => {
-                database.close().await;
-                return Ok(None);
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => error,
-            Err(error) => return Err(error),
-        };
-        // A file that holds something is not touched. What was killed while it made the store leaves one without
-        // tables.
-        if let Some(path) = file_of(url)?
-            && path.exists()
-            && !SqlitePart::is_blank(&path).await?
-        {
-            return Ok(Some(closed));
-        }
-        match gesta::schema::create(url, logs).await {
-            Ok(_) => Ok(None),
-            Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => Ok(Some(closed)),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Returns how many logs the target has.
     pub(crate) fn logs(&self) -> u16 {
         self.parts.first().map_or(1, |part| part.logs())
@@ -151,9 +152,12 @@ impl Target {
         for part in &mut self.parts {
             found.push(part.look().await?);
         }
+        if found.iter().any(|found| matches!(found, Found::Arrived(_))) {
+            return Ok(Stand::Arrived);
+        }
         let states = found.iter().filter_map(|found| match found {
             Found::Unfinished(state) => Some(state),
-            Found::Empty | Found::Used => None,
+            Found::Empty | Found::Arrived(_) | Found::Used => None,
         });
         let Some(oldest) = states.clone().min_by_key(|state| state.batches) else {
             return match found.iter().position(|found| matches!(found, Found::Used)) {
@@ -178,7 +182,7 @@ impl Target {
                 Found::Unfinished(state) => state.batches,
                 _ if verified.is_some() => u64::MAX,
                 Found::Empty if oldest.batches == 0 => continue,
-                Found::Empty | Found::Used => {
+                Found::Empty | Found::Arrived(_) | Found::Used => {
                     return refuse(format!(
                         "one of {} has lost what was copied to it: make all databases of the target anew",
                         self.names_of_parts()
@@ -232,20 +236,23 @@ impl Target {
 
     /// Reads the names that a log of the target has: of streams and of types.
     pub(crate) async fn names(&mut self, log: u16) -> Result<(Vec<AuditName>, Vec<AuditName>)> {
-        let mut both = Vec::new();
-        for names in [Names::Streams, Names::Types] {
-            let mut all = Vec::new();
-            let part = self.part(log)?;
-            let page = async |after| part.names(names, log, after).await;
-            let take = |name| {
-                all.push(name);
-                Ok(())
-            };
-            each_name(LogId(log), page, take).await?;
-            both.push(all);
+        let part = &mut **self.part(log)?;
+        let streams = names_after(part, Names::Streams, log, i64::MIN).await?;
+        let types = names_after(part, Names::Types, log, i64::MIN).await?;
+        Ok((streams, types))
+    }
+
+    /// Waits until no other program of Gesta uses a database of the target.
+    pub(crate) async fn alone(&mut self) -> Result<()> {
+        for part in &mut self.parts {
+            part.alone().await?;
         }
-        let types = both.pop().unwrap_or_default();
-        Ok((both.pop().unwrap_or_default(), types))
+        Ok(())
+    }
+
+    /// Names the target for people.
+    pub(crate) fn name(&self) -> &str {
+        self.parts.first().map_or("the target", |part| part.name())
     }
 
     fn part(&mut self, log: u16) -> Result<&mut Box<dyn Part>> {
@@ -258,57 +265,15 @@ impl Target {
     ///
     /// # Errors
     /// `Corrupt` if a row is damaged.
-    pub(crate) async fn digest(&mut self, mut observe: impl FnMut(u64)) -> Result<Digest> {
-        let mut digest = Digest::default();
+    pub(crate) async fn digest(&mut self, mut observe: impl FnMut(u64) + Send) -> Result<Digest> {
+        let mut comparison = Comparison::new(self.logs());
         for log in 0..self.logs() {
-            let (streams, types) = self.names(log).await?;
-            digest.streams += streams.len() as u64;
-            let part = self.part(log)?;
-            let floors = part.floors(log).await?;
-            let mut names: HashMap<i64, &str> = HashMap::new();
-            if !floors.is_empty() {
-                names.extend(streams.iter().map(|stream| (stream.id, &*stream.name)));
-            }
-            for floor in floors {
-                let name = names.get(&floor.stream).copied().unwrap_or("");
-                digest.add_floor(name, floor.revision);
-            }
-            let hashes = |names: &[AuditName]| -> HashMap<i64, i64> {
-                names
-                    .iter()
-                    .map(|name| (name.id, name_hash(&name.name)))
-                    .collect()
-            };
-            let (streams, types) = (hashes(&streams), hashes(&types));
-            let tags_before = digest.tags;
-            let mut after = 0;
-            loop {
-                let rows = part.rows(log, after).await?;
-                let Some(last) = rows.last() else {
-                    break;
-                };
-                after = last.position;
-                for row in &rows {
-                    let known = streams.get(&row.stream).zip(types.get(&row.event_type));
-                    let (Some((stream, event_type)), Some(checksum)) =
-                        (known, checksum_of(log, row))
-                    else {
-                        return Err(damaged(log, row.position));
-                    };
-                    if checksum != row.checksum {
-                        return Err(damaged(log, row.position));
-                    }
-                    digest.add(row, *stream, *event_type, checksum);
-                }
-                observe(digest.events);
-            }
-            if part.count_tags(log).await? != digest.tags - tags_before {
-                return Err(Error::corrupt(format!(
-                    "the index of tags of log {log} of the target is not that of its events: make the target anew"
-                )));
-            }
+            comparison
+                .read_on(&mut **self.part(log)?, log, &mut observe)
+                .await?;
+            comparison.forget_names(log);
         }
-        Ok(digest)
+        Ok(comparison.done.digest)
     }
 
     /// Notes in every database that the target shows what the source shows.
@@ -330,10 +295,4 @@ impl Target {
         }
         Ok(())
     }
-}
-
-fn damaged(log: u16, position: i64) -> Error {
-    Error::corrupt(format!(
-        "the event at log {log}, position {position} of the target is damaged: make the target anew"
-    ))
 }

@@ -275,19 +275,27 @@ impl Database {
             Some(index) => index.state().await?.on,
             None => false,
         };
-        let rows: Box<dyn AuditSource> = match self.kind {
+        Ok(Snapshot {
+            rows: self.rows().await?,
+            ends: ends.into_iter().map(|end| end.position).collect(),
+            incarnation,
+            virtual_streams,
+        })
+    }
+
+    /// For `gesta move`. Returns the rows of the store at one moment, also of one whose logs are closed.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    #[doc(hidden)]
+    pub async fn rows(&self) -> Result<Box<dyn AuditSource>> {
+        Ok(match self.kind {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => Box::new(backend.audit().await?),
             #[cfg(feature = "postgres")]
             Engine::Postgres(ref backend) => Box::new(backend.audit_source().await?),
             #[cfg(feature = "postgres")]
             Engine::Several(ref databases) => Box::new(databases.audit_source().await?),
-        };
-        Ok(Snapshot {
-            rows,
-            ends: ends.into_iter().map(|end| end.position).collect(),
-            incarnation,
-            virtual_streams,
         })
     }
 

@@ -19,6 +19,10 @@ const CHAIN_CONSTRAINTS: &[&str] = &[
     "tags_pkey",
 ];
 
+/// The name that an error carries with which a database refuses everything, since the store has moved to another one.
+/// It stands where the name of a constraint stands, so that no text is compared.
+pub(crate) const MOVED: &str = "gesta_moved";
+
 /// What the failure of a batch means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
@@ -133,8 +137,18 @@ pub(crate) fn read_only() -> Error {
     Error::needs_administrator(READ_ONLY)
 }
 
+/// Returns the error of a statement that was refused because the store has moved to another database; it names the new
+/// place. Waiting does not help: who goes on must go there.
+fn moved(error: &tokio_postgres::Error) -> Option<Error> {
+    let db = error.as_db_error()?;
+    (db.constraint() == Some(MOVED)).then(|| Error::needs_administrator(db.message()))
+}
+
 /// Returns the outcome of a batch that ended with this error.
 pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
+    if let Some(moved) = moved(error) {
+        return BatchOutcome::Failed(moved);
+    }
     if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
         return BatchOutcome::Failed(read_only());
     }
@@ -149,6 +163,9 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
 
 /// Returns the error of a read or of an administrative statement.
 pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
+    if let Some(moved) = moved(error) {
+        return moved;
+    }
     let text = text(error);
     let Some(code) = error.code() else {
         return Error::unavailable(text);

@@ -5,7 +5,7 @@
 //! connection is compared. Invariant: another store is never taken for another history of this one. Not here: asking
 //! the database (`history`).
 
-use gesta_sql::UNFINISHED_COPY;
+use gesta_sql::{MOVED_AWAY, UNFINISHED_COPY};
 use uuid::Uuid;
 
 /// What a store and its databases keep for life.
@@ -47,6 +47,11 @@ impl Identity {
                 "the store has {} logs, and had {} when this process opened it; {advice}",
                 found.logs, self.logs
             ));
+        }
+        if found.version > MOVED_AWAY {
+            return Some(
+                "the store has moved to another database: start this process again with its new URL".into(),
+            );
         }
         if found.version > UNFINISHED_COPY {
             return Some(
@@ -110,6 +115,13 @@ mod tests {
                     ..opened
                 },
                 "target of a copy",
+            ),
+            (
+                Identity {
+                    version: 6 + MOVED_AWAY,
+                    ..opened
+                },
+                "has moved",
             ),
         ] {
             let why = opened.refuses(&foreign).expect("refused");

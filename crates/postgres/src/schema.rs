@@ -9,7 +9,7 @@ use gesta_core::{
     Clock, DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Result,
     SystemClock,
 };
-use gesta_sql::{Migration, Migrations, Start};
+use gesta_sql::{MOVED_AWAY, Migration, Migrations, Start, moved_away};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -67,6 +67,7 @@ const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
 const READ_ANY_EVENT: &str = include_str!("../sql/read_any_event.sql");
 const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
+const READ_PLACE: &str = include_str!("../sql/read_place.sql");
 const LOCK_SCHEMA: &str = include_str!("../sql/lock_schema.sql");
 
 /// The version from which the timeline is noted beside the incarnation.
@@ -413,6 +414,9 @@ async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>>
             config.schema
         )));
     };
+    if version > MOVED_AWAY {
+        return Err(moved_away(place(connection).await.as_deref()));
+    }
     if logs == 0 || logs > LOGS_MAX {
         return Err(Error::corrupt(format!(
             "the store says that it has {logs} logs"
@@ -423,6 +427,12 @@ async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>>
         logs,
         incarnation: Incarnation(incarnation),
     }))
+}
+
+/// Returns where a store is that has moved away; `None` if that cannot be read.
+async fn place(connection: &Connection) -> Option<String> {
+    let row = connection.client.query_one(READ_PLACE, &[]).await;
+    row.ok()?.try_get(0).ok()
 }
 
 fn missing(config: &Config) -> Error {

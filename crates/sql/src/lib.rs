@@ -15,5 +15,7 @@ pub use convert::{
     content_type_code, content_type_from_code, from_sql, log_from_sql, position_from_sql,
     revision_from_sql, row_id_from_sql, to_sql,
 };
-pub use migrate::{Migration, Migrations, Start, UNFINISHED_COPY};
+pub use migrate::{
+    MOVED_AWAY, Migration, Migrations, Start, UNFINISHED_COPY, is_unfinished_copy, moved_away,
+};
 pub use tags::{tags_from_text, tags_to_text};

@@ -109,11 +109,56 @@ impl Migrations {
 /// whole. No program serves such a version, whatever its age.
 pub const UNFINISHED_COPY: u32 = 1_000_000;
 
+/// The cause of the error for such a store, by which [`is_unfinished_copy`] recognises it.
+#[derive(Debug)]
+struct UnfinishedCopy;
+
+impl std::fmt::Display for UnfinishedCopy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a copy is being made")
+    }
+}
+
+impl std::error::Error for UnfinishedCopy {}
+
+/// Returns true if a store was not opened because it is the target of a copy, or of a move, that is not whole yet.
+/// Waiting may help.
+#[must_use]
+pub fn is_unfinished_copy(error: &Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.is::<UnfinishedCopy>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// What is added to the schema version of a store that has moved to another database (`gesta move`). No program serves
+/// such a version, whatever its age.
+pub const MOVED_AWAY: u32 = 2_000_000;
+
+/// Makes the error for a store that has moved to another database. `place` is where it is now, if that is known.
+#[must_use]
+pub fn moved_away(place: Option<&str>) -> Error {
+    let place = place.unwrap_or("another database");
+    ErrorKind::Schema(format!(
+        "the store has moved to {place}: use it there (`gesta move`, with the same arguments, says whether the move has \
+         ended)"
+    ))
+    .into()
+}
+
 /// Makes the error for a store that is newer than this program.
 fn newer(found: u32, known: u32) -> Error {
+    if found > MOVED_AWAY {
+        return moved_away(None);
+    }
     if found > UNFINISHED_COPY {
-        let text = "the store is the target of a copy that is not whole: repeat `gesta copy`, which goes on where it was";
-        return ErrorKind::Schema(text.into()).into();
+        let text = "the store is the target of a copy, or of a move, that is not whole: repeat `gesta copy` or `gesta move`, \
+                    which goes on where it was";
+        return Error::new(ErrorKind::Schema(text.into())).caused_by(UnfinishedCopy);
     }
     ErrorKind::Schema(format!(
         "the store has schema version {found}, newer than {known}, the last that this program knows: use a newer gesta"
@@ -133,10 +178,29 @@ mod tests {
                 STEPS.on_open(Some(found)).err(),
                 STEPS.pending(Some(found)).err(),
             ] {
-                let error = error.expect("refused").to_string();
+                let error = error.expect("refused").during("open the store");
+                assert!(is_unfinished_copy(&error));
+                let error = error.to_string();
                 assert!(error.contains("gesta copy"), "{error}");
             }
         }
+    }
+
+    /// Goal: nobody serves, or migrates, a store that is elsewhere now.
+    #[test]
+    fn a_store_that_has_moved_is_refused() {
+        let found = STEPS.latest() + MOVED_AWAY;
+        for error in [
+            STEPS.on_open(Some(found)).err(),
+            STEPS.pending(Some(found)).err(),
+        ] {
+            let error = error.expect("refused");
+            assert!(!is_unfinished_copy(&error));
+            let error = error.to_string();
+            assert!(error.contains("has moved to another database"), "{error}");
+        }
+        let named = moved_away(Some("db2:5432/gesta")).to_string();
+        assert!(named.contains("moved to db2:5432/gesta"), "{named}");
     }
 
     const STEPS: Migrations = Migrations::new(&[

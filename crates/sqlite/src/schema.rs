@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gesta_core::backend::RowId;
 use gesta_core::{Clock, Error, ErrorKind, Incarnation, Position, SystemClock};
-use gesta_sql::{Migration, Migrations, Start, from_sql};
+use gesta_sql::{MOVED_AWAY, Migration, Migrations, Start, from_sql, moved_away};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -86,6 +86,12 @@ pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
         .optional()?;
     let (version, incarnation, logs) =
         found.ok_or_else(|| Error::corrupt("table store has no row"))?;
+    if version > i64::from(MOVED_AWAY) {
+        let place = conn.query_row(include_str!("../sql/select_place.sql"), [], |row| {
+            row.get::<_, String>(0)
+        });
+        return Err(moved_away(place.ok().as_deref()).into());
+    }
     Ok(Some(Marks {
         version: u32::try_from(from_sql(version, "schema version")?).unwrap_or(u32::MAX),
         incarnation: Uuid::from_slice(&incarnation)

@@ -58,7 +58,8 @@ pub(crate) struct Serve {
     /// File with the secret that all nodes share: at least 16 bytes.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_secret_file: Option<String>,
-    /// If the database does not answer yet, try for so long (such as 60s) instead of giving up at once.
+    /// If the database does not answer yet, or is the target of a copy or a move that is not whole, try for so long
+    /// (such as 60s) instead of giving up at once.
     #[arg(long, value_name = "TIME")]
     pub(crate) wait_for_store: Option<Span>,
     /// Read settings from a TOML file; crates/cli/reference.toml documents each key. Environment: GESTA_CONFIG.

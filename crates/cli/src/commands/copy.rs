@@ -68,20 +68,20 @@ async fn copy(args: &CopyStore, begun: Instant) -> Outcome<Report> {
 }
 
 /// Says something from time to time.
-struct Pace {
+pub(super) struct Pace {
     begun: Instant,
     told: Instant,
 }
 
 impl Pace {
-    fn new(begun: Instant) -> Self {
+    pub(super) fn new(begun: Instant) -> Self {
         Self {
             begun,
             told: Instant::now(),
         }
     }
 
-    fn tell(&mut self, text: impl FnOnce(f64) -> String) {
+    pub(super) fn tell(&mut self, text: impl FnOnce(f64) -> String) {
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
             say!("{}", text(self.begun.elapsed().as_secs_f64()));
@@ -89,7 +89,7 @@ impl Pace {
     }
 }
 
-fn copied(now: Progress, first: Progress, seconds: f64) -> String {
+pub(super) fn copied(now: Progress, first: Progress, seconds: f64) -> String {
     let done = now.positions.saturating_sub(first.positions) as f64;
     let rate = (now.events - first.events) as f64 / seconds.max(0.001);
     let left = now.positions_all.saturating_sub(now.positions) as f64;

@@ -241,7 +241,8 @@ async fn open_database(
             Ok(database) => return Ok(database),
             Err(error) => error,
         };
-        let may_pass = matches!(error.kind(), ErrorKind::Unavailable(_));
+        let may_pass = matches!(error.kind(), ErrorKind::Unavailable(_))
+            || gesta_copy::is_unfinished_copy(&error);
         if !may_pass || Instant::now() >= deadline {
             return Err(error.into());
         }

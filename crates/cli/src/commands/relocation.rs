@@ -1,0 +1,185 @@
+//! `gesta move`: moves a store that is in use to another database.
+
+use std::time::{Duration, Instant};
+
+use gesta_copy::{Consumers, Move, MoveReport, MoveSettings, MoveStep, Progress, Target, Undone};
+use serde::Serialize;
+
+use super::copy::{Pace, copied};
+use super::{interrupts, is_server};
+use crate::args::MoveStore;
+use crate::exit::{Failure, Outcome};
+use crate::output::Output;
+
+/// How long is waited before a database that did not answer is asked again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What is told at the end.
+#[derive(Serialize)]
+struct TimedReport {
+    #[serde(flatten)]
+    report: MoveReport,
+    seconds: f64,
+    /// For how long nothing could be appended; `None` if the source was closed by an earlier command.
+    closed_seconds: Option<f64>,
+}
+
+/// What is told of an undo.
+#[derive(Serialize)]
+struct UndoReport {
+    undone: Undone,
+}
+
+pub(super) async fn run(args: &MoveStore, output: &mut Output) -> Outcome {
+    if is_server(&args.source) || is_server(&args.target) {
+        return Err(Failure::usage(
+            "move works on databases, not on servers: give postgres://… or sqlite:PATH, and postgres://…",
+        ));
+    }
+    if args.undo {
+        return undo(args, output).await;
+    }
+    let mut interrupts = interrupts()?;
+    let told = tokio::select! {
+        told = move_on(args) => told?,
+        _ = interrupts.recv() => {
+            let text = "stopped: repeat the move, which goes on where it was, or take it back by --undo; if the source was \
+                        closed already, it takes no events until then";
+            return Err(Failure::interrupted(text));
+        }
+    };
+    output.record(&told, pretty)
+}
+
+async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
+    let known = match args.target_is_gone {
+        true => Target::Gone,
+        false => Target::There,
+    };
+    let undone = gesta_copy::undo(&args.source, &args.target, known).await?;
+    output.record(&UndoReport { undone }, |told| match told.undone {
+        Undone::Nothing => "the source was not moving, and is open".into(),
+        Undone::Undone => {
+            "the move is undone: the source is open, and what was copied to the target is never opened; make the target anew \
+             before another move"
+                .into()
+        }
+    })
+}
+
+/// Moves the store. A database that does not answer for a while is asked again, since nothing can be appended while the
+/// source is closed.
+async fn move_on(args: &MoveStore) -> Outcome<TimedReport> {
+    let settings = MoveSettings {
+        consumers: match args.new_incarnation {
+            true => Consumers::BeginAgain,
+            false => Consumers::GoOn,
+        },
+        ..MoveSettings::default()
+    };
+    let begun = Instant::now();
+    let mut telling = Telling::new();
+    let mut moving = Move::open(&args.source, &args.target, settings).await?;
+    loop {
+        let failed = match steps(&mut moving, &mut telling).await {
+            Ok(report) => {
+                return Ok(TimedReport {
+                    report,
+                    seconds: begun.elapsed().as_secs_f64(),
+                    closed_seconds: telling.was_closed,
+                });
+            }
+            Err(error) => error,
+        };
+        moving.close().await;
+        if !failed.is_retryable() {
+            return Err(failed.into());
+        }
+        eprintln!("{failed}; tries again");
+        moving = loop {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            match Move::open(&args.source, &args.target, settings).await {
+                Ok(moving) => break moving,
+                Err(error) if error.is_retryable() => eprintln!("{error}; tries again"),
+                Err(error) => return Err(error.into()),
+            }
+        };
+    }
+}
+
+async fn steps(moving: &mut Move, telling: &mut Telling) -> gesta_core::Result<MoveReport> {
+    loop {
+        match moving.step().await? {
+            MoveStep::Moved(report) => return Ok(report),
+            step => telling.tell(&step),
+        }
+    }
+}
+
+/// Says how far a move is.
+struct Telling {
+    pace: Pace,
+    first: Option<Progress>,
+    closed: Option<Instant>,
+    was_closed: Option<f64>,
+}
+
+impl Telling {
+    fn new() -> Self {
+        Self {
+            pace: Pace::new(Instant::now()),
+            first: None,
+            closed: None,
+            was_closed: None,
+        }
+    }
+
+    fn tell(&mut self, step: &MoveStep) {
+        match step {
+            MoveStep::Begun => {
+                eprintln!("the target is marked; the source is copied while it is used")
+            }
+            MoveStep::Copied(now) => {
+                let first = *self.first.get_or_insert(*now);
+                self.pace.tell(|seconds| copied(*now, first, seconds));
+            }
+            MoveStep::Compared(events) if *events > 0 => {
+                let events = *events;
+                self.pace
+                    .tell(|_| format!("read {events} events back: they are those of the source"));
+            }
+            MoveStep::Waits => {
+                self.pace
+                    .tell(|_| "waits for what others do in the source".into());
+            }
+            MoveStep::Closed => {
+                self.closed = Some(Instant::now());
+                eprintln!("the source is closed");
+            }
+            MoveStep::Shut => eprintln!("the source is shut"),
+            MoveStep::Opened => {
+                self.was_closed = self.closed.map(|closed| closed.elapsed().as_secs_f64());
+                eprintln!("the target is open");
+            }
+            MoveStep::Compared(_) | MoveStep::Moved(_) => {}
+        }
+    }
+}
+
+fn pretty(told: &TimedReport) -> String {
+    let report = &told.report;
+    let mut lines = vec![format!(
+        "the store is now in {}: {} events of {} streams, moved in {:.1} s (digest {})",
+        report.place, report.events, report.streams, told.seconds, report.digest
+    )];
+    if let Some(closed) = told.closed_seconds {
+        lines.push(format!("nothing could be appended for {closed:.2} s"));
+    }
+    if report.checkpoints_kept {
+        lines.push(
+            "positions are as they were, and checkpoints of consumers stay valid: start servers with the new URL".into(),
+        );
+    }
+    lines.extend(report.changes.iter().cloned());
+    lines.join("\n")
+}

@@ -1,0 +1,507 @@
+//! `gesta move` with real servers under load: writers and a reader go on through the move, while the mover, the servers
+//! and the databases are killed.
+//!
+//! What must hold: what was acknowledged is in the target once, in its order, at the positions that readers have seen,
+//! whoever died when; the source never accepts what the target does not have; after an undo the source goes on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use gesta_client::HttpStore;
+use gesta_core::{
+    AllFrom, Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
+    Position, ReadAll, StreamId,
+};
+use gesta_pgtest::{Server as Postgres, ServerConfig, free_address};
+use gesta_testkit::depth;
+use gesta_testkit::faulty::Random;
+use support::{PATIENCE, Server, code, gesta, patient, run, stderr, stdout, succeed};
+use tokio::task::JoinHandle;
+
+/// Writers, each with a stream of its own and one append at a time.
+const WRITERS: usize = 6;
+/// Appends of every writer before a move begins, and after it.
+const APPENDS: usize = 5;
+/// The code of a command that says to try again.
+const TRY_AGAIN: i32 = 5;
+
+/// Writers and a reader, which know the servers of both sides.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Vec<Arc<AtomicUsize>>,
+    writers: Vec<JoinHandle<Vec<EventId>>>,
+    reader: JoinHandle<Vec<(Position, EventId)>>,
+}
+
+impl Load {
+    fn start(urls: &[String]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (mut acknowledged, mut writers) = (Vec::new(), Vec::new());
+        for writer in 0..WRITERS {
+            let count = Arc::new(AtomicUsize::new(0));
+            acknowledged.push(Arc::clone(&count));
+            // Each begins with another server.
+            let mut urls = urls.to_vec();
+            let first = writer % urls.len();
+            urls.rotate_left(first);
+            let stop = Arc::clone(&stop);
+            writers.push(tokio::spawn(write(store_of(&urls), writer, stop, count)));
+        }
+        let reader = tokio::spawn(read_until_stopped(store_of(urls), Arc::clone(&stop)));
+        Self {
+            stop,
+            acknowledged,
+            writers,
+            reader,
+        }
+    }
+
+    fn counts(&self) -> Vec<usize> {
+        let counts = self.acknowledged.iter();
+        counts.map(|count| count.load(Ordering::SeqCst)).collect()
+    }
+
+    /// Waits until every writer has got some acknowledgements more.
+    async fn goes_on(&self) {
+        let (before, begun) = (self.counts(), Instant::now());
+        loop {
+            let now = self.counts();
+            if before
+                .iter()
+                .zip(&now)
+                .all(|(before, now)| *now >= before + APPENDS)
+            {
+                return;
+            }
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "appends do not go on: {before:?} {now:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Stops, and compares what was acknowledged and read with what `url` serves.
+    async fn check(self, url: &str) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        let store = HttpStore::connect(url).unwrap();
+        let mut events = 0;
+        for (writer, written) in self.writers.into_iter().enumerate() {
+            let ids = tokio::time::timeout(PATIENCE, written).await;
+            let ids = ids.expect("the last append ends").unwrap();
+            let stored = store.read_whole_stream(&stream_of(writer)).await.unwrap();
+            let stored: Vec<EventId> = stored.iter().map(|event| event.id).collect();
+            assert_eq!(stored, ids, "writer {writer}: stored, and acknowledged");
+            events += ids.len();
+        }
+        let read = tokio::time::timeout(PATIENCE, self.reader).await;
+        let read = read.expect("the reader ends").unwrap();
+        let all = store.read_everything().await.unwrap();
+        let all: Vec<_> = all.iter().map(|event| (event.position, event.id)).collect();
+        assert_eq!(read, all[..read.len()], "read by checkpoints, and stored");
+        events
+    }
+}
+
+fn store_of(urls: &[String]) -> HttpStore {
+    let urls: Vec<&str> = urls.iter().map(|url| &**url).collect();
+    HttpStore::connect_to_cluster(&urls, gesta_client::Config::default()).unwrap()
+}
+
+fn stream_of(writer: usize) -> String {
+    format!("writer-{writer}")
+}
+
+/// Appends one event after the other, each again with the same id until it is acknowledged.
+async fn write(
+    store: HttpStore,
+    writer: usize,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicUsize>,
+) -> Vec<EventId> {
+    let (mut ids, stream) = (Vec::new(), StreamId::new(stream_of(writer)).unwrap());
+    while !stop.load(Ordering::SeqCst) {
+        let id = EventId::random();
+        let event = EventData::json(EventType::new("happened").unwrap(), "{}").with_id(id);
+        let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
+        while let Err(error) = store.append(append.clone()).await {
+            assert!(error.is_retryable(), "{stream}: {error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        ids.push(id);
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+    }
+    ids
+}
+
+/// Reads all events, page by page, each from the checkpoint of the one before, whoever serves it.
+async fn read_until_stopped(store: HttpStore, stop: Arc<AtomicBool>) -> Vec<(Position, EventId)> {
+    let (mut read, mut from) = (Vec::new(), AllFrom::Start);
+    while !stop.load(Ordering::SeqCst) {
+        let mut request = ReadAll::forwards().limit(50);
+        request.from = from.clone();
+        match store.read_all(request).await {
+            Ok(page) => {
+                read.extend(page.events.iter().map(|event| (event.position, event.id)));
+                from = AllFrom::Checkpoint(page.next);
+                if page.events.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    read
+}
+
+/// What happens in a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    FromPostgres,
+    FromFile,
+}
+
+/// Both sides of a move.
+struct World {
+    kind: Kind,
+    postgres: [Postgres; 2],
+    source: String,
+    target: String,
+    folder: tempfile::TempDir,
+    random: Random,
+    round: usize,
+}
+
+impl World {
+    fn start(kind: Kind) -> Option<Self> {
+        let one = || Postgres::start_with(ServerConfig::default()).unwrap();
+        Some(Self {
+            kind,
+            postgres: [one()?, one()?],
+            source: String::new(),
+            target: String::new(),
+            folder: tempfile::tempdir().unwrap(),
+            random: depth_random(),
+            round: 0,
+        })
+    }
+
+    /// Fresh stores at both sides.
+    fn begin(&mut self) {
+        self.round += 1;
+        self.source = match self.kind {
+            Kind::FromPostgres => self.database(0),
+            Kind::FromFile => {
+                let file = format!("source-{}.db", self.round);
+                support::url_of(&self.folder.path().join(file))
+            }
+        };
+        succeed(&["schema", "create", "--store", &self.source]);
+        self.target = self.database(1);
+    }
+
+    /// A place for a store, as a schema of the one database of a server.
+    fn database(&mut self, at: usize) -> String {
+        let number = self.random.below(1_000_000_000);
+        let schema = format!("moving_{}_{number}", self.round);
+        let url = patient(&self.postgres[at].url());
+        format!("{url}&schema={schema}")
+    }
+
+    fn mover(&self) -> Child {
+        gesta(&["move", &self.source, &self.target])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Runs a command until it does not say any more to try again, as while sessions of the dead end.
+    fn answered(&self, arguments: &[&str]) -> std::process::Output {
+        let begun = Instant::now();
+        loop {
+            let output = run(arguments);
+            if code(&output) != TRY_AGAIN || begun.elapsed() > PATIENCE {
+                return output;
+            }
+            eprintln!("{}", stderr(&output));
+        }
+    }
+
+    /// A mover is killed at some moment.
+    async fn mover_dies(&mut self) {
+        let mut mover = self.mover();
+        let lives = self.random.duration(Duration::from_millis(1_500));
+        tokio::time::sleep(lives).await;
+        mover.kill().unwrap();
+        mover.wait().unwrap();
+    }
+
+    /// A database is killed and started again.
+    fn database_dies(&mut self, at: usize) {
+        self.postgres[at].kill_9().unwrap();
+        self.postgres[at].restart().unwrap();
+    }
+
+    /// Every row that is left in the source is in the target too: after the move the source has accepted nothing.
+    fn source_has_nothing_more(&self) {
+        if self.kind == Kind::FromFile {
+            return;
+        }
+        let schema = |url: &str| url.rsplit_once("schema=").unwrap().1.to_owned();
+        let rows = |at: usize, rows: &str| {
+            let compared = "count(*) || ' ' || coalesce(sum(checksum::numeric), 0) || ' ' || coalesce(max(position), 0)";
+            let found = self.postgres[at].query(&format!("SELECT {compared} FROM {rows}"));
+            found.unwrap().unwrap().trim().to_owned()
+        };
+        let end = "WHERE position < 9223372036854775807";
+        let source = rows(0, &format!("{}.moved_events {end}", schema(&self.source)));
+        let last = source.rsplit_once(' ').unwrap().1;
+        let until = format!("WHERE position <= {last}");
+        let target = rows(1, &format!("{}.events {until}", schema(&self.target)));
+        assert_eq!(source, target);
+    }
+}
+
+fn depth_random() -> Random {
+    let seed = depth::seed();
+    eprintln!("GESTA_SEED={seed}");
+    Random::new(seed)
+}
+
+fn listen(store: &str, address: &str) -> Server {
+    Server::start_with(store, &["--listen", address])
+}
+
+/// One move from a database that two servers use, with kills.
+async fn move_from_postgres(world: &mut World) -> usize {
+    let addresses: Vec<String> = (0..3)
+        .map(|_| free_address().unwrap().to_string())
+        .collect();
+    let urls: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("http://{address}"))
+        .collect();
+    let mut old: Vec<Server> = addresses[..2]
+        .iter()
+        .map(|address| listen(&world.source, address))
+        .collect();
+    let load = Load::start(&urls);
+    load.goes_on().await;
+    for _ in 0..world.random.below(4) {
+        match world.random.below(4) {
+            0 => {
+                let at = world.random.below(2);
+                old.remove(at).kill();
+                // It waits for nothing if the store has moved already.
+                if run_serves(&world.source) {
+                    old.insert(at, listen(&world.source, &addresses[at]));
+                }
+            }
+            1 => {
+                let at = world.random.below(2);
+                world.database_dies(at);
+            }
+            _ => world.mover_dies().await,
+        }
+        if old.len() < 2 {
+            break;
+        }
+    }
+    if world.random.below(3) == 0 {
+        let undone = world.answered(&["move", &world.source, &world.target, "--undo"]);
+        if undone.status.success() {
+            if old.len() == 2 {
+                load.goes_on().await;
+            }
+            // What was copied there is not used again.
+            world.target = world.database(1);
+        } else {
+            let why = stderr(&undone);
+            assert!(why.contains("cannot be undone"), "{why}");
+        }
+    }
+    let moved = world.answered(&["move", &world.source, &world.target, "--output", "json"]);
+    assert!(moved.status.success(), "{}", stderr(&moved));
+    eprintln!("{}", stdout(&moved).trim());
+    let new = listen(&world.target, &addresses[2]);
+    load.goes_on().await;
+    for server in old {
+        // The servers of the source say where the store is, and accept nothing.
+        let refused = HttpStore::connect(&server.url).unwrap();
+        let event = EventData::json(EventType::new("late").unwrap(), "{}");
+        let error = refused
+            .append_to("late-1", ExpectedRevision::Any, vec![event])
+            .await
+            .expect_err("moved");
+        assert!(error.to_string().contains("has moved to"), "{error}");
+        let error = refused
+            .read_whole_stream("writer-1")
+            .await
+            .expect_err("moved");
+        assert!(error.is_retryable(), "{error}");
+        server.kill();
+    }
+    load.goes_on().await;
+    let events = load.check(&new.url).await;
+    new.stop();
+    world.source_has_nothing_more();
+    events
+}
+
+/// Whether a server can be started on a store.
+fn run_serves(store: &str) -> bool {
+    run(&["all", "read", "--limit", "1", "--store", store])
+        .status
+        .success()
+}
+
+/// One move from a file, whose server is stopped or killed before, with kills.
+async fn move_from_file(world: &mut World) -> usize {
+    let addresses: Vec<String> = (0..2)
+        .map(|_| free_address().unwrap().to_string())
+        .collect();
+    let urls: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("http://{address}"))
+        .collect();
+    let mut old = listen(&world.source, &addresses[0]);
+    let load = Load::start(&urls);
+    load.goes_on().await;
+    // While it is served the file is not moved.
+    let refused = run(&["move", &world.source, &world.target]);
+    assert_eq!(code(&refused), TRY_AGAIN, "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("stop what uses it"),
+        "{}",
+        stderr(&refused)
+    );
+    loop {
+        match world.random.below(2) {
+            0 => old.stop(),
+            _ => old.kill(),
+        }
+        for _ in 0..world.random.below(3) {
+            world.mover_dies().await;
+            if world.random.below(3) == 0 {
+                world.database_dies(1);
+            }
+        }
+        if world.random.below(3) != 0 {
+            break;
+        }
+        let undone = world.answered(&["move", &world.source, &world.target, "--undo"]);
+        if !undone.status.success() {
+            let why = stderr(&undone);
+            assert!(why.contains("cannot be undone"), "{why}");
+            break;
+        }
+        world.target = world.database(1);
+        old = listen(&world.source, &addresses[0]);
+        load.goes_on().await;
+    }
+    let moved = world.answered(&["move", &world.source, &world.target, "--output", "json"]);
+    assert!(moved.status.success(), "{}", stderr(&moved));
+    let refused = run(&["serve", "--store", &world.source, "--listen", "127.0.0.1:0"]);
+    assert!(
+        stderr(&refused).contains("has moved to"),
+        "{}",
+        stderr(&refused)
+    );
+    let new = listen(&world.target, &addresses[1]);
+    load.goes_on().await;
+    let events = load.check(&new.url).await;
+    new.stop();
+    events
+}
+
+async fn moves(kind: Kind, times: usize) {
+    let Some(mut world) = World::start(kind) else {
+        return;
+    };
+    for round in 0..times {
+        world.begin();
+        let events = match kind {
+            Kind::FromPostgres => move_from_postgres(&mut world).await,
+            Kind::FromFile => move_from_file(&mut world).await,
+        };
+        eprintln!("move {round} of {kind:?}: {events} events");
+        let healthy = world.answered(&["verify", "--store", &world.target]);
+        assert!(healthy.status.success(), "{healthy:?}");
+    }
+}
+
+/// Goal: writers of two servers and a reader go on through moves from PostgreSQL to PostgreSQL.
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_move_under_load_whoever_dies() {
+    moves(Kind::FromPostgres, depth::count(2, 30)).await;
+}
+
+/// Goal: the same from a file.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_move_whoever_dies() {
+    moves(Kind::FromFile, depth::count(1, 20)).await;
+}
+
+/// Goal: the command says what it has done, and what to do.
+#[test]
+fn the_command_says_what_it_has_done() {
+    let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap() else {
+        return;
+    };
+    let url = |name: &str| patient(&postgres.create_database(name).unwrap());
+    let (source, target) = (url("from_here"), url("to_there"));
+    let event = ["--type", "happened", "--data", "{}", "--store", &source];
+    succeed(&[&["stream", "append", "cart-1"][..], &event].concat());
+    let refused = run(&["move", "http://127.0.0.1:1", &target]);
+    assert_eq!(code(&refused), 2);
+    let nothing = succeed(&["move", &source, &target, "--undo"]);
+    assert!(nothing.contains("was not moving"), "{nothing}");
+    let moved = succeed(&["move", &source, &target]);
+    assert!(
+        moved.contains("/to_there: 1 events of 1 streams"),
+        "{moved}"
+    );
+    assert!(
+        moved.contains("checkpoints of consumers stay valid"),
+        "{moved}"
+    );
+    assert!(
+        !moved.contains("postgres:") && !moved.contains('@'),
+        "no credentials: {moved}"
+    );
+    let again: serde_json::Value =
+        serde_json::from_str(&succeed(&["move", &source, &target, "--output", "json"])).unwrap();
+    assert_eq!(
+        (&again["events"], &again["checkpoints_kept"]),
+        (&1.into(), &true.into())
+    );
+    let refused = run(&[&["stream", "append", "cart-1"][..], &event].concat());
+    assert!(
+        stderr(&refused).contains("/to_there"),
+        "{}",
+        stderr(&refused)
+    );
+    let refused = run(&["move", &source, &target, "--undo"]);
+    assert!(
+        stderr(&refused).contains("cannot be undone"),
+        "{}",
+        stderr(&refused)
+    );
+    let read = succeed(&["stream", "read", "cart-1", "--store", &target]);
+    assert!(read.contains("happened"), "{read}");
+}

@@ -1,0 +1,66 @@
+//! The two sides of a move, as they are named and as they stand.
+
+use gesta_core::{Error, Result};
+use gesta_postgres::Config;
+use gesta_sqlite::{Location, SqliteConfig};
+
+use crate::copy::refuse;
+use crate::moving::TargetStand;
+use crate::part::{Found, Part, used};
+use crate::postgres::PostgresPart;
+use crate::source::Source;
+use crate::source_postgres::PostgresSource;
+use crate::source_sqlite::SqliteSource;
+use crate::target::is_sqlite;
+
+fn one_database(what: &str, url: &str) -> Result<()> {
+    if !is_sqlite(url) && url.split_whitespace().count() != 1 {
+        let rule = "must be one database: `gesta cluster move-log` moves the logs of a store in several, one by one";
+        return Err(Error::invalid(what, rule));
+    }
+    Ok(())
+}
+
+pub(crate) fn target_config(source: &str, target: &str) -> Result<Config> {
+    one_database("source", source)?;
+    one_database("target", target)?;
+    if is_sqlite(target) {
+        let rule = "must be a database of PostgreSQL: `gesta copy` copies a store into a file";
+        return Err(Error::invalid("target", rule));
+    }
+    let config = Config::parse(target)?;
+    if !is_sqlite(source) && Config::parse(source)?.name() == config.name() {
+        return Err(Error::invalid(
+            "target",
+            "must be another store than the source",
+        ));
+    }
+    Ok(config)
+}
+
+pub(crate) async fn source_of(url: &str) -> Result<Box<dyn Source>> {
+    if !is_sqlite(url) {
+        return Ok(Box::new(PostgresSource::open(url).await?));
+    }
+    match SqliteConfig::parse(url)?.location {
+        Location::File(path) => Ok(Box::new(SqliteSource::new(url, path))),
+        Location::Memory => Err(Error::invalid("source", "must be a file, not memory")),
+    }
+}
+
+pub(crate) fn stand_of(part: &PostgresPart, found: &Found) -> Result<TargetStand> {
+    let (state, has_arrived) = match found {
+        Found::Empty => return Ok(TargetStand::Empty),
+        Found::Used => return Err(used(part.name())),
+        Found::Unfinished(state) => (state, false),
+        Found::Arrived(state) => (state, true),
+    };
+    match &state.moving {
+        None => {
+            refuse("the target is that of a copy: end it by `gesta copy`, or make another target")
+        }
+        Some(moving) if moving.is_undone => Ok(TargetStand::GivenUp(moving.id)),
+        Some(moving) if has_arrived => Ok(TargetStand::Arrived(moving.id)),
+        Some(moving) => Ok(TargetStand::Copying(moving.id)),
+    }
+}

@@ -1,0 +1,2 @@
+-- Where a store is that has moved to another database. One row.
+SELECT place FROM moved;
