@@ -586,3 +586,22 @@ async fn hidden_states_are_told() {
     running.shutdown().await;
     assert_eq!(texts(&sent), ["c"]);
 }
+
+/// Goal: what somebody else has written among the states stops no effect, and the last state before it counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_state_is_passed_over() {
+    let store = store();
+    append(&store, &["a", "b"]).await;
+    let (running, _) = run::<1>(&store, quick(), 0).await;
+    until(&running, |progress| progress.events == 2).await;
+    running.shutdown().await;
+    let strange = EventData::json(EventType::new("effect-state").expect("valid"), "1");
+    let appended = store.append_to("$effect-mail", ExpectedRevision::Any, [strange]);
+    appended.await.expect("appended");
+    let (running, sent) = run::<1>(&store, quick(), 0).await;
+    until_phase(&running, Phase::Live).await;
+    append(&store, &["c"]).await;
+    until(&running, |progress| progress.events == 1).await;
+    running.shutdown().await;
+    assert_eq!(texts(&sent), ["c"]);
+}

@@ -33,5 +33,5 @@ mod timers;
 
 pub use config::Config;
 pub use running::{Phase, RunningTimers, Status};
-pub use timer::{DATA_BYTES_MAX, FireError, KEY_BYTES_MAX, NewTimer, Timer};
+pub use timer::{DATA_BYTES_MAX, DATA_DEPTH_MAX, FireError, KEY_BYTES_MAX, NewTimer, Timer};
 pub use timers::{NAME_BYTES_MAX, Timers};

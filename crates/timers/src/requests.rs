@@ -15,6 +15,8 @@ use crate::timer::{Cause, NewTimer, id_of};
 
 /// The number of events that are read at once.
 const PAGE: usize = 5_000;
+/// The greatest number of characters of an error about what others wrote.
+pub(crate) const ERROR_CHARS_MAX: usize = 300;
 
 /// How far the requests are read.
 #[derive(Debug, Default)]
@@ -197,6 +199,8 @@ impl Requests {
             && !is_settled
         {
             let (stream, revision) = (&event.stream, event.revision);
+            // Whoever wrote it decides how long the error is.
+            let error: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
             let why = format!("revision {revision} of stream {stream} is skipped: {error}");
             tracing::warn!(timers = %stream, error = why, "a request cannot be read");
             place.skipped += 1;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use gesta_core::{
     Append, BackOff, Condition, ErrorKind, EventData, EventId, EventStore, EventType,
-    ExpectedRevision, ReadStream, Result, Revision, StreamAppend, StreamFrom, StreamId,
-    StreamMetadata, Subscription,
+    ExpectedRevision, ReadStream, RecordedEvent, Result, Revision, StreamAppend, StreamFrom,
+    StreamId, StreamMetadata, Subscription,
 };
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::record::{self, Kept, STATE, State, Through, What};
-use crate::requests::{follow, json};
+use crate::requests::{ERROR_CHARS_MAX, follow, json};
 
 /// The number of events that are read at once.
 const PAGE: usize = 1_000;
@@ -40,7 +40,7 @@ const METADATA: &str = "$metadata";
 pub(crate) enum Last {
     /// There never was one.
     None,
-    /// It cannot be read: metadata hide it, or it was removed.
+    /// It cannot be read: metadata hide it, it was removed, or somebody else wrote it.
     Hidden(Revision),
     /// It is this one.
     State(Revision, State),
@@ -89,6 +89,18 @@ impl Stored {
     }
 }
 
+/// Reads a state. One that cannot be read is no owner's: it is told of, and stops nobody.
+fn readable(event: &RecordedEvent) -> Option<State> {
+    match record::read(event) {
+        Ok(state) => Some(state),
+        Err(error) => {
+            let error: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
+            tracing::warn!(timers = %event.stream, error, "a state of timers is passed over: who may append to its stream?");
+            None
+        }
+    }
+}
+
 impl States {
     pub(crate) fn new(store: Arc<dyn EventStore>, stream: StreamId) -> Result<Self> {
         Ok(Self {
@@ -108,7 +120,10 @@ impl States {
             page => page?,
         };
         match page.events.first() {
-            Some(event) => Ok(Last::State(event.revision, record::read(event)?)),
+            Some(event) => Ok(match readable(event) {
+                Some(state) => Last::State(event.revision, state),
+                None => Last::Hidden(event.revision),
+            }),
             None => Ok(Last::Hidden(page.last_revision)),
         }
     }
@@ -141,7 +156,9 @@ impl States {
             };
             for event in &page.events {
                 stored.events += 1;
-                let state: State = record::read(event)?;
+                let Some(state) = readable(event) else {
+                    continue;
+                };
                 if stored.events == 1 {
                     let is_whole = matches!(state.does, What::Kept { part: 0, .. });
                     stored.is_cut_by_others = event.revision > Revision(0) && !is_whole;

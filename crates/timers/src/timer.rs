@@ -10,6 +10,9 @@ use xxhash_rust::xxh3::xxh3_128;
 pub const KEY_BYTES_MAX: usize = 256;
 /// The greatest number of bytes of the data of a timer, as JSON.
 pub const DATA_BYTES_MAX: usize = 4_096;
+/// The greatest depth to which the data of a timer may nest: states hold them a few levels deeper, and JSON is read up
+/// to 128 levels.
+pub const DATA_DEPTH_MAX: usize = 64;
 
 /// Why a timer could not fire; it fires again after a pause.
 pub type FireError = Box<dyn std::error::Error + Send + Sync>;
@@ -107,12 +110,26 @@ pub(crate) fn check(key: &str, due: Timestamp, data: &serde_json::Value) -> Resu
         let rule = format!("must be from 1970 to 9999, found {due}");
         return Err(Error::invalid("due", rule));
     }
+    let depth = depth_of(data);
+    if depth > DATA_DEPTH_MAX {
+        let rule = format!("must nest at most {DATA_DEPTH_MAX} levels deep, found {depth}");
+        return Err(Error::invalid("data", rule));
+    }
     let bytes = data.to_string().len();
     if bytes > DATA_BYTES_MAX {
         let rule = format!("must have at most {DATA_BYTES_MAX} bytes as JSON, found {bytes}");
         return Err(Error::invalid("data", rule));
     }
     Ok(())
+}
+
+/// Returns how many arrays and objects lie in one another. What was read as JSON nests less than 128 levels deep.
+fn depth_of(data: &serde_json::Value) -> usize {
+    match data {
+        serde_json::Value::Array(values) => 1 + values.iter().map(depth_of).max().unwrap_or(0),
+        serde_json::Value::Object(fields) => 1 + fields.values().map(depth_of).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 /// Makes an id of these parts: the same of the same ones.
@@ -129,7 +146,8 @@ pub(crate) fn id_of(parts: &[&[u8]]) -> EventId {
 pub(crate) fn check_key(key: &str) -> Result<()> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX || key.chars().any(char::is_control) {
         let rule = format!(
-            "must have 1 to {KEY_BYTES_MAX} bytes and no control characters, found {key:?} of {} bytes",
+            "must have 1 to {KEY_BYTES_MAX} bytes and no control characters, found {:?} of {} bytes",
+            key.chars().take(40).collect::<String>(),
             key.len()
         );
         return Err(Error::invalid("key", rule));

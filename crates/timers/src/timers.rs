@@ -77,7 +77,8 @@ impl Timers {
     }
 
     /// Sets what the names of the streams begin with: `$timers-` unless said otherwise. Streams that begin with `$` are
-    /// for administrators on a server with users.
+    /// for administrators on a server with users. Others are for every user unless their `$acl` says otherwise, and
+    /// whoever may append to them decides about the timers: give them to the user of the application alone.
     ///
     /// # Errors
     /// `InvalidArgument` if no stream can have such a name, or if both streams would not lie in one log (a prefix with

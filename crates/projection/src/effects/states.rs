@@ -16,6 +16,8 @@ use uuid::Uuid;
 use crate::drive::not_of;
 use crate::error::Error;
 
+/// How many events are looked through for the last state, if some of them are none.
+const LOOKED_BACK: usize = 100;
 /// Shortest and longest pause before a state is appended once more.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 const TYPE: &str = "effect-state";
@@ -122,7 +124,7 @@ impl EffectStates {
 
     /// Returns the last state.
     pub(super) async fn last(&self) -> Result<Last, Error> {
-        let request = ReadStream::backwards(self.stream.clone()).limit(1);
+        let request = ReadStream::backwards(self.stream.clone()).limit(LOOKED_BACK);
         let page = match self.store.read_stream(request).await {
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
                 return Ok(Last::None);
@@ -132,9 +134,21 @@ impl EffectStates {
         let Some(event) = page.events.first() else {
             return Ok(Last::Hidden(page.last_revision));
         };
-        let state = serde_json::from_slice(&event.data).map_err(|error| {
-            Error::Invalid(format!("stream {} holds no states: {error}", self.stream))
-        })?;
+        let mut read = page
+            .events
+            .iter()
+            .map(|event| serde_json::from_slice(&event.data));
+        let state = match read.next() {
+            // What is no state was written by somebody else. The last one before it counts.
+            Some(Err(error)) => {
+                tracing::warn!(stream = %self.stream, %error, "an event is no state: who may append to this stream?");
+                read.find_map(std::result::Result::ok).ok_or_else(|| {
+                    Error::Invalid(format!("stream {} holds no states: {error}", self.stream))
+                })?
+            }
+            Some(Ok(state)) => state,
+            None => return Ok(Last::Hidden(page.last_revision)),
+        };
         Ok(Last::Kept(Kept {
             revision: event.revision,
             state,

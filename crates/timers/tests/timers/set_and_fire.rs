@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gesta_core::{
-    ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadStream,
-    StreamId, Timestamp,
+    Append, ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
+    ReadStream, StreamId, Timestamp,
 };
 use gesta_testkit::faulty::{RandomFaults, World};
-use gesta_timers::{Config, NewTimer, Timer, Timers};
+use gesta_timers::{Config, NewTimer, Phase, Timer, Timers};
 use tokio::time::sleep;
 
 use crate::support::{Fired, MINUTE, Process, after, append_requests, count_of, until};
@@ -299,22 +299,56 @@ async fn what_cannot_be_read_holds_up_nothing() {
         r#"{"key":"b","due":"tomorrow"}"#.to_owned(),
         set("c", &"x".repeat(1_000_000)),
         set(&"d".repeat(300), ""),
+        format!(
+            r#"{{"key":"e","due":"{due}","data":{}0{}}}"#,
+            "[".repeat(65),
+            "]".repeat(65)
+        ),
     ];
     append_requests(&process, requests.clone()).await;
     let running = process.run(&fired);
     let status = running.status();
-    until("four are skipped", || status.borrow().skipped == 4).await;
+    until("five are skipped", || status.borrow().skipped == 5).await;
     let error = status.borrow().error.clone().unwrap();
     assert!(
-        error.contains("revision 4 ") && error.contains("key"),
+        error.contains("revision 5 ") && error.contains("64 levels deep"),
         "{error}"
     );
+    assert!(error.len() < 500, "{error}");
     append_requests(&process, requests[..3].to_vec()).await;
-    until("it has heard of more", || status.borrow().skipped == 6).await;
+    until("it has heard of more", || status.borrow().skipped == 7).await;
     let error = status.borrow().error.clone().unwrap();
-    assert!(error.contains("revision 7 "), "{error}");
+    assert!(error.contains("revision 8 "), "{error}");
     assert_eq!(process.timers.pending().await.unwrap().len(), 1);
     until("it has fired", || fired.keys() == ["a"]).await;
+}
+
+/// Goal: what somebody else has written among the states stops no timer, and as deep data as may be are kept and read
+/// again.
+#[tokio::test(start_paused = true)]
+async fn states_that_cannot_be_read_stop_nothing() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let process = Process::new(&world, Config::default());
+    let mut data = serde_json::Value::Null;
+    for _ in 0..64 {
+        data = serde_json::json!([data]);
+    }
+    let timer = NewTimer::new("deep", after(&world, MINUTE));
+    let timer = timer.with_data(&data).unwrap();
+    process.timers.set(&timer).await.unwrap();
+    let states = StreamId::new("$timers-{orders}-state").unwrap();
+    let stranger = EventData::json(EventType::new("timers-state").unwrap(), r#"{"owner": 1}"#);
+    let append = Append::to(states, ExpectedRevision::Any, vec![stranger]);
+    process.store.append(append.clone()).await.unwrap();
+    let running = process.run(&fired);
+    until("it has claimed", || {
+        running.status().borrow().phase == Phase::Firing
+    })
+    .await;
+    running.shutdown().await;
+    process.store.append(append).await.unwrap();
+    let _running = process.run(&fired);
+    until("it has fired", || fired.keys() == ["deep"]).await;
 }
 
 /// Goal: wrong input is refused, with what is wrong; a timer that is set twice, as after a lost answer, is one.
