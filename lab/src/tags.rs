@@ -100,8 +100,8 @@ impl Form {
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct TagsArgs {
     /// The database: `postgres://…`, or `postgres:new`, a server started for this run. Everything is made in schemas
-    /// named `gesta_lab_tags_…` and removed afterwards. Queries are counted by `pg_stat_statements` where that extension
-    /// is installed, else transactions are; what others do in the database meanwhile is counted too.
+    /// named `gesta_lab_tags_…` and removed afterwards. Queries are counted by `pg_stat_statements` where that
+    /// extension is installed, else transactions are; what others do in the database meanwhile is counted too.
     #[arg(long, default_value = "postgres:new")]
     #[serde(skip)]
     store: String,

@@ -1,5 +1,5 @@
-//! What a load takes of the processors, and what the database does meanwhile: a look at the beginning and the end of its
-//! measured part, by the thread that makes the load.
+//! What a load takes of the processors, and what the database does meanwhile: a look at the beginning and the end of
+//! its measured part, by the thread that makes the load.
 
 use std::sync::Arc;
 use std::time::Duration;

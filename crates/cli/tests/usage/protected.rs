@@ -134,9 +134,9 @@ fn no_command_shows_text_that_drives_the_terminal() {
     }
 }
 
-/// What happened: no command warned of `sslmode=prefer` to another machine, although the documentation says so: commands
-/// log errors only, and read models, indexes and sources of imports did not warn at all. Goal: each of them does, before
-/// it connects.
+/// What happened: no command warned of `sslmode=prefer` to another machine, although the documentation says so:
+/// commands log errors only, and read models, indexes and sources of imports did not warn at all. Goal: each of them
+/// does, before it connects.
 #[test]
 fn every_command_warns_of_a_database_elsewhere_that_nothing_protects() {
     let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! Lines of the audit log about operations that the guard of the store does not see.
 //!
 //! Invariant: an operation that was begun is told, also if its caller leaves before the answer: the future of a call is
-//! dropped with its connection, and what was begun may be done nevertheless. So nothing but [`AuditLine`] writes a line.
+//! dropped with its connection, and what was begun may be done nevertheless. So nothing but [`AuditLine`] writes a
+//! line.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -71,8 +71,8 @@ impl World {
         self.processes[number].not_connected(error, now);
     }
 
-    /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets metadata if the
-    /// stream has had neither.
+    /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets metadata if
+    /// the stream has had neither.
     pub(super) fn scavenge(&mut self) {
         let stream = self.pick_stream();
         let truth = self.database.truth(&stream);
