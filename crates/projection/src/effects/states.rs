@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::drive::not_of;
+use crate::batch::not_of;
 use crate::error::Error;
 
 /// Shortest and longest pause before a state is appended once more.
