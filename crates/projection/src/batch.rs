@@ -1,6 +1,6 @@
 //! A batch: the events that are applied together, and the places between which they lie.
 
-use gesta_core::{Checkpoint, LogId, Place, Position, RecordedEvent, SharedEvent};
+use gesta_core::{Checkpoint, LogId, Place, Position, RecordedEvent, SharedEvent, StoreInfo};
 
 /// The events of a batch, as they came: a page of the store owns its events, a subscription shares them.
 #[derive(Clone, Debug)]
@@ -152,6 +152,22 @@ pub(crate) fn distance(reached: &Checkpoint, wanted: &Checkpoint) -> u64 {
     let logs = positions(reached).iter().zip(positions(wanted));
     logs.map(|(here, there)| there.0.saturating_sub(here.0))
         .sum()
+}
+
+/// Says why a checkpoint cannot be of this store as it is now.
+pub(crate) fn not_of(info: &StoreInfo, checkpoint: &Checkpoint) -> Option<String> {
+    let found = match checkpoint.positions_for(info.incarnation, info.logs) {
+        Ok(found) => found,
+        Err(error) => return Some(format!("the store was restored or replaced: {error}")),
+    };
+    let ahead = found
+        .iter()
+        .zip(&info.heads)
+        .position(|(at, head)| at > head)?;
+    Some(format!(
+        "the store was restored: the checkpoint is at position {} of log {ahead}, whose last event is at {}",
+        found[ahead], info.heads[ahead]
+    ))
 }
 
 #[cfg(test)]

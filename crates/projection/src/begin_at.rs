@@ -2,8 +2,8 @@
 
 use gesta_core::{Checkpoint, EventStore, LogId, Position, StoreInfo, Timestamp};
 
+use crate::batch::not_of;
 use crate::batch::positions;
-use crate::drive::not_of;
 use crate::error::Error;
 use crate::one_log::next_in_log;
 

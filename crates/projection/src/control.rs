@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, Incarnation};
 
+use crate::batch::not_of;
 use crate::batch::{covers, distance, positions};
 use crate::definition::ProjectionId;
-use crate::drive::not_of;
 use crate::error::{Error, other_store};
 use crate::lag::{LAG_PAGES_MAX, Lag, Next, lag_at, next_match};
 use crate::state::{Life, State};

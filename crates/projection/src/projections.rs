@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::METRICS;
+use crate::batch::not_of;
 use crate::begin_at::{BeginAt, floor_now};
 use crate::config::{Config, OnPoison};
 use crate::definition::{ProjectionId, Registration, Table, made_with};
-use crate::drive::not_of;
 use crate::error::Error;
 use crate::index::{Index, IndexUnit};
 use crate::looks::{Look, Looker};

@@ -2,7 +2,12 @@
 //!
 //! Invariant: an error names the databases, the values found, and the rule.
 
+use std::collections::BTreeMap;
+
 use gesta_core::{Error, LogId, LogMap, MapCopy, Position, Result};
+
+/// The logs whose home lacks a row that another database has, each with what people are told of it.
+pub(crate) type Unshown = BTreeMap<LogId, String>;
 
 /// Returns the newest map among these copies, and for each of its databases the place of its copy among them.
 ///

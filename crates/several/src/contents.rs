@@ -4,16 +4,11 @@
 //! A copy may be open there, if a fail-over has lost the row that closed it. Nothing is appended to it, since nobody
 //! takes that database for the home of the log, and the next move of the log closes it.
 
-use std::collections::BTreeMap;
-
 use futures::future::join_all;
 use gesta_core::{Held, HeldRow, LogId, LogMap, Result};
 
-use crate::check::unshown;
+use crate::check::{Unshown, unshown};
 use crate::route::Routes;
-
-/// The logs whose home lacks a row that another database has, each with what people are told of it.
-pub(crate) type Unshown = BTreeMap<LogId, String>;
 
 impl Routes {
     /// Finds the logs whose home lacks a row that another database has, by this map. A log whose home is a database

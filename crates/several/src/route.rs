@@ -17,8 +17,8 @@ use gesta_core::backend::Backend;
 use gesta_core::shares::{self, Holder};
 use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
 
+use crate::check::Unshown;
 use crate::check::{arrange, lost, with_logs};
-use crate::contents::Unshown;
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;

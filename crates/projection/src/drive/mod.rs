@@ -18,12 +18,12 @@ mod write;
 
 use std::sync::Arc;
 
-use gesta_core::{BackOff, Checkpoint, EventStore, Filter, StoreInfo};
+use gesta_core::{BackOff, Checkpoint, EventStore, Filter};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::batch::distance;
+use crate::batch::{distance, not_of};
 use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::ProjectionId;
@@ -80,22 +80,6 @@ impl<T: Target> Context<T> {
             () = tokio::time::sleep(back_off.pause()) => true,
         }
     }
-}
-
-/// Says why a checkpoint cannot be of this store as it is now.
-pub(crate) fn not_of(info: &StoreInfo, checkpoint: &Checkpoint) -> Option<String> {
-    let found = match checkpoint.positions_for(info.incarnation, info.logs) {
-        Ok(found) => found,
-        Err(error) => return Some(format!("the store was restored or replaced: {error}")),
-    };
-    let ahead = found
-        .iter()
-        .zip(&info.heads)
-        .position(|(at, head)| at > head)?;
-    Some(format!(
-        "the store was restored: the checkpoint is at position {} of log {ahead}, whose last event is at {}",
-        found[ahead], info.heads[ahead]
-    ))
 }
 
 /// What a look says about a projection that this process would run.

@@ -8,11 +8,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::batch::not_of;
 use crate::config::OnPoison;
 use crate::drive::ahead::{fold_all, on_thread, read_all};
 use crate::drive::poison_search::{Failed, PoisonSearch};
 use crate::drive::write::{Write, transact};
-use crate::drive::{Context, finish, not_of};
+use crate::drive::{Context, finish};
 use crate::error::{TargetError, TargetErrorKind};
 use crate::fault::{At, Fault};
 use crate::looks::Look;

@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::batch::not_of;
 use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::check_name;
-use crate::drive::not_of;
 use crate::effect::Effect;
 use crate::error::Error;
 use crate::progress::Progress;

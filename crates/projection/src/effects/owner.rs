@@ -11,9 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::Batch;
+use crate::batch::not_of;
 use crate::begin_at::BeginAt;
 use crate::config::{Config, OnPoison};
-use crate::drive::not_of;
 use crate::effect::Effect;
 use crate::effects::states::{EffectState, EffectStates, Kept, Last, again};
 use crate::error::{Error, cut};

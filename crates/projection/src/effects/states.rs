@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::drive::not_of;
+use crate::batch::not_of;
 use crate::error::Error;
 
 /// How many events are looked through for the last state, if some of them are none.
