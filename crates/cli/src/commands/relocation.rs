@@ -9,7 +9,7 @@ use super::copy::{Pace, copied};
 use super::{interrupts, is_server};
 use crate::args::MoveStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 
 /// How long is waited before a database that did not answer is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -95,12 +95,12 @@ async fn move_on(args: &MoveStore) -> Outcome<TimedReport> {
         if !failed.is_retryable() {
             return Err(failed.into());
         }
-        eprintln!("{failed}; tries again");
+        say!("{failed}; tries again");
         moving = loop {
             tokio::time::sleep(AGAIN_AFTER).await;
             match Move::open(&args.source, &args.target, settings).await {
                 Ok(moving) => break moving,
-                Err(error) if error.is_retryable() => eprintln!("{error}; tries again"),
+                Err(error) if error.is_retryable() => say!("{error}; tries again"),
                 Err(error) => return Err(error.into()),
             }
         };
@@ -137,7 +137,7 @@ impl Telling {
     fn tell(&mut self, step: &MoveStep) {
         match step {
             MoveStep::Begun => {
-                eprintln!("the target is marked; the source is copied while it is used")
+                say!("the target is marked; the source is copied while it is used")
             }
             MoveStep::Copied(now) => {
                 let first = *self.first.get_or_insert(*now);
@@ -154,12 +154,12 @@ impl Telling {
             }
             MoveStep::Closed => {
                 self.closed = Some(Instant::now());
-                eprintln!("the source is closed");
+                say!("the source is closed");
             }
-            MoveStep::Shut => eprintln!("the source is shut"),
+            MoveStep::Shut => say!("the source is shut"),
             MoveStep::Opened => {
                 self.was_closed = self.closed.map(|closed| closed.elapsed().as_secs_f64());
-                eprintln!("the target is open");
+                say!("the target is open");
             }
             MoveStep::Compared(_) | MoveStep::Moved(_) => {}
         }

@@ -77,7 +77,7 @@ async fn events(call: &mut GrpcCall, stream: &StreamId) -> Result<Vec<EventData>
         }
         events.extend(event);
         // They hold more than the bytes that came.
-        if events.len() % COUNTED_TOGETHER == 0 {
+        if events.len().is_multiple_of(COUNTED_TOGETHER) {
             call.requests.hold(cost)?;
         }
     }
