@@ -251,7 +251,14 @@ impl Engine {
             () = stop.cancelled() => {}
         }
         let now = Instant::now();
-        while tasks.join_next().await.is_some() {}
+        while let Some(ended) = tasks.join_next().await {
+            // A user who is gone would make the load smaller than it says.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
         if let Drive::Open { rate, .. } = window.phase
             && now >= window.end
         {
