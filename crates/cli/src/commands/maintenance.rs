@@ -10,7 +10,7 @@ use gesta_client::HttpStore;
 use gesta_core::{Error, EventStore};
 use gesta_server::VirtualStreamsCall;
 use gesta_wire::maintenance::{
-    Finding, Progress, Scavenged, SwitchVirtualStreams, Verified, VirtualStreams,
+    Progress, Scavenged, SwitchVirtualStreams, Verified, VirtualStreams,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
