@@ -115,11 +115,9 @@ fn no_command_shows_text_that_drives_the_terminal() {
 
     let home = tempfile::tempdir().unwrap();
     let store = url_of(&home.path().join("gesta.db"));
-    let data = format!(
-        "{{\"key\":\"k\",\"due\":\"2031-01-01T00:00:00Z\",\"data\":\"\u{9b}31m\u{202e}\"}}"
-    );
+    let data = "{\"key\":\"k\",\"due\":\"2031-01-01T00:00:00Z\",\"data\":\"\u{9b}31m\u{202e}\"}";
     let line = json!({"type": "timer-set", "data": "DATA", "tags": ["t\u{202e}"]});
-    let line = line.to_string().replace("\"DATA\"", &data);
+    let line = line.to_string().replace("\"DATA\"", data);
     let append = ["--store", &store, "stream", "append", "$timers-{esc}"];
     assert_eq!(code(&run_with_input(&append, &line)), 0);
     for command in [&["timer", "list", "esc"][..], &["all", "read"]] {
