@@ -65,8 +65,8 @@ fn failed(error: &tokio_postgres::Error) -> Error {
     };
     let class = error.code().and_then(|code| code.code().get(..2));
     match class {
-        // Connection, resources, operator's intervention, conflicts.
-        None | Some("08" | "53" | "57" | "40" | "55") => Error::unavailable(text),
+        // Connection, resources, operator's intervention, conflicts, a primary that is a standby now.
+        None | Some("08" | "25" | "53" | "57" | "40" | "55") => Error::unavailable(text),
         Some(_) => ErrorKind::Refused(text).into(),
     }
 }
@@ -79,13 +79,39 @@ async fn connect(config: &Config) -> Result<Client> {
             Ok(Ok((client, connection))) => {
                 // What breaks the connection shows in the calls.
                 tokio::spawn(async move { drop(connection.await) });
-                return Ok(client);
+                let asked = client.query_one("SELECT pg_is_in_recovery()", &[]);
+                match asked.await.map(|row| row.get(0)) {
+                    Ok(false) => return Ok(client),
+                    Ok(true) => {
+                        last = Error::unavailable(format!("{}: it is a standby", config.name()));
+                    }
+                    Err(error) => last = failed(&error),
+                }
             }
             Ok(Err(error)) => last = failed(&error),
             Err(_) => last = Error::unavailable(format!("{}: no answer", config.name())),
         }
     }
     Err(last)
+}
+
+/// Whether a server answers at this place, even if it lets nobody in. One that says that it has no such database does
+/// not count.
+pub(crate) async fn answers(config: &Config) -> Result<bool> {
+    let (hosts, tls) = connections(config)?;
+    for host in hosts {
+        match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
+            Ok(Ok(_)) => return Ok(true),
+            Ok(Err(error)) => {
+                let is_answer = |code: &str| code != "3D000";
+                if error.code().is_some_and(|code| is_answer(code.code())) {
+                    return Ok(true);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Waits until every session that other programs of Gesta have in the database now has ended.
@@ -123,7 +149,8 @@ impl PostgresPart {
         let client = connect(config).await?;
         let set = format!(
             "SET search_path TO {}; SET application_name TO '{COPY_NAME}'; SET synchronous_commit TO off; SET statement_timeout TO 0; \
-             SET lock_timeout TO '30s'",
+             SET lock_timeout TO '30s'; SET tcp_keepalives_idle TO 15; SET tcp_keepalives_interval TO 5; \
+             SET tcp_keepalives_count TO 3; SET tcp_user_timeout TO 20000",
             quoted(&config.schema)
         );
         client

@@ -6,9 +6,10 @@ use gesta_core::{ErrorKind, Result};
 use gesta_postgres::Config;
 use serde::Serialize;
 
-use crate::moving::{Goal, Next, Target, TargetStand, next_step};
+use crate::copy::refuse;
+use crate::moving::{Goal, Next, SourceStand, Target, TargetStand, next_step};
 use crate::part::{Found, Part};
-use crate::postgres::PostgresPart;
+use crate::postgres::{PostgresPart, answers};
 use crate::sides::{source_of, stand_of, target_config};
 use crate::source::{Closing, Source};
 
@@ -46,12 +47,25 @@ async fn undo_on(source: &mut Box<dyn Source>, config: &Config, known: Target) -
         Ok(part) => Some(part),
         // There is no store.
         Err(error) if matches!(error.kind(), ErrorKind::Refused(_)) => None,
-        Err(_) if known == Target::Gone => None,
+        Err(error) if known == Target::Gone => match answers(config).await? {
+            // It may have been opened, or be about to be.
+            true => return refuse(format!("the target answers, so it is not gone: {error}")),
+            false => None,
+        },
         Err(error) => return Err(error),
     };
     let mut undone = Undone::Nothing;
     loop {
         let stand = source.stand().await?;
+        if let (Target::Gone, SourceStand::Closed(note) | SourceStand::Shut(note)) = (known, &stand)
+            && note.place != config.name()
+        {
+            return refuse(format!(
+                "the source has noted that it moves to {}, not to {}: name the target of the move",
+                note.place,
+                config.name()
+            ));
+        }
         let target = match &mut part {
             None => TargetStand::Empty,
             Some(part) => match part.look().await? {

@@ -5,7 +5,8 @@
 SELECT EXISTS (SELECT FROM events WHERE log = $1 AND position = 9223372036854775807) AS closed,
        e.position, e.writer, e.stream, e.revision,
        (SELECT count(*) FROM nodes WHERE state <> 'left') AS nodes,
-       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $2 AND pg_has_role(oid, 'MEMBER')) AS has_retention,
+       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $2 AND pg_has_role(oid,
+                  CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)) AS has_retention,
        (SELECT coalesce(sum(events), 0)::bigint FROM scavenges WHERE log = $1) AS scavenged
 FROM store AS s
 LEFT JOIN LATERAL (SELECT position, writer, stream, revision FROM events WHERE log = $1 AND position < 9223372036854775807

@@ -8,4 +8,5 @@ SELECT to_regclass('moved') IS NOT NULL AS has_note,
        coalesce((SELECT bool_and(pg_has_role(c.relowner, 'USAGE')) FROM pg_catalog.pg_class AS c
                  WHERE c.oid IN (to_regclass('events'), to_regclass('streams'), to_regclass('store'))), false)
            AND has_schema_privilege(current_schema(), 'CREATE') AS is_owner,
-       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1 AND pg_has_role(oid, 'MEMBER')) AS has_retention
+       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1 AND pg_has_role(oid,
+                  CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)) AS has_retention
