@@ -235,7 +235,7 @@ fn addresses_of_other_machines_are_never_open_by_accident() {
     let folder = tempfile::tempdir().unwrap();
     let store = url_of(&folder.path().join("gesta.db"));
     let refused = run(&["serve", "--store", &store, "--listen", "0.0.0.0:0"]);
-    assert_eq!(code(&refused), 1);
+    assert_eq!(code(&refused), 2);
     assert!(stderr(&refused).contains("TLS"), "{}", stderr(&refused));
     let tls = folder.path().join("tls");
     let tls = [

@@ -278,7 +278,7 @@ fn the_image_serves_and_tells_its_health() {
     let store = url_of(&folder.path().join("gesta.db"));
     let mut refused = container.command(&container.arguments);
     let refused = output_of(refused.env("GESTA_STORE", &store));
-    assert_eq!(code(&refused), 1, "{refused:?}");
+    assert_eq!(code(&refused), 2, "{refused:?}");
     assert!(stderr(&refused).contains("--insecure"), "{refused:?}");
 
     container

@@ -327,7 +327,9 @@ async fn a_database_that_goes_away_is_told_once_and_not_at_each_attempt() {
         "{:?}",
         server.logged("ERROR")
     );
-    let warnings = server.logged("WARN");
+    let mut warnings = server.logged("WARN");
+    // Requests that waited for the store are told one by one, however many they are.
+    warnings.retain(|line| !line.contains("slow request"));
     let different: HashSet<&str> = warnings.iter().map(|line| fault(line)).collect();
     assert_eq!(different.len(), warnings.len(), "{warnings:#?}");
     assert!(warnings.len() <= 8, "{warnings:#?}");

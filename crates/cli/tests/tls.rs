@@ -82,7 +82,7 @@ fn wrong_files_are_refused() {
     refused(&["--tls-certificate", "c.pem"], 2, "--tls-key");
     refused(
         &["--tls-certificate", "c.pem", "--tls-key", "k.pem"],
-        1,
+        2,
         "c.pem: ",
     );
     refused(&["--tls-client-ca", "a.pem"], 2, "tls.client_ca");
