@@ -92,7 +92,7 @@ pub(crate) struct Global {
     /// A file that holds the API token for a server [env: GESTA_TOKEN_FILE, or the token in GESTA_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Send secrets without TLS to other machines too, readable on the way
+    /// Send tokens and passwords without TLS to other machines too
     #[arg(long, global = true)]
     pub(crate) plain_http: bool,
     /// A file that holds the URL of the store, or one for each database on a line of its own [env: GESTA_STORE_FILE]
