@@ -245,7 +245,7 @@ fn addresses_of_other_machines_are_never_open_by_accident() {
         tls.to_str().unwrap(),
     ];
     let refused = run(&[&["serve", "--store", &store, "--access", "off"], &tls[..]].concat());
-    assert_eq!(code(&refused), 1);
+    assert_eq!(code(&refused), 2);
     let server = Server::start_with(&store, &tls);
     let url = server.url.replace("0.0.0.0", "localhost");
     let ca = folder.path().join("tls/ca.pem");
