@@ -307,9 +307,14 @@ async fn move_from_postgres(world: &mut World) -> usize {
             0 => {
                 let at = world.random.below(2);
                 old.remove(at).kill();
-                // It waits for nothing if the store has moved already.
+                // It waits for nothing if the store has moved already, and ends if the store is closed while it starts.
                 if run_serves(&world.source) {
-                    old.insert(at, listen(&world.source, &addresses[at]));
+                    let store = ["serve", "--store", &world.source, "--wait-for-store", "60s"];
+                    let serve = [&store[..], &["--listen", &addresses[at]]].concat();
+                    match Server::try_spawn(&mut gesta(&serve)) {
+                        Ok(server) => old.insert(at, server),
+                        Err(log) => assert!(log.join(" ").contains("moved"), "{log:?}"),
+                    }
                 }
             }
             1 => {

@@ -261,6 +261,11 @@ impl Server {
 
     /// By this command, which serves.
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::try_spawn(command).unwrap_or_else(|log| panic!("it ended: {log:?}"))
+    }
+
+    /// By this command. If it ends instead of serving, what it has said is returned.
+    pub(crate) fn try_spawn(command: &mut Command) -> Result<Self, Vec<String>> {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -288,9 +293,9 @@ impl Server {
         match url.recv_timeout(PATIENCE) {
             Ok(url) => server.url = url,
             Err(RecvTimeoutError::Timeout) => panic!("never listens: {:?}", server.logged("")),
-            Err(RecvTimeoutError::Disconnected) => panic!("it ended: {:?}", server.logged("")),
+            Err(RecvTimeoutError::Disconnected) => return Err(server.logged("")),
         }
-        server
+        Ok(server)
     }
 
     /// The lines of its log that contain this text.
