@@ -43,8 +43,8 @@ use std::sync::Arc;
 
 use gesta_core::backend::{Batch, BatchOutcome, LogEnd, Signal, WriterEpoch};
 use gesta_core::{
-    Appended, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId,
-    Timestamp,
+    Appended, AppendedStream, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result,
+    StreamId, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -340,13 +340,32 @@ impl<T> Sequencer<T> {
 
     fn decide_or_wait(&mut self, command: Command<T>, now: Now) {
         if let Some(stored) = command.stored.clone() {
-            self.forming
-                .depend(command, DependentAnswer::Stored(stored));
+            self.answer_stored(command, stored);
         } else if self.queue.is_held(&command) {
             self.queue.wait(command, None);
         } else {
             self.assess(command, now);
         }
+    }
+
+    /// Answers a command whose events were found stored. What it was found by may have been out of date: others may have
+    /// deleted the stream before the command came. The events may have left the window since, so they are not sought
+    /// again. What the command itself has stored is answered as stored, whatever came after it.
+    fn answer_stored(&mut self, command: Command<T>, stored: Vec<AppendedStream>) {
+        let reads = &self.reads;
+        let is_loading = |stream: &StreamId| reads.is_loading(stream);
+        let answer = if command.in_doubt_after.is_some() {
+            DependentAnswer::Stored(stored)
+        } else if !self.knowledge.knows(&command, is_loading) {
+            return self.queue.wait(command, None);
+        } else {
+            let judged = self.knowledge.judge_all(&command);
+            match judge::deleted_since(&command.parts, &judged, &stored) {
+                Some(refusal) => DependentAnswer::Refused(refusal),
+                None => DependentAnswer::Stored(stored),
+            }
+        };
+        self.forming.depend(command, answer);
     }
 
     fn assess(&mut self, command: Command<T>, now: Now) {

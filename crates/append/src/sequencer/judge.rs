@@ -265,6 +265,21 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
     }
 }
 
+/// Returns the refusal of a command whose events were found stored, if the stream of some of them was deleted since.
+pub(crate) fn deleted_since(
+    parts: &[StreamPart],
+    judged: &[Judged],
+    stored: &[AppendedStream],
+) -> Option<ErrorKind> {
+    parts.iter().zip(judged).find_map(|(part, judged)| {
+        let found = stored.iter().find(|one| one.stream == part.target())?;
+        let found = Found::Stored(found.clone());
+        let position = stored_and_deleted(part, &judged.state, &found)?;
+        let stream = part.stream.clone();
+        Some(ErrorKind::StoredAndDeleted { stream, position })
+    })
+}
+
 /// Returns where the events of a part were stored, if that was before the last delete of their stream.
 ///
 /// What was removed is known by a hash of its id only, which another id may share once in 10¹² times. So it counts only
