@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use crate::batch::{covers, distance};
+use crate::batch::distance;
 use crate::control::{Control, active_of};
 use crate::definition::ProjectionId;
-use crate::error::{Error, TargetError, TargetErrorKind, other_store};
+use crate::error::{Error, TargetError, TargetErrorKind};
 use crate::index::{Find, events_at};
 use crate::report::{EventReport, ParkedReport, metrics_text};
 use crate::state::State;
@@ -379,17 +379,6 @@ impl<T: Target> Api<T> {
             if *resets.get_or_insert(version.resets) != version.resets {
                 return Err(Error::Reset(name.to_owned()));
             }
-            let reached = covers(&version.checkpoint, &checkpoint);
-            if reached.is_none() {
-                return Err(other_store(&checkpoint));
-            }
-            if reached == Some(false) && version.state != State::Running {
-                return Err(Error::NotRunning {
-                    name: name.to_owned(),
-                    state: version.state,
-                    why: None,
-                });
-            }
             let missing = match asked.take() {
                 // What matches up to the checkpoint does not change: the store is asked once for each place.
                 Some((id, place, missing)) if id == version.id && place == version.checkpoint => {
@@ -406,6 +395,14 @@ impl<T: Target> Api<T> {
             if missing == 0 {
                 let shown = json!({"name": name, "version": version.id.version});
                 return Ok(Answer::json(200, &shown));
+            }
+            if version.state != State::Running {
+                return Err(Error::NotRunning {
+                    name: name.to_owned(),
+                    state: version.state,
+                    // What it says of the author's code is for operators.
+                    why: None,
+                });
             }
             asked = Some((version.id.clone(), version.checkpoint.clone(), missing));
             let now = Instant::now();
