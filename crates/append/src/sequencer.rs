@@ -554,9 +554,10 @@ impl<T> Sequencer<T> {
                 self.queue.release(&waiting.command);
                 let Waiting { command, found, .. } = waiting;
                 let waited = self.queue.waiting.len();
-                match found {
-                    Some(found) => self.decide(command, found, now),
-                    None => self.assess(command, now),
+                match (found, command.stored.clone()) {
+                    (Some(found), _) => self.decide(command, found, now),
+                    (None, Some(stored)) => self.answer_stored(command, stored),
+                    (None, None) => self.assess(command, now),
                 }
                 // It may wait once more, now for its ids to be looked up.
                 for waiting in self.queue.waiting.iter().skip(waited) {

@@ -230,11 +230,14 @@ impl<T> Sequencer<T> {
         let may_commit_late = command
             .in_doubt_after
             .is_some_and(|after| self.committed.position <= after);
+        let claims_too_much = |kind: &ErrorKind| match kind {
+            ErrorKind::OutcomeUnknown(_) => false,
+            // It says itself that the events were stored.
+            ErrorKind::StoredAndDeleted { .. } => may_commit_late,
+            _ => may_commit_late || command.stored.is_some(),
+        };
         match result {
-            Err(error)
-                if (may_commit_late || command.stored.is_some())
-                    && !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) =>
-            {
+            Err(error) if claims_too_much(error.kind()) => {
                 let detail = "the connection was lost during the commit, which may yet be stored";
                 Err(unknown(detail).caused_by(error))
             }

@@ -1,6 +1,9 @@
 //! What has to be looked up before a command can be decided.
 
-use gesta_core::{Checkpoint, Filter, Query, Tag, Tags};
+use gesta_core::{
+    AppendedStream, Checkpoint, Filter, Lifecycle, LifecycleChange, Query, StreamMetadata, Tag,
+    Tags,
+};
 
 use super::super::job::MatchSearch;
 use super::super::reads::{Purpose, Reads};
@@ -336,4 +339,69 @@ fn searches_that_fail_hold_up_no_others() {
     fail(&mut reads, id, until);
     let next = reads.wake_at().expect("it is tried again");
     assert!(next - until > until - now);
+}
+
+/// What happened: a retry was found stored, and the commit with which that was to be answered missed, since another
+/// process had appended: it had deleted the stream before the retry came. The retry was answered as stored with the next
+/// commit. Goal: what was found is judged by what is known when it is answered.
+#[test]
+fn a_retry_that_was_found_stored_is_refused_if_others_have_deleted_its_stream() {
+    let mut d = Driver::running(Config::default(), 1);
+    let stored = d.rows[0].0.clone();
+    let delete = Lifecycle {
+        metadata: StreamMetadata::default(),
+        deleted_before: Revision(1),
+        tombstoned: false,
+    };
+    let delete = delete.to_event(LifecycleChange::Deleted);
+    let row = Row {
+        stream: name("s").metadata_stream(),
+        stream_row: RowId(3),
+        position: Position(3),
+        id: EventId::random(),
+        event_type: delete.event_type.clone(),
+        ..stored.clone()
+    };
+    let head = StreamHead {
+        row: row.stream_row,
+        last: row.revision,
+        position: row.position,
+        id: Some(row.id),
+    };
+    d.rows.push((row, WriterEpoch(1_000)));
+    let event = some(1).into_iter().map(|event| event.with_id(stored.id));
+    let retry = d.request(Append::to(name("s"), Any, event.collect()));
+    let (id, what) = d.next_read();
+    assert!(matches!(what, What::LookUp(..)), "{what:?}");
+    let found = Found::Stored(AppendedStream {
+        stream: name("s"),
+        first_revision: Revision(0),
+        last_revision: Revision(0),
+        position: Position(1),
+    });
+    d.on(Input::Read(id, Answer(Gave::LookedUp(Ok(vec![found])))));
+    assert_eq!(d.sizes(), [0], "it is confirmed");
+    assert!(matches!(d.commit(), BatchOutcome::Missed));
+    while d.is_open(retry) {
+        while let Some((id, job)) = d.reads.pop_front() {
+            let mut answer = d.read(&job);
+            if let (What::Load(request), Gave::Loaded(Ok(loaded))) = (&job.0, &mut answer.0) {
+                let asked = request.streams.iter().zip(&mut loaded.streams);
+                for (_, of) in asked.filter(|(stream, _)| **stream == name("s")) {
+                    of.meta = Some(LoadedMeta {
+                        head,
+                        data: delete.data.clone(),
+                        metadata: delete.metadata.clone(),
+                    });
+                }
+            }
+            d.on(Input::Read(id, answer));
+        }
+        assert!(matches!(d.commit(), BatchOutcome::Committed));
+    }
+    let refusal = d.kind(retry);
+    assert!(
+        matches!(refusal, ErrorKind::StoredAndDeleted { .. }),
+        "{refusal:?}"
+    );
 }
