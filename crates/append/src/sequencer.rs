@@ -348,9 +348,9 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Answers a command whose events were found stored. What it was found by may have been out of date: others may have
-    /// deleted the stream before the command came. The events may have left the window since, so they are not sought
-    /// again. What the command itself has stored is answered as stored, whatever came after it.
+    /// Answers a command whose events were found stored. What it was found by may have been out of date: others may
+    /// have deleted the stream before the command came. The events may have left the window since, so they are not
+    /// sought again. What the command itself has stored is answered as stored, whatever came after it.
     fn answer_stored(&mut self, command: Command<T>, stored: Vec<AppendedStream>) {
         let reads = &self.reads;
         let is_loading = |stream: &StreamId| reads.is_loading(stream);

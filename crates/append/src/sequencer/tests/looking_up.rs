@@ -342,8 +342,8 @@ fn searches_that_fail_hold_up_no_others() {
 }
 
 /// What happened: a retry was found stored, and the commit with which that was to be answered missed, since another
-/// process had appended: it had deleted the stream before the retry came. The retry was answered as stored with the next
-/// commit. Goal: what was found is judged by what is known when it is answered.
+/// process had appended: it had deleted the stream before the retry came. The retry was answered as stored with the
+/// next commit. Goal: what was found is judged by what is known when it is answered.
 #[test]
 fn a_retry_that_was_found_stored_is_refused_if_others_have_deleted_its_stream() {
     let mut d = Driver::running(Config::default(), 1);
