@@ -5,6 +5,7 @@ that is trusted. The program says when it has written half of its events; whoeve
 on by itself, and fails if an event is lost or doubled, or if the consumers of a group do not get all of them.
 """
 
+import os
 import sys
 import threading
 import time
@@ -90,6 +91,8 @@ def main():
         time.sleep(0.05)
     over.set()
     print("done", flush=True)
+    # Clients that are still at work when the interpreter ends may wait for each other for ever.
+    os._exit(0)
 
 
 main()
