@@ -7,8 +7,8 @@
 //! them one *wave*, which is one large append, or some that are as much together. After a wave the next one rests for
 //! as long as it took. So the waves of a caller have half of the writer's time then, and all of it while nobody else
 //! wants any.
-//! Invariants: callers take turns, for waves too; whoever appends alone is not slowed down; a wave that hangs keeps the
-//! next one for [`HANGS`], not longer.
+//! Invariants: callers take turns, for waves too; small appends of one caller are let in in the order in which they
+//! come; whoever appends alone is not slowed down; a wave that hangs keeps the next one for [`HANGS`], not longer.
 //! Not here: who a caller is, and how the log forms its batches.
 
 use std::collections::HashMap;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use gesta_core::shares::{Holder, Load};
 use gesta_core::{Append, ErrorKind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{Mutex as Queue, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::gate::{Gate, Ticket};
 
@@ -62,6 +62,8 @@ struct Recent {
 
 /// What one caller has at the store beside others.
 struct Beside {
+    /// Held by the first of the small appends that wait. The others stand behind it, in the order in which they came.
+    order: Queue<()>,
     /// Units of small appends that may still go at once.
     free: Arc<Semaphore>,
     /// Units that may still join the wave.
@@ -184,6 +186,7 @@ impl Appends {
 impl Beside {
     fn new() -> Self {
         Self {
+            order: Queue::new(()),
             free: Arc::new(Semaphore::new(FREE_UNITS)),
             room: Semaphore::new(WAVE_UNITS.try_into().unwrap_or(usize::MAX)),
             wave: Mutex::default(),
@@ -196,17 +199,32 @@ impl Beside {
         Arc::strong_count(self) == 1 && self.free.available_permits() == FREE_UNITS && !rests
     }
 
-    /// Lets a small append go at once, if there are units left for it. Another one waits for its wave; `None` if the
-    /// wave before hangs.
+    /// Lets a small append go at once, if none waits and there are units left for it; else it waits for such units or
+    /// for a place in a wave, and a large one for a wave. `None` if the wave before hangs.
     async fn turn(self: Arc<Self>, append: &Append, places: usize) -> Option<BesideTurn> {
         let units = append.events() + append.payload_bytes() / UNIT_BYTES;
         let units = u32::try_from(units.max(1)).unwrap_or(u32::MAX);
-        if places <= SMALL_MAX
+        if places > SMALL_MAX {
+            return self.in_wave(units.min(WAVE_UNITS)).await;
+        }
+        if let Ok(_first) = self.order.try_lock()
             && let Ok(units) = Arc::clone(&self.free).try_acquire_many_owned(units)
         {
             return Some(BesideTurn::Free { _units: units });
         }
-        let place = self.join_wave(units.min(WAVE_UNITS)).await?;
+        let _first = self.order.lock().await;
+        tokio::select! {
+            biased;
+            // The semaphore is never closed.
+            free = Arc::clone(&self.free).acquire_many_owned(units) => {
+                free.ok().map(|units| BesideTurn::Free { _units: units })
+            }
+            turn = Arc::clone(&self).in_wave(units) => turn,
+        }
+    }
+
+    async fn in_wave(self: Arc<Self>, units: u32) -> Option<BesideTurn> {
+        let place = self.join_wave(units).await?;
         Some(BesideTurn::InWave { _place: place })
     }
 
@@ -215,7 +233,9 @@ impl Beside {
         {
             let mut room = std::pin::pin!(self.room.acquire_many(units));
             let room = loop {
-                if let Ok(room) = timeout(HANGS, &mut room).await {
+                let since = lock(&self.wave).since;
+                let hangs_at = since.unwrap_or_else(Instant::now) + HANGS;
+                if let Ok(room) = timeout_at(hangs_at, &mut room).await {
                     // The semaphore is never closed.
                     break room.ok()?;
                 }
@@ -376,6 +396,53 @@ mod tests {
             assert!((5 * MILLI..10 * MILLI).contains(&rested), "{rested:?}");
             drop((next, held));
         }
+    }
+
+    /// What happened: of batches of one client, which it sends one after the other without waiting, a later one took the
+    /// units of one that had ended, and was stored before those that waited. Goal: they go in the order in which they
+    /// came, and units that become free are taken.
+    #[tokio::test(start_paused = true)]
+    async fn small_appends_of_one_caller_do_not_overtake_each_other() {
+        let appends = Appends::new();
+        let (one, other, piece) = (user("one"), user("other"), append(32));
+        let _ = appends.turn(&other, &append(1)).await.expect("room");
+        let mut held = Vec::new();
+        while let Some(turn) = appends.turn(&one, &piece).now_or_never() {
+            held.push(turn.expect("room"));
+        }
+        let mut first = std::pin::pin!(appends.turn(&one, &piece));
+        let mut second = std::pin::pin!(appends.turn(&one, &piece));
+        assert!(first.as_mut().now_or_never().is_none(), "no room");
+        assert!(second.as_mut().now_or_never().is_none(), "no room");
+        drop(held.remove(0));
+        let third = appends.turn(&one, &append(1)).now_or_never();
+        assert!(third.is_none(), "two wait, and it came after them");
+        assert!(second.as_mut().now_or_never().is_none(), "one waits");
+        let first = first.now_or_never().expect("there are units");
+        assert!(second.as_mut().now_or_never().is_none(), "no room");
+        drop(held.pop());
+        let still = second.as_mut().now_or_never().is_none();
+        assert!(still, "the wave has not ended, and has had its units");
+        drop(held.remove(0));
+        assert!(second.now_or_never().is_some(), "there are units");
+        drop(first);
+    }
+
+    /// Goal: what waits in order behind a wave that hangs is let in together a second after it began.
+    #[tokio::test(start_paused = true)]
+    async fn small_appends_wait_together_for_a_wave_that_hangs() {
+        let appends = Appends::new();
+        let (one, other, piece) = (user("one"), user("other"), append(32));
+        let _ = appends.turn(&other, &append(1)).await.expect("room");
+        let mut held = Vec::new();
+        while let Some(turn) = appends.turn(&one, &piece).now_or_never() {
+            held.push(turn.expect("room"));
+        }
+        let began = Instant::now();
+        let waiting = (0..100).map(|_| appends.turn(&one, &piece));
+        let turns = futures::future::join_all(waiting).await;
+        assert!(turns.iter().all(Result::is_ok));
+        assert!(began.elapsed() <= 2 * HANGS, "{:?}", began.elapsed());
     }
 
     /// Goal: a caller of few small appends at once is never made to wait, however many follow one another.
