@@ -67,9 +67,17 @@ async fn add_some(store: &Arc<dyn EventStore>, random: &mut Random, count: u64) 
 }
 
 async fn run(store: &Arc<dyn EventStore>, target: Target) -> Running<Target> {
-    let projections = Projections::on(store, target).config(quick());
-    let projections = projections.view(Balances).projection(Journal);
-    projections.start().await.expect("started")
+    let begun = Instant::now();
+    loop {
+        let projections = Projections::on(store, target.clone()).config(quick());
+        let projections = projections.view(Balances).projection(Journal);
+        match projections.start().await {
+            Ok(running) => return running,
+            // Another process is in the middle of a batch, for longer than this one waits for its lock.
+            Err(error) if error.to_string().contains("lock timeout") && begun.elapsed() < WITHIN => {}
+            Err(error) => panic!("not started: {error}"),
+        }
+    }
 }
 
 fn id(name: &str) -> ProjectionId {
