@@ -247,7 +247,10 @@ impl Around for AllLogs {
     }
 
     async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
-        assert!(request.only.is_none(), "a server reads all logs");
+        if request.only.is_some() {
+            let why = "a server reads all logs, not one of them alone".to_owned();
+            return Err(gesta_core::ErrorKind::Unsupported(why).into());
+        }
         self.0.read_all(request).await
     }
 }
