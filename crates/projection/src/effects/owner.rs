@@ -25,6 +25,8 @@ use crate::reader::Reader;
 const CHECKPOINT_EVENTS: u32 = 100;
 /// Largest number of events that are read at once.
 const PAGE_EVENTS: usize = 100;
+/// Time between two questions whether the store was restored, at least: a store behind a server is asked for it.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the task of an effect needs.
 pub(super) struct Own {
@@ -68,14 +70,15 @@ impl Own {
         }
     }
 
-    /// Stands by until this process may perform. `None` if it stops.
-    async fn claim(&self) -> Result<Option<Kept>, Error> {
+    /// Stands by until this process may perform. Returns its first state, and when it was begun to be appended; `None`
+    /// if the process stops.
+    async fn claim(&self) -> Result<Option<(Kept, Instant)>, Error> {
         // The revision that was seen last, and since when: an owner appends a state before its lease is over.
         let mut seen: Option<(Revision, Instant)> = None;
         let mut is_hidden = false;
         while !self.stopping.is_cancelled() {
             let claims = match self.states.last().await? {
-                Last::None => Some((None, self.state(self.first.to_string()))),
+                Last::None => Some((None, self.state(self.first.clone()))),
                 Last::Kept(kept) if self.may_claim(&kept, &mut seen, Instant::now()) => {
                     Some((Some(kept.revision), self.state(kept.state.checkpoint)))
                 }
@@ -91,9 +94,10 @@ impl Own {
                 }
             };
             if let Some((after, state)) = claims {
+                let now = Instant::now();
                 let claimed = self.states.append(after, state, Duration::ZERO);
                 if let Some(kept) = claimed.await? {
-                    return Ok(Some(kept));
+                    return Ok(Some((kept, now)));
                 }
             }
             self.wait(self.config.look_every).await;
@@ -130,7 +134,7 @@ impl Own {
         false
     }
 
-    fn state(&self, checkpoint: String) -> EffectState {
+    fn state(&self, checkpoint: Checkpoint) -> EffectState {
         EffectState {
             version: self.version,
             owner: Some(self.node),
@@ -148,7 +152,7 @@ pub(super) async fn run<E: Effect>(effect: Arc<E>, own: Own) {
     while !own.stopping.is_cancelled() {
         let ended = match own.claim().await {
             Ok(None) => break,
-            Ok(Some(kept)) => perform_all(&effect, &own, kept).await,
+            Ok(Some(claimed)) => perform_all(&effect, &own, claimed).await,
             Err(error) => Err(error),
         };
         match ended {
@@ -169,8 +173,11 @@ struct Owner<'a> {
     kept: Kept,
     reached: Checkpoint,
     since_stored: u32,
+    /// When it was begun to append the last state: the lease counts from then, for others may have seen the state since.
     stored_at: Instant,
     store_at: Instant,
+    /// When it was last asked whether the store still has the incarnation of what was read.
+    asked_at: Instant,
 }
 
 impl Owner<'_> {
@@ -178,11 +185,12 @@ impl Owner<'_> {
     /// for half of the lease.
     async fn store(&mut self, state: EffectState) -> Result<bool, Error> {
         let (after, within) = (Some(self.kept.revision), self.own.config.lease / 2);
+        let now = Instant::now();
         let stored = self.own.states.append(after, state, within).await?;
         let Some(kept) = stored else { return Ok(false) };
         self.kept = kept;
         self.since_stored = 0;
-        self.stored_at = Instant::now();
+        self.stored_at = now;
         self.store_at = self.stored_at + self.own.store_every();
         Ok(true)
     }
@@ -194,7 +202,7 @@ impl Owner<'_> {
             self.store_at = self.stored_at + self.own.config.lease / 3;
             return Ok(true);
         }
-        let state = self.own.state(self.reached.to_string());
+        let state = self.own.state(self.reached.clone());
         self.store(state).await
     }
 
@@ -202,10 +210,21 @@ impl Owner<'_> {
     async fn leave(&mut self) -> Result<Ended, Error> {
         let state = EffectState {
             owner: None,
-            ..self.own.state(self.reached.to_string())
+            ..self.own.state(self.reached.clone())
         };
         self.store(state).await?;
         Ok(Ended::Stopping)
+    }
+
+    /// Asks, now and then, whether the store still has the incarnation of what was read. Other events may be in the
+    /// places of those that were lost.
+    async fn is_of_present(&mut self) -> Result<bool, Error> {
+        let now = Instant::now();
+        if now.duration_since(self.asked_at) < ASK_EVERY {
+            return Ok(true);
+        }
+        self.asked_at = now;
+        Ok(self.own.store.incarnation().await? == self.reached.incarnation)
     }
 
     /// Waits, or until the process stops, and goes on saying that the owner lives; returns false if another process
@@ -232,7 +251,7 @@ impl Owner<'_> {
             owner: None,
             error: Some(why.clone()),
             is_stopped: true,
-            ..self.own.state(self.reached.to_string())
+            ..self.own.state(self.reached.clone())
         };
         let is_stored = self.store(state).await?;
         self.own.tell(Phase::Stopped, Some(why));
@@ -261,15 +280,21 @@ impl Own {
     }
 }
 
-async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Result<Ended, Error> {
-    let mut at = kept.state.checkpoint()?;
+/// Performs as the owner that has claimed the effect by a state, which it began to append at a time.
+async fn perform_all<E: Effect>(
+    effect: &Arc<E>,
+    own: &Own,
+    (kept, since): (Kept, Instant),
+) -> Result<Ended, Error> {
+    let mut at = kept.state.checkpoint.clone();
     let mut owner = Owner {
         own,
         kept,
         reached: at.clone(),
         since_stored: 0,
-        stored_at: Instant::now(),
-        store_at: Instant::now() + own.store_every(),
+        stored_at: since,
+        store_at: since + own.store_every(),
+        asked_at: since,
     };
     let info = own.store.info().await?;
     if let Some(why) = not_of(&info, &at) {
@@ -284,7 +309,7 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
         owner.reached = at.clone();
         let state = EffectState {
             error: Some(cut(format!("begun again: {why}"))),
-            ..own.state(at.to_string())
+            ..own.state(at.clone())
         };
         if !owner.store(state).await? {
             return Ok(Ended::Lost);
@@ -295,14 +320,16 @@ async fn perform_all<E: Effect>(effect: &Arc<E>, own: &Own, kept: Kept) -> Resul
     let mut reader = Reader::new(Arc::clone(&own.store), effect.filter(), at, page);
     loop {
         let read = tokio::select! {
+            biased;
             () = own.stopping.cancelled() => return owner.leave().await,
+            // First, so that an owner goes on whose states take so long that one is always due. A batch stores one too.
+            read = reader.next(page) => read,
             () = sleep_until(owner.store_at) => {
                 if !owner.store_checkpoint().await? {
                     return Ok(Ended::Lost);
                 }
                 continue;
             }
-            read = reader.next(page) => read,
         };
         if let Some(ended) = perform_batch(effect, &mut owner, read?).await? {
             return Ok(ended);
@@ -341,7 +368,7 @@ async fn perform_batch<E: Effect>(
                         owner.moved(batch.to.clone(), 0);
                         let state = EffectState {
                             error: Some(cut(format!("skipped: {why}"))),
-                            ..own.state(owner.reached.to_string())
+                            ..own.state(owner.reached.clone())
                         };
                         if !owner.store(state).await? {
                             return Ok(Some(Ended::Lost));
@@ -388,6 +415,9 @@ async fn perform<E: Effect>(
     for attempt in 1..=own.config.attempts_max {
         // A process that stood still past its lease finds out before it performs.
         if Instant::now() >= owner.store_at && !owner.store_checkpoint().await? {
+            return Ok(Performed::Ended(Ended::Lost));
+        }
+        if !owner.is_of_present().await? {
             return Ok(Performed::Ended(Ended::Lost));
         }
         let (effect, event) = (Arc::clone(effect), Arc::clone(&shared));

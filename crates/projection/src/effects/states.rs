@@ -1,6 +1,5 @@
 //! The states of an effect, the last of which counts: events of its stream.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +29,8 @@ pub(super) struct EffectState {
     pub(super) version: u32,
     /// The process that performs; none if it has ended in good order, or stopped.
     pub(super) owner: Option<Uuid>,
-    pub(super) checkpoint: String,
+    #[serde(with = "as_text")]
+    pub(super) checkpoint: Checkpoint,
     /// Why it has stopped, or what was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
@@ -38,9 +38,17 @@ pub(super) struct EffectState {
     pub(super) is_stopped: bool,
 }
 
-impl EffectState {
-    pub(super) fn checkpoint(&self) -> Result<Checkpoint, Error> {
-        Ok(Checkpoint::from_str(&self.checkpoint)?)
+/// A checkpoint as its text. What is none makes its event no state.
+mod as_text {
+    use gesta_core::Checkpoint;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(place: &Checkpoint, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(place)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Checkpoint, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -226,7 +234,7 @@ impl EffectStates {
                 Last::Kept(kept) if !kept.state.is_stopped => return Ok(()),
                 Last::Kept(kept) => kept,
             };
-            if let Some(why) = not_of(&self.store.info().await?, &kept.state.checkpoint()?) {
+            if let Some(why) = not_of(&self.store.info().await?, &kept.state.checkpoint) {
                 return Err(Error::Invalid(again(&why)));
             }
             let state = EffectState {
@@ -253,7 +261,7 @@ impl EffectStates {
             let state = EffectState {
                 version,
                 owner: None,
-                checkpoint: place.to_string(),
+                checkpoint: place.clone(),
                 error: None,
                 is_stopped: false,
             };
