@@ -123,7 +123,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
             }
             Seen::Wait(phase, why) => {
                 context.tell(phase, why);
-                search = PoisonSearch::new(&context.config);
+                search.forget();
                 continue;
             }
             Seen::May => {}

@@ -42,7 +42,9 @@ impl<T: Target> Run<'_, T> {
                 continue;
             }
             match &command.order {
-                Order::Reset => self.reset(&make().writer(), command.number).await?,
+                Order::Reset => {
+                    self.reset(&make().writer(), search, command.number).await?;
+                }
                 Order::Drop { key } => {
                     self.drop_parked::<W>(make, &command, key.as_deref())
                         .await?
@@ -61,6 +63,7 @@ impl<T: Target> Run<'_, T> {
     pub(super) async fn reset_first<W: Work<T>>(
         &mut self,
         make: &(impl Fn() -> W + Sync),
+        search: &mut PoisonSearch,
         stale: Option<String>,
     ) -> Result<(), End> {
         let commands = self.context.target.commands().await;
@@ -68,7 +71,7 @@ impl<T: Target> Run<'_, T> {
         let before = self.stored.clone();
         for command in commands {
             if command.id == self.context.id && command.order == Order::Reset {
-                self.reset(&make().writer(), command.number).await?;
+                self.reset(&make().writer(), search, command.number).await?;
             }
         }
         match stale {
@@ -91,10 +94,12 @@ impl<T: Target> Run<'_, T> {
         }
     }
 
-    /// Deletes all rows and begins again at the floor, in one transaction.
+    /// Deletes all rows and begins again at the floor, in one transaction. What was known of events that failed is
+    /// forgotten: they are tried again, and in another life of the store other events are in their places.
     async fn reset<W: crate::work::Writer<T>>(
         &mut self,
         writer: &W,
+        search: &mut PoisonSearch,
         number: i64,
     ) -> Result<(), End> {
         let floor = self.row.floor.clone();
@@ -113,6 +118,7 @@ impl<T: Target> Run<'_, T> {
         write.reply = Some((number, "it was reset".to_owned()));
         let done = self.transact(writer.clone(), write).await;
         self.done(done).await?;
+        search.forget();
         self.is_empty = true;
         self.row.floor = floor.clone();
         self.stored = floor.clone();

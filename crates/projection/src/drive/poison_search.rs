@@ -194,8 +194,13 @@ impl PoisonSearch {
     /// Notes that nothing is left to be searched.
     pub(crate) fn over(&mut self) {
         let died_in = self.died_in.filter(|attempt| attempt.is_replay);
-        *self = Self::with(self.attempts_max, self.deaths_max);
+        self.forget();
         self.died_in = died_in;
+    }
+
+    /// Forgets everything, for the version begins again.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::with(self.attempts_max, self.deaths_max);
     }
 }
 

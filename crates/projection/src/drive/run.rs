@@ -139,7 +139,7 @@ impl<'a, T: Target> Run<'a, T> {
         if let Err(end) = self.create(make().writer()).await {
             return Stop::End(end);
         }
-        if let Err(end) = self.reset_first(make, stale).await {
+        if let Err(end) = self.reset_first(make, search, stale).await {
             return Stop::End(end);
         }
         loop {

@@ -4,13 +4,14 @@
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
-//!   `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
+//!   `lives`, `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
 
 mod crashes;
 mod databases;
 pub(crate) mod fixtures;
 mod histories;
 mod indexes;
+mod lives;
 mod operators;
 mod poison;
 mod poison_deaths;
