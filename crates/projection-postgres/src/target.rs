@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use gesta_core::{Incarnation, LogId, Position};
+use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, State,
-    Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind, filter_to_text,
+    Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, Restored,
+    State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
+    filter_to_text,
 };
 use uuid::Uuid;
 
@@ -281,10 +282,10 @@ impl<D: Driver> Target for Postgres<D> {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        present: Option<Incarnation>,
+        restored: Option<&Restored>,
     ) -> Result<Switched> {
         let mut open = self.begin_transaction().await?;
-        let switched = versions::switch(&mut open, id, from, present).await;
+        let switched = versions::switch(&mut open, id, from, restored).await;
         let was_busy = open.was_busy();
         match finish(open, switched).await {
             Err(_) if was_busy => Ok(Switched::Busy),

@@ -4,10 +4,9 @@
 //! then
 //! the views.
 
-use gesta_core::Incarnation;
 use gesta_projection::{
-    Life, ProjectionId, Registration, Stored, SwitchFrom, Switched, TargetError, TargetErrorKind,
-    filter_to_text, older_tables,
+    Life, ProjectionId, Registration, Restored, Stored, SwitchFrom, Switched, TargetError,
+    TargetErrorKind, filter_to_text, older_tables,
 };
 use gesta_sql::{Migration, Migrations};
 use uuid::Uuid;
@@ -196,7 +195,7 @@ pub(crate) async fn switch<D: Driver>(
     open: &mut Open<D>,
     id: &ProjectionId,
     from: SwitchFrom,
-    present: Option<Incarnation>,
+    restored: Option<&Restored>,
 ) -> Result<Switched> {
     open.query(LOCK_DEFINITIONS, Vec::new()).await?;
     let is_active = |stored: &&Stored| stored.life == Life::Active;
@@ -215,7 +214,7 @@ pub(crate) async fn switch<D: Driver>(
     }
     open.run("SET LOCAL lock_timeout = 100".to_owned()).await?;
     if let Some(old) = all.iter().find(is_active) {
-        if let Some(refusal) = new.may_not_follow(old, from, present) {
+        if let Some(refusal) = new.may_not_follow(old, from, restored) {
             return Ok(refusal);
         }
         set_life(open, &old.id, Life::Previous).await?;

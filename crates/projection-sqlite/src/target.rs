@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{Incarnation, LogId, Position};
+use gesta_core::{LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
-    State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
+    Restored, State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
     filter_to_text, older_tables,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -243,7 +243,7 @@ fn switch(
     connection: &Connection,
     id: &ProjectionId,
     from: SwitchFrom,
-    present: Option<Incarnation>,
+    restored: Option<&Restored>,
 ) -> Result<Switched> {
     let Some(new) = rows::one(connection, id)?.filter(|new| new.life != Life::Retired) else {
         return Ok(Switched::NotFound);
@@ -252,7 +252,7 @@ fn switch(
         return Ok(Switched::Done);
     }
     if let Some(old) = rows::active(connection, &id.name)? {
-        if let Some(refusal) = new.may_not_follow(&old, from, present) {
+        if let Some(refusal) = new.may_not_follow(&old, from, restored) {
             return Ok(refusal);
         }
         connection
@@ -435,14 +435,14 @@ impl Target for SqliteTarget {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        present: Option<Incarnation>,
+        restored: Option<&Restored>,
     ) -> Result<Switched> {
         let Ok(turn) = tokio::time::timeout(SWITCH_WAITS, self.connections.turn()).await else {
             return Ok(Switched::Busy);
         };
         drop(turn);
-        let id = id.clone();
-        self.write(move |connection| switch(connection, &id, from, present))
+        let (id, restored) = (id.clone(), restored.cloned());
+        self.write(move |connection| switch(connection, &id, from, restored.as_ref()))
             .await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventStore, Incarnation};
+use gesta_core::{Checkpoint, EventStore};
 
 use crate::batch::not_of;
 use crate::batch::{covers, distance, positions};
@@ -10,7 +10,7 @@ use crate::definition::ProjectionId;
 use crate::error::{Error, other_store};
 use crate::lag::{LAG_PAGES_MAX, Lag, Next, lag_at, next_match};
 use crate::state::{Life, State};
-use crate::target::{Order, Parked, REFUSED, Stored, SwitchFrom, Switched, Target};
+use crate::target::{Order, Parked, REFUSED, Restored, Stored, SwitchFrom, Switched, Target};
 
 /// Time between two looks for an answer, at first and at most.
 const LOOK_FOR_ANSWER: (Duration, Duration) =
@@ -41,6 +41,27 @@ pub(crate) async fn behind_all(
             .max(1)),
         Some(_) => Err(other_store(checkpoint)),
     }
+}
+
+/// Tells of a switch that was not done why.
+fn done(id: &ProjectionId, switched: Switched) -> Result<(), Error> {
+    let why = match switched {
+        Switched::Done => return Ok(()),
+        Switched::NotFound => return Err(Error::NotFound(id.to_string())),
+        Switched::Behind | Switched::Later => {
+            format!("{id} is behind the active version: readers would lose what they have seen")
+        }
+        Switched::OtherStore => format!(
+            "{id} or the active version was reset, or went on in another life of the store, meanwhile; try again"
+        ),
+        Switched::ActiveRuns => format!(
+            "{id} cannot follow yet: a process runs the active version, and has not noticed that its place is none of \
+             the store as it is now; pause that version, or wait until the process stops it"
+        ),
+        Switched::NotOwner => format!("{id} is owned by another session"),
+        Switched::Busy => format!("readers held the view of {id} for a second; try again"),
+    };
+    Err(Error::Invalid(why))
 }
 
 /// Shows and steers the projections of a target, whoever runs them.
@@ -217,64 +238,78 @@ impl<T: Target> Control<T> {
     /// the store was restored since one of them came so far: then [`switch_in`](Self::switch_in) tells which one is of
     /// the store as it is now; `Target` if the target does not answer.
     pub async fn switch(&self, id: &ProjectionId) -> Result<(), Error> {
-        let text = "it and the active version are of different lives of the store, which alone can tell \
-                    which of them is of the present one: name the store";
         match self.try_switch(id, None).await? {
-            true => Ok(()),
-            false => Err(Error::Invalid(format!("{id}: {text}"))),
+            Switched::OtherStore => Err(Error::Invalid(format!(
+                "{id}: it and the active version are of different lives of the store, which alone can tell which of \
+                 them is of the present one: name the store"
+            ))),
+            switched => done(id, switched),
         }
     }
 
     /// Makes a version the active one, as [`switch`](Self::switch) does, also if the active one was made before the
-    /// store was restored: then the version must have come to the end of the store.
+    /// store was restored, or is further than the store, which was copied back: then the version must have come to the
+    /// end of the store, and no process may run the active one.
     ///
     /// # Errors
     /// Those of `switch`; `Store` if the store does not answer.
     pub async fn switch_in(&self, store: &dyn EventStore, id: &ProjectionId) -> Result<(), Error> {
-        if self.try_switch(id, None).await? {
-            return Ok(());
+        match self.try_switch(id, None).await? {
+            Switched::OtherStore | Switched::Behind => {}
+            switched => return done(id, switched),
         }
-        let info = store.info().await?;
-        let head = Checkpoint::logs(info.incarnation, info.heads.clone());
+        let restored = self.restored(store, id).await?;
+        // What could not be compared before may be reset since.
+        let switched = self.try_switch(id, restored.as_ref()).await?;
+        done(id, switched)
+    }
+
+    /// Sees whether the active version is not of the store as it is now, and another one at its end. `None` if the
+    /// active one is of this store.
+    ///
+    /// # Errors
+    /// `Invalid` if the other one is not of this store, or behind its end.
+    async fn restored(
+        &self,
+        store: &dyn EventStore,
+        id: &ProjectionId,
+    ) -> Result<Option<Restored>, Error> {
+        // The rows first: a place that a version had reached before the ends were read is none beyond them.
+        let active = self.active(&id.name).await?;
         let version = self.version(id).await?;
+        let info = store.info().await?;
         if let Some(why) = not_of(&info, &version.checkpoint) {
             return Err(Error::Invalid(format!("{id} cannot be switched to: {why}")));
         }
+        if not_of(&info, &active.checkpoint).is_none() {
+            return Ok(None);
+        }
+        let head = Checkpoint::logs(info.incarnation, info.heads);
         let missing = self.missing(store, &version, &head).await?;
-        if missing > 0 || !self.try_switch(id, Some(info.incarnation)).await? {
+        if missing > 0 {
             return Err(Error::Invalid(format!(
                 "{id} is {missing} positions behind the end of the store: readers would see less than there is"
             )));
         }
-        Ok(())
+        Ok(Some(Restored {
+            end: version.checkpoint,
+            lost: active.checkpoint,
+        }))
     }
 
-    /// Returns false if the version and the active one are of different lives of the store, and this one not of the
-    /// present one, as far as that is known.
+    /// Tries to switch, for a second if readers are in the way.
     async fn try_switch(
         &self,
         id: &ProjectionId,
-        present: Option<Incarnation>,
-    ) -> Result<bool, Error> {
+        restored: Option<&Restored>,
+    ) -> Result<Switched, Error> {
         let until = tokio::time::Instant::now() + Duration::from_secs(1);
         loop {
-            match self.target.switch(id, SwitchFrom::Any, present).await? {
-                Switched::Done => return Ok(true),
-                Switched::OtherStore => return Ok(false),
-                Switched::NotFound => return Err(Error::NotFound(id.to_string())),
-                // From a later version they are taken, for somebody has asked for it.
-                Switched::Behind | Switched::Later => {
-                    return Err(Error::Invalid(format!(
-                        "{id} is behind the active version: readers would lose what they have seen"
-                    )));
-                }
-                Switched::Busy if tokio::time::Instant::now() >= until => {
-                    return Err(Error::Invalid(format!(
-                        "readers held the view of {id} for a second; try again"
-                    )));
-                }
-                Switched::Busy => tokio::time::sleep(Duration::from_millis(50)).await,
+            let switched = self.target.switch(id, SwitchFrom::Any, restored).await?;
+            if switched != Switched::Busy || tokio::time::Instant::now() >= until {
+                return Ok(switched);
             }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 

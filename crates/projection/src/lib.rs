@@ -75,7 +75,8 @@ pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};
 pub use running::Running;
 pub use state::{Life, State, UnknownWord};
 pub use target::{
-    Attempt, Begin, Command, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
+    Attempt, Begin, Command, Fence, Order, Parked, Restored, Session, Stored, SwitchFrom, Switched,
+    Target,
 };
 pub use value::{Cell, Column, Json, Kind, OwnedValue, Value};
 pub use view::View;

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventId, Filter, Incarnation, LogId, Position, Timestamp};
+use gesta_core::{Checkpoint, EventId, Filter, LogId, Position, Timestamp};
 use uuid::Uuid;
 
 use crate::batch::covers;
@@ -72,28 +72,39 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Returns why readers may not be taken from the active version to this one; `None` if they may. `present` is the
-    /// incarnation of the store as it is now, if that is known.
+    /// Returns why readers may not be taken from the active version to this one; `None` if they may. Both rows are those
+    /// of the transaction in which the readers are switched.
     #[must_use]
     pub fn may_not_follow(
         &self,
         active: &Stored,
         from: SwitchFrom,
-        present: Option<Incarnation>,
+        restored: Option<&Restored>,
     ) -> Option<Switched> {
-        if from == SwitchFrom::Earlier && active.id.version > self.id.version {
-            return Some(Switched::Later);
-        }
-        match covers(&self.checkpoint, &active.checkpoint) {
-            Some(true) => None,
-            Some(false) => Some(Switched::Behind),
-            // What the active version shows is of events that are there no longer.
-            None if present == Some(self.checkpoint.incarnation)
-                && present != Some(active.checkpoint.incarnation) =>
-            {
-                None
+        if let SwitchFrom::Earlier { owner, epoch } = from {
+            if self.owner != Some(owner) || self.epoch != epoch {
+                return Some(Switched::NotOwner);
             }
-            None => Some(Switched::OtherStore),
+            if active.id.version > self.id.version {
+                return Some(Switched::Later);
+            }
+        }
+        let refusal = match covers(&self.checkpoint, &active.checkpoint) {
+            Some(true) => return None,
+            Some(false) => Switched::Behind,
+            None => Switched::OtherStore,
+        };
+        let is_so = |restored: &Restored| {
+            covers(&self.checkpoint, &restored.end) == Some(true)
+                && covers(&active.checkpoint, &restored.lost) == Some(true)
+        };
+        match restored {
+            Some(restored) if is_so(restored) => {
+                // For that process the life of the active version is the present one.
+                let is_run = active.owned && active.state == State::Running;
+                is_run.then_some(Switched::ActiveRuns)
+            }
+            _ => Some(refusal),
         }
     }
 }
@@ -227,10 +238,29 @@ pub struct Command {
 /// From which versions [`Target::switch`] takes the readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwitchFrom {
-    /// From an earlier version: so a version takes its place by itself. A process with old code never does.
-    Earlier,
+    /// From an earlier version: so a version takes its place by itself. A process with old code never does, and neither
+    /// does one whose session was followed by another: what it knows of the version is outdated.
+    Earlier {
+        /// The process that owns the version.
+        owner: Uuid,
+        /// The epoch of its session.
+        epoch: i64,
+    },
     /// From any version, as somebody has asked for.
     Any,
+}
+
+/// What was seen of two versions by whoever has asked the store which of them is of its present life: so readers may
+/// leave the active version although nobody can compare the two, or although the active one is further.
+///
+/// Both places were read before the store was asked, and are compared again in the transaction of the switch: a version
+/// that was reset since is neither left nor shown for what it was before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// The place at which the version was when it had come to the end of the store.
+    pub end: Checkpoint,
+    /// The place of the active version, which is none of the store as it is now.
+    pub lost: Checkpoint,
 }
 
 /// Why [`Target::switch`] has not switched.
@@ -242,9 +272,14 @@ pub enum Switched {
     Later,
     /// The active version is ahead of this one: readers would lose what they have seen.
     Behind,
-    /// The active version is of another life of the store, and this one not of the present life, as far as that is
-    /// known.
+    /// The active version is of another life of the store, and this one not at the end of the present life, as far as
+    /// that is known.
     OtherStore,
+    /// The active version is not of the store as it is now, but a process runs it that takes it to be. It stops once
+    /// that process hears otherwise; until then one of the two processes is wrong, and nobody can tell which.
+    ActiveRuns,
+    /// Another session of the version has begun since, so its owner would switch by outdated knowledge.
+    NotOwner,
     /// A reader holds the SQL view; try again.
     Busy,
     /// There is no such version, or its rows are gone.
@@ -363,13 +398,12 @@ pub trait Target: Clone + Send + Sync + 'static {
 
     /// Makes this version the active one, in one transaction: locks the rows of both versions, the old one first;
     /// demands that this one [may follow](Stored::may_not_follow) the active one; replaces the SQL views; sets `active`
-    /// and `previous`. It waits for a reader at most 100 ms. `present` is the incarnation of the store as it is now, of
-    /// whoever knows that this version has come to the end of it.
+    /// and `previous`. It waits for a reader at most 100 ms.
     fn switch(
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        present: Option<Incarnation>,
+        restored: Option<&Restored>,
     ) -> impl Future<Output = Result<Switched, TargetError>> + Send;
 
     /// Deletes the tables and parked events of a version, sets it retired, and raises its epoch, in one transaction.

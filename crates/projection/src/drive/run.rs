@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::batch::not_of;
 use crate::config::OnPoison;
+use crate::control::active_of;
 use crate::drive::ahead::{fold_all, on_thread, read_all};
 use crate::drive::poison_search::{Failed, PoisonSearch};
 use crate::drive::write::{Write, transact};
@@ -20,7 +21,7 @@ use crate::looks::Look;
 use crate::progress::Phase;
 use crate::reader::Reader;
 use crate::state::{Life, State};
-use crate::target::{Attempt, Session, Stored, SwitchFrom, Switched, Target};
+use crate::target::{Attempt, Restored, Session, Stored, SwitchFrom, Switched, Target};
 use crate::work::{Folded, Work, Writer};
 
 /// Batches that are read ahead.
@@ -330,13 +331,15 @@ impl<'a, T: Target> Run<'a, T> {
         self.store_position(writer).await?;
         let target = &self.context.target;
         let id = &self.context.id;
-        let mut switched = target.switch(id, SwitchFrom::Earlier, None).await;
+        let from = SwitchFrom::Earlier {
+            owner: self.context.node,
+            epoch: self.epoch,
+        };
+        let mut switched = target.switch(id, from, None).await;
         if let Ok(Switched::OtherStore) = switched
-            && let Ok(info) = self.context.store.info().await
+            && let Some(restored) = restored(self.context, &self.stored).await
         {
-            // This version is live, so it has come to the end of the store.
-            let present = Some(info.incarnation);
-            switched = target.switch(id, SwitchFrom::Earlier, present).await;
+            switched = target.switch(id, from, Some(&restored)).await;
         }
         match switched {
             Ok(Switched::Done) => {
@@ -348,9 +351,15 @@ impl<'a, T: Target> Run<'a, T> {
                 self.is_outdated = true;
                 Ok(())
             }
-            Ok(Switched::Behind | Switched::OtherStore | Switched::Busy | Switched::NotFound) => {
-                Ok(())
-            }
+            Ok(Switched::NotOwner) => Err(self.of_fault(Fault::Target(TargetError::lost())).await),
+            // It tries again at the next look.
+            Ok(
+                Switched::Behind
+                | Switched::OtherStore
+                | Switched::ActiveRuns
+                | Switched::Busy
+                | Switched::NotFound,
+            ) => Ok(()),
             Err(error) => Err(self.of_fault(Fault::Target(error)).await),
         }
     }
@@ -527,4 +536,17 @@ impl<'a, T: Target> Run<'a, T> {
         }
         End::Again(Phase::StoreAway, error.to_string())
     }
+}
+
+/// Sees whether a version that is live, and came to the end of the store at this place, is of the store as it is now, and
+/// the active one is not. `None` if that is not so, or not known.
+async fn restored<T: Target>(context: &Context<T>, end: &Checkpoint) -> Option<Restored> {
+    let rows = context.target.list().await.ok()?;
+    let active = active_of(&rows, &context.id.name).ok()?;
+    let info = context.store.info().await.ok()?;
+    let is_so = not_of(&info, end).is_none() && not_of(&info, &active.checkpoint).is_some();
+    is_so.then(|| Restored {
+        end: end.clone(),
+        lost: active.checkpoint.clone(),
+    })
 }

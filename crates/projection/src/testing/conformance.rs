@@ -20,11 +20,17 @@ use uuid::Uuid;
 use crate::error::{TargetError, TargetErrorKind};
 use crate::row::{Found, KeyedRows};
 use crate::state::{Life, State};
-use crate::target::{
-    Attempt, Begin, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
-};
+use crate::target::{Attempt, Begin, Fence, Order, Parked, Session, Stored, Target};
 use crate::testing::sample::{
-    AllKinds, NODE, OTHER, id, key, keys, place, place_in, registration, row, rows, table,
+    AllKinds, NODE, OTHER, id, key, keys, place, registration, row, rows, table,
+};
+
+mod switching;
+
+pub use switching::{
+    a_running_version_is_not_left_for_another_life, a_version_is_switched_by_its_owner,
+    a_version_that_was_reset_does_not_take_over, an_earlier_life_of_the_store_is_left_behind,
+    an_earlier_version_does_not_take_over, versions_are_switched_and_retired,
 };
 
 /// Time for something to happen at all.
@@ -449,90 +455,6 @@ pub async fn commands_are_answered_once<F: Factory>(factory: &F) {
     assert_eq!(target.commands().await.expect("commands").len(), 1);
 }
 
-/// Goal: readers are switched only to a version that has come as far as theirs, and back; a version that is active is
-/// not retired; one that is retired has no rows.
-pub async fn versions_are_switched_and_retired<F: Factory>(factory: &F) {
-    let target = registered(factory).await;
-    target.register(&registration(2)).await.expect("registered");
-    let (mut old, _) = begin(&target, 1, NODE).await;
-    batch(&mut old, 0, 5, 0..3).await.expect("written");
-    assert_eq!(switch(&target, 2).await, Switched::Behind);
-    assert_eq!(switch(&target, 7).await, Switched::NotFound);
-    let (mut new, _) = begin(&target, 2, NODE).await;
-    let (from, to) = (place(0), place(6));
-    let fence = Fence {
-        from: &from,
-        to: &to,
-        events: 1,
-    };
-    new.open(fence).await.expect("open");
-    new.write(&table(2), &rows(0..5), &keys([]))
-        .await
-        .expect("written");
-    new.commit().await.expect("committed");
-    assert_eq!(factory.count(&target, "kinds").await, Some(3));
-    assert!(
-        !target.retire(&id(1)).await.expect("an answer"),
-        "it is active"
-    );
-    assert_eq!(switch(&target, 2).await, Switched::Done);
-    assert_eq!(factory.count(&target, "kinds").await, Some(5));
-    assert_eq!(stored(&target, 1).await.life, Life::Previous);
-    assert_eq!(switch(&target, 1).await, Switched::Behind);
-    batch(&mut old, 5, 6, 3..4).await.expect("it is still fed");
-    assert_eq!(switch(&target, 1).await, Switched::Done);
-    assert_eq!(factory.count(&target, "kinds").await, Some(4));
-    assert_eq!(switch(&target, 2).await, Switched::Done);
-    assert!(target.retire(&id(1)).await.expect("an answer"));
-    assert_lost(batch(&mut old, 6, 7, 4..5).await);
-    assert_eq!(factory.count(&target, "kinds_v1").await, None);
-    assert_eq!(factory.count(&target, "kinds").await, Some(5));
-    assert_eq!(switch(&target, 1).await, Switched::NotFound);
-}
-
-async fn switch<T: Target>(target: &T, version: u32) -> Switched {
-    let switched = target.switch(&id(version), SwitchFrom::Any, None).await;
-    switched.expect("an answer")
-}
-
-/// Goal: a version takes the readers by itself from an earlier one only. What happened: a process with old code was
-/// started again, its version was built anew beside the later one, and took the readers when it had come as far.
-pub async fn an_earlier_version_does_not_take_over<F: Factory>(factory: &F) {
-    let target = factory.target().await;
-    target.register(&registration(2)).await.expect("registered");
-    let late = target.register(&registration(1)).await.expect("registered");
-    assert_eq!(late.life, Life::Building);
-    let by_itself = async |version| {
-        let switched = target.switch(&id(version), SwitchFrom::Earlier, None).await;
-        switched.expect("an answer")
-    };
-    assert_eq!(by_itself(1).await, Switched::Later);
-    assert_eq!(stored(&target, 2).await.life, Life::Active);
-    assert_eq!(switch(&target, 1).await, Switched::Done);
-    assert_eq!(by_itself(2).await, Switched::Done);
-    assert_eq!(by_itself(2).await, Switched::Done);
-}
-
-/// Goal: a version of the present life of the store takes the readers from one of an earlier life, of which nobody can
-/// tell how far it has come, and never the other way round. What happened: after a restore no version could follow.
-pub async fn an_earlier_life_of_the_store_is_left_behind<F: Factory>(factory: &F) {
-    let target = registered(factory).await;
-    let mut second = registration(2);
-    second.start = place_in(8, 0);
-    target.register(&second).await.expect("registered");
-    let switch = async |version, life: Option<u128>| {
-        let present = life.map(|life| place_in(life, 0).incarnation);
-        let switched = target.switch(&id(version), SwitchFrom::Any, present).await;
-        switched.expect("an answer")
-    };
-    for life in [None, Some(7), Some(9)] {
-        assert_eq!(switch(2, life).await, Switched::OtherStore);
-    }
-    assert_eq!(switch(2, Some(8)).await, Switched::Done);
-    assert_eq!(switch(1, Some(8)).await, Switched::OtherStore);
-    assert!(target.retire(&id(1)).await.expect("an answer"));
-}
-
 /// Goal: a value that the database refuses is told as such, for then it is the author's, and leaves nothing behind.
 pub async fn a_refused_value_is_the_authors<F: Factory>(factory: &F) {
     let target = registered(factory).await;
@@ -574,7 +496,10 @@ macro_rules! target_conformance {
             commands_are_answered_once
             versions_are_switched_and_retired
             an_earlier_version_does_not_take_over
+            a_version_is_switched_by_its_owner
             an_earlier_life_of_the_store_is_left_behind
+            a_version_that_was_reset_does_not_take_over
+            a_running_version_is_not_left_for_another_life
             a_refused_value_is_the_authors
         );
     };

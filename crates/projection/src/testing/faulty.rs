@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gesta_core::{Incarnation, LogId, Position};
+use gesta_core::{LogId, Position};
 use uuid::Uuid;
 
 use crate::batch::Batch;
@@ -18,7 +18,8 @@ use crate::projection::Projection;
 use crate::row::{Cells, Found};
 use crate::state::State;
 use crate::target::{
-    Attempt, Begin, Command, Fence, Order, Parked, Session, Stored, SwitchFrom, Switched, Target,
+    Attempt, Begin, Command, Fence, Order, Parked, Restored, Session, Stored, SwitchFrom, Switched,
+    Target,
 };
 use crate::value::OwnedValue;
 
@@ -327,9 +328,9 @@ impl<T: Target> Target for Faulty<T> {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        present: Option<Incarnation>,
+        restored: Option<&Restored>,
     ) -> Result<Switched, TargetError> {
-        let switched = self.inner.switch(id, from, present);
+        let switched = self.inner.switch(id, from, restored);
         self.process.call(true, switched).await
     }
 

@@ -101,6 +101,14 @@ pub(super) fn registration(version: u32) -> Registration {
     }
 }
 
+/// A version that begins in another life of the store.
+pub(super) fn registration_in(version: u32, life: u128) -> Registration {
+    Registration {
+        start: place_in(life, 0),
+        ..registration(version)
+    }
+}
+
 pub(super) fn row(number: i64) -> AllKinds {
     AllKinds {
         flag: number % 2 == 0,
