@@ -1,5 +1,6 @@
 //! What a real server, its network and other people's transactions do to projections.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ async fn look(store: &Arc<dyn EventStore>, database: &Database) -> bool {
             .collect();
         let expected = match name {
             "balances" => balances_of(&events, OnPoison::Stop),
-            _ => journal_of(&events),
+            _ => journal_of(&events, &HashSet::new()),
         };
         assert_eq!(rows, expected, "{name} at {upto:?}");
         at_the_end &= upto >= last;

@@ -2,16 +2,17 @@
 //!
 //! Each handle made by [`Faulty::new`] stands for a process. The calls that register, begin, read rows, write and
 //! switch are counted, those of its sessions too. Once it is dead every call fails and changes nothing, as if the
-//! process was gone.
+//! process was gone. It may also die [of events](Faulty::dies_of).
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{LogId, Position};
 use uuid::Uuid;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, positions};
 use crate::definition::{ProjectionId, Registration, Table};
 use crate::error::{ApplyError, TargetError, TargetErrorKind};
 use crate::projection::Projection;
@@ -47,6 +48,8 @@ struct Process {
     dead: AtomicBool,
     away: AtomicBool,
     hung: AtomicBool,
+    /// Events that end the process when it applies them.
+    deadly: Mutex<HashSet<(LogId, Position)>>,
     /// All calls, and those of them that list all projections, as each look does.
     statements: AtomicU64,
     looks: AtomicU64,
@@ -77,6 +80,12 @@ impl Process {
         while self.hung.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Returns whether one of these places is that of a deadly event.
+    fn meets(&self, is_met: impl Fn((LogId, Position)) -> bool) -> bool {
+        let deadly = self.deadly.lock().unwrap_or_else(PoisonError::into_inner);
+        deadly.iter().copied().any(is_met)
     }
 
     /// Counts a call. Returns what is to happen at it.
@@ -163,6 +172,7 @@ impl<T> Faulty<T> {
             dead: AtomicBool::new(false),
             away: AtomicBool::new(false),
             hung: AtomicBool::new(false),
+            deadly: Mutex::default(),
             statements: AtomicU64::new(0),
             looks: AtomicU64::new(0),
         };
@@ -175,6 +185,13 @@ impl<T> Faulty<T> {
     /// Kills the process, as `kill -9` does.
     pub fn kill(&self) {
         self.process.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets the process die whenever it has applied the event at one of these places, in order or again, before the
+    /// batch is committed. An event that is put aside is not applied.
+    pub fn dies_of(&self, events: HashSet<(LogId, Position)>) {
+        let deadly = self.process.deadly.lock();
+        *deadly.unwrap_or_else(PoisonError::into_inner) = events;
     }
 
     /// Returns true once the process is dead.
@@ -210,6 +227,10 @@ impl<T> Faulty<T> {
 pub struct FaultySession<S> {
     inner: S,
     process: Arc<Process>,
+    /// Whether the open transaction applies an event of which the process dies.
+    is_deadly: bool,
+    /// Whether the last attempt that was announced applies parked events again.
+    replays: bool,
 }
 
 impl<S> std::fmt::Debug for FaultySession<S> {
@@ -247,7 +268,13 @@ impl<T: Target> Target for Faulty<T> {
         Ok(match begun {
             Begin::Begun(inner, stored) => {
                 let process = Arc::clone(&self.process);
-                Begin::Begun(FaultySession { inner, process }, stored)
+                let session = FaultySession {
+                    inner,
+                    process,
+                    is_deadly: false,
+                    replays: false,
+                };
+                Begin::Begun(session, stored)
             }
             Begin::Owned(stored) => Begin::Owned(stored),
             Begin::NotFound => Begin::NotFound,
@@ -347,6 +374,10 @@ impl<S: Session> Session for FaultySession<S> {
     type Transaction = S::Transaction;
 
     async fn open(&mut self, fence: Fence<'_>) -> Result<(), TargetError> {
+        self.is_deadly = self.process.meets(|(log, position)| {
+            let of = |place| positions(place).get(usize::from(log.0)).copied();
+            of(fence.from) < Some(position) && Some(position) <= of(fence.to)
+        });
         self.process.call(false, self.inner.open(fence)).await
     }
 
@@ -376,10 +407,15 @@ impl<S: Session> Session for FaultySession<S> {
     }
 
     async fn park(&mut self, parked: &[Parked]) -> Result<(), TargetError> {
+        let is_parked = |event| parked.iter().any(|one| (one.log, one.position) == event);
+        if self.process.meets(is_parked) {
+            self.is_deadly = false;
+        }
         self.process.call(false, self.inner.park(parked)).await
     }
 
     async fn unpark(&mut self, events: &[(LogId, Position)]) -> Result<(), TargetError> {
+        self.is_deadly |= self.replays && self.process.meets(|event| events.contains(&event));
         self.process.call(false, self.inner.unpark(events)).await
     }
 
@@ -398,6 +434,10 @@ impl<S: Session> Session for FaultySession<S> {
     }
 
     async fn commit(&mut self) -> Result<(), TargetError> {
+        if self.is_deadly {
+            self.process.dead.store(true, Ordering::SeqCst);
+        }
+        self.replays = false;
         self.process.call(true, self.inner.commit()).await
     }
 
@@ -407,6 +447,7 @@ impl<S: Session> Session for FaultySession<S> {
     }
 
     async fn announce(&mut self, attempt: Attempt) -> Result<(), TargetError> {
+        self.replays = attempt.is_replay;
         self.process.call(true, self.inner.announce(attempt)).await
     }
 

@@ -1,10 +1,11 @@
 //! A view, what a projection with SQL of its own needs, events, and what a clean fold of them gives for each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::str::FromStr;
 
 use gesta_core::{
-    Checkpoint, EventData, EventType, Filter, Incarnation, Position, Query, RecordedEvent, StreamId,
+    Checkpoint, EventData, EventId, EventType, Filter, Incarnation, Position, Query, RecordedEvent,
+    StreamId,
 };
 use gesta_projection::testing::Random;
 use gesta_projection::{ApplyError, Batch, OnPoison, Projections, View, columns};
@@ -151,6 +152,15 @@ fn shown(mut rows: Vec<String>, parked: &[String]) -> String {
 
 /// What a clean fold of events gives for the view, as [`seen`] shows it.
 pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> String {
+    balances_without(events, on_poison, &HashSet::new())
+}
+
+/// As [`balances_of`], where deadly events cannot be applied either.
+pub(crate) fn balances_without(
+    events: &[RecordedEvent],
+    on_poison: OnPoison,
+    deadly: &HashSet<EventId>,
+) -> String {
     let filter = Balances.filter();
     let mut rows: BTreeMap<String, Option<Balance>> = BTreeMap::new();
     let (mut blocked, mut parked) = (BTreeSet::new(), Vec::new());
@@ -162,7 +172,8 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
             continue;
         }
         let mut row = rows.get(&key).cloned().flatten();
-        if event.event_type.as_str() == "panic" || Balances.evolve(&mut row, event).is_err() {
+        let is_poison = event.event_type.as_str() == "panic" || deadly.contains(&event.id);
+        if is_poison || Balances.evolve(&mut row, event).is_err() {
             match on_poison {
                 OnPoison::Park => {
                     parked.push((at, key.clone()));
@@ -187,11 +198,13 @@ pub(crate) fn balances_of(events: &[RecordedEvent], on_poison: OnPoison) -> Stri
     shown(rows.collect(), &parked.collect::<Vec<String>>())
 }
 
-/// What a clean fold of events gives for the journal.
-pub(crate) fn journal_of(events: &[RecordedEvent]) -> String {
+/// What a clean fold of events gives for the journal, where deadly events cannot be applied.
+pub(crate) fn journal_of(events: &[RecordedEvent], deadly: &HashSet<EventId>) -> String {
     let filter = of_category("account");
     let rows = events.iter().filter(|event| filter.matches(event));
-    let rows = rows.filter(|event| event.event_type.as_str() != "panic");
+    let is_poison =
+        |event: &RecordedEvent| event.event_type.as_str() == "panic" || deadly.contains(&event.id);
+    let rows = rows.filter(|event| !is_poison(event));
     let rows = rows.filter_map(|event| {
         let amount = amount(event).ok()?;
         Some(format!("{} {amount}", event.position.0))

@@ -1,15 +1,16 @@
-//! Random histories with crashes, lost answers, two owners, operators and restored stores, against a clean fold. The
-//! seed of a failure is in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run others.
+//! Random histories with crashes, lost answers, two owners, operators, deadly events and restored stores, against a
+//! clean fold. The seed of a failure is in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run others.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use gesta_core::{Checkpoint, EventData, EventStore, RecordedEvent, StreamId};
+use gesta_core::{Checkpoint, EventData, EventId, EventStore, RecordedEvent, StreamId};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Faulty, Kit, Random, Subject, Through};
 use gesta_projection::{OnPoison, ProjectionId, Projections};
 
 use super::databases::Databases;
-use super::fixtures::{Balances, balances_of, journal_of, random_event, seen};
+use super::fixtures::{Balances, balances_without, journal_of, random_event, seen};
 use crate::flavour::{HISTORIES, Journal, Target};
 
 /// The view, or the projection with SQL of its own.
@@ -68,10 +69,10 @@ impl Subject for Tested {
         seen(&self.databases.last(), self.name).await
     }
 
-    fn fold(&self, events: &[RecordedEvent]) -> String {
+    fn fold(&self, events: &[RecordedEvent], deadly: &HashSet<EventId>) -> String {
         match self.name {
-            "balances" => balances_of(events, self.on_poison),
-            _ => journal_of(events),
+            "balances" => balances_without(events, self.on_poison, deadly),
+            _ => journal_of(events, deadly),
         }
     }
 
