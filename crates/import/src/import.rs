@@ -61,6 +61,8 @@ pub struct Import {
     since_checkpoint: u64,
     /// What the target has of the page under way, if the source has no places that last.
     again: HashMap<(Arc<str>, u64), Again>,
+    /// In a dry run, the places of the events that were taken before their turn, and did not come again yet.
+    passed_over: HashMap<(Arc<str>, u64), Place>,
     report: Report,
 }
 
@@ -162,6 +164,7 @@ impl Import {
             counted: 0,
             since_checkpoint: 0,
             again: HashMap::new(),
+            passed_over: HashMap::new(),
             report,
         })
     }
@@ -428,8 +431,7 @@ impl Import {
             |seen| seen.saturating_add(1),
         );
         if event.sequence < next && self.target.only_counts() {
-            self.count_again(&event);
-            return Ok(());
+            return self.count_again(event, chosen).await;
         }
         if event.sequence < next {
             let is_later = known.stored.is_none_or(|(_, place)| event.place > place);
@@ -451,7 +453,7 @@ impl Import {
                 self.store(std::mem::take(chosen)).await?;
                 self.move_early_truncation(&event).await?;
             }
-            let mut found = 0;
+            let (mut found, place) = (0, event.place);
             let mut from = next;
             loop {
                 let passed = self.source.between(&event, from, event.sequence).await?;
@@ -463,7 +465,10 @@ impl Import {
                     self.report.read += 1;
                     match event.role {
                         Role::LeftOut(why) => self.report.leave_out(why),
-                        _ => self.choose(event, chosen),
+                        _ => {
+                            self.note_passed_over(&event, place);
+                            self.choose(event, chosen);
+                        }
                     }
                 }
                 from = last.saturating_add(1);
@@ -475,6 +480,23 @@ impl Import {
         }
         self.choose(event, chosen);
         Ok(())
+    }
+
+    /// Notes in a dry run that an event is taken before its turn, because one at this place comes after it in its
+    /// stream.
+    fn note_passed_over(&mut self, event: &SourceEvent, place: Place) {
+        if self.target.only_counts() && event.place > place {
+            let at = (Arc::clone(&event.key), event.sequence);
+            self.passed_over.insert(at, event.place);
+        }
+    }
+
+    /// Notes that such an event was not stored after all.
+    fn forget_passed_over(&mut self, event: &SourceEvent) {
+        if !self.passed_over.is_empty() {
+            let at = (Arc::clone(&event.key), event.sequence);
+            self.passed_over.remove(&at);
+        }
     }
 
     fn choose(&mut self, event: SourceEvent, chosen: &mut Vec<SourceEvent>) {
@@ -513,10 +535,14 @@ impl Import {
         for event in events {
             if let Role::LeftOut(why) = event.role {
                 self.report.leave_out(why);
+                self.forget_passed_over(&event);
                 continue;
             }
             match convert(self.options.kind, &self.options.types, &event) {
-                Err(error) => self.cannot(&event, &error)?,
+                Err(error) => {
+                    self.forget_passed_over(&event);
+                    self.cannot(&event, &error)?;
+                }
                 Ok(made) => {
                     self.report.take(&event);
                     let ready = Ready {

@@ -317,6 +317,9 @@ impl Target {
     pub(crate) async fn push(&mut self, ready: Ready) -> Result<()> {
         if self.only_counts() {
             self.stored += 1;
+            if let Some(known) = self.known.get_mut(&ready.key) {
+                known.stored = Some((ready.sequence, ready.place));
+            }
             return Ok(());
         }
         let bytes = ready.event.payload_bytes();

@@ -34,15 +34,36 @@ impl Import {
         self.target.again(wanted.into_iter().collect()).await
     }
 
-    /// Counts an event that comes again in a dry run.
-    pub(super) fn count_again(&mut self, event: &SourceEvent) {
-        if self.source.resumes() {
+    /// Judges an event that comes again in a dry run, as [`compare`](Self::compare) does with what an import has stored.
+    pub(super) async fn count_again(
+        &mut self,
+        event: SourceEvent,
+        chosen: &mut Vec<SourceEvent>,
+    ) -> Result<()> {
+        self.store(std::mem::take(chosen)).await?;
+        let stored = self.target.known(&event.key).and_then(|known| known.stored);
+        let is_later = stored.is_none_or(|(_, place)| event.place > place);
+        let at = (Arc::clone(&event.key), event.sequence);
+        let is_known = !is_later || self.passed_over.remove(&at) == Some(event.place);
+        let lasts = self.source.resumes();
+        if lasts && is_known {
             // It was read before: by another scan, or as one that was passed over.
             self.report.already_stored += 1;
-        } else {
-            let why = "it comes after later ones of its stream, or its number comes twice";
-            self.report.cannot(event, why.to_owned());
+            return Ok(());
         }
+        if event.deleted && self.options.deleted == Deleted::LeaveOut {
+            self.report.leave_out("deleted or archived in the source");
+            return Ok(());
+        }
+        let why = match lasts {
+            false => "it comes after later ones of its stream, or its number comes twice",
+            true if self.is_left_out(&event).await? => return Ok(()),
+            true => {
+                "it comes after later ones of its stream, or the source has used its number again"
+            }
+        };
+        self.report.cannot(&event, why.to_owned());
+        Ok(())
     }
 
     /// Looks whether an event that comes again is the one that is there.

@@ -238,3 +238,134 @@ async fn two_tenants_with_one_key_are_refused() {
         .expect_err("two");
     assert!(error.to_string().contains("of a tenant"), "{error}");
 }
+
+/// A source that gives these pages, and finds some events by their numbers before their turn.
+struct Paged {
+    pages: VecDeque<Vec<SourceEvent>>,
+    passed: Vec<SourceEvent>,
+}
+
+#[async_trait]
+impl Source for Paged {
+    fn identity(&self) -> String {
+        "paged".into()
+    }
+
+    async fn page(&mut self, after: Place) -> Result<Page> {
+        let events = self.pages.pop_front().unwrap_or_default();
+        Ok(Page {
+            place: events.last().map_or(after, |event| event.place),
+            end: self.pages.is_empty(),
+            events,
+            ..Page::default()
+        })
+    }
+
+    async fn between(&mut self, _: &SourceEvent, from: u64, to: u64) -> Result<Vec<SourceEvent>> {
+        let passed = self
+            .passed
+            .iter()
+            .filter(|event| (from..to).contains(&event.sequence));
+        Ok(passed.cloned().collect())
+    }
+
+    async fn count(&mut self, _after: Place) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// What happened: a dry run counted an event as already stored whose number had come before, at whatever place; the
+/// import then refused it, for the source had used the number again. Goal: a dry run tells of each event what the import
+/// does with it.
+#[tokio::test]
+async fn a_dry_run_refuses_what_the_import_refuses() {
+    let one = |place, sequence, data: &str| events(place, &[(sequence, Event, data)]).remove(0);
+    let passed = [one(4, 1, "1"), one(5, 2, "2")];
+    let in_turn = [one(1, 0, "0"), one(2, 3, "3")];
+    let without_type = SourceEvent {
+        event_type: Some("\u{1}".into()),
+        ..one(4, 1, "1")
+    };
+    for (name, pages, passed, stored, already, unmappable) in [
+        (
+            "another event of a number",
+            vec![
+                vec![one(1, 0, "0"), one(2, 1, "1")],
+                vec![one(3, 1, "other")],
+            ],
+            vec![],
+            2,
+            0,
+            1,
+        ),
+        (
+            "the same within a page",
+            vec![vec![one(1, 0, "0"), one(2, 1, "1"), one(3, 1, "other")]],
+            vec![],
+            2,
+            0,
+            1,
+        ),
+        (
+            "events that were passed over",
+            vec![in_turn.to_vec(), passed.to_vec()],
+            passed.to_vec(),
+            4,
+            2,
+            0,
+        ),
+        (
+            "events that were passed over, and other ones of their numbers",
+            vec![
+                in_turn.to_vec(),
+                passed.to_vec(),
+                vec![one(6, 1, "other"), one(7, 3, "other")],
+            ],
+            passed.to_vec(),
+            4,
+            2,
+            2,
+        ),
+        (
+            "an event that was passed over, and cannot be stored",
+            vec![in_turn.to_vec(), vec![without_type.clone()]],
+            vec![without_type],
+            2,
+            0,
+            2,
+        ),
+        (
+            "a page that is read again",
+            vec![in_turn.to_vec(), in_turn.to_vec()],
+            passed.to_vec(),
+            4,
+            2,
+            0,
+        ),
+    ] {
+        let source = || {
+            Box::new(Paged {
+                pages: pages.clone().into(),
+                passed: passed.clone(),
+            })
+        };
+        let options = Options {
+            unmappable: Unmappable::LeaveOut,
+            ..Options::new(Kind::KurrentDb, "esdb://h").unwrap()
+        };
+        let dry = Import::with(options.clone(), source(), Target::counting(), None, None);
+        let mut dry = dry.await.unwrap();
+        dry.run(|_| ()).await.unwrap();
+        let store = Arc::new(MemoryStore::new());
+        let mut real = Import::from(options, source(), store as _).await.unwrap();
+        real.run(|_| ()).await.unwrap();
+        for (which, report) in [("dry", dry.report()), ("real", real.report())] {
+            assert_eq!(
+                (report.stored, report.already_stored, report.unmappable),
+                (stored, already, unmappable),
+                "{name}, {which}: {:?}",
+                report.unmappable_samples
+            );
+        }
+    }
+}
