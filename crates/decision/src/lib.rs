@@ -117,7 +117,8 @@ pub enum DecisionError<R> {
         /// What is wrong.
         why: String,
     },
-    /// The store has failed, or refuses the append. After `OutcomeUnknown` the events may be stored.
+    /// The store has failed, or refuses the append. After `OutcomeUnknown` the events may be stored: the answer to an
+    /// append was lost, and its repetition was answered by nothing that tells of it.
     #[error(transparent)]
     Store(#[from] gesta_core::Error),
 }
@@ -257,10 +258,23 @@ async fn append<S: EventStore + ?Sized>(
                 repeats += 1;
                 tokio::time::sleep(REPEAT_PAUSE).await;
             }
-            // That the repetition was not stored tells nothing of the first attempt.
-            Err(error) if error.is_retryable() => return Err(doubt.unwrap_or(error)),
-            // A refusal after a lost answer holds: had the first attempt been stored, its ids would be recognised.
+            Err(error) if !tells_of_first(error.kind()) => return Err(doubt.unwrap_or(error)),
             answer => return answer,
         }
     }
+}
+
+/// Returns whether a refusal of a repetition tells what became of the first attempt.
+///
+/// An expected revision or a condition refuses only what is not stored, for the store looks for the events first; and it
+/// refuses for an event that came after the first attempt was judged, behind which that attempt can no longer be stored.
+/// The other refusals would be the same if the first attempt was stored, or may be yet: a caller who may no longer
+/// append, a stream with a tombstone, a store of another incarnation, in which a lost commit may still arrive.
+fn tells_of_first(refusal: &ErrorKind) -> bool {
+    matches!(
+        refusal,
+        ErrorKind::WrongExpectedRevision { .. }
+            | ErrorKind::ConditionFailed { .. }
+            | ErrorKind::StoredAndDeleted { .. }
+    )
 }
