@@ -19,12 +19,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Row, Statement};
 
-use crate::connection::{Connection, Connector, Notices, Role};
+use crate::connection::{Connection, Connector, Role};
 use crate::encode::{Binds, StatementKind, kind_of};
 use crate::error::{self, Class};
 use crate::flights::{Flights, Look};
 use crate::gather::StatementPart;
 use crate::history::Ledger;
+use crate::notices::Notices;
 use crate::prepared::Prepared;
 use crate::reach::{HostWatch, LATE_AFTER};
 use crate::witness::Mark;

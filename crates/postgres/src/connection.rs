@@ -4,18 +4,17 @@
 //! administrator has set on purpose is overruled only where the contract needs it (`session_settings`). Invariants: a
 //! connection that is handed out speaks to a primary with a UTF-8 database of a known version, which holds the store
 //! that this process has opened; that database has been compared with what this process knows (`history`); a connection
-//! that appends is not read-only; a warning of the server is never lost (see [`Notices`]). Not here: which host is
+//! that appends is not read-only; a warning of the server is never lost (`notices`). Not here: which host is
 //! asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use gesta_core::backend::{BackendInfo, ClockReading};
 use gesta_core::{Durability, Error, ErrorKind, Incarnation, Result, Timestamp, uptime};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_postgres::error::{DbError, Severity};
+use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
 
@@ -24,6 +23,7 @@ use crate::error;
 use crate::history::Ledger;
 use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 use crate::lineage::Noted;
+use crate::notices::Notices;
 
 const SET_SESSION: &str = include_str!("../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../sql/read_session.sql");
@@ -82,39 +82,6 @@ pub(crate) struct Connection {
     pub(crate) used: HostUse,
     /// Is dropped with the connection, which ends the driver.
     _open: oneshot::Sender<()>,
-}
-
-/// The warnings of the server, in order with its answers: a warning is recorded before the answer that follows it is
-/// handed out.
-#[derive(Debug)]
-pub(crate) struct Notices {
-    warning: Mutex<Option<String>>,
-    lost: watch::Sender<bool>,
-}
-
-impl Notices {
-    /// Returns the first warning since the session was set up.
-    pub(crate) fn warning(&self) -> Option<String> {
-        self.warning
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn record(&self, notice: &DbError) {
-        let text = error::db_text(notice);
-        if matches!(notice.parsed_severity(), Some(Severity::Warning)) {
-            tracing::warn!(notice = text, "the database warns");
-            let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-            warning.get_or_insert(text);
-        } else {
-            tracing::debug!(notice = text, "the database says");
-        }
-    }
-
-    fn clear(&self) {
-        *self.warning.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
 }
 
 /// What the server told about a session.
@@ -249,10 +216,7 @@ impl Connector {
         let used = self.hosts.begin(host);
         let connected = self.hosts.get(host).driver.connect(self.hosts.tls.clone());
         let (client, driver) = connected.await.map_err(|error| connect_error(&error))?;
-        let notices = Arc::new(Notices {
-            warning: Mutex::new(None),
-            lost: watch::Sender::new(false),
-        });
+        let notices = Arc::new(Notices::new());
         let (open, closing) = oneshot::channel();
         let (sender, notifications) = mpsc::channel(1_024);
         let (drive_hosts, drive_notices) = (Arc::clone(&self.hosts), Arc::clone(&notices));
@@ -270,7 +234,7 @@ impl Connector {
             None => 0,
         };
         self.take_over(role, &session, asked)?;
-        notices.clear();
+        notices.forget();
         Ok(Connection {
             client: Arc::new(client),
             session,

@@ -44,6 +44,9 @@ const PAGE_ROWS: i64 = 1_000;
 /// How long a process waits for another one that moves logs of the store, or that has died while it did.
 const LOCK_TIMEOUT: &str = "10s";
 
+/// A commit that changes nothing, and waits for synchronous standbys as every commit does. One row.
+const CONFIRM: &str = "SELECT pg_logical_emit_message(true, 'gesta', ''::text)";
+
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
 /// What a database holds of a log that is being moved.
@@ -94,10 +97,12 @@ impl Relocation {
 
     /// Waits until no other process moves logs of the store in this database, and keeps others from that until this
     /// connection is closed. A process that has died counts until its session has ended: so whatever it has begun is
-    /// stored or taken back before the next one looks.
+    /// stored or taken back before the next one looks; and what it has stored is wherever an acknowledged append is,
+    /// also if its commit was cut off while it waited for a synchronous standby.
     ///
     /// # Errors
-    /// `Unavailable` if another process does not end within 10 s, or the database does not answer.
+    /// `Unavailable` if another process does not end within 10 s, or the database does not answer; `OutcomeUnknown` if
+    /// the wait for a synchronous standby is cut off.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lock may be held until this value is dropped.
@@ -105,14 +110,16 @@ impl Relocation {
         let locked = self.transaction(async |client: &Client| {
             let timeout = format!("SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'");
             client.batch_execute(&timeout).await?;
-            client.execute(LOCK_MOVERS, &[&self.config.schema]).await
+            client.execute(LOCK_MOVERS, &[&self.config.schema]).await?;
+            client.execute(CONFIRM, &[]).await
         });
-        match locked.await {
+        match locked.await? {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 let name = self.name();
                 Err(Error::unavailable(format!(
-                    "another process moves logs of this store, or has died and its last statement in {name} has not ended:                      pg_stat_activity shows its session; try again when it has ended"
+                    "another process moves logs of this store, or has died and its last statement in {name} has not ended: \
+                     pg_stat_activity shows its session; try again when it has ended"
                 )))
             }
             Err(error) => Err(error::general(&error)),
@@ -224,8 +231,10 @@ impl Relocation {
     /// # Cancel safety
     /// If the future is dropped, the copy may have been replaced or not.
     pub async fn put(&self, expected: u64, map: &LogMap, arriving: Option<LogId>) -> Result<bool> {
-        let done = map::replace(self.client(), expected, map, arriving).await;
-        done.map_err(|error| error::general(&error))
+        let replaced = self.transaction(async |client: &Client| {
+            map::replace(client, expected, map, arriving).await
+        });
+        replaced.await?.map_err(|error| error::general(&error))
     }
 
     /// Closes a log here, if the copy of the map is still of version `expected`. Returns whether it was closed.
@@ -283,7 +292,7 @@ impl Relocation {
                 work(client).await.map(|()| true)
             })
             .await;
-        outcome.map_err(|error| error::general(&error))
+        outcome?.map_err(|error| error::general(&error))
     }
 
     /// Runs statements in one transaction that locks the map, if the map has version `expected`.
@@ -301,20 +310,26 @@ impl Relocation {
                 work(client).await.map(|()| true)
             })
             .await;
-        outcome.map_err(|error| error::general(&error))
+        outcome?.map_err(|error| error::general(&error))
     }
 
-    async fn transaction<T>(&self, work: impl AsyncFnOnce(&Client) -> Driver<T>) -> Driver<T> {
+    /// Runs statements in one transaction, and commits them if they end well. A commit of which the server warns is an
+    /// error: a log must not be opened elsewhere that is closed on one server only.
+    async fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&Client) -> Driver<T>,
+    ) -> Result<Driver<T>> {
         let client = self.client();
-        client.batch_execute("BEGIN").await?;
+        let general = |error| error::general(&error);
+        client.batch_execute("BEGIN").await.map_err(general)?;
         let outcome = work(client).await;
-        let ending = if outcome.is_ok() {
-            "COMMIT"
+        if outcome.is_ok() {
+            let committed = self.connection.notices.commit(client).await;
+            committed.map_err(general)??;
         } else {
-            "ROLLBACK"
-        };
-        client.batch_execute(ending).await?;
-        outcome
+            client.batch_execute("ROLLBACK").await.map_err(general)?;
+        }
+        Ok(outcome)
     }
 
     /// Copies the next rows of a log after a position to another database, with their names and tags, if its copy of

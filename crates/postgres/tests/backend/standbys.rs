@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use gesta_core::backend::{Backend, BatchOutcome};
+use gesta_core::{Error, ErrorKind};
 use gesta_pgtest::{Cluster, Replication, Server, fresh_schema};
-use gesta_postgres::PostgresBackend;
+use gesta_postgres::{PostgresBackend, Relocation};
 use tokio::task::JoinHandle;
 
-use crate::common::{Author, LOG, PATIENCE, confirm, draft, is_committed, is_missed, open};
+use crate::common::{Author, LOG, PATIENCE, config, confirm, draft, is_committed, is_missed, open};
 
 /// Waits until a commit of Gesta waits for a standby.
 async fn is_waiting(server: &Server) {
@@ -108,6 +109,39 @@ async fn no_time_out_of_the_database_ends_a_wait_for_a_standby() {
         assert!(begun.elapsed() < PATIENCE, "the commit waits no more");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// What happened: the commit that closes a log which moves to another database was cut off while it waited for a
+/// synchronous standby, and counted as done; a fail-over then brought the log back open, beside the new home. What
+/// holds now: it is an error, and whoever goes on begins with a commit that the standby has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_not_closed_by_a_commit_that_no_standby_has() {
+    let Some(cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
+        return;
+    };
+    let primary = cluster.server(0);
+    let url = format!("{}?schema={}", primary.url(), fresh_schema());
+    let _backend = open(&url).await;
+    let relocation = || async { Relocation::open(&config(&url)).await.expect("opens") };
+    let mover = relocation().await;
+    mover.lock().await.expect("alone");
+    let version = mover.read_map().await.expect("reads").map.version();
+    cluster.hold_replication(1).expect("held");
+    let closed = tokio::spawn(async move { mover.close(LOG, version).await });
+    is_waiting(primary).await;
+    cancel_waits(primary);
+    let is_unknown = |error: &Error| matches!(error.kind(), ErrorKind::OutcomeUnknown(_));
+    let error = ends(closed).await.expect_err("cut off");
+    assert!(is_unknown(&error), "{error}");
+
+    let next = relocation().await;
+    let locked = tokio::spawn(async move { next.lock().await });
+    is_waiting(primary).await;
+    cancel_waits(primary);
+    let error = ends(locked).await.expect_err("cut off");
+    assert!(is_unknown(&error), "{error}");
+    cluster.release_replication(1).expect("released");
+    relocation().await.lock().await.expect("the standby has it");
 }
 
 /// Checks that the settings are shown which a writer reads when it is opened. Beside it the process looks at them now
