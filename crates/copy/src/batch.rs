@@ -81,6 +81,10 @@ pub(crate) struct Moving {
     pub(crate) id: Uuid,
     /// The move was taken back: this target is never opened.
     pub(crate) is_undone: bool,
+    /// The id of the opening of the target: given when all is copied and the source is shut, and noted there before the
+    /// target is opened. So a target that was set back to a moment before, or is a copy of one, is known by its lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) opening: Option<Uuid>,
     /// How many events of the source were scavenged when the move began.
     pub(crate) scavenged: u64,
     /// The checksum of the last row of each log that was copied; 0 if there is none.

@@ -11,8 +11,8 @@
 //! Invariants: a target that is not whole is marked by a schema version that no program opens, from before the first
 //! row until everything was read back and compared with the source, and the source was seen to be as it was when the
 //! copy began. Programs that are connected already do not look at the mark, so a PostgreSQL target is not written while
-//! they are. Nothing is written to a store that had an event before, nor after one that this copy did not write. Not
-//! here: making an empty store (`gesta::schema`).
+//! they are. Nothing is written to a store that had an event before, nor after one that this copy did not write, and a
+//! target that has such an event is not opened. Not here: making an empty store (`gesta::schema`).
 
 mod batch;
 mod compare;
@@ -22,6 +22,7 @@ mod mapping;
 mod mover;
 mod moving;
 mod part;
+mod pauses;
 mod postgres;
 mod reader;
 mod sides;
@@ -34,6 +35,7 @@ mod undoing;
 
 pub use copy::{Copy, Progress, Report, Settings, Step};
 pub use digest::Digest;
+pub use gesta_postgres::Blocker;
 pub use gesta_sql::is_unfinished_copy;
 pub use mover::{Consumers, Move, MoveReport, MoveSettings, MoveStep};
 pub use moving::Target;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{Error, Result};
-use gesta_postgres::Config;
+use gesta_postgres::{Blocker, Config};
 use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -17,18 +17,19 @@ use crate::batch::{Batch, Moving, Origin, State};
 use crate::compare::{Comparison, names_after};
 use crate::copy::{BATCH_BYTES, Progress, Ready, refuse, text};
 use crate::mapping::{Mapping, Places};
-use crate::moving::{Goal, Next, Note, SourceStand, next_step};
-use crate::part::{Finish, Found, Names, Part};
+use crate::moving::{Goal, Next, Note, SourceStand, TargetStand, next_step};
+use crate::part::{Found, Names, Part};
+use crate::pauses::Pauses;
 use crate::postgres::PostgresPart;
 use crate::reader::{Order, Reader};
 use crate::sides::{source_of, stand_of, target_config};
 use crate::source::{Closing, Copied, Look, Source};
 use crate::target::make;
 
-/// How long is waited before closing or shutting a source is tried again, if statements of others are under way there.
-const LATER: Duration = Duration::from_millis(100);
 /// A round that was so quick is as quick again when the source is closed, also if many events come in that time.
 const QUICK: Duration = Duration::from_millis(300);
+
+mod ending;
 
 /// What becomes of consumers whose checkpoints would not be right in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,14 +67,21 @@ pub enum MoveStep {
     Copied(Progress),
     /// So many events of the target were read back, and are those of the source.
     Compared(u64),
-    /// Statements of others in the source are waited for.
-    Waits,
+    /// What others do in the source keeps it from being closed or shut: these sessions, if they are known. It is tried
+    /// again after a pause.
+    Waits(Vec<Blocker>),
     /// Nothing can be appended to the source any more.
     Closed,
     /// Nothing can be read from the source any more.
     Shut,
+    /// The target has the id of its opening.
+    Prepared,
+    /// The source has noted which opening of the target is next.
+    Announced,
     /// The target is open.
     Opened,
+    /// The source has noted that the target was opened.
+    Noted,
     /// The store has moved.
     Moved(MoveReport),
 }
@@ -103,6 +111,10 @@ pub struct Move {
     logs: u16,
     settings: MoveSettings,
     work: Option<Work>,
+    /// The pauses before closing and before shutting are tried again.
+    pauses: (Pauses, Pauses),
+    /// How long the next step waits before it begins.
+    pause: Option<Duration>,
 }
 
 /// What is copied.
@@ -153,6 +165,8 @@ impl Move {
                 logs,
                 settings,
                 work: None,
+                pauses: (Pauses::while_open(), Pauses::while_closed()),
+                pause: None,
             }),
             Err(error) => {
                 opened.end().await;
@@ -171,9 +185,14 @@ impl Move {
         // A target that is lost must not be made anew in silence.
         let closed = match stand {
             SourceStand::Open => make(target, logs).await?,
-            SourceStand::Closed(_) | SourceStand::Shut(_) => None,
+            _ => None,
         };
-        let mut part = PostgresPart::open(config).await?;
+        let Some(mut part) = PostgresPart::open(config).await? else {
+            return match next_step(&stand, TargetStand::Empty, Goal::Move) {
+                Err(error) => Err(error),
+                Ok(_) => Err(Error::unavailable("the target is gone since it was made")),
+            };
+        };
         if let (Found::Empty, Some(closed)) = (part.look().await?, closed) {
             return Err(closed);
         }
@@ -196,6 +215,9 @@ impl Move {
     /// # Cancel safety
     /// As with an error.
     pub async fn step(&mut self) -> Result<MoveStep> {
+        if let Some(pause) = self.pause.take() {
+            tokio::time::sleep(pause).await;
+        }
         if self.work.as_ref().is_some_and(|work| work.round.is_some()) {
             return self.copy_batch().await;
         }
@@ -206,11 +228,18 @@ impl Move {
             (Next::Begin, _, _) => self.begin().await,
             (Next::Follow, Found::Unfinished(state), _) => self.copy(*state, None).await,
             (Next::Rest(id), Found::Unfinished(state), _) => self.copy(*state, Some(id)).await,
-            (
-                Next::Open(id),
-                Found::Unfinished(state),
-                SourceStand::Shut(note) | SourceStand::Closed(note),
-            ) => self.arrive(id, &note, &state).await,
+            (Next::Prepare(id), Found::Unfinished(state), source) => {
+                self.prepare(id, &source, &state).await
+            }
+            (Next::Announce(id, opening), _, _) => {
+                self.source.note_opening(id, opening).await?;
+                Ok(MoveStep::Announced)
+            }
+            (Next::Open(id, opening), Found::Unfinished(state), source) => {
+                self.arrive((id, opening), &source, &state).await
+            }
+            (Next::ShutAgain(id), Found::Arrived(state), _) => self.shut_again(id, &state).await,
+            (Next::Note(id, opening), _, _) => self.note(id, opening).await,
             (Next::Done, Found::Arrived(state), _) => {
                 self.source.end().await;
                 Ok(MoveStep::Moved(self.report(&state)))
@@ -254,6 +283,7 @@ impl Move {
         let moving = Moving {
             id: Uuid::new_v4(),
             is_undone: false,
+            opening: None,
             scavenged: look.scavenged,
             marks: of_each(),
             virtual_streams: look.virtual_streams,
@@ -295,6 +325,7 @@ impl Move {
                 "the target does not say which move it is of",
             ));
         };
+        self.part.check_ends(&state.last).await?;
         let mut rows = self.source.rows().await?;
         let mut mapping = Mapping::new(self.logs, Places::Kept);
         mapping.learn(&mut *rows, Some(&state.origin.ends)).await?;
@@ -393,14 +424,19 @@ impl Move {
                 // It may take minutes, so the source is looked at again.
                 self.part.analyze().await?;
                 work.is_prepared = true;
-                Ok(MoveStep::Waits)
+                Ok(MoveStep::Waits(Vec::new()))
             }
             None => self.close_source(&work, look, copied).await,
-            Some(id) => match self.source.shut(id, &copied).await? {
-                Closing::Done => Ok(MoveStep::Shut),
-                Closing::Later => later().await,
-                done => never(done).map(|()| MoveStep::Waits),
-            },
+            Some(id) => {
+                self.part.check_ends(&work.state.last).await?;
+                let holds = work.copied(look);
+                match self.source.shut(id, &copied, &holds).await? {
+                    Closing::Done => Ok(MoveStep::Shut),
+                    Closing::Later => self.later(Attempt::Shut).await,
+                    Closing::Changed => Ok(MoveStep::Waits(Vec::new())),
+                    done => never(done),
+                }
+            }
         };
         self.work = Some(work);
         done
@@ -412,18 +448,23 @@ impl Move {
             place: self.place.clone(),
             copied: Some(copied),
         };
-        let copied = Copied {
-            look: Look {
-                ends: work.state.after.clone(),
-                ..look
-            },
-            marks: work.moving.marks.clone(),
-        };
-        match self.source.close(&note, &copied).await? {
+        self.part.check_ends(&work.state.last).await?;
+        match self.source.close(&note, &work.copied(look)).await? {
             Closing::Done => Ok(MoveStep::Closed),
-            Closing::Later => later().await,
-            done => never(done).map(|()| MoveStep::Waits),
+            Closing::Later => self.later(Attempt::Close).await,
+            Closing::Changed => Ok(MoveStep::Waits(Vec::new())),
+            done => never(done),
         }
+    }
+
+    /// Others are in the way: finds out who, and has the next step wait.
+    async fn later(&mut self, attempt: Attempt) -> Result<MoveStep> {
+        let (open, closed) = &mut self.pauses;
+        self.pause = Some(match attempt {
+            Attempt::Close => open.next(),
+            Attempt::Shut => closed.next(),
+        });
+        self.source.blockers().await.map(MoveStep::Waits)
     }
 
     /// Writes a batch, while the next one is read; at the end of the round, reads it back.
@@ -487,62 +528,23 @@ impl Move {
         self.part.put(&work.state).await?;
         Ok(MoveStep::Compared(read))
     }
-
-    async fn arrive(&mut self, id: Uuid, note: &Note, state: &State) -> Result<MoveStep> {
-        let noted = note.copied.as_deref();
-        if noted != Some(&*text(state.digest)) || !state.is_compared() {
-            return Err(Error::corrupt(format!(
-                "the target has lost what was copied to it, by a restore or a fail-over: it has {} events. Undo the move, and \
-                 make the target anew",
-                state.digest.events
-            )));
-        }
-        let finish = Finish {
-            incarnation: state.incarnation_of_target(),
-            virtual_streams: state
-                .moving
-                .as_ref()
-                .is_some_and(|moving| moving.virtual_streams),
-        };
-        self.part.arrive(id, finish).await?;
-        Ok(MoveStep::Opened)
-    }
-
-    fn report(&self, state: &State) -> MoveReport {
-        let moving = state.moving.as_ref();
-        let has_virtual = moving.is_some_and(|moving| moving.virtual_streams);
-        let changes = match has_virtual {
-            false => Vec::new(),
-            true => vec![
-                "the store has an incarnation of its own, since virtual streams are made again: checkpoints of consumers are \
-                 refused, and they begin again"
-                    .into(),
-            ],
-        };
-        MoveReport {
-            events: state.digest.events,
-            streams: state.digest.streams,
-            digest: text(state.digest),
-            place: self.place.clone(),
-            checkpoints_kept: !has_virtual,
-            changes,
-        }
-    }
 }
 
-async fn later() -> Result<MoveStep> {
-    tokio::time::sleep(LATER).await;
-    Ok(MoveStep::Waits)
+/// What others are in the way of.
+#[derive(Clone, Copy)]
+enum Attempt {
+    Close,
+    Shut,
 }
 
 /// Makes the error for a source that cannot be moved as it was begun.
-fn never(done: Closing) -> Result<()> {
+fn never<T>(done: Closing) -> Result<T> {
     refuse(match done {
         Closing::Scavenged => {
             "the source was scavenged since the move began, and the copy has what was removed: undo the move, make the target \
              anew, and do not scavenge while the store moves"
         }
-        Closing::Done | Closing::Later | Closing::OtherHistory => {
+        _ => {
             "the source does not have what was copied from it: it was restored, or has failed over and lost commits; undo the \
              move, and make the target anew"
         }
@@ -562,6 +564,17 @@ impl Work {
     /// Tells whether all that was copied was read back.
     fn is_compared(&self) -> bool {
         self.state.is_compared()
+    }
+
+    /// Returns what the source must hold, which was seen so.
+    fn copied(&self, look: Look) -> Copied {
+        Copied {
+            look: Look {
+                ends: self.state.after.clone(),
+                ..look
+            },
+            marks: self.moving.marks.clone(),
+        }
     }
 
     async fn put(&mut self, part: &mut PostgresPart, batch: Batch, after: Vec<i64>) -> Result<()> {

@@ -1,7 +1,6 @@
 //! A PostgreSQL database as the target of a copy: rows go in by `COPY … FROM STDIN BINARY`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -9,7 +8,7 @@ use futures::SinkExt;
 use gesta_core::backend::RowId;
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{Error, ErrorKind, LogId, Result};
-use gesta_postgres::{Config, connections};
+use gesta_postgres::{Config, Notices};
 use gesta_sql::verify::{AuditName, AuditRow};
 use gesta_sql::{UNFINISHED_COPY, name_checksum};
 use tokio_postgres::types::ToSql;
@@ -21,14 +20,12 @@ use crate::part::{
     Finish, Found, Names, Part, READ_ROWS, Which, disturbed, is_own, state_of, state_text, used,
 };
 
+mod access;
 mod arrival;
 
-/// The longest wait for a host to let us in.
-const CONNECT_MAX: Duration = Duration::from_secs(30);
-/// How long sessions of others are waited for, which may be ending.
-const OTHERS_MAX: Duration = Duration::from_secs(5);
-/// How long is waited before they are looked for again.
-const OTHERS_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) use access::answers;
+use access::{connect, others_end};
+
 /// The name of the sessions of a copy. Those of other programs are named `gesta`, unless their URL says otherwise.
 pub(crate) const COPY_NAME: &str = "gesta-copy";
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
@@ -40,18 +37,29 @@ const PAGE_ROWS_FIRST: i64 = 100;
 /// Rows are sent in pieces of about this size, in bytes.
 const PIECE_BYTES: usize = 1024 * 1024;
 
+/// Finds the store in the catalog, which everybody may read: whether this user may use its schema. $1 text schema. No
+/// row if there is no store.
+const FIND_STORE: &str = "SELECT has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_class AS c \
+                          JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+                          WHERE n.nspname = $1 AND c.relname = 'store' AND c.relkind = 'r'";
+
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
 /// A database.
 pub(crate) struct PostgresPart {
     client: Client,
+    notices: Arc<Notices>,
     name: String,
     logs: u16,
     own: Vec<u16>,
     read_rows: Statement,
-    read_last: Statement,
+    read_ends: Statement,
     /// How many rows are read at once: fewer if they are large.
     page_rows: i64,
+}
+
+fn log_number(log: u16) -> i16 {
+    i16::try_from(log).unwrap_or(i16::MAX)
 }
 
 fn quoted(name: &str) -> String {
@@ -71,82 +79,13 @@ fn failed(error: &tokio_postgres::Error) -> Error {
     }
 }
 
-async fn connect(config: &Config) -> Result<Client> {
-    let (hosts, tls) = connections(config)?;
-    let mut last = Error::invalid("target", "must name a host");
-    for host in hosts {
-        match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
-            Ok(Ok((client, connection))) => {
-                // What breaks the connection shows in the calls.
-                tokio::spawn(async move { drop(connection.await) });
-                let asked = client.query_one("SELECT pg_is_in_recovery()", &[]);
-                match asked.await.map(|row| row.get(0)) {
-                    Ok(false) => return Ok(client),
-                    Ok(true) => {
-                        last = Error::unavailable(format!("{}: it is a standby", config.name()));
-                    }
-                    Err(error) => last = failed(&error),
-                }
-            }
-            Ok(Err(error)) => last = failed(&error),
-            Err(_) => last = Error::unavailable(format!("{}: no answer", config.name())),
-        }
-    }
-    Err(last)
-}
-
-/// Whether a server answers at this place, even if it lets nobody in. One that says that it has no such database does
-/// not count.
-pub(crate) async fn answers(config: &Config) -> Result<bool> {
-    let (hosts, tls) = connections(config)?;
-    for host in hosts {
-        match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
-            Ok(Ok(_)) => return Ok(true),
-            Ok(Err(error)) => {
-                let is_answer = |code: &str| code != "3D000";
-                if error.code().is_some_and(|code| is_answer(code.code())) {
-                    return Ok(true);
-                }
-            }
-            Err(_) => {}
-        }
-    }
-    Ok(false)
-}
-
-/// Waits until every session that other programs of Gesta have in the database now has ended.
-///
-/// Why: a server that is connected does not look at the mark before it appends. Sessions that begin later than the mark
-/// are not waited for, so a program that tries to connect again and again does not keep the copy out.
-async fn others_end(client: &Client, name: &str) -> Result<()> {
-    let sql = "SELECT pid, coalesce(backend_start::text, '') FROM pg_stat_activity \
-               WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'gesta'";
-    let sessions = async || -> Result<Vec<(i32, String)>> {
-        let rows = client.query(sql, &[]).await;
-        let rows = rows.map_err(|error| failed(&error))?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
-    };
-    let mut left = sessions().await?;
-    let deadline = tokio::time::Instant::now() + OTHERS_MAX;
-    while let Some((pid, _)) = left.first() {
-        if tokio::time::Instant::now() > deadline {
-            return Err(Error::unavailable(format!(
-                "{} sessions of other programs of Gesta are in the database of {name} (one has the process id {pid}): stop \
-                 all that use this database, also other stores in it, and repeat the copy",
-                left.len()
-            )));
-        }
-        tokio::time::sleep(OTHERS_PAUSE).await;
-        let now = sessions().await?;
-        left.retain(|session| now.contains(session));
-    }
-    Ok(())
-}
-
 impl PostgresPart {
-    /// Opens the store in a database, and keeps other copies out of it until the connection is closed.
-    pub(crate) async fn open(config: &Config) -> Result<Self> {
-        let client = connect(config).await?;
+    /// Opens the store in a database, and keeps other copies out of it until the connection is closed. Returns `None`
+    /// if there is no store; whatever is refused to this user may be one.
+    pub(crate) async fn open(config: &Config) -> Result<Option<Self>> {
+        let Some((client, notices)) = connect(config).await? else {
+            return Ok(None);
+        };
         let set = format!(
             "SET search_path TO {}; SET application_name TO '{COPY_NAME}'; SET synchronous_commit TO off; SET statement_timeout TO 0; \
              SET lock_timeout TO '30s'; SET tcp_keepalives_idle TO 15; SET tcp_keepalives_interval TO 5; \
@@ -166,6 +105,14 @@ impl PostgresPart {
                 config.name()
             )));
         }
+        let store = client.query_opt(FIND_STORE, &[&config.schema]).await;
+        let Some(store) = store.map_err(|error| failed(&error))? else {
+            return Ok(None);
+        };
+        if !store.get::<_, bool>(0) {
+            let text = format!("the target: permission denied for schema {}", config.schema);
+            return Err(ErrorKind::Refused(text).into());
+        }
         let read = async |sql: &str| client.query(sql, &[]).await.map_err(|error| failed(&error));
         let store = read("SELECT logs FROM store").await?;
         let logs: i16 = store
@@ -183,18 +130,20 @@ impl PostgresPart {
              event_id, content_type, data, metadata, tags FROM events \
              WHERE log = $1 AND position > $2 AND position < {CLOSED} ORDER BY position LIMIT $3"
         );
-        let last = format!(
-            "SELECT coalesce(max(position), 0) FROM events WHERE log = $1 AND position < {CLOSED}"
+        let ends = format!(
+            "SELECT l.log, coalesce((SELECT max(position) FROM events AS e WHERE e.log = l.log AND e.position < {CLOSED}), 0) \
+             FROM unnest($1::smallint[]) AS l(log)"
         );
-        Ok(Self {
+        Ok(Some(Self {
             read_rows: prepare(&rows).await?,
-            read_last: prepare(&last).await?,
+            read_ends: prepare(&ends).await?,
             logs: u16::try_from(logs).unwrap_or(0),
             own,
             name: config.name(),
             page_rows: PAGE_ROWS_FIRST,
             client,
-        })
+            notices,
+        }))
     }
 
     async fn run(&self, sql: &str) -> Result<()> {
@@ -205,7 +154,10 @@ impl PostgresPart {
     /// Ends the transaction: commits what went well, and takes back what did not.
     async fn end(&self, outcome: Result<()>) -> Result<()> {
         match outcome {
-            Ok(()) => self.run("COMMIT").await,
+            Ok(()) => {
+                let committed = self.notices.commit(&self.client).await;
+                committed.map_err(|error| failed(&error))?
+            }
             Err(error) => {
                 // If this fails the connection is gone, and the transaction with it.
                 let _ = self.run("ROLLBACK").await;
@@ -257,20 +209,20 @@ impl PostgresPart {
         self.put_state(state).await
     }
 
-    async fn unmark(&self, finish: Finish) -> Result<()> {
-        // From here on what is committed is on the disk: this commit, and all before it.
-        let unmark = format!(
-            "SET LOCAL synchronous_commit TO on; DROP TABLE copying; \
-             UPDATE store SET schema_version = schema_version - {UNFINISHED_COPY}"
-        );
-        self.run(&unmark).await?;
-        let sql = "UPDATE store SET incarnation = $1";
-        let put = self.client.execute(sql, &[&finish.incarnation.0]).await;
-        put.map_err(|error| failed(&error))?;
-        match finish.virtual_streams {
-            true => self.run("UPDATE virtual_index SET is_on = true").await,
-            false => Ok(()),
+    /// Refuses to go on if a log has a row that the copy has not written, or lacks one. No program that opens the store
+    /// writes to it, whatever it calls itself, but one that was connected before does not look at the mark. What it
+    /// appends after the last look, before the opening, follows the last row as if it was appended after the opening.
+    pub(crate) async fn check_ends(&self, last: &[i64]) -> Result<()> {
+        let own: Vec<i16> = self.own.iter().map(|log| log_number(*log)).collect();
+        let rows = self.client.query(&self.read_ends, &[&own]).await;
+        for row in rows.map_err(|error| failed(&error))? {
+            let log = row.get::<_, i16>(0).unsigned_abs();
+            let (found, expected): (i64, i64) = (row.get(1), last[usize::from(log)]);
+            if found != expected {
+                return Err(disturbed(&self.name, log, expected, found));
+            }
         }
+        Ok(())
     }
 
     async fn put_state(&self, state: &State) -> Result<()> {
@@ -278,19 +230,6 @@ impl PostgresPart {
         let sql = "UPDATE copying SET state = $1";
         let put = self.client.execute(sql, &[&state]).await;
         put.map(drop).map_err(|error| failed(&error))
-    }
-
-    async fn check_ends(&self, before: &[i64]) -> Result<()> {
-        for log in &self.own {
-            let number = i16::try_from(*log).unwrap_or(i16::MAX);
-            let row = self.client.query_one(&self.read_last, &[&number]).await;
-            let last: i64 = row.map_err(|error| failed(&error))?.get(0);
-            let expected = before[usize::from(*log)];
-            if last != expected {
-                return Err(disturbed(&self.name, *log, expected, last));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -505,7 +444,7 @@ impl Part for PostgresPart {
         let sql = format!(
             "SELECT id, name, checksum FROM {table} WHERE log = $1 AND id > $2 ORDER BY id LIMIT {READ_ROWS}"
         );
-        let number = i16::try_from(log).unwrap_or(i16::MAX);
+        let number = log_number(log);
         let rows = self.client.query(&sql, &[&number, &after]).await;
         let name = |row: &Row| AuditName {
             id: row.get(0),
@@ -520,7 +459,7 @@ impl Part for PostgresPart {
     }
 
     async fn rows(&mut self, log: u16, after: i64) -> Result<Vec<AuditRow>> {
-        let number = i16::try_from(log).unwrap_or(i16::MAX);
+        let number = log_number(log);
         let binds: [&(dyn ToSql + Sync); 3] = [&number, &after, &self.page_rows];
         let rows = self.client.query(&self.read_rows, &binds).await;
         let rows = rows.map_err(|error| failed(&error))?;
@@ -551,7 +490,7 @@ impl Part for PostgresPart {
 
     async fn floors(&mut self, log: u16) -> Result<Vec<Floor>> {
         let sql = "SELECT stream, last_revision, last_position FROM scavenges WHERE log = $1";
-        let number = i16::try_from(log).unwrap_or(i16::MAX);
+        let number = log_number(log);
         let rows = self.client.query(sql, &[&number]).await;
         let floor = |row: &Row| Floor {
             log,
@@ -571,7 +510,7 @@ impl Part for PostgresPart {
     }
 
     async fn count_tags(&mut self, log: u16, which: Which) -> Result<u64> {
-        let number = i16::try_from(log).unwrap_or(i16::MAX);
+        let number = log_number(log);
         let row = match which {
             Which::All => {
                 let sql = "SELECT count(*) FROM tags WHERE log = $1";
@@ -590,7 +529,7 @@ impl Part for PostgresPart {
     async fn finish(&mut self, finish: Finish) -> Result<()> {
         self.run("ANALYZE events; ANALYZE streams; ANALYZE types; ANALYZE tags; BEGIN")
             .await?;
-        let unmarked = self.unmark(finish).await;
-        self.end(unmarked).await
+        let opened = self.open_copy(finish).await;
+        self.end(opened).await
     }
 }

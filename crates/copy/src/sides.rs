@@ -5,7 +5,7 @@ use gesta_postgres::Config;
 use gesta_sqlite::{Location, SqliteConfig};
 
 use crate::copy::refuse;
-use crate::moving::TargetStand;
+use crate::moving::{Mark, TargetStand};
 use crate::part::{Found, Part, used};
 use crate::postgres::PostgresPart;
 use crate::source::Source;
@@ -55,12 +55,18 @@ pub(crate) fn stand_of(part: &PostgresPart, found: &Found) -> Result<TargetStand
         Found::Unfinished(state) => (state, false),
         Found::Arrived(state) => (state, true),
     };
-    match &state.moving {
-        None => {
-            refuse("the target is that of a copy: end it by `gesta copy`, or make another target")
-        }
-        Some(moving) if moving.is_undone => Ok(TargetStand::GivenUp(moving.id)),
-        Some(moving) if has_arrived => Ok(TargetStand::Arrived(moving.id)),
-        Some(moving) => Ok(TargetStand::Copying(moving.id)),
-    }
+    let Some(moving) = &state.moving else {
+        return refuse(
+            "the target is that of a copy: end it by `gesta copy`, or make another target",
+        );
+    };
+    let mark = Mark {
+        id: moving.id,
+        opening: moving.opening,
+    };
+    Ok(match (moving.is_undone, has_arrived) {
+        (true, _) => TargetStand::GivenUp(mark),
+        (false, true) => TargetStand::Arrived(mark),
+        (false, false) => TargetStand::Copying(mark),
+    })
 }

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use gesta_core::{Incarnation, Result};
+use gesta_postgres::Blocker;
 use gesta_sql::verify::AuditSource;
 use uuid::Uuid;
 
@@ -30,8 +31,10 @@ pub(crate) struct Copied {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closing {
     Done,
-    /// Not yet: statements of others are under way that last, or there are new rows.
+    /// Not yet: statements of others are under way that last ([`Source::blockers`]).
     Later,
+    /// Not yet: there is more than what was copied, so the store must be looked at again.
+    Changed,
     /// Never: events were scavenged since.
     Scavenged,
     /// Never: the store has another history.
@@ -64,8 +67,18 @@ pub(crate) trait Source: Send {
     /// it holds no more than that.
     async fn close(&mut self, to: &Note, copied: &Copied) -> Result<Closing>;
 
-    /// Shuts a closed store.
-    async fn shut(&mut self, id: Uuid, copied: &str) -> Result<Closing>;
+    /// Shuts a closed store, if it holds exactly what was copied. `digest` is noted: what the target shows.
+    async fn shut(&mut self, id: Uuid, digest: &str, copied: &Copied) -> Result<Closing>;
+
+    /// Notes that the target is about to be opened by this opening, and makes certain that this store stays shut: that
+    /// what it has noted is wherever its acknowledged events are.
+    async fn note_opening(&mut self, id: Uuid, opening: Uuid) -> Result<()>;
+
+    /// Notes that the target was opened by this opening. From then on this store is not opened again.
+    async fn note_opened(&mut self, id: Uuid, opening: Uuid) -> Result<()>;
+
+    /// Reads who keeps the store from being closed, shut or opened again.
+    async fn blockers(&mut self) -> Result<Vec<Blocker>>;
 
     /// Opens a closed or shut store again.
     async fn reopen(&mut self, id: Uuid) -> Result<Closing>;

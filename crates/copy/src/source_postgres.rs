@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use gesta::{Database, Options};
 use gesta_core::{LogId, Result};
-use gesta_postgres::{Config, Departure, Ends, LogMark, Moved, NotClosed, Stand};
+use gesta_postgres::{Blocker, Config, Departure, Ends, LogMark, Moved, NotClosed, Stand};
 use gesta_sql::verify::AuditSource;
 use uuid::Uuid;
 
@@ -41,6 +41,31 @@ fn note(moved: Moved) -> Note {
     }
 }
 
+/// What was copied, as the database compares it with what it holds.
+fn ends_of(copied: &Copied) -> Ends {
+    let marks = copied.look.ends.iter().zip(&copied.marks);
+    let mark = |(position, checksum): (&i64, &i64)| LogMark {
+        position: *position,
+        checksum: *checksum,
+    };
+    Ends {
+        incarnation: copied.look.incarnation,
+        marks: marks.map(mark).collect(),
+        scavenged: copied.look.scavenged,
+        virtual_streams: copied.look.virtual_streams,
+    }
+}
+
+fn closing(done: std::result::Result<(), NotClosed>) -> Closing {
+    match done {
+        Ok(()) => Closing::Done,
+        Err(NotClosed::Busy) => Closing::Later,
+        Err(NotClosed::Changed) => Closing::Changed,
+        Err(NotClosed::Scavenged) => Closing::Scavenged,
+        Err(NotClosed::OtherHistory) => Closing::OtherHistory,
+    }
+}
+
 #[async_trait]
 impl Source for PostgresSource {
     fn near(&self) -> i64 {
@@ -60,6 +85,8 @@ impl Source for PostgresSource {
             Stand::Open => SourceStand::Open,
             Stand::Closed(moved) => SourceStand::Closed(note(moved)),
             Stand::Shut(moved) => SourceStand::Shut(note(moved)),
+            Stand::Opening(moved, opening) => SourceStand::Opening(note(moved), opening),
+            Stand::Opened(moved, opening) => SourceStand::Opened(note(moved), opening),
         })
     }
 
@@ -94,31 +121,28 @@ impl Source for PostgresSource {
             place: to.place.clone(),
             copied: None,
         };
-        let marks = copied.look.ends.iter().zip(&copied.marks);
-        let mark = |(position, checksum): (&i64, &i64)| LogMark {
-            position: *position,
-            checksum: *checksum,
-        };
-        let seen = Ends {
-            incarnation: copied.look.incarnation,
-            marks: marks.map(mark).collect(),
-            scavenged: copied.look.scavenged,
-            virtual_streams: copied.look.virtual_streams,
-        };
-        Ok(match self.departure.close(&to, &seen).await? {
-            Ok(()) => Closing::Done,
-            Err(NotClosed::Busy) => Closing::Later,
-            Err(NotClosed::Scavenged) => Closing::Scavenged,
-            Err(NotClosed::OtherHistory) => Closing::OtherHistory,
-        })
+        self.departure
+            .close(&to, &ends_of(copied))
+            .await
+            .map(closing)
     }
 
-    async fn shut(&mut self, id: Uuid, copied: &str) -> Result<Closing> {
+    async fn shut(&mut self, id: Uuid, digest: &str, copied: &Copied) -> Result<Closing> {
         self.end().await;
-        Ok(match self.departure.shut(id, copied).await? {
-            true => Closing::Done,
-            false => Closing::Later,
-        })
+        let seen = ends_of(copied);
+        self.departure.shut(id, digest, &seen).await.map(closing)
+    }
+
+    async fn note_opening(&mut self, id: Uuid, opening: Uuid) -> Result<()> {
+        self.departure.note_opening(id, opening).await
+    }
+
+    async fn note_opened(&mut self, id: Uuid, opening: Uuid) -> Result<()> {
+        self.departure.note_opened(id, opening).await
+    }
+
+    async fn blockers(&mut self) -> Result<Vec<Blocker>> {
+        self.departure.blockers().await
     }
 
     async fn reopen(&mut self, id: Uuid) -> Result<Closing> {

@@ -9,11 +9,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use gesta::{Database, Options};
 use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_postgres::Blocker;
 use gesta_sql::MOVED_AWAY;
 use gesta_sql::verify::AuditSource;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use uuid::Uuid;
 
+use crate::copy::refuse;
 use crate::mapping::PAGE_NAMES;
 use crate::moving::{Note, SourceStand};
 use crate::source::{Closing, Copied, Look, Source};
@@ -53,23 +55,34 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn read_note(connection: &Connection) -> rusqlite::Result<Option<Note>> {
+/// Reads how far the store in a file that is not served any more has gone; `None` if it has no note.
+fn read_note(connection: &Connection) -> rusqlite::Result<Option<SourceStand>> {
     let version = connection.query_row("SELECT schema_version FROM store", [], |row| {
         row.get::<_, i64>(0)
     })?;
     if version <= i64::from(MOVED_AWAY) {
         return Ok(None);
     }
-    let note = |row: &rusqlite::Row<'_>| {
-        let id: String = row.get(0)?;
-        Ok(Note {
-            id: Uuid::parse_str(&id).unwrap_or_default(),
+    let id = |text: &str| Uuid::parse_str(text).unwrap_or_default();
+    let stand = |row: &rusqlite::Row<'_>| {
+        let note = Note {
+            id: id(&row.get::<_, String>(0)?),
             place: row.get(1)?,
             copied: row.get(2)?,
+        };
+        let opening: Option<String> = row.get(3)?;
+        Ok(match (opening, row.get(4)?) {
+            (None, _) => SourceStand::Shut(note),
+            (Some(opening), false) => SourceStand::Opening(note, id(&opening)),
+            (Some(opening), true) => SourceStand::Opened(note, id(&opening)),
         })
     };
     connection
-        .query_row("SELECT id, place, copied FROM moved", [], note)
+        .query_row(
+            "SELECT id, place, copied, opening, opened FROM moved",
+            [],
+            stand,
+        )
         .optional()
 }
 
@@ -87,13 +100,16 @@ fn holds(connection: &Connection, copied: &Copied) -> rusqlite::Result<Closing> 
     let position = copied.look.ends.first().copied().unwrap_or(0);
     let mark = connection.query_row(sql, [position], |row| row.get::<_, i64>(0));
     let mark = mark.optional()?.unwrap_or(0);
+    let sql = "SELECT is_on FROM virtual_index";
+    let virtual_streams: bool = connection.query_row(sql, [], |row| row.get(0))?;
+    let is_more = end > position || virtual_streams != copied.look.virtual_streams;
     let is_same = incarnation == copied.look.incarnation.0.as_bytes()
         && Some(&mark) == copied.marks.first()
         && end >= position;
     Ok(match is_same {
         false => Closing::OtherHistory,
         true if scavenged.unsigned_abs() != copied.look.scavenged => Closing::Scavenged,
-        true if end > position => Closing::Later,
+        true if is_more => Closing::Changed,
         true => Closing::Done,
     })
 }
@@ -120,6 +136,19 @@ impl SqliteSource {
         self.database
             .as_ref()
             .ok_or_else(|| Error::unavailable("the source is closed"))
+    }
+
+    /// Changes the note about the move by a statement that finds it, if it is that of this move.
+    async fn note(&mut self, sql: &'static str, id: Uuid, opening: Uuid) -> Result<()> {
+        let noted = self.on_file(move |connection| {
+            connection.execute(sql, [id.to_string(), opening.to_string()])
+        });
+        match noted.await? {
+            1 => Ok(()),
+            _ => refuse(
+                "the file moves by another move than this one, was opened again, or was opened at its new place",
+            ),
+        }
     }
 
     /// Works on the file, of which no store is open meanwhile.
@@ -167,7 +196,7 @@ impl Source for SqliteSource {
             Ok(()) => Ok(SourceStand::Open),
             Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) && self.path.exists() => {
                 match self.on_file(|connection| read_note(connection)).await {
-                    Ok(Some(note)) => Ok(SourceStand::Shut(note)),
+                    Ok(Some(stand)) => Ok(stand),
                     // The file holds another program's tables, or is a store of another version.
                     Ok(None) | Err(_) => Err(error),
                 }
@@ -222,7 +251,8 @@ impl Source for SqliteSource {
             }
             transaction.execute_batch(
                 "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, place TEXT NOT NULL, \
-                 copied TEXT) STRICT",
+                 copied TEXT, opening TEXT, opened INTEGER NOT NULL DEFAULT 0 CHECK (opening IS NOT NULL OR opened = 0)) \
+                 STRICT",
             )?;
             let sql = "INSERT INTO moved (one, id, place, copied) VALUES (1, ?1, ?2, ?3)";
             transaction.execute(sql, (to.id.to_string(), to.place, to.copied))?;
@@ -234,17 +264,35 @@ impl Source for SqliteSource {
         .await
     }
 
-    async fn shut(&mut self, _id: Uuid, _copied: &str) -> Result<Closing> {
+    async fn shut(&mut self, _id: Uuid, _digest: &str, _copied: &Copied) -> Result<Closing> {
         // It was shut when it was closed.
         Ok(Closing::Done)
+    }
+
+    async fn note_opening(&mut self, id: Uuid, opening: Uuid) -> Result<()> {
+        let sql = "UPDATE moved SET opening = ?2 WHERE id = ?1 AND opened = 0 AND coalesce(opening = ?2, true)";
+        self.note(sql, id, opening).await
+    }
+
+    async fn note_opened(&mut self, id: Uuid, opening: Uuid) -> Result<()> {
+        let sql = "UPDATE moved SET opening = ?2, opened = 1 WHERE id = ?1 AND coalesce(opening = ?2, true)";
+        self.note(sql, id, opening).await
+    }
+
+    async fn blockers(&mut self) -> Result<Vec<Blocker>> {
+        // One process has the file.
+        Ok(Vec::new())
     }
 
     async fn reopen(&mut self, id: Uuid) -> Result<Closing> {
         self.on_file(move |connection| {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let note = read_note(&transaction)?;
-            if note.is_some_and(|note| note.id == id) {
+            let is_ours = match read_note(&transaction)? {
+                Some(SourceStand::Shut(note) | SourceStand::Opening(note, _)) => note.id == id,
+                _ => false,
+            };
+            if is_ours {
                 let sql = "UPDATE store SET schema_version = schema_version - ?1";
                 transaction.execute(sql, [MOVED_AWAY])?;
                 transaction.execute_batch("DROP TABLE moved")?;

@@ -107,7 +107,11 @@ impl Target {
             Some(path) => parts.push(Box::new(SqlitePart::open(&path).await?)),
             None => {
                 for url in url.split_whitespace() {
-                    parts.push(Box::new(PostgresPart::open(&Config::parse(url)?).await?));
+                    let config = Config::parse(url)?;
+                    let part = PostgresPart::open(&config).await?;
+                    let gone =
+                        || Error::unavailable(format!("{}: the store is gone", config.name()));
+                    parts.push(Box::new(part.ok_or_else(gone)?));
                 }
             }
         }

@@ -1,20 +1,16 @@
 //! Takes a move back: the target is given up first, and then the source is opened again.
 
-use std::time::Duration;
-
-use gesta_core::{ErrorKind, Result};
-use gesta_postgres::Config;
+use gesta_core::Result;
+use gesta_postgres::{Blocker, Config};
 use serde::Serialize;
 
 use crate::copy::refuse;
-use crate::moving::{Goal, Next, SourceStand, Target, TargetStand, next_step};
+use crate::moving::{Goal, Next, Target, TargetStand, next_step};
 use crate::part::{Found, Part};
+use crate::pauses::Pauses;
 use crate::postgres::{PostgresPart, answers};
 use crate::sides::{source_of, stand_of, target_config};
 use crate::source::{Closing, Source};
-
-/// How long is waited before a source is opened again, if statements of others are under way there.
-const LATER: Duration = Duration::from_millis(100);
 
 /// What an undo has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -26,27 +22,37 @@ pub enum Undone {
     Undone,
 }
 
-/// Leaves a store that was to be moved where it is. This is possible until the target was opened.
+/// Leaves a store that was to be moved where it is. This is possible until the target was opened. `observe` is told who
+/// keeps the source from being opened again, before that is tried once more.
 ///
 /// # Errors
-/// `Unsupported` if the target was opened, or is not that of this move; `Unavailable` if a database does not answer.
+/// `Unsupported` if the target was opened, or is not that of this move; `Corrupt` if it was set back, so that it may
+/// have been opened; `Unavailable` if a database does not answer; `Refused` if the target lets this user not look.
 ///
 /// # Cancel safety
 /// If the future is dropped, the target may have been given up and the source not be open yet: another undo goes on.
-pub async fn undo(source: &str, target: &str, known: Target) -> Result<Undone> {
+pub async fn undo(
+    source: &str,
+    target: &str,
+    known: Target,
+    observe: impl FnMut(&[Blocker]) + Send,
+) -> Result<Undone> {
     let config = target_config(source, target)?;
     let mut source = source_of(source).await?;
-    let undone = undo_on(&mut source, &config, known).await;
+    let undone = undo_on(&mut source, &config, known, observe).await;
     source.end().await;
     undone
 }
 
-async fn undo_on(source: &mut Box<dyn Source>, config: &Config, known: Target) -> Result<Undone> {
+async fn undo_on(
+    source: &mut Box<dyn Source>,
+    config: &Config,
+    known: Target,
+    mut observe: impl FnMut(&[Blocker]) + Send,
+) -> Result<Undone> {
     source.lock().await?;
     let mut part = match PostgresPart::open(config).await {
-        Ok(part) => Some(part),
-        // There is no store.
-        Err(error) if matches!(error.kind(), ErrorKind::Refused(_)) => None,
+        Ok(part) => part,
         Err(error) if known == Target::Gone => match answers(config).await? {
             // It may have been opened, or be about to be.
             true => return refuse(format!("the target answers, so it is not gone: {error}")),
@@ -54,10 +60,10 @@ async fn undo_on(source: &mut Box<dyn Source>, config: &Config, known: Target) -
         },
         Err(error) => return Err(error),
     };
-    let mut undone = Undone::Nothing;
+    let (mut undone, mut pauses) = (Undone::Nothing, Pauses::while_closed());
     loop {
         let stand = source.stand().await?;
-        if let (Target::Gone, SourceStand::Closed(note) | SourceStand::Shut(note)) = (known, &stand)
+        if let (Target::Gone, Some(note)) = (known, stand.note())
             && note.place != config.name()
         {
             return refuse(format!(
@@ -78,7 +84,8 @@ async fn undo_on(source: &mut Box<dyn Source>, config: &Config, known: Target) -
             (Next::GiveUp(id), Some(part)) => part.abandon(id).await?,
             (Next::Reopen(id), _) => {
                 if source.reopen(id).await? == Closing::Later {
-                    tokio::time::sleep(LATER).await;
+                    observe(&source.blockers().await?);
+                    tokio::time::sleep(pauses.next()).await;
                 }
             }
             _ => return Ok(undone),

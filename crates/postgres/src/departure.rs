@@ -5,30 +5,33 @@
 //! (`relocation`), while the rest is copied; reads that ask for the end of a log fail too, others do not, and what they
 //! show is right, since nothing is appended elsewhere either. *Shutting* takes the tables away from everybody just
 //! before the new place opens, so nobody reads here what is out of date. It works on what programs have prepared too,
-//! of whatever version, and its error names the new place. Invariants: each step is
-//! one transaction, which waits for what is under way and is conditional on what the caller has seen; closing is
-//! refused if the rows that were copied are not those of the store any more. Not here: copying, and the order of the
-//! steps (`gesta-copy`).
+//! of whatever version, and its error names the new place. After that the store notes that the new place is about to be
+//! opened, and that it was opened. Invariants: each step is one transaction, which waits for what is under way and is
+//! conditional on what the caller has seen; closing and shutting are refused if the rows that were copied are not those
+//! of the store any more; a commit of which the server warns is not taken for done; a store that has noted that the new
+//! place was opened is never opened again. Not here: copying, and the order of the steps (`gesta-copy`).
 
-use gesta_core::{Error, ErrorKind, Incarnation, LogId, Result};
+use gesta_core::{Error, ErrorKind, LogId, Result};
 use gesta_sql::MOVED_AWAY;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use crate::blockers::{self, Blocker};
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
 use crate::error::{self, is_wait_given_up};
 use crate::schema::MIGRATIONS;
 use crate::sql_numbers::log_number;
 
+mod holdings;
+
+pub use holdings::{Ends, LogMark, NotClosed};
+
 const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
 const READ_STAND: &str = include_str!("../sql/read_stand.sql");
 const READ_MOVED: &str = include_str!("../sql/read_moved.sql");
-const READ_MARKS: &str = include_str!("../sql/read_marks.sql");
-const READ_CHECKSUM: &str = include_str!("../sql/read_checksum.sql");
-const READ_SCAVENGED: &str = include_str!("../sql/read_scavenged.sql");
 const LOCK_MOVERS: &str = include_str!("../sql/lock_movers.sql");
 const LOCK_ALL_EVENTS: &str = include_str!("../sql/lock_all_events.sql");
 const NOTE_MOVE: &str = include_str!("../sql/note_move.sql");
@@ -40,11 +43,12 @@ const NOTE_SHUT: &str = include_str!("../sql/note_shut.sql");
 const RAISE_SCHEMA_VERSION: &str = include_str!("../sql/raise_schema_version.sql");
 const UNSHUT_STORE: &str = include_str!("../sql/unshut_store.sql");
 const LOCK_MOVED: &str = include_str!("../sql/lock_moved.sql");
+const NOTE_OPENING: &str = include_str!("../sql/note_opening.sql");
+const NOTE_OPENED: &str = include_str!("../sql/note_opened.sql");
+const LIMIT_WAIT: &str = include_str!("../sql/limit_wait.sql");
 
 /// How long another process that moves something of the store is waited for.
 const MOVERS_TIMEOUT: &str = "SET LOCAL lock_timeout = '10s'";
-/// How long statements that are under way are waited for. Those that begin later wait meanwhile.
-const WAIT_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -68,39 +72,10 @@ pub enum Stand {
     Closed(Moved),
     /// Nothing can be appended or read any more.
     Shut(Moved),
-}
-
-/// A row of a log. Position 0 stands for none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogMark {
-    /// The position of the row.
-    pub position: i64,
-    /// Its checksum.
-    pub checksum: i64,
-}
-
-/// What a store holds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ends {
-    /// The incarnation.
-    pub incarnation: Incarnation,
-    /// The last row of each log.
-    pub marks: Vec<LogMark>,
-    /// How many events were scavenged.
-    pub scavenged: u64,
-    /// Whether virtual streams are switched on.
-    pub virtual_streams: bool,
-}
-
-/// Why a store was not closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotClosed {
-    /// Statements of others are under way that last. Nothing is wrong.
-    Busy,
-    /// Events were scavenged since.
-    Scavenged,
-    /// The store does not have what was copied, or has another incarnation: commits were lost.
-    OtherHistory,
+    /// It is shut, and the new place may be open: its opening has this id.
+    Opening(Moved, Uuid),
+    /// It is shut, and the new place was opened, by the opening with this id. The store is there.
+    Opened(Moved, Uuid),
 }
 
 /// A connection to the database of a store that moves to another one.
@@ -114,9 +89,15 @@ pub struct Departure {
     config: Config,
 }
 
-fn never(never: std::convert::Infallible) -> Error {
-    never.into()
+/// Why a transaction has changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Obstacle {
+    NotClosed(NotClosed),
+    /// The note about the move is not there, or does not allow the change.
+    OtherMove,
 }
+
+const BUSY: Obstacle = Obstacle::NotClosed(NotClosed::Busy);
 
 fn general(error: tokio_postgres::Error) -> Error {
     error::general(&error)
@@ -172,13 +153,12 @@ impl Departure {
             client.execute(LOCK_MOVERS, &[&self.config.schema]).await?;
             Ok(Ok(()))
         });
-        match locked.await {
-            Err(error) if is_wait_given_up(&error) => Err(Error::unavailable(format!(
+        locked.await?.map_err(|_| {
+            Error::unavailable(format!(
                 "another process moves the store in {}, or has died and its session there has not ended: try again",
                 self.name()
-            ))),
-            done => done.map_err(general)?.map_err(never),
-        }
+            ))
+        })
     }
 
     /// Returns how many logs the store has.
@@ -220,11 +200,7 @@ impl Departure {
         }
         let row = self.client().query_one(READ_MOVED, &[]).await;
         let row = row.map_err(general)?;
-        let (moved, is_shut) = moved(&row).map_err(general)?;
-        Ok(match is_shut {
-            true => Stand::Shut(moved),
-            false => Stand::Closed(moved),
-        })
+        noted(&row).map_err(general)
     }
 
     fn may_move(&self, row: &Row) -> Result<()> {
@@ -264,7 +240,7 @@ impl Departure {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn ends(&self) -> Result<Ends> {
-        ends(self.client(), &self.config.retention_role())
+        holdings::ends(self.client(), &self.config.retention_role())
             .await
             .map_err(general)
     }
@@ -277,7 +253,7 @@ impl Departure {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn has(&self, log: LogId, mark: LogMark) -> Result<bool> {
-        has(self.client(), log_number(log)?, mark)
+        holdings::has(self.client(), log_number(log)?, mark)
             .await
             .map_err(general)
     }
@@ -302,18 +278,15 @@ impl Departure {
         }
         let role = self.config.retention_role();
         let closed = self.transaction(async |client: &Client| {
-            client.batch_execute(WAIT_TIMEOUT).await?;
+            client.execute(LIMIT_WAIT, &[]).await?;
             client.batch_execute(LOCK_ALL_EVENTS).await?;
-            let found = ends(client, &role).await?;
-            if found.incarnation != seen.incarnation || found.marks.len() != marks.len() {
-                return Ok(Err(NotClosed::OtherHistory));
-            }
-            if found.scavenged != seen.scavenged {
-                return Ok(Err(NotClosed::Scavenged));
+            let found = holdings::ends(client, &role).await?;
+            if let Err(why) = holdings::has_same_history(&found, seen) {
+                return Ok(Err(Obstacle::NotClosed(why)));
             }
             for (log, mark) in &marks {
-                if !has(client, *log, *mark).await? {
-                    return Ok(Err(NotClosed::OtherHistory));
+                if !holdings::has(client, *log, *mark).await? {
+                    return Ok(Err(Obstacle::NotClosed(NotClosed::OtherHistory)));
                 }
             }
             client.batch_execute(NOTE_MOVE).await?;
@@ -323,27 +296,47 @@ impl Departure {
             }
             Ok(Ok(()))
         });
-        match closed.await {
-            Err(error) if is_wait_given_up(&error) => Ok(Err(NotClosed::Busy)),
-            done => done.map_err(general),
+        self.not_closed(closed.await?)
+    }
+
+    fn not_closed(
+        &self,
+        done: std::result::Result<(), Obstacle>,
+    ) -> Result<std::result::Result<(), NotClosed>> {
+        match done {
+            Ok(()) => Ok(Ok(())),
+            Err(Obstacle::NotClosed(why)) => Ok(Err(why)),
+            Err(Obstacle::OtherMove) => Err(self.other_move()),
         }
     }
 
-    /// Takes the events of a closed store away from all who read, and notes what was copied. Returns false if
-    /// statements of others are under way that last.
+    /// Takes the events of a closed store away from all who read, and notes what was copied, if the store holds exactly
+    /// `seen`. Returns why it was not shut, if it was not. A store that is shut already stays so.
     ///
     /// # Errors
-    /// `Unavailable`; the store may have been shut or not. `Unsupported` if the store moves by another move.
+    /// `Unavailable` or `OutcomeUnknown`; the store may have been shut or not. `Unsupported` if the store moves by
+    /// another move.
     ///
     /// # Cancel safety
     /// If the future is dropped, the store may have been shut or not; see [`Departure`].
-    pub async fn shut(&self, id: Uuid, copied: &str) -> Result<bool> {
+    pub async fn shut(
+        &self,
+        id: Uuid,
+        copied: &str,
+        seen: &Ends,
+    ) -> Result<std::result::Result<(), NotClosed>> {
+        let role = self.config.retention_role();
         let shut = self.transaction(async |client: &Client| {
-            client.batch_execute(WAIT_TIMEOUT).await?;
+            client.execute(LIMIT_WAIT, &[]).await?;
             match client.query_opt(LOCK_MOVED, &[&id]).await? {
-                None => return Ok(Err(())),
-                Some(row) if row.try_get(0)? => return Ok(Ok(())),
+                None => return Ok(Err(Obstacle::OtherMove)),
+                Some(row) if row.try_get("is_shut")? => return Ok(Ok(())),
                 Some(_) => {}
+            }
+            client.batch_execute(LOCK_ALL_EVENTS).await?;
+            // Only now nothing is scavenged or appended any more, whatever the caller has seen.
+            if let Err(why) = holdings::is_all(&holdings::ends(client, &role).await?, seen) {
+                return Ok(Err(Obstacle::NotClosed(why)));
             }
             client.batch_execute(SHUT_STORE).await?;
             client.execute(NOTE_SHUT, &[&id, &copied]).await?;
@@ -352,20 +345,70 @@ impl Departure {
                 .await?;
             Ok(Ok(()))
         });
-        match shut.await {
-            Err(error) if is_wait_given_up(&error) => Ok(false),
-            done => match done.map_err(general)? {
-                Ok(()) => Ok(true),
-                Err(()) => Err(self.other_move()),
-            },
+        self.not_closed(shut.await?)
+    }
+
+    /// Notes that the new place is about to be opened by the opening `opening`, and makes certain that this note, and
+    /// that the store is shut, are wherever an acknowledged append of this store is: also if the commits before were
+    /// cut off while they waited for a synchronous standby. It is a commit although it is noted already.
+    ///
+    /// # Errors
+    /// `Unavailable` or `OutcomeUnknown`; it may have been noted or not, and nothing is certain. `Unsupported` if the
+    /// store is not shut by this move, is to be opened there by another opening, or was opened there.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may have been noted or not; see [`Departure`].
+    pub async fn note_opening(&self, id: Uuid, opening: Uuid) -> Result<()> {
+        self.note(NOTE_OPENING, id, opening).await
+    }
+
+    /// Notes that the new place was opened, by the opening `opening`. From then on the store is not opened here any
+    /// more.
+    ///
+    /// # Errors
+    /// Those of [`Departure::note_opening`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may have been noted or not; see [`Departure`].
+    pub async fn note_opened(&self, id: Uuid, opening: Uuid) -> Result<()> {
+        self.note(NOTE_OPENED, id, opening).await
+    }
+
+    async fn note(&self, sql: &str, id: Uuid, opening: Uuid) -> Result<()> {
+        let noted = self.transaction(async |client: &Client| {
+            client.execute(LIMIT_WAIT, &[]).await?;
+            Ok(match client.execute(sql, &[&id, &opening]).await? {
+                1 => Ok(()),
+                _ => Err(Obstacle::OtherMove),
+            })
+        });
+        match noted.await? {
+            Ok(()) => Ok(()),
+            Err(Obstacle::OtherMove) => Err(self.other_move()),
+            Err(Obstacle::NotClosed(_)) => Err(Error::unavailable(format!(
+                "another session holds the note about the move of the store in {}",
+                self.name()
+            ))),
         }
+    }
+
+    /// Reads who keeps the store from being closed, shut or opened again, if that was [`NotClosed::Busy`].
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn blockers(&self) -> Result<Vec<Blocker>> {
+        blockers::read(self.client()).await.map_err(general)
     }
 
     /// Opens the store again, as it was before it was closed. Returns false if statements of others are under way that
     /// last.
     ///
     /// # Errors
-    /// `Unavailable`; the store may have been opened or not. `Unsupported` if the store moves by another move.
+    /// `Unavailable` or `OutcomeUnknown`; the store may have been opened or not. `Unsupported` if the store moves by
+    /// another move, or the new place was opened.
     ///
     /// # Cancel safety
     /// If the future is dropped, the store may have been opened or not; see [`Departure`].
@@ -374,11 +417,14 @@ impl Departure {
         let logs: i16 = store.map_err(general)?.try_get(1).map_err(general)?;
         let become_retention = format!("SET LOCAL ROLE {}", self.config.retention_role());
         let opened = self.transaction(async |client: &Client| {
-            client.batch_execute(WAIT_TIMEOUT).await?;
+            client.execute(LIMIT_WAIT, &[]).await?;
             let Some(row) = client.query_opt(LOCK_MOVED, &[&id]).await? else {
-                return Ok(Err(()));
+                return Ok(Err(Obstacle::OtherMove));
             };
-            if row.try_get(0)? {
+            if row.try_get("opened")? {
+                return Ok(Err(Obstacle::OtherMove));
+            }
+            if row.try_get("is_shut")? {
                 client.batch_execute(UNSHUT_STORE).await?;
                 let binds: [&(dyn ToSql + Sync); 1] = [&-moved_version()];
                 client.execute(RAISE_SCHEMA_VERSION, &binds).await?;
@@ -391,37 +437,38 @@ impl Departure {
             client.batch_execute("RESET ROLE; DROP TABLE moved").await?;
             Ok(Ok(()))
         });
-        match opened.await {
-            Err(error) if is_wait_given_up(&error) => Ok(false),
-            done => match done.map_err(general)? {
-                Ok(()) => Ok(true),
-                Err(()) => Err(self.other_move()),
-            },
+        match self.not_closed(opened.await?)? {
+            Ok(()) => Ok(true),
+            Err(_) => Ok(false),
         }
     }
 
     fn other_move(&self) -> Error {
         let text = format!(
-            "the store in {} moves by another move than this one",
+            "the store in {} moves by another move than this one, was opened again, or was opened at its new place",
             self.name()
         );
         ErrorKind::Unsupported(text).into()
     }
 
     /// Runs statements in one transaction, and commits them if they end well.
-    async fn transaction<T, E>(
+    async fn transaction<T>(
         &self,
-        work: impl AsyncFnOnce(&Client) -> Driver<std::result::Result<T, E>>,
-    ) -> Driver<std::result::Result<T, E>> {
+        work: impl AsyncFnOnce(&Client) -> Driver<std::result::Result<T, Obstacle>>,
+    ) -> Result<std::result::Result<T, Obstacle>> {
         let client = self.client();
-        client.batch_execute("BEGIN").await?;
+        client.batch_execute("BEGIN").await.map_err(general)?;
         let outcome = work(client).await;
-        let ending = match outcome {
-            Ok(Ok(_)) => "COMMIT",
-            _ => "ROLLBACK",
-        };
-        client.batch_execute(ending).await?;
-        outcome
+        if let Ok(Ok(_)) = outcome {
+            let committed = self.connection.notices.commit(client).await;
+            committed.map_err(general)??;
+        } else {
+            client.batch_execute("ROLLBACK").await.map_err(general)?;
+        }
+        match outcome {
+            Err(error) if is_wait_given_up(&error) => Ok(Err(BUSY)),
+            done => done.map_err(general),
+        }
     }
 }
 
@@ -429,41 +476,17 @@ fn moved_version() -> i32 {
     i32::try_from(MOVED_AWAY).unwrap_or(i32::MAX)
 }
 
-fn moved(row: &Row) -> Driver<(Moved, bool)> {
+fn noted(row: &Row) -> Driver<Stand> {
     let moved = Moved {
         id: row.try_get("id")?,
         place: row.try_get("place")?,
         copied: row.try_get("copied")?,
     };
-    Ok((moved, row.try_get("is_shut")?))
-}
-
-async fn ends(client: &Client, role: &str) -> Driver<Ends> {
-    let store = client.query_one(READ_STORE, &[]).await?;
-    let stand = client.query_one(READ_STAND, &[&role]).await?;
-    let scavenged = client.query_one(READ_SCAVENGED, &[]).await?;
-    let marks = client.query(READ_MARKS, &[]).await?;
-    let mark = |row: &Row| {
-        Ok(LogMark {
-            position: row.try_get::<_, Option<i64>>(0)?.unwrap_or(0),
-            checksum: row.try_get::<_, Option<i64>>(1)?.unwrap_or(0),
-        })
-    };
-    Ok(Ends {
-        incarnation: Incarnation(store.try_get(2)?),
-        marks: marks.iter().map(mark).collect::<Driver<_>>()?,
-        scavenged: scavenged.try_get::<_, i64>(0)?.unsigned_abs(),
-        virtual_streams: stand.try_get("virtual_streams")?,
+    let opening: Option<Uuid> = row.try_get("opening")?;
+    Ok(match (row.try_get("is_shut")?, opening) {
+        (false, _) => Stand::Closed(moved),
+        (true, None) => Stand::Shut(moved),
+        (true, Some(opening)) if row.try_get("opened")? => Stand::Opened(moved, opening),
+        (true, Some(opening)) => Stand::Opening(moved, opening),
     })
-}
-
-async fn has(client: &Client, log: i16, mark: LogMark) -> Driver<bool> {
-    if mark.position == 0 {
-        return Ok(true);
-    }
-    let row = client
-        .query_opt(READ_CHECKSUM, &[&log, &mark.position])
-        .await?;
-    let found: Option<i64> = row.map(|row| row.try_get(0)).transpose()?;
-    Ok(found == Some(mark.checksum))
 }

@@ -9,6 +9,7 @@
 mod append;
 mod appender;
 mod audit;
+mod blockers;
 mod compression;
 mod config;
 mod connection;
@@ -49,6 +50,7 @@ mod virtual_index;
 mod witness;
 
 pub use audit::PostgresAudit;
+pub use blockers::Blocker;
 pub use compression::Compression;
 pub use config::{Config, RequiredDurability};
 pub use departure::{Departure, Ends, LogMark, Moved, NotClosed, Stand};

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use gesta_copy::{Consumers, Move, MoveReport, MoveSettings, MoveStep, Progress, Target, Undone};
+use gesta_copy::{
+    Blocker, Consumers, Move, MoveReport, MoveSettings, MoveStep, Progress, Target, Undone,
+};
 use serde::Serialize;
 
 use super::copy::{Pace, copied};
@@ -56,7 +58,9 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
         true => Target::Gone,
         false => Target::There,
     };
-    let undone = gesta_copy::undo(&args.source, &args.target, known).await?;
+    let mut pace = Pace::new(Instant::now());
+    let observe = |blockers: &[Blocker]| pace.tell(|_| waits_for(blockers));
+    let undone = gesta_copy::undo(&args.source, &args.target, known, observe).await?;
     output.record(&UndoReport { undone }, |told| match told.undone {
         Undone::Nothing => "the source was not moving, and is open".into(),
         Undone::Undone => {
@@ -148,10 +152,7 @@ impl Telling {
                 self.pace
                     .tell(|_| format!("read {events} events back: they are those of the source"));
             }
-            MoveStep::Waits => {
-                self.pace
-                    .tell(|_| "waits for what others do in the source".into());
-            }
+            MoveStep::Waits(blockers) => self.pace.tell(|_| waits_for(blockers)),
             MoveStep::Closed => {
                 self.closed = Some(Instant::now());
                 say!("the source is closed");
@@ -161,9 +162,23 @@ impl Telling {
                 self.was_closed = self.closed.map(|closed| closed.elapsed().as_secs_f64());
                 say!("the target is open");
             }
-            MoveStep::Compared(_) | MoveStep::Moved(_) => {}
+            MoveStep::Compared(_)
+            | MoveStep::Prepared
+            | MoveStep::Announced
+            | MoveStep::Noted
+            | MoveStep::Moved(_) => {}
         }
     }
+}
+
+/// Says what keeps the source from being closed, shut or opened again.
+fn waits_for(blockers: &[Blocker]) -> String {
+    let mut text = String::from("waits for what others do in the source");
+    for (n, blocker) in blockers.iter().enumerate() {
+        text.push_str(if n == 0 { ": " } else { "; " });
+        text.push_str(&blocker.to_string());
+    }
+    text
 }
 
 fn pretty(told: &TimedReport) -> String {

@@ -9,6 +9,7 @@
 mod append;
 mod common;
 mod compression;
+mod departure;
 mod failover;
 mod faults;
 mod hosts;

@@ -7,126 +7,25 @@
     reason = "tests"
 )]
 
-use std::path::Path;
+mod faults;
+mod losses;
+mod support;
+
 use std::sync::Arc;
 
-use gesta::{Database, DatabaseStore, Options};
-use gesta_copy::{
-    Consumers, Copy, Move, MoveReport, MoveSettings, MoveStep, Settings, Target, Undone, undo,
-};
+use gesta::Options;
+use gesta_copy::{Consumers, Copy, Move, MoveSettings, MoveStep, Settings, Target, Undone};
 use gesta_core::backend::RunMode;
 use gesta_core::{
-    AllFrom, DeleteKind, DeleteStream, ErrorKind, EventData, EventStore, EventStoreExt, EventType,
-    ExpectedRevision, ReadAll, RecordedEvent, Result, StreamId, Tag, Tags,
+    AllFrom, DeleteKind, DeleteStream, ErrorKind, EventStore, EventStoreExt, ExpectedRevision,
+    ReadAll, StreamId,
 };
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_pgtest::shared;
 use gesta_testkit::depth;
-
-fn event(data: &str, tag: &str) -> EventData {
-    let mut made = EventData::json(
-        EventType::new(format!("type-{tag}")).unwrap(),
-        data.to_owned(),
-    );
-    made.tags = Tags::new(vec![Tag::new(tag).unwrap()]).unwrap();
-    made
-}
-
-async fn append(store: &DatabaseStore, stream: &str) -> Result<()> {
-    let any = ExpectedRevision::Any;
-    let done = store
-        .append_to(stream, any, vec![event("{}", stream)])
-        .await;
-    done.map(drop)
-}
-
-async fn fill(url: &str, events: usize) {
-    let store = Options::creating().open_database(url).await.unwrap();
-    for n in 0..events {
-        append(&store, &format!("cart-{}", n % 7)).await.unwrap();
-    }
-    let delete = DeleteStream {
-        stream: StreamId::new("cart-3").unwrap(),
-        expected: ExpectedRevision::Any,
-        kind: DeleteKind::Soft,
-    };
-    store.delete_stream(delete).await.unwrap();
-    append(&store, "last-1").await.unwrap();
-    store.scavenge(RunMode::Real, |_| ()).await.unwrap();
-    store.shutdown().await.unwrap();
-}
-
-async fn all(url: &str) -> Vec<RecordedEvent> {
-    let store = Options::default().open_database(url).await.unwrap();
-    let events = store.read_everything().await.unwrap();
-    store.shutdown().await.unwrap();
-    events
-}
-
-async fn is_healthy(url: &str) {
-    let database = Database::open(url, &Options::default()).await.unwrap();
-    let report = database.verify(|_| ()).await.unwrap();
-    assert!(report.is_healthy(), "{url}: {report:?}");
-    database.close().await;
-}
-
-/// Whether a store takes an append.
-async fn accepts(url: &str) -> bool {
-    match Options::default().open_database(url).await {
-        Ok(store) => {
-            let appended = append(&store, "probe-1").await;
-            store.shutdown().await.unwrap();
-            appended.is_ok()
-        }
-        Err(error) => {
-            assert!(
-                matches!(error.kind(), ErrorKind::Schema(_)) || error.is_retryable(),
-                "{error}"
-            );
-            false
-        }
-    }
-}
-
-fn settings() -> MoveSettings {
-    MoveSettings {
-        batch_rows: 20,
-        ..MoveSettings::default()
-    }
-}
-
-async fn to_the_end(mut moved: Move) -> Result<MoveReport> {
-    loop {
-        match moved.step().await {
-            Ok(MoveStep::Moved(report)) => return Ok(report),
-            Ok(_) => {}
-            Err(error) => {
-                moved.close().await;
-                return Err(error);
-            }
-        }
-    }
-}
-
-async fn move_store(from: &str, to: &str) -> Result<MoveReport> {
-    to_the_end(Move::open(from, to, settings()).await?).await
-}
-
-fn sqlite(home: &Path, name: &str) -> String {
-    format!("sqlite:{}", home.join(name).display())
-}
-
-fn postgres() -> Option<String> {
-    let url = shared()?.create_database(&fresh_schema()).unwrap();
-    Some(format!("{url}?sslmode=disable"))
-}
-
-/// The sources of a test: one in a file and one in a database; none where PostgreSQL is not installed.
-fn sources(home: &Path) -> Vec<String> {
-    match postgres() {
-        Some(url) => vec![url, sqlite(home, "source.db")],
-        None => Vec::new(),
-    }
-}
+use support::{
+    accepts, all, append, fill, is_healthy, move_store, postgres, settings, sources, sqlite,
+    to_the_end, undo_move,
+};
 
 /// Goal: everything comes along, positions and checkpoints too; the source says where the store is, to programs that
 /// have it open, for reads too; the target is repeated as done, and goes on.
@@ -193,7 +92,7 @@ async fn a_store_moves_with_all_that_it_has() {
         let store = Options::default().open_database(&target).await.unwrap();
         let again = move_store(&source, &target).await.unwrap();
         assert_eq!(again, report);
-        let error = undo(&source, &target, Target::Gone)
+        let error = undo_move(&source, &target, Target::Gone)
             .await
             .expect_err("opened");
         assert!(error.to_string().contains("cannot be undone"), "{error}");
@@ -242,7 +141,7 @@ async fn a_move_that_dies_after_any_step_goes_on_or_is_undone() {
                 assert!(!(old && new), "after {last:?}");
                 ways += 1;
                 if wants_undo {
-                    match undo(&source, &target, Target::There).await {
+                    match undo_move(&source, &target, Target::There).await {
                         Ok(_) => {
                             old = accepts(&source).await;
                             assert!(old && !accepts(&target).await, "after {last:?}");
@@ -303,11 +202,11 @@ async fn writers_go_on_until_the_source_is_closed() {
     while moved.step().await.unwrap() != MoveStep::Shut {}
     moved.close().await;
     assert_eq!(
-        undo(&source, &target, Target::There).await.unwrap(),
+        undo_move(&source, &target, Target::There).await.unwrap(),
         Undone::Undone
     );
     assert_eq!(
-        undo(&source, &target, Target::There).await.unwrap(),
+        undo_move(&source, &target, Target::There).await.unwrap(),
         Undone::Nothing
     );
     for (n, store) in stores.iter().enumerate() {
@@ -479,15 +378,15 @@ async fn a_target_that_is_lost_is_not_opened() {
         .await
         .expect_err("lost")
         .to_string();
-    assert!(error.contains("store"), "{error}");
-    let error = undo(&source, &target, Target::There)
+    assert!(error.contains("--target-is-gone"), "{error}");
+    let error = undo_move(&source, &target, Target::There)
         .await
         .expect_err("lost")
         .to_string();
     assert!(error.contains("--target-is-gone"), "{error}");
     assert!(!accepts(&source).await);
     assert_eq!(
-        undo(&source, &target, Target::Gone).await.unwrap(),
+        undo_move(&source, &target, Target::Gone).await.unwrap(),
         Undone::Undone
     );
     assert!(accepts(&source).await);
