@@ -1,15 +1,19 @@
 //! The commands that callers give to the pipeline, in the one form in which it works with them.
 
+mod doubt;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use gesta_core::backend::Backend;
 use gesta_core::{
-    After, Append, AppendedStream, Checkpoint, Condition, DeleteKind, DeleteStream, Error,
-    EventData, EventId, EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query,
-    Result, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
+    After, Append, Checkpoint, Condition, DeleteKind, DeleteStream, Error, EventData, EventId,
+    EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query, Result,
+    SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
 };
 use tokio::time::Instant;
+
+pub(crate) use doubt::{FoundStored, LostStatement, StoredBy};
 
 /// How much a command takes of the two bounds of the admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,12 +36,11 @@ pub struct Command<T> {
     pub(crate) arrived: Instant,
     /// The number of the command in the order of arrival.
     pub(crate) sequence: u64,
-    /// The position before the batch, if the command was part of a batch whose outcome is not known. Its events may be
-    /// stored right after this position, or may be stored there later.
-    pub(crate) in_doubt_after: Option<Position>,
-    /// The streams in which the events were found stored. The command is answered with the next commit, which proves
-    /// that the events are durable.
-    pub(crate) stored: Option<Vec<AppendedStream>>,
+    /// The statements of the command whose outcomes are not known: while there are some, the command is in doubt.
+    pub(crate) lost: Vec<LostStatement>,
+    /// Where the events were found stored. The command is answered with the next commit, which proves that the events
+    /// are durable.
+    pub(crate) stored: Option<FoundStored>,
     /// Whether the command is registered as an attempt that retries wait for.
     pub(crate) registered: bool,
 }
@@ -114,7 +117,7 @@ impl<T> Command<T> {
             cost,
             arrived,
             sequence: 0,
-            in_doubt_after: None,
+            lost: Vec::new(),
             stored: None,
             registered: false,
         }

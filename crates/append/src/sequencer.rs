@@ -43,8 +43,8 @@ use std::sync::Arc;
 
 use gesta_core::backend::{Batch, BatchOutcome, LogEnd, Signal, WriterEpoch};
 use gesta_core::{
-    Appended, AppendedStream, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result,
-    StreamId, Timestamp,
+    Appended, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId,
+    Timestamp,
 };
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ use self::reads::Reads;
 use self::recovery::Recovery;
 use self::trouble::Trouble;
 use crate::Config;
-use crate::command::{Command, NoMatch};
+use crate::command::{Command, FoundStored, NoMatch, StoredBy};
 use crate::stats::Stats;
 
 pub use self::connected::Connected;
@@ -348,21 +348,21 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Answers a command whose events were found stored. What it was found by may have been out of date: others may
-    /// have deleted the stream before the command came. The events may have left the window since, so they are not
+    /// Answers a command whose events were found stored. What a retry was found by may have been out of date: others
+    /// may have deleted the stream before the retry came. The events may have left the window since, so they are not
     /// sought again. What the command itself has stored is answered as stored, whatever came after it.
-    fn answer_stored(&mut self, command: Command<T>, stored: Vec<AppendedStream>) {
+    fn answer_stored(&mut self, command: Command<T>, stored: FoundStored) {
         let reads = &self.reads;
         let is_loading = |stream: &StreamId| reads.is_loading(stream);
-        let answer = if command.in_doubt_after.is_some() {
-            DependentAnswer::Stored(stored)
+        let answer = if stored.by == StoredBy::Itself {
+            DependentAnswer::Stored(stored.streams)
         } else if !self.knowledge.knows(&command, is_loading) {
             return self.queue.wait(command, None);
         } else {
             let judged = self.knowledge.judge_all(&command);
-            match judge::deleted_since(&command.parts, &judged, &stored) {
+            match judge::deleted_since(&command.parts, &judged, &stored.streams) {
                 Some(refusal) => DependentAnswer::Refused(refusal),
-                None => DependentAnswer::Stored(stored),
+                None => DependentAnswer::Stored(stored.streams),
             }
         };
         self.forming.depend(command, answer);
@@ -413,7 +413,10 @@ impl<T> Sequencer<T> {
             Decision::Retry(stored) => {
                 self.stats.retries.add(1);
                 // It was seen, but its commit may still wait for a synchronous standby: the next commit tells.
-                command.stored = Some(stored.clone());
+                command.stored = Some(FoundStored {
+                    streams: stored.clone(),
+                    by: StoredBy::EarlierAttempt,
+                });
                 self.forming
                     .depend(command, DependentAnswer::Stored(stored));
             }

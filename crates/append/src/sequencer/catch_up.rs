@@ -112,10 +112,9 @@ impl<T> Sequencer<T> {
 
     fn end_catching_up(&mut self, now: Now) {
         let late = std::mem::take(&mut self.recovery.late);
-        for command in &mut self.queue.inbox {
-            if command.in_doubt_after.is_some() && command.stored.is_none() {
-                command.stored = late.find(command);
-            }
+        let in_doubt = |command: &&mut Command<T>| !command.lost.is_empty();
+        for command in self.queue.inbox.iter_mut().filter(in_doubt) {
+            late.settle(command, self.committed.position);
         }
         if let Some(before) = self.recovery.missed_at.take()
             && self.misses_without_news(before)
@@ -151,12 +150,11 @@ impl<T> Sequencer<T> {
         self.knowledge.forget(&self.setting.config, end, now);
         self.reads.forget();
         self.recovery.is_in_doubt |= self.recovery.has_run;
-        let is_in_doubt =
-            |command: &Command<T>| command.in_doubt_after.is_some() || command.stored.is_some();
-        for command in self.queue.extract(is_in_doubt) {
-            let detail =
-                "the connection was lost during the commit, and too much was stored since to tell";
-            self.answer(command, Err(unknown(detail)));
+        let is_unknown = |command: &Command<T>| command.why_unknown().is_some();
+        for command in self.queue.extract(is_unknown) {
+            let why = command.why_unknown().unwrap_or_default();
+            let detail = format!("{why}, and the log cannot be followed any more");
+            self.answer(command, Err(unknown(&detail)));
         }
         self.resume();
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::clock::{ClockPolicy, ClockWatch};
 use super::knowledge::{Knowledge, StreamState};
-use crate::command::{Change, Command, Cost, IdSource, StreamPart};
+use crate::command::{Change, Command, Cost, IdSource, LostStatement, StreamPart};
 
 /// A command without rows in the batch, whose answer depends on the commit of the batch. The commit proves that nothing
 /// else came between.
@@ -338,11 +338,17 @@ impl<T> InFlight<T> {
         self.batch.rows.is_empty() && self.cargo.is_empty()
     }
 
-    /// Marks the appends of the batch as in doubt: they may be stored, or may be stored later.
+    /// Marks the appends of the batch as in doubt: they may be stored, or may be stored later. Their answers go with
+    /// the statement.
     pub(crate) fn doubt(&mut self) {
-        let after = Some(self.batch.after.position);
-        for (command, _) in &mut self.cargo.placed {
-            command.in_doubt_after = command.in_doubt_after.max(after);
+        let (after, writer) = (self.batch.after.position, self.end.writer);
+        for (command, answer) in &mut self.cargo.placed {
+            command.lost.push(LostStatement {
+                after,
+                writer,
+                last: answer.position,
+                streams: std::mem::take(&mut answer.streams),
+            });
         }
     }
 

@@ -18,7 +18,8 @@
 //!
 //! When the log cannot be followed from the last known row (too many rows, a gap that scavenging has left, another row
 //! in its place), everything known is forgotten. Appends in doubt are then answered *outcome unknown*, because nobody
-//! can tell any more.
+//! can tell any more. So are retries that were found stored and not confirmed: decided again, they would be stored a
+//! second time if they have left the deduplication window meanwhile.
 
 use std::time::Duration;
 
@@ -73,7 +74,18 @@ pub(super) enum Phase<T> {
 #[derive(Debug)]
 pub(super) struct Lost<T> {
     batch: InFlight<T>,
-    is_in_doubt: bool,
+    verdict: Verdict,
+}
+
+/// What is known of a batch that did not commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The batch is not stored, and never will be.
+    NotStored,
+    /// The batch may be stored, or may be stored later.
+    Unknown,
+    /// The batch is said to be stored although one that it was chained to is said not to be: one of the two is wrong.
+    Contradicts,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -166,10 +178,10 @@ impl<T> Sequencer<T> {
 
     /// Begins a recovery with the first batch that did not commit.
     pub(super) fn begin_recovery(&mut self, batch: InFlight<T>, outcome: BatchOutcome, now: Now) {
-        let is_in_doubt = matches!(outcome, BatchOutcome::Unknown(_));
+        let verdict = Verdict::of(&outcome);
         self.recovery.phase = Phase::Draining {
             first: outcome,
-            lost: vec![Lost { batch, is_in_doubt }],
+            lost: vec![Lost { batch, verdict }],
         };
         self.end_draining(now);
     }
@@ -185,11 +197,11 @@ impl<T> Sequencer<T> {
             return;
         };
         if !matches!(outcome, BatchOutcome::Committed) {
-            let is_in_doubt = matches!(outcome, BatchOutcome::Unknown(_));
-            lost.push(Lost { batch, is_in_doubt });
+            let verdict = Verdict::of(&outcome);
+            lost.push(Lost { batch, verdict });
         } else if lost.iter().all(Lost::may_have_committed) {
             // It could only commit after those before it: so they have committed too.
-            let is_stored = |lost: &mut Lost<T>| lost.is_in_doubt;
+            let is_stored = |lost: &mut Lost<T>| lost.verdict == Verdict::Unknown;
             let stored: Vec<Lost<T>> = lost.extract_if(.., is_stored).collect();
             for lost in stored {
                 self.complete(lost.batch, now);
@@ -200,8 +212,8 @@ impl<T> Sequencer<T> {
                 log = self.setting.log.0,
                 "a batch is said to have committed although one that it was chained to did not: looking what is stored"
             );
-            let is_in_doubt = true;
-            lost.push(Lost { batch, is_in_doubt });
+            let verdict = Verdict::Contradicts;
+            lost.push(Lost { batch, verdict });
         }
         self.end_draining(now);
     }
@@ -217,12 +229,10 @@ impl<T> Sequencer<T> {
             return;
         };
         // The first outcome alone does not tell: a later one may have raised doubt.
-        let is_in_doubt =
-            matches!(first, BatchOutcome::Unknown(_)) || lost.iter().any(|lost| lost.is_in_doubt);
+        let is_known = |lost: &Lost<T>| lost.verdict == Verdict::NotStored;
+        let is_in_doubt = matches!(first, BatchOutcome::Unknown(_)) || !lost.iter().all(is_known);
         let lasts = matches!(&first, BatchOutcome::Failed(error) if error.is_for_administrator());
-        if is_in_doubt {
-            lost.iter_mut().for_each(|lost| lost.batch.doubt());
-        }
+        doubt(&mut lost);
         self.recovery.is_in_doubt |= is_in_doubt;
         let pause = self.react(&first, &mut lost, now);
         let batches = lost.into_iter().map(|lost| lost.batch).collect();
@@ -327,8 +337,7 @@ impl<T> Sequencer<T> {
         self.queue.start_over(commands);
         self.reads.outdate();
         self.recovery.late = Late::default();
-        let in_doubt = |command: &&Command<T>| command.in_doubt_after.is_some();
-        for command in self.queue.inbox.iter().filter(in_doubt) {
+        for command in &self.queue.inbox {
             self.recovery.late.seek(command);
         }
     }
@@ -404,9 +413,9 @@ impl<T> Sequencer<T> {
 
     fn given_up(&self, command: &Command<T>, waited: u64) -> Error {
         let cause = self.trouble.last_error().or_else(|| self.reads.failing());
-        let error = if may_be_stored(command) {
+        let error = if let Some(why) = command.why_unknown() {
             unknown(&format!(
-                "the connection was lost during the commit and did not come back for {waited} s"
+                "{why}, and the database did not answer for {waited} s"
             ))
         } else {
             let why = cause.map_or_else(String::new, |cause| format!(": {}", cause.kind()));
@@ -471,7 +480,7 @@ impl<T> Sequencer<T> {
             return;
         }
         let phase = std::mem::replace(&mut self.recovery.phase, Phase::Running);
-        let (next, drained) = match phase {
+        let (next, mut drained) = match phase {
             // Whether the connection that is being opened knows of the change is found out when it is used.
             Phase::Connecting(_) => (Some(Phase::Connecting(Goal::Forget)), Vec::new()),
             Phase::Pausing(until, Step::Connect(_)) => {
@@ -481,9 +490,10 @@ impl<T> Sequencer<T> {
             Phase::Draining { lost, .. } => (None, lost),
             _ => (None, Vec::new()),
         };
-        let drained = drained.into_iter().map(|lost| lost.batch);
-        let mut lost: Vec<InFlight<T>> = drained.chain(self.in_flight.drain(..)).collect();
+        doubt(&mut drained);
+        let mut lost: Vec<InFlight<T>> = self.in_flight.drain(..).collect();
         lost.iter_mut().for_each(InFlight::doubt);
+        lost.extend(drained.into_iter().map(|lost| lost.batch));
         self.recovery.is_in_doubt = true;
         self.undo_all(lost);
         self.reads.abandon_recovery();
@@ -501,22 +511,42 @@ impl<T> Lost<T> {
     /// Returns whether a batch after this one can have committed. That is so if this one may have committed too, or has
     /// no rows.
     fn may_have_committed(&self) -> bool {
-        self.is_in_doubt || self.batch.batch.rows.is_empty()
+        self.verdict != Verdict::NotStored || self.batch.batch.rows.is_empty()
     }
 }
 
-/// Returns whether the command was sent before and its outcome is not known, or its events are not known to be durable.
-fn may_be_stored<T>(command: &Command<T>) -> bool {
-    command.in_doubt_after.is_some() || command.stored.is_some()
+impl Verdict {
+    fn of(outcome: &BatchOutcome) -> Self {
+        match outcome {
+            BatchOutcome::Unknown(_) => Self::Unknown,
+            _ => Self::NotStored,
+        }
+    }
+}
+
+/// Marks as in doubt what may be stored of these batches, which are all that were in flight, oldest first. What was
+/// known not to be stored before there was doubt is not stored. What is said of later batches is not believed, nor is
+/// anything if what was said contradicts itself.
+fn doubt<T>(lost: &mut [Lost<T>]) {
+    let is = |verdict: Verdict| move |lost: &Lost<T>| lost.verdict == verdict;
+    let known = match lost.iter().any(is(Verdict::Contradicts)) {
+        true => 0,
+        false => lost
+            .iter()
+            .position(is(Verdict::Unknown))
+            .unwrap_or(lost.len()),
+    };
+    let in_doubt = lost.iter_mut().skip(known);
+    in_doubt.for_each(|lost| lost.batch.doubt());
 }
 
 /// Makes the answer to an append that cannot be stored until the database is repaired.
 fn refused_for_good<T>(command: &Command<T>, error: &Error) -> Error {
-    let refused = match may_be_stored(command) {
-        true => unknown(
-            "the connection was lost during the commit, and the database takes no appends any more",
-        ),
-        false => match error.kind() {
+    let refused = match command.why_unknown() {
+        Some(why) => unknown(&format!(
+            "{why}, and the database takes no appends any more"
+        )),
+        None => match error.kind() {
             ErrorKind::Unavailable(text) => Error::unavailable(text),
             other => Error::unavailable(other.to_string()),
         }

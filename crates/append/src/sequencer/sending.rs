@@ -224,12 +224,10 @@ impl<T> Sequencer<T> {
     /// Makes an answer *unknown* if it claims that nothing was stored although the events of the command may be stored,
     /// or may be stored later.
     ///
-    /// The events cannot be stored later once the log has another row after the one that the statement in doubt must
-    /// follow.
+    /// The events cannot be stored later once the log has another row after the one that a lost statement must follow.
     fn certain(&self, command: &Command<T>, result: Result<Appended>) -> Result<Appended> {
-        let may_commit_late = command
-            .in_doubt_after
-            .is_some_and(|after| self.committed.position <= after);
+        let end = self.committed.position;
+        let may_commit_late = command.lost.iter().any(|lost| end <= lost.after);
         let claims_too_much = |kind: &ErrorKind| match kind {
             ErrorKind::OutcomeUnknown(_) => false,
             // It says itself that the events were stored.
@@ -238,8 +236,8 @@ impl<T> Sequencer<T> {
         };
         match result {
             Err(error) if claims_too_much(error.kind()) => {
-                let detail = "the connection was lost during the commit, which may yet be stored";
-                Err(unknown(detail).caused_by(error))
+                let why = command.why_unknown().unwrap_or_default();
+                Err(unknown(why).caused_by(error))
             }
             result => result,
         }

@@ -2,6 +2,7 @@
 //! alone.
 
 mod giving_way;
+mod in_doubt;
 mod looking_up;
 mod preparing;
 mod recovery;
@@ -17,14 +18,15 @@ use gesta_core::backend::{
     StreamHead, WriterEpoch,
 };
 use gesta_core::{
-    After, Append, Appended, Error, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
-    Incarnation, LogId, Position, Result, Revision, StreamId, Timestamp,
+    After, Append, Appended, AppendedStream, Error, ErrorKind, EventData, EventId, EventType,
+    ExpectedRevision, Incarnation, Lifecycle, LifecycleChange, LogId, Position, Result, Revision,
+    StreamId, StreamMetadata, Timestamp,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::job::{Answer, Gave, Job, JobId, What};
-use super::lookup::{Found, Hits};
+use super::lookup::{Found, Hits, Question};
 use super::{Connected, Input, Now, Output, Sequencer, Setting};
 use crate::command::Command;
 use crate::stats::Stats;
@@ -169,8 +171,7 @@ impl Driver {
 
     /// Asks whether the last event of a stream is still the last.
     fn question(&mut self, stream: &str) -> u32 {
-        let is_it = |row: &&(Row, WriterEpoch)| row.0.stream == name(stream);
-        let (last, _) = self.rows.iter().rev().find(is_it).expect("there");
+        let (last, _) = self.last_of(&name(stream)).expect("there");
         self.owned(stream, last.id, 0)
     }
 
@@ -216,12 +217,52 @@ impl Driver {
 
     /// Another process appends an event to a stream.
     fn append_by_other(&mut self, stream: &str) {
-        let last = |row: &&(Row, WriterEpoch)| row.0.stream == name(stream);
-        let (mut row, _) = self.rows.iter().rev().find(last).expect("there").clone();
+        self.store_by_other(stream, EventId::random());
+    }
+
+    /// Another process appends an event with this id to a stream.
+    fn store_by_other(&mut self, stream: &str, id: EventId) {
+        let (mut row, _) = self.last_of(&name(stream)).expect("there").clone();
         row.revision = row.revision.next();
         row.position = self.end().position.next();
-        row.id = EventId::random();
+        row.id = id;
         self.rows.push((row, WriterEpoch(1_000)));
+    }
+
+    /// Another process deletes a stream that has no metadata, or tombstones it.
+    fn end_by_other(&mut self, stream: &str, kind: LifecycleChange) {
+        let (last, _) = self.last_of(&name(stream)).expect("there").clone();
+        let position = self.end().position.next();
+        let lifecycle = Lifecycle {
+            metadata: StreamMetadata::default(),
+            deleted_before: match kind {
+                LifecycleChange::Deleted => last.revision.next(),
+                _ => Revision(0),
+            },
+            tombstoned: kind == LifecycleChange::Tombstone,
+        };
+        let event = lifecycle.to_event(kind);
+        let row = Row {
+            position,
+            stream: name(stream).metadata_stream(),
+            stream_row: RowId(position.0),
+            revision: Revision(0),
+            id: EventId::random(),
+            event_type: event.event_type,
+            type_row: RowId(position.0),
+            data: event.data,
+            metadata: event.metadata,
+            ..last
+        };
+        self.rows.push((row, WriterEpoch(1_000)));
+    }
+
+    /// The last row of a stream.
+    fn last_of(&self, stream: &StreamId) -> Option<&(Row, WriterEpoch)> {
+        self.rows
+            .iter()
+            .rev()
+            .find(|(row, _)| row.stream == *stream)
     }
 
     fn end(&self) -> LogEnd {
@@ -246,7 +287,7 @@ impl Driver {
         self.on(Input::Read(id, job.fail(Error::unavailable("no answer"))));
     }
 
-    /// Answers the reads under way from what is stored: no append is a retry; names and ids cannot be read.
+    /// Answers the reads under way from what is stored: searches find nothing; names and ids cannot be read.
     fn do_reads(&mut self) {
         while let Some((id, job)) = self.reads.pop_front() {
             let answer = self.read(&job);
@@ -279,26 +320,43 @@ impl Driver {
             }
             What::Search(_) => Answer(Gave::Searched(Ok(Hits::new()))),
             What::LookUp(questions, _) => {
-                Answer(Gave::LookedUp(Ok(vec![Found::Nothing; questions.len()])))
+                let questions = questions.iter().map(Option::as_ref);
+                let found = questions.map(|one| one.map_or(Found::Nothing, |one| self.find(one)));
+                Answer(Gave::LookedUp(Ok(found.collect())))
             }
             _ => job.fail(Error::unavailable("not read")),
         }
     }
 
-    fn stored(&self, stream: &StreamId) -> LoadedStream {
-        let row = self
-            .rows
-            .iter()
-            .rev()
-            .find(|(row, _)| row.stream == *stream);
-        LoadedStream {
-            head: row.map(|(row, _)| StreamHead {
-                row: row.stream_row,
-                last: row.revision,
+    /// Looks for the only event that a question is about, wherever it suspects the event.
+    fn find(&self, question: &Question) -> Found {
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let is_it = |row: &&Row| row.stream == question.stream && [row.id] == question.ids[..];
+        rows.find(is_it).map_or(Found::Nothing, |row| {
+            Found::Stored(AppendedStream {
+                stream: row.stream.clone(),
+                first_revision: row.revision,
+                last_revision: row.revision,
                 position: row.position,
-                id: Some(row.id),
+            })
+        })
+    }
+
+    fn stored(&self, stream: &StreamId) -> LoadedStream {
+        let head = |row: &Row| StreamHead {
+            row: row.stream_row,
+            last: row.revision,
+            position: row.position,
+            id: Some(row.id),
+        };
+        let meta = self.last_of(&stream.metadata_stream());
+        LoadedStream {
+            head: self.last_of(stream).map(|(row, _)| head(row)),
+            meta: meta.map(|(row, _)| LoadedMeta {
+                head: head(row),
+                data: row.data.clone(),
+                metadata: row.metadata.clone(),
             }),
-            meta: None,
         }
     }
 
@@ -368,6 +426,12 @@ fn some(events: usize) -> Vec<EventData> {
     let event_type = EventType::new("e").expect("valid");
     let event = |_| EventData::json(event_type.clone(), "{}").with_id(EventId::random());
     (0..events).map(event).collect()
+}
+
+/// An event with this id.
+fn with_id(id: EventId) -> Vec<EventData> {
+    let events = some(1).into_iter();
+    events.map(|event| event.with_id(id)).collect()
 }
 
 fn lost() -> BatchOutcome {

@@ -1,9 +1,6 @@
 //! What has to be looked up before a command can be decided.
 
-use gesta_core::{
-    AppendedStream, Checkpoint, Filter, Lifecycle, LifecycleChange, Query, StreamMetadata, Tag,
-    Tags,
-};
+use gesta_core::{Checkpoint, Filter, Query, Tag, Tags};
 
 use super::super::job::MatchSearch;
 use super::super::reads::{Purpose, Reads};
@@ -347,61 +344,38 @@ fn searches_that_fail_hold_up_no_others() {
 #[test]
 fn a_retry_that_was_found_stored_is_refused_if_others_have_deleted_its_stream() {
     let mut d = Driver::running(Config::default(), 1);
-    let stored = d.rows[0].0.clone();
-    let delete = Lifecycle {
-        metadata: StreamMetadata::default(),
-        deleted_before: Revision(1),
-        tombstoned: false,
-    };
-    let delete = delete.to_event(LifecycleChange::Deleted);
-    let row = Row {
-        stream: name("s").metadata_stream(),
-        stream_row: RowId(3),
-        position: Position(3),
-        id: EventId::random(),
-        event_type: delete.event_type.clone(),
-        ..stored.clone()
-    };
-    let head = StreamHead {
-        row: row.stream_row,
-        last: row.revision,
-        position: row.position,
-        id: Some(row.id),
-    };
-    d.rows.push((row, WriterEpoch(1_000)));
-    let event = some(1).into_iter().map(|event| event.with_id(stored.id));
-    let retry = d.request(Append::to(name("s"), Any, event.collect()));
-    let (id, what) = d.next_read();
-    assert!(matches!(what, What::LookUp(..)), "{what:?}");
-    let found = Found::Stored(AppendedStream {
-        stream: name("s"),
-        first_revision: Revision(0),
-        last_revision: Revision(0),
-        position: Position(1),
-    });
-    d.on(Input::Read(id, Answer(Gave::LookedUp(Ok(vec![found])))));
+    let stored = d.rows[0].0.id;
+    d.end_by_other("s", LifecycleChange::Deleted);
+    let retry = d.request(Append::to(name("s"), Any, with_id(stored)));
+    d.do_reads();
     assert_eq!(d.sizes(), [0], "it is confirmed");
     assert!(matches!(d.commit(), BatchOutcome::Missed));
-    while d.is_open(retry) {
-        while let Some((id, job)) = d.reads.pop_front() {
-            let mut answer = d.read(&job);
-            if let (What::Load(request), Gave::Loaded(Ok(loaded))) = (&job.0, &mut answer.0) {
-                let asked = request.streams.iter().zip(&mut loaded.streams);
-                for (_, of) in asked.filter(|(stream, _)| **stream == name("s")) {
-                    of.meta = Some(LoadedMeta {
-                        head,
-                        data: delete.data.clone(),
-                        metadata: delete.metadata.clone(),
-                    });
-                }
-            }
-            d.on(Input::Read(id, answer));
-        }
-        assert!(matches!(d.commit(), BatchOutcome::Committed));
-    }
+    d.settle();
     let refusal = d.kind(retry);
     assert!(
         matches!(refusal, ErrorKind::StoredAndDeleted { .. }),
         "{refusal:?}"
+    );
+}
+
+/// What happened: a retry was found stored, and the log could not be followed to a commit that confirms it. It was told
+/// of a lost connection that never was.
+#[test]
+fn a_retry_that_is_not_confirmed_is_told_of_no_lost_connection() {
+    let mut d = Driver::running(Config::default(), 1);
+    let stored = d.rows[0].0.id;
+    d.append_by_other("t");
+    d.removed.push(d.end().position);
+    d.append_by_other("t");
+    let retry = d.request(Append::to(name("s"), Any, with_id(stored)));
+    d.do_reads();
+    assert!(matches!(d.commit(), BatchOutcome::Missed));
+    d.settle();
+    let ErrorKind::OutcomeUnknown(why) = d.kind(retry) else {
+        panic!("{}", d.kind(retry));
+    };
+    assert!(
+        why.contains("found stored") && !why.contains("lost"),
+        "{why}"
     );
 }
