@@ -360,7 +360,7 @@ impl<T> Sequencer<T> {
             return self.queue.wait(command, None);
         } else {
             let judged = self.knowledge.judge_all(&command);
-            match judge::deleted_since(&command.parts, &judged, &stored.streams) {
+            match judge::gone_since(&command.parts, &judged, &stored.streams) {
                 Some(refusal) => DependentAnswer::Refused(refusal),
                 None => DependentAnswer::Stored(stored.streams),
             }

@@ -1,8 +1,8 @@
 //! Says whether a claim holds: pure functions from the state of a stream and a request to an answer.
 //!
 //! Invariant: whatever the claim, events whose ids the client made are neither stored again nor answered as a retry if
-//! they were stored before the last delete of their stream. So no late repetition, by a client or by a node, brings a
-//! deleted stream back, and nobody is told that what cannot be read is there.
+//! they were stored before the last delete of their stream, or if the stream is tombstoned. So no late repetition, by a
+//! client or by a node, brings a deleted stream back, and nobody is told that what cannot be read is there.
 
 use gesta_core::{
     After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Position, Revision,
@@ -222,9 +222,8 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
     let (mut stored_first, mut failed_condition) = (None, None);
     let mut stored = Vec::with_capacity(parts.len());
     for ((part, judged), found) in parts.iter().zip(judged).zip(found) {
-        if let Some(position) = stored_and_deleted(part, &judged.state, &found) {
-            let stream = part.stream.clone();
-            return Decision::Refuse(ErrorKind::StoredAndDeleted { stream, position });
+        if let Some(refusal) = gone(part, judged, &found) {
+            return Decision::Refuse(refusal);
         }
         let refusal = match (&judged.fit, found) {
             (Fit::Refused(refusal) | Fit::RefusedUnlessDeleted(refusal), _) => {
@@ -265,19 +264,28 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
     }
 }
 
-/// Returns the refusal of a command whose events were found stored, if the stream of some of them was deleted since.
-pub(crate) fn deleted_since(
+/// Returns the refusal of a command whose events were found stored, if the stream of some of them was deleted or
+/// tombstoned since.
+pub(crate) fn gone_since(
     parts: &[StreamPart],
     judged: &[Judged],
     stored: &[AppendedStream],
 ) -> Option<ErrorKind> {
     parts.iter().zip(judged).find_map(|(part, judged)| {
         let found = stored.iter().find(|one| one.stream == part.target())?;
-        let found = Found::Stored(found.clone());
-        let position = stored_and_deleted(part, &judged.state, &found)?;
-        let stream = part.stream.clone();
-        Some(ErrorKind::StoredAndDeleted { stream, position })
+        gone(part, judged, &Found::Stored(found.clone()))
     })
+}
+
+/// Returns the refusal of a part if its stream is tombstoned, or if its events were stored before the last delete of
+/// the stream.
+fn gone(part: &StreamPart, judged: &Judged, found: &Found) -> Option<ErrorKind> {
+    if let Fit::Refused(refusal @ ErrorKind::StreamTombstoned(_)) = &judged.fit {
+        return Some(refusal.clone());
+    }
+    let position = stored_and_deleted(part, &judged.state, found)?;
+    let stream = part.stream.clone();
+    Some(ErrorKind::StoredAndDeleted { stream, position })
 }
 
 /// Returns where the events of a part were stored, if that was before the last delete of their stream.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::forming::{DependentAnswer, Forming, InFlight, appended};
 use super::{Now, Output, Sequencer, unknown};
-use crate::command::Command;
+use crate::command::{Command, StoredBy};
 
 /// The number of batches of full size under way at once near the database: one that it works on and one that waits.
 const NEAR_IN_FLIGHT_MAX: usize = 2;
@@ -228,11 +228,16 @@ impl<T> Sequencer<T> {
     fn certain(&self, command: &Command<T>, result: Result<Appended>) -> Result<Appended> {
         let end = self.committed.position;
         let may_commit_late = command.lost.iter().any(|lost| end <= lost.after);
+        let stored_by = command.stored.as_ref().map(|found| found.by);
         let claims_too_much = |kind: &ErrorKind| match kind {
             ErrorKind::OutcomeUnknown(_) => false,
             // It says itself that the events were stored.
             ErrorKind::StoredAndDeleted { .. } => may_commit_late,
-            _ => may_commit_late || command.stored.is_some(),
+            // What a retry is told of a tombstone says nothing of the first attempt.
+            ErrorKind::StreamTombstoned(_) => {
+                may_commit_late || stored_by == Some(StoredBy::Itself)
+            }
+            _ => may_commit_late || stored_by.is_some(),
         };
         match result {
             Err(error) if claims_too_much(error.kind()) => {
