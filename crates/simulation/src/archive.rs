@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use gesta_core::backend::Row;
+use gesta_core::backend::{Row, WriterEpoch};
 use gesta_core::{EventId, Position, Revision, StreamId, Tag, Tags};
+use gesta_testkit::database::Stored;
 
 use crate::database::Database;
 
@@ -47,8 +48,26 @@ pub struct Double {
     pub event: EventId,
     /// History in which it was stored again.
     pub history: u64,
+    /// Moment of the database right before it was stored again.
+    pub stored: u64,
     /// What was known of the former copies at that time.
     pub former: Former,
+    /// Former copies that were scavenged, in the deduplication window, and that the process which has stored it again
+    /// had seen stored.
+    pub remembered: Vec<StoredCopy>,
+}
+
+impl Double {
+    /// Returns true if the process which has stored the event again remembered a copy that was stored before the last
+    /// delete of the stream.
+    #[must_use]
+    pub fn is_known_to_be_deleted(&self, database: &Database) -> bool {
+        self.remembered.iter().any(|copy| {
+            database.was_at(&copy.stream, self.stored, |truth| {
+                truth.deleted_before > copy.revision
+            })
+        })
+    }
 }
 
 /// What was known of the former copies of an event when it was stored again.
@@ -110,8 +129,15 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Reads what is new in the database.
-    pub fn update(&mut self, database: &Database, now: Duration, window: Window) {
+    /// Reads what is new in the database. `seen_after` returns the position after which the process with this writer
+    /// epoch has seen everything stored, if it still runs.
+    pub fn update(
+        &mut self,
+        database: &Database,
+        now: Duration,
+        window: Window,
+        seen_after: impl Fn(WriterEpoch) -> Option<Position>,
+    ) {
         let moment = Some(database.moment());
         if std::mem::replace(&mut self.moment, moment) == moment {
             return;
@@ -132,8 +158,7 @@ impl Archive {
                 }
             }
             for stored in rows.iter().skip(self.seen) {
-                let end = stored.row.position;
-                self.see(&stored.row, stored.durable.0, now, window, end);
+                self.see(stored, now, window, seen_after(stored.writer));
                 self.note_removed(&stored.row, stored.durable.0, stored.is_removed);
             }
             self.seen = rows.len();
@@ -151,8 +176,15 @@ impl Archive {
         }
     }
 
-    fn see(&mut self, row: &Row, stored: u64, now: Duration, window: Window, end: Position) {
-        let (event, history) = (name(row), self.history);
+    fn see(
+        &mut self,
+        stored: &Stored,
+        now: Duration,
+        window: Window,
+        seen_after: Option<Position>,
+    ) {
+        let (row, stored) = (&stored.row, stored.durable.0);
+        let (event, history, end) = (name(row), self.history, row.position);
         let copies = self.copies.entry(event).or_default();
         if let Some(known) = copies.iter_mut().find(|copy| copy.stored == stored) {
             known.histories.1 = history;
@@ -163,16 +195,24 @@ impl Archive {
         let former: Vec<&StoredCopy> = copies.iter().filter(|copy| copy.was_in(history)).collect();
         if !former.is_empty() {
             let there: Vec<&&StoredCopy> = former.iter().filter(|copy| !copy.is_removed).collect();
-            let is_in_window = |copy: &&&StoredCopy| window.holds(copy, now, end);
-            let former = match there.is_empty() {
+            let is_in_window = |copy: &StoredCopy| window.holds(copy, now, end);
+            let is_known = match there.is_empty() {
                 true => Former::Removed,
-                false if there.iter().any(is_in_window) => Former::InWindow,
+                false if there.iter().any(|copy| is_in_window(copy)) => Former::InWindow,
                 false => Former::OutOfWindow,
             };
+            let is_remembered = |copy: &&&StoredCopy| {
+                let was_seen = seen_after.is_some_and(|after| copy.position > after);
+                copy.is_removed && was_seen && is_in_window(copy)
+            };
+            let remembered = former.iter().filter(is_remembered);
+            let remembered = remembered.map(|copy| (*copy).clone()).collect();
             self.doubles.push(Double {
                 event,
                 history,
-                former,
+                stored,
+                former: is_known,
+                remembered,
             });
         }
         self.fresh.push((event, copies.len()));

@@ -1,6 +1,9 @@
 //! What callers were promised: records every command with its answer, and checks it against what the database held and
 //! holds.
 
+mod refusals;
+mod success;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use gesta_core::{
 
 use crate::archive::{self, Archive, Double, Former, StoredCopy, Window};
 use crate::database::{Database, StreamTruth, incarnation};
-use crate::process::POISON;
+use crate::process::{POISON, Troubles};
 
 /// What a command asks of one stream.
 #[derive(Debug, Clone)]
@@ -125,6 +128,8 @@ pub struct Record {
     pub process: usize,
     /// Time at which the command was given, by the clock of the process.
     pub given: Duration,
+    /// What had gone wrong in the process until the command was given.
+    pub troubles: Troubles,
     /// Answer, if there is one. A command whose process has died has none.
     pub answer: Option<Result<Appended>>,
     /// True if the process of the command has died.
@@ -219,12 +224,33 @@ impl Model {
             return Err(format!("command {ticket} was answered twice"));
         }
         let checked = match &result {
-            Ok(appended) => check_success(record, appended, known),
-            Err(error) => check_refusal(record, is_only_attempt, error.kind(), known),
+            Ok(appended) => success::check(record, appended, known),
+            Err(error) => refusals::check(record, is_only_attempt, error.kind(), known),
         };
         record.answer = Some(result);
         checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))?;
         self.check_order(ticket)
+    }
+
+    /// Checks the answer of a sequencer to a command that was given to its process, whose troubles until now are these.
+    ///
+    /// # Errors
+    /// The outcome is said to be unknown although nothing was unknown since.
+    pub fn check_certainty(
+        &self,
+        ticket: usize,
+        result: &Result<Appended>,
+        troubles: Troubles,
+        stored: &Archive,
+    ) -> std::result::Result<(), String> {
+        let error = result.as_ref().err().map(gesta_core::Error::kind);
+        let Some(ErrorKind::OutcomeUnknown(_)) = error else {
+            return Ok(());
+        };
+        let record = &self.records[ticket];
+        let is_only_attempt = self.is_only_attempt(ticket);
+        refusals::check_unknown(record, is_only_attempt, troubles, stored)
+            .map_err(|why| format!("command {ticket}: {why}: {record:?}"))
     }
 
     /// Checks that appends without conditions of one process, which went the same way to one stream, are stored in the
@@ -354,7 +380,7 @@ impl Model {
 
     /// Returns true if the first event of a part, by which a retry is recognised, may be stored again: its caller has
     /// repeated the command, and no process had to know of the first time. What nodes send again by themselves is
-    /// stored again only if it was scavenged at once.
+    /// stored again only if it was scavenged at once. What was scavenged is known to a process that has seen it stored.
     fn may_be_stored_again(
         &self,
         original: usize,
@@ -366,7 +392,11 @@ impl Model {
         match double.former {
             Former::InWindow => false,
             Former::OutOfWindow => is_repeated,
-            Former::Removed => is_repeated || !stored.was_deleted_between(double.event, database),
+            Former::Removed => {
+                let is_known = double.is_known_to_be_deleted(database);
+                let was_deleted = || stored.was_deleted_between(double.event, database);
+                !is_known && (is_repeated || !was_deleted())
+            }
         }
     }
 }
@@ -397,119 +427,6 @@ pub fn is_not_stored(answer: &Result<Appended>) -> bool {
 
 fn is_delete(asked: &Asked) -> bool {
     asked.target != asked.stream
-}
-
-fn check_success(
-    record: &Record,
-    appended: &Appended,
-    known: &Known<'_>,
-) -> std::result::Result<(), String> {
-    let Known {
-        database, stored, ..
-    } = known;
-    if record.asked.iter().all(|asked| asked.ids.is_empty()) {
-        for asked in &record.asked {
-            if is_delete(asked) {
-                if !stored.was_at(appended.position, &asked.target) {
-                    return Err(format!("nothing of {} is there", asked.target));
-                }
-            } else if !database.was_ever(&asked.stream, record.since, |truth| asked.holds(truth)) {
-                return Err("confirmed, but it never held since".into());
-            }
-        }
-        return Ok(());
-    }
-    for asked in &record.asked {
-        check_checkpoint(asked, appended, stored)?;
-        if appended.streams.is_empty() && is_delete(asked) {
-            // The answer to a delete or a change of metadata has come from another node, with a position only.
-            check_position(asked, appended.position, stored)?;
-            continue;
-        }
-        let part = appended
-            .streams
-            .iter()
-            .find(|part| part.stream == asked.target);
-        let Some(part) = part else {
-            return Err(format!("the answer says nothing of {}", asked.target));
-        };
-        check_part(asked, part, stored)?;
-        let was_there = |truth: &StreamTruth| truth.deleted_before <= part.first_revision;
-        if !is_delete(asked) && !database.was_ever(&asked.stream, record.since, was_there) {
-            return Err("answered as stored, but its stream was deleted before".into());
-        }
-        if let StreamClaim::After(_) = asked.claim
-            && !database.was_ever(&asked.stream, record.since, |truth| asked.holds(truth))
-        {
-            return Err("stored after an event that never was the last since".into());
-        }
-    }
-    Ok(())
-}
-
-/// Checks the checkpoint of an answer: in the history that it names, a reader that resumes from it skips nothing.
-fn check_checkpoint(
-    asked: &Asked,
-    appended: &Appended,
-    stored: &Archive,
-) -> std::result::Result<(), String> {
-    let copies = asked
-        .ids
-        .last()
-        .map_or(&[][..], |last| stored.copies(*last));
-    let is_it = |copy: &StoredCopy| {
-        let last = copy.histories.1;
-        copy.position <= appended.position
-            && (copy.histories.0..=last).any(|history| {
-                let checkpoint = &appended.checkpoint;
-                let at = checkpoint.positions_for(incarnation(history), 1);
-                at.is_ok_and(|at| at == [appended.position])
-            })
-    };
-    match copies.iter().any(is_it) {
-        true => Ok(()),
-        false => Err(format!(
-            "its checkpoint {:?} is not there",
-            appended.checkpoint
-        )),
-    }
-}
-
-fn check_part(
-    asked: &Asked,
-    part: &AppendedStream,
-    stored: &Archive,
-) -> std::result::Result<(), String> {
-    let count = part.last_revision.0 + 1 - part.first_revision.0;
-    if count != asked.ids.len() as u64 {
-        return Err(format!("the answer names {count} revisions"));
-    }
-    for (revision, id) in (part.first_revision.0..).zip(&asked.ids) {
-        let is_it =
-            |copy: &StoredCopy| copy.stream == asked.target && copy.revision == Revision(revision);
-        if !stored.copies(*id).iter().any(is_it) {
-            return Err(format!(
-                "event {id} is not revision {revision} of {}",
-                asked.target
-            ));
-        }
-    }
-    check_position(asked, part.position, stored)
-}
-
-fn check_position(
-    asked: &Asked,
-    position: Position,
-    stored: &Archive,
-) -> std::result::Result<(), String> {
-    let is_there = |last: &EventId| {
-        let mut copies = stored.copies(*last).iter();
-        copies.any(|copy| copy.position == position)
-    };
-    match asked.ids.last() {
-        Some(last) if !is_there(last) => Err(format!("event {last} is not at position {position}")),
-        _ => Ok(()),
-    }
 }
 
 /// Checks that no event was what the condition of a command excludes when the command was stored.
@@ -544,171 +461,6 @@ fn check_no_match(
             copy.position
         )),
     }
-}
-
-/// Checks the refusal of a command for an event at this position.
-fn check_condition_failed(
-    record: &Record,
-    position: Position,
-    known: &Known<'_>,
-) -> std::result::Result<(), String> {
-    let Some(condition) = &record.no_match else {
-        return Err("refused for a condition that it does not have".into());
-    };
-    let had_tag = known.stored.had_tag(position, &condition.tag, record.since);
-    match position > condition.begin() && had_tag {
-        true => Ok(()),
-        false => Err(format!(
-            "refused for an event at {position} that was not there since it was given, or that its condition allows"
-        )),
-    }
-}
-
-fn check_refusal(
-    record: &Record,
-    is_only_attempt: bool,
-    kind: &ErrorKind,
-    known: &Known<'_>,
-) -> std::result::Result<(), String> {
-    let was_ever = |stream: &StreamId, is_so: &dyn Fn(&StreamTruth) -> bool| {
-        known.database.was_ever(stream, record.since, is_so)
-    };
-    let is_named = |stream: &StreamId| {
-        let mut named = record.asked.iter().chain(&record.conditions);
-        named.any(|asked| asked.stream == *stream || asked.target == *stream)
-    };
-    match kind {
-        ErrorKind::StoredAndDeleted { stream, position } => {
-            check_stored_and_deleted(record, stream, *position, known)
-        }
-        ErrorKind::WrongExpectedRevision { stream, actual, .. } => {
-            check_wrong(record, is_only_attempt, stream, *actual, known)
-        }
-        ErrorKind::StreamTombstoned(stream) | ErrorKind::StreamNotFound(stream)
-            if !is_named(stream) =>
-        {
-            Err(format!("refused for {stream}, which it does not name"))
-        }
-        ErrorKind::StreamTombstoned(stream) => match was_ever(stream, &|now| now.is_tombstoned) {
-            true => Ok(()),
-            false => Err("refused for a tombstone that never was".into()),
-        },
-        ErrorKind::StreamNotFound(stream) => match was_ever(stream, &|now| now.visible.is_none()) {
-            true => Ok(()),
-            false => Err("refused for lack of a stream that was always there".into()),
-        },
-        ErrorKind::ConditionFailed { position, .. } => {
-            check_condition_failed(record, *position, known)
-        }
-        ErrorKind::InvalidCheckpoint(_) => check_invalid_checkpoint(record, known),
-        ErrorKind::Refused(why) if *why == POISON && !record.is_poison => {
-            Err("refused for the events of another command".into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks the refusal of a command for the checkpoint of its condition: while the command was under way, another
-/// history than that of the checkpoint was the present one, or the log ended before the checkpoint.
-fn check_invalid_checkpoint(record: &Record, known: &Known<'_>) -> std::result::Result<(), String> {
-    let after = record.no_match.as_ref().and_then(|of| of.after);
-    let Some((history, position)) = after else {
-        return Err("refused for a checkpoint that it does not have".into());
-    };
-    let is_refused = |of, end| of != history || end < position;
-    match known.database.ended_ever(record.since, is_refused) {
-        true => Ok(()),
-        false => Err("refused for a checkpoint that was right all the time".into()),
-    }
-}
-
-/// Checks the refusal of an append whose events are said to be stored at a position, before the stream was deleted.
-fn check_stored_and_deleted(
-    record: &Record,
-    stream: &StreamId,
-    position: Position,
-    known: &Known<'_>,
-) -> std::result::Result<(), String> {
-    let asked = record.asked.iter().find(|asked| asked.target == *stream);
-    let ids = asked.into_iter().flat_map(|asked| &asked.ids);
-    let mut copies = ids.flat_map(|id| known.stored.copies(*id));
-    let Some(copy) = copies.find(|copy| copy.stream == *stream && copy.position == position) else {
-        return Err(format!(
-            "refused as stored in {stream} at position {position}, where it never was"
-        ));
-    };
-    let was_deleted = |truth: &StreamTruth| truth.deleted_before > copy.revision;
-    match known.database.was_ever(stream, record.since, was_deleted) {
-        true => Ok(()),
-        false => Err(format!("refused as deleted from {stream}, which never was")),
-    }
-}
-
-/// Checks the refusal of a claim or a condition about a stream.
-fn check_wrong(
-    record: &Record,
-    is_only_attempt: bool,
-    stream: &StreamId,
-    actual: Option<Revision>,
-    known: &Known<'_>,
-) -> std::result::Result<(), String> {
-    let named = || record.asked.iter().chain(&record.conditions);
-    let asked = named().find(|asked| asked.target == *stream);
-    let asked = asked.or_else(|| named().find(|asked| asked.stream == *stream));
-    let Some(asked) = asked else {
-        return Err(format!("refused for {stream}, which it does not name"));
-    };
-    let is_about_metadata = is_delete(asked) && asked.target == *stream;
-    // The id of an event that was scavenged is not known, so nobody can tell that it is the last.
-    let is_forgotten = match asked.claim {
-        StreamClaim::After(After::Event(id)) => {
-            known.stored.rows_with(id).any(|copy| copy.is_removed)
-        }
-        _ => false,
-    };
-    let was_so = known
-        .database
-        .was_ever(&asked.stream, record.since, |truth| {
-            let found = match is_about_metadata {
-                true => truth.meta,
-                false => asked.actual(truth),
-            };
-            // The caller may have repeated the command, and what is stored already is the reason.
-            found == actual && (!is_only_attempt || is_forgotten || !asked.holds(truth))
-        });
-    if !was_so {
-        return Err(format!("refused for {actual:?}, which it never was since"));
-    }
-    match !is_only_attempt
-        && record
-            .asked
-            .iter()
-            .all(|asked| is_found(asked, record, known))
-    {
-        true => Err("refused, but all of it had been stored before it was given".into()),
-        false => Ok(()),
-    }
-}
-
-/// Returns true if the events of a part were stored before a command was given, so that the command must be recognised
-/// as a retry.
-fn is_found(asked: &Asked, record: &Record, known: &Known<'_>) -> bool {
-    let (history, end) = (known.database.history(), known.database.end().position);
-    let is_there = |id: &EventId| {
-        let [copy] = known.stored.copies(*id) else {
-            return false;
-        };
-        let is_deleted = !is_delete(asked)
-            && known.database.was_ever(&copy.stream, 0, |truth| {
-                truth.is_tombstoned || truth.deleted_before > copy.revision
-            });
-        copy.stored < record.since
-            && copy.was_in(history)
-            && !copy.is_removed
-            && !is_deleted
-            && known.window.holds(copy, known.now, end)
-    };
-    !asked.ids.is_empty() && asked.ids.iter().all(is_there)
 }
 
 fn holds(claim: StreamClaim, truth: &StreamTruth) -> bool {

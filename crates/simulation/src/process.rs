@@ -11,7 +11,7 @@ use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting}
 use gesta_append::stats::Stats;
 use gesta_append::{Config, PipelineStats, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
-use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, LogId, Result};
+use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, LogId, Position, Result};
 
 use crate::database::{Database, incarnation};
 use crate::hub::Hub;
@@ -47,10 +47,22 @@ enum Read {
     Done(JobId, Answer, u64),
 }
 
+/// How often something has gone wrong in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Troubles {
+    /// Number of outcomes that were unknown, and of changes of history.
+    pub doubts: u64,
+    /// The same, with everything else that was not done as the process has asked.
+    pub faults: u64,
+}
+
 /// A process.
 #[derive(Debug)]
 pub struct Process {
     sequencer: Sequencer<Ticket>,
+    troubles: Troubles,
+    /// Writer epochs of all its connections.
+    epochs: Vec<WriterEpoch>,
     stats: Arc<Stats>,
     connection: Option<Connection>,
     is_connecting: bool,
@@ -119,6 +131,8 @@ impl Process {
         let stats = Arc::new(Stats::default());
         Self {
             sequencer: Sequencer::new(setting, Arc::clone(&stats), now),
+            troubles: Troubles::default(),
+            epochs: Vec::new(),
             stats,
             connection: None,
             is_connecting: false,
@@ -181,6 +195,33 @@ impl Process {
         self.stats.snapshot([0; 2])
     }
 
+    /// Returns what has gone wrong until now.
+    #[must_use]
+    pub fn troubles(&self) -> Troubles {
+        self.troubles
+    }
+
+    fn note_fault(&mut self) {
+        self.troubles.faults += 1;
+    }
+
+    fn note_doubt(&mut self) {
+        self.troubles.doubts += 1;
+        self.note_fault();
+    }
+
+    /// Returns true if a connection of the process had this writer epoch.
+    #[must_use]
+    pub fn was_writer(&self, epoch: WriterEpoch) -> bool {
+        self.epochs.contains(&epoch)
+    }
+
+    /// Returns the position after which the process has seen everything stored.
+    #[must_use]
+    pub fn seen_after(&self) -> Position {
+        self.sequencer.seen_after()
+    }
+
     /// Returns when the sequencer wants to be woken.
     #[must_use]
     pub fn wake_at(&self) -> Option<tokio::time::Instant> {
@@ -210,6 +251,7 @@ impl Process {
     pub fn see_history(&mut self, number: u64, now: Now) {
         if number > self.history {
             self.history = number;
+            self.note_doubt();
             self.hub.keep_up(number);
             self.input(Input::HistoryChanged(incarnation(number)), now);
         }
@@ -232,6 +274,7 @@ impl Process {
     /// Opens the connection.
     pub fn connected(&mut self, epoch: WriterEpoch, history: u64, now: Now) {
         self.is_connecting = false;
+        self.epochs.push(epoch);
         self.connection = Some(Connection {
             epoch,
             sent: VecDeque::new(),
@@ -254,6 +297,7 @@ impl Process {
     /// Lets the opening of the connection fail.
     pub fn not_connected(&mut self, error: Error, now: Now) {
         self.is_connecting = false;
+        self.note_fault();
         self.input(Input::Connected(Err(error)), now);
     }
 
@@ -305,6 +349,11 @@ impl Process {
             _ => lost(),
         };
         if self.connection.is_some() {
+            match &outcome {
+                BatchOutcome::Committed => {}
+                BatchOutcome::Unknown(_) => self.note_doubt(),
+                _ => self.note_fault(),
+            }
             self.input(Input::Outcome(outcome), now);
         }
     }
@@ -376,7 +425,10 @@ impl Process {
         match self.reads.remove(which) {
             Read::Asked(id, job) => {
                 let answer = match fails {
-                    Some(error) => job.fail(error),
+                    Some(error) => {
+                        self.note_fault();
+                        job.fail(error)
+                    }
                     None => do_now(job, database),
                 };
                 self.reads.push(Read::Done(id, answer, database.history()));

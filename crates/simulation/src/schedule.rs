@@ -17,8 +17,9 @@ use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     After, Append, Appended, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
-    EventData, EventId, EventType, ExpectedRevision, Filter, LogId, Position, Query, Result,
-    Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Tag, Tags, Timestamp,
+    EventData, EventId, EventType, ExpectedRevision, Filter, Lifecycle, LifecycleChange, LogId,
+    Position, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
+    Tag, Tags, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -309,6 +310,12 @@ impl World {
         for number in 0..self.processes.len() {
             for (ticket, result) in std::mem::take(&mut self.processes[number].answers) {
                 self.note(|| format!("process {number} answers {ticket:?}: {result:?}"));
+                if let Ticket::Own(record) | Ticket::Returned(record, _) = &ticket {
+                    let troubles = self.processes[number].troubles();
+                    let (record, stored) = (*record, &self.archive);
+                    self.model
+                        .check_certainty(record, &result, troubles, stored)?;
+                }
                 match ticket {
                     Ticket::Own(record) => self.settled.push((record, result)),
                     Ticket::Returned(record, here) => {
@@ -338,7 +345,14 @@ impl World {
 
     fn update_archive(&mut self) {
         let window = self.window();
-        self.archive.update(&self.database, self.time, window);
+        let seen_after = |epoch| {
+            let mut processes = self.processes.iter();
+            processes
+                .find(|process| process.was_writer(epoch))
+                .map(Process::seen_after)
+        };
+        self.archive
+            .update(&self.database, self.time, window, seen_after);
     }
 
     /// Checks the answers that callers were given. Returns the commands whose callers were told that nothing was

@@ -146,6 +146,7 @@ impl<T> Sequencer<T> {
     fn forget(&mut self, end: LogEnd, now: Now) {
         self.recovery.late = Late::default();
         self.recovery.missed_at = None;
+        self.recovery.seen_after = end.position;
         self.committed = end;
         self.knowledge.forget(&self.setting.config, end, now);
         self.reads.forget();

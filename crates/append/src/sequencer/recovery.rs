@@ -117,6 +117,8 @@ pub(crate) struct Recovery<T> {
     was_connected: bool,
     /// Whether appends were decided before.
     pub(super) has_run: bool,
+    /// The end of the log when everything known was last forgotten.
+    pub(super) seen_after: Position,
     /// The streams that will be looked up once the log has been read; `None` unless the sequencer prepares.
     pub(super) to_look_up: Option<Vec<StreamId>>,
 }
@@ -132,6 +134,7 @@ impl<T> Recovery<T> {
             is_in_doubt: false,
             was_connected: false,
             has_run: false,
+            seen_after: Position::START,
             to_look_up: None,
         }
     }
@@ -159,6 +162,13 @@ impl<T> Sequencer<T> {
     #[must_use]
     pub fn is_recovering(&self) -> bool {
         !matches!(self.recovery.phase, Phase::Running | Phase::Stopped)
+    }
+
+    /// Returns the position after which the sequencer has seen everything stored, up to the last known row. It moves
+    /// when everything known is forgotten.
+    #[must_use]
+    pub fn seen_after(&self) -> Position {
+        self.recovery.seen_after
     }
 
     /// Returns whether the last output was given.

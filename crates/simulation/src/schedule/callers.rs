@@ -1,5 +1,6 @@
 //! What callers ask for.
 
+use super::faults::Ending;
 use super::*;
 
 impl World {
@@ -20,6 +21,9 @@ impl World {
         let number = self.pick_process();
         if self.nodes.get(number).is_some_and(|node| node.is_leaving) {
             return;
+        }
+        if self.emphasis.has_endings && self.choices.chance(1, 2) {
+            return self.end_or_repeat(number);
         }
         // Nodes are asked more often: what they know is outdated more often.
         let kinds = if self.nodes.is_empty() { 20 } else { 25 };
@@ -57,6 +61,7 @@ impl World {
             original: ticket,
             process,
             given: self.clocks[process].shows(self.time),
+            troubles: self.processes[process].troubles(),
             answer: None,
             is_orphaned: false,
             way: None,
@@ -117,7 +122,7 @@ impl World {
             });
         }
         let (mut conditions, required) = self.conditions(&parts);
-        let no_match = self.no_match();
+        let no_match = self.no_match(&parts);
         conditions.extend(no_match.as_ref().map(condition_of));
         let mut events = parts.iter().flat_map(|part| &part.events);
         let is_poison = events.any(|event| event.event_type.as_str() == POISON);
@@ -173,8 +178,9 @@ impl World {
     }
 
     /// Makes the condition that no event carries a tag: after the end of the log, which may have grown since, after an
-    /// older place, after a place of an older history, or ever.
-    fn no_match(&mut self) -> Option<NoMatch> {
+    /// older place, after a place of an older history, or ever. Often the events of the append carry it themselves, as
+    /// those of a decision do: then a retry fails by its own events if it is not recognised first.
+    fn no_match(&mut self, parts: &[StreamAppend]) -> Option<NoMatch> {
         let of = [8, 2][usize::from(self.emphasis.has_conditions)];
         if !self.choices.chance(1, of) {
             return None;
@@ -194,10 +200,17 @@ impl World {
             3 => Some((history, end.next())),
             _ => Some((history, end)),
         };
-        let number = u128::from(self.choices.pick(4));
-        Some(NoMatch {
+        let mut events = parts.iter().flat_map(|part| &part.events);
+        let own = events
+            .next()
+            .and_then(|event| event.tags.as_slice().first());
+        let tag = match own.filter(|_| self.choices.chance(1, 2)) {
+            Some(own) => own.clone(),
             // Few events carry the last one.
-            tag: tag(number * (TAGS - 1) / 3),
+            None => tag(u128::from(self.choices.pick(4)) * (TAGS - 1) / 3),
+        };
+        Some(NoMatch {
+            tag,
             after,
             is_costly,
         })
@@ -224,6 +237,39 @@ impl World {
             false => self.requests.len(),
         };
         let which = self.choices.index(count);
+        self.repeat_request(number, which);
+    }
+
+    /// Ends the stream of one of the newest appends, or repeats the append, or both.
+    fn end_or_repeat(&mut self, number: usize) {
+        const NEWEST: usize = 3;
+        let Some(which) = self.pick_append(NEWEST) else {
+            return self.submit_append(number);
+        };
+        let stream = self.model.records[which].asked[0].stream.clone();
+        match self.choices.pick(12) {
+            0..=3 => self.submit_append(number),
+            4..=6 => self.repeat_request(number, which),
+            7 => self.delete(number, stream, ExpectedRevision::Any, DeleteKind::Soft),
+            8 => self.delete(number, stream, ExpectedRevision::Any, DeleteKind::Tombstone),
+            _ => self.repeat_after_end(number, which),
+        }
+    }
+
+    /// Chooses one of the newest appends that can be repeated, among this number of them.
+    pub(super) fn pick_append(&mut self, newest: usize) -> Option<usize> {
+        let is_append = |which: &usize| matches!(self.requests[*which], Some(Request::Append(_)));
+        let appends = (0..self.requests.len()).rev().filter(is_append);
+        let appends: Vec<usize> = appends.take(newest).collect();
+        (!appends.is_empty()).then(|| appends[self.choices.index(appends.len())])
+    }
+
+    /// Repeats an append right after a stranger has ended its stream, of which the process has not heard.
+    pub(super) fn repeat_after_end(&mut self, number: usize, which: usize) {
+        let endings = [Ending::Tombstone, Ending::Delete, Ending::Scavenge];
+        let ending = endings[self.choices.index(endings.len())];
+        let stream = self.model.records[which].asked[0].stream.clone();
+        self.end_unseen(&stream, ending);
         self.repeat_request(number, which);
     }
 
@@ -380,9 +426,20 @@ impl World {
 
     pub(super) fn submit_delete(&mut self, number: usize, kind: DeleteKind) {
         let stream = self.pick_stream();
+        let expected = self.expected(&stream);
+        self.delete(number, stream, expected, kind);
+    }
+
+    fn delete(
+        &mut self,
+        number: usize,
+        stream: StreamId,
+        expected: ExpectedRevision,
+        kind: DeleteKind,
+    ) {
         let request = DeleteStream {
             stream: stream.clone(),
-            expected: self.expected(&stream),
+            expected,
             kind,
         };
         let asked = about(&stream, About::Events, request.expected);

@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// What becomes of a stream at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The stream is tombstoned.
+    Tombstone,
+    /// The stream is deleted.
+    Delete,
+    /// The stream is deleted, and its events are scavenged.
+    Scavenge,
+}
+
 impl World {
     /// Lets the database execute a statement whose connection was lost, or never see it.
     pub(super) fn execute_lost(&mut self) {
@@ -85,14 +96,41 @@ impl World {
         };
         if truth.meta.is_none() {
             let of_type = EventType::from_stored("$metadata".into());
-            let event = EventData::json(of_type, "{}").with_id(self.next_id());
-            self.epochs += 1;
-            let (now, epoch) = (self.database.end().created, WriterEpoch(self.epochs));
-            self.database
-                .append(&stream.metadata_stream(), event, now, epoch);
+            let event = EventData::json(of_type, "{}");
+            self.append_unseen(&stream.metadata_stream(), event);
         }
         self.note(|| format!("{stream} is scavenged through {through}"));
         self.database.scavenge(&stream, Revision(through));
+    }
+
+    /// A process that is not simulated ends a stream, if it is there.
+    pub(super) fn end_unseen(&mut self, stream: &StreamId, ending: Ending) {
+        let truth = self.database.truth(stream);
+        let Some(last) = truth.visible else {
+            return;
+        };
+        let (kind, deleted_before) = match ending {
+            Ending::Tombstone => (LifecycleChange::Tombstone, truth.deleted_before),
+            Ending::Delete | Ending::Scavenge => (LifecycleChange::Deleted, last.next()),
+        };
+        let lifecycle = Lifecycle {
+            metadata: StreamMetadata::default(),
+            deleted_before,
+            tombstoned: kind == LifecycleChange::Tombstone,
+        };
+        self.note(|| format!("{stream} is ended by a stranger: {ending:?}"));
+        self.append_unseen(&stream.metadata_stream(), lifecycle.to_event(kind));
+        if ending == Ending::Scavenge {
+            self.database.scavenge(stream, last);
+        }
+    }
+
+    /// A process that is not simulated appends an event.
+    fn append_unseen(&mut self, stream: &StreamId, event: EventData) {
+        self.epochs += 1;
+        let (now, epoch) = (self.database.end().created, WriterEpoch(self.epochs));
+        let event = event.with_id(self.next_id());
+        self.database.append(stream, event, now, epoch);
     }
 
     /// Lets a process die, and starts another one in its place.

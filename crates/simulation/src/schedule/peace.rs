@@ -17,6 +17,7 @@ impl World {
         self.calm_down()?;
         self.replace_nodes_that_have_left();
         self.calm_down()?;
+        self.repeat_in_peace()?;
         self.repeat_late()?;
         self.append_in_peace()?;
         self.wait_until(|process, now| process.why_not_ready(now).is_none())?;
@@ -40,6 +41,22 @@ impl World {
             return Err("a process does not stop although everything is answered".into());
         }
         self.model.check_end(&self.database, &self.archive)
+    }
+
+    /// Lets callers repeat appends, some of which were stored only when there was peace, and some right after a stranger
+    /// has ended their streams.
+    fn repeat_in_peace(&mut self) -> std::result::Result<(), String> {
+        for number in 0..self.processes.len() {
+            let Some(which) = self.pick_append(usize::MAX) else {
+                return Ok(());
+            };
+            match self.choices.chance(1, 2) {
+                true => self.repeat_request(number, which),
+                false => self.repeat_after_end(number, which),
+            }
+            self.calm_down()?;
+        }
+        Ok(())
     }
 
     /// Lets events leave the window if it is narrow, and then lets callers repeat what they asked for.
