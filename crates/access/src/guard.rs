@@ -16,10 +16,11 @@ use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::capacity::Permit;
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, Incarnation,
-    LifecycleChange, LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent,
-    Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata,
-    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription,
+    AllPage, Append, Appended, Condition, DeleteStream, Deleted, Error, ErrorKind, EventStore,
+    Incarnation, LifecycleChange, LinkTarget, ListStreams, MetadataSet, ReadAll, ReadStream,
+    RecordedEvent, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId,
+    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo,
+    Subscription,
 };
 
 use self::changes::Changes;
@@ -265,10 +266,12 @@ impl EventStore for Guarded {
         }
         // Whether a condition holds tells something of its stream.
         for condition in &request.conditions {
-            match condition.stream() {
-                Some(stream) => self.check(Operation::Read(stream)).await?,
+            match condition {
+                Condition::Stream { stream, .. } => self.check(Operation::Read(stream)).await?,
+                // No event of a system stream counts, so this tells of none.
+                Condition::NoMatch { filter, .. } if filter.asks_for_system_streams() => {}
                 // Of all streams: also of those that are hidden from the caller.
-                None => self.check(Operation::Manage).await?,
+                Condition::NoMatch { .. } => self.check(Operation::Manage).await?,
             }
         }
         let deleted = self.check_events(&request)?;

@@ -435,7 +435,11 @@ impl<T> Sequencer<T> {
             return self.place(command, now);
         };
         let after = self.begin_of(condition.after.as_ref());
-        let matching = after.map(|after| self.match_after(&mut condition, after));
+        let matching = after.map(|after| match condition.filter.asks_for_system_streams() {
+            // None of their events counts: all that was asked is whether history is that of the checkpoint.
+            true => Matching::Nothing,
+            false => self.match_after(&mut condition, after),
+        });
         let filter = Arc::clone(&condition.filter);
         command.no_match = Some(condition);
         match matching {

@@ -190,6 +190,16 @@ impl Filter {
         self.any_of.is_empty() || self.any_of.iter().any(Query::is_empty)
     }
 
+    /// Returns true if only events of system streams can pass: those of streams whose names begin with `$`.
+    #[must_use]
+    pub fn asks_for_system_streams(&self) -> bool {
+        let asks = |query: &Query| {
+            let mut prefixes = query.stream_prefixes.iter();
+            !query.stream_prefixes.is_empty() && prefixes.all(|prefix| prefix.starts_with('$'))
+        };
+        !self.any_of.is_empty() && self.any_of.iter().all(asks)
+    }
+
     /// Returns the largest number of positions that one page looks at. A filter that asks for one tag in each query is
     /// answered from an index, which holds only events that pass, and has no bound (`u64::MAX`). Any other filter may
     /// look at many events that do not pass.
@@ -275,6 +285,20 @@ mod tests {
         let mixed = Filter::query(of(&["$ce-", "cart-"]));
         for other in [mixed, Filter::query(of(&["$ce"])), both, Filter::ALL] {
             assert!(!other.is_of_virtual_streams());
+        }
+    }
+
+    #[test]
+    fn a_filter_of_system_streams_alone_is_known() {
+        let of = |prefixes: &[&str]| Query {
+            stream_prefixes: prefixes.iter().map(|&prefix| prefix.to_owned()).collect(),
+            ..Query::default()
+        };
+        assert!(Filter::query(of(&["$", "$timers-"])).asks_for_system_streams());
+        let both = Filter::any_of([of(&["$"]), of(&["cart-"])]);
+        let categories = Filter::category("$timers");
+        for other in [Filter::query(of(&["$", ""])), both, categories, Filter::ALL] {
+            assert!(!other.asks_for_system_streams(), "{other:?}");
         }
     }
 

@@ -75,6 +75,35 @@ pub enum Condition {
 }
 
 impl Condition {
+    /// Makes the condition that the store has the history in which this checkpoint was made: nothing was lost or
+    /// restored since, after which revisions and positions stand for other events. So a revision that the append claims
+    /// is that of the event which the writer means.
+    ///
+    /// It is a [`NoMatch`](Self::NoMatch) with a filter that no event passes which counts. So no events are looked at,
+    /// and on a store with users everybody may use it. If the store has another history, the append is refused as
+    /// `InvalidCheckpoint`. The checkpoint is one of the logs, such as that of [`Appended`].
+    ///
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let event = || EventData::new("item-added", &["book"]);
+    /// let first = store.append_to("cart-1", ExpectedRevision::NoStream, [event()?]).await?;
+    /// let after = ExpectedRevision::Exact(first.streams[0].last_revision);
+    /// let mut append = Append::to(StreamId::new("cart-1")?, after, vec![event()?]);
+    /// append.conditions.push(Condition::same_history(first.checkpoint));
+    /// store.append(append).await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn same_history(checkpoint: Checkpoint) -> Self {
+        Self::NoMatch {
+            filter: Filter::stream_prefix("$"),
+            after: Some(checkpoint),
+        }
+    }
+
     /// Returns the stream that the condition is about, if it is about one.
     #[must_use]
     pub fn stream(&self) -> Option<&StreamId> {

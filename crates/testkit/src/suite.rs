@@ -166,6 +166,7 @@ macro_rules! conformance_tests {
                 of_racers_one_is_stored
                 unrelated_appends_do_not_conflict
                 checkpoints_of_elsewhere_are_refused
+                a_history_can_be_required
                 wrong_filters_are_refused
             }
             limits {

@@ -208,6 +208,29 @@ async fn of_several_streams_each_is_checked_before_anything_is_written() {
     );
 }
 
+/// Goal: a condition that only asks for the history of the store needs no right beyond that to append; one that tells
+/// of events of any stream is for administrators.
+#[tokio::test]
+async fn everybody_may_require_a_history() {
+    let world = World::closed().await;
+    let user = world.login("u").await;
+    let append = || Append::to(id("a"), ExpectedRevision::Any, vec![event("{}")]);
+    let first = user.append(append()).await.expect("allowed");
+    let mut guarded = append();
+    let history = Condition::same_history(first.checkpoint.clone());
+    guarded.conditions.push(history);
+    user.append(guarded).await.expect("allowed");
+    for prefixes in [&["a"][..], &["$", "a"]] {
+        let query = gesta_core::Query {
+            stream_prefixes: prefixes.iter().map(|&prefix| prefix.to_owned()).collect(),
+            ..Default::default()
+        };
+        let after = Some(first.checkpoint.clone());
+        let guarded = append().provided_no_match(query.into(), after);
+        assert!(is_forbidden(user.append(guarded).await), "{prefixes:?}");
+    }
+}
+
 /// Goal: rights are those of the stream, metadata streams have their stream's, and odd forms are refused where they are
 /// set and close where they are stored.
 #[tokio::test]

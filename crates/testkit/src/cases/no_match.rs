@@ -238,6 +238,42 @@ pub async fn checkpoints_of_elsewhere_are_refused(factory: &dyn StoreFactory) {
     assert_eq!(everything(store.as_ref()).await, before);
 }
 
+/// Goal: whether history is that of a checkpoint can be asked for alone, whatever was stored since; of another one
+/// nothing is stored, and a retry of what is stored gets the first answer.
+pub async fn a_history_can_be_required(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let first = append(store.as_ref(), &named("a"), Any, events(1)).await;
+    let info = store.info().await.expect("answers");
+    append(store.as_ref(), &named("$system"), Any, vec![with(&["x"])]).await;
+    append(store.as_ref(), &named("b"), Any, vec![with(&["x"])]).await;
+    let in_history = |checkpoint: &Checkpoint| {
+        let mut request = Append::to(stream(&named("a")), exact(0), events(1));
+        let condition = Condition::same_history(checkpoint.clone());
+        request.conditions.push(condition);
+        request
+    };
+    let mut other = first.checkpoint.clone();
+    other.incarnation = Incarnation::random();
+    let before = everything(store.as_ref()).await;
+    let error = within("append", store.append(in_history(&other))).await;
+    let error = error.expect_err("refused");
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{error}"
+    );
+    assert_eq!(everything(store.as_ref()).await, before);
+    let start = vec![Position::START; usize::from(info.logs)];
+    let start = Checkpoint::logs(info.incarnation, start);
+    for (checkpoint, revision) in [(&first.checkpoint, 0), (&start, 1)] {
+        let mut request = in_history(checkpoint);
+        request.streams[0].expected = exact(revision);
+        let stored = within("append", store.append(request.clone())).await;
+        let stored = stored.expect("it is the same");
+        let again = within("append", store.append(request)).await;
+        assert_eq!(again.expect("a retry").streams, stored.streams);
+    }
+}
+
 /// Goal: filters that everything passes, or that are too long, are refused, and so are two of them.
 pub async fn wrong_filters_are_refused(factory: &dyn StoreFactory) {
     let store = factory.create().await;
