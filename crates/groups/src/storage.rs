@@ -597,8 +597,9 @@ impl Storage {
     /// Metadata that others have set stays as it is.
     ///
     /// A history that has lost parked events may have others there, or none yet: they must not be hidden. So nothing is
-    /// stored once the store has another incarnation, nor if the stream has not come so far, nor if it changes
-    /// meanwhile.
+    /// stored if the store has another incarnation, nor if the stream has not come so far, nor if it changes meanwhile.
+    /// The end of the stream alone does not tell a change: another history may end at the same revision. So the append
+    /// itself requires the history, however late it is sent.
     ///
     /// # Errors
     /// `InvalidCheckpoint` if the store has another history; other errors of the store.
@@ -606,10 +607,12 @@ impl Storage {
         loop {
             let stream = self.parked_stream().await?.stream.clone();
             let end = self.parked_end().await?;
-            self.check_incarnation(Some(present.0)).await?;
-            if end < before {
+            let info = self.retried(|| self.store.info()).await?;
+            if info.incarnation != present || end < before {
                 return Err(another_history());
             }
+            let start = vec![Position::START; usize::from(info.logs)];
+            let history = Condition::same_history(Checkpoint::logs(present, start));
             let found = self
                 .retried(|| self.store.stream_metadata(stream.clone()))
                 .await?;
@@ -639,7 +642,7 @@ impl Storage {
                         .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
                     events: vec![event.with_id(EventId::random())],
                 }],
-                conditions: has_this_end.into_iter().collect(),
+                conditions: has_this_end.into_iter().chain([history]).collect(),
             };
             match self.store.append(append).await {
                 Ok(_) => return Ok(()),

@@ -1,7 +1,10 @@
 //! Tests of what is stored after commits were lost, or hidden.
 
-use gesta_testkit::faulty::World;
+use std::sync::Mutex;
+
+use gesta_testkit::faulty::{FaultyStore, World};
 use gesta_testkit::support::events;
+use gesta_testkit::{Around, Outer};
 
 use super::*;
 
@@ -48,6 +51,61 @@ async fn a_truncation_of_another_history_is_refused() {
         .await
         .unwrap();
     assert_eq!(begins().await, Some(5));
+}
+
+/// A store that begins another history before the first append to it: its newest event is lost, and another one is
+/// stored in its place.
+struct LosesFirst {
+    process: FaultyStore,
+    parked: StreamId,
+    lost: Mutex<bool>,
+}
+
+#[async_trait::async_trait]
+impl Around for LosesFirst {
+    fn inner(&self) -> &dyn EventStore {
+        &**self.process
+    }
+
+    async fn append(&self, request: Append) -> Result<gesta_core::Appended> {
+        if !std::mem::replace(&mut *self.lost.lock().unwrap(), true) {
+            self.process.world().lose_newest(LogId(0), 1);
+            self.process.begin_history();
+            let parked = self.parked.as_str();
+            let another = self
+                .inner()
+                .append_to(parked, ExpectedRevision::Any, events(1));
+            another.await.unwrap();
+        }
+        self.inner().append(request).await
+    }
+}
+
+/// Goal: a truncation that is sent after commits were lost is refused, although the parked stream ends at the revision
+/// at which it ended before. It happened that it hid what was parked since, because revisions alone were compared.
+#[tokio::test(start_paused = true)]
+async fn a_truncation_that_is_late_is_refused() {
+    let world = World::new(1);
+    let process = world.store();
+    let source = Source::Stream(StreamId::new("cart-1").unwrap());
+    let group = GroupId::new(source, "mail").unwrap();
+    let parked = group.parked_stream();
+    let appended = process.append_to(parked.as_str(), ExpectedRevision::Any, events(5));
+    appended.await.unwrap();
+    let present = world.incarnation();
+    let store = Arc::new(Outer(LosesFirst {
+        process: process.clone(),
+        parked: parked.clone(),
+        lost: Mutex::new(false),
+    }));
+    let storage = Storage::of_call(store, group);
+    let refused = storage.truncate_parked(5, present).await.unwrap_err();
+    assert!(
+        matches!(refused.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{refused}"
+    );
+    let readable = process.read_stream(ReadStream::forwards(parked)).await;
+    assert_eq!(readable.unwrap().events.len(), 5);
 }
 
 /// Goal: a checkpoint that metadata hide is not taken for none: the next one is stored after it.
