@@ -1,6 +1,7 @@
 /** Making the connection to a store: its servers, who calls, and whom the caller believes. */
 
 import { fetchBelieving, type Fetch } from "./authority.js";
+import { checked, type Names } from "./options.js";
 import { DEFAULT_POLICY, type Policy } from "./retry.js";
 import { Servers, isReadByOthers, parseServer } from "./servers.js";
 import { Store } from "./store.js";
@@ -21,6 +22,23 @@ export interface ConnectOptions {
   readonly warn?: (text: string) => void;
 }
 
+const CONNECT: Names<ConnectOptions> = {
+  token: true,
+  user: true,
+  password: true,
+  caFile: true,
+  plainHttp: true,
+  policy: true,
+  warn: true,
+};
+const POLICY: Names<Policy> = {
+  giveUpAfter: true,
+  firstPause: true,
+  longestPause: true,
+  answerMax: true,
+  silenceMax: true,
+};
+
 /**
  * The store behind one or more servers; several are the nodes of one cluster. Nothing is sent yet.
  *
@@ -32,6 +50,7 @@ export interface ConnectOptions {
  * ```
  */
 export function connect(servers: string | readonly string[], options: ConnectOptions = {}): Store {
+  checked("connect", options, CONNECT);
   const given = (Array.isArray(servers) ? servers : [servers]).map(parseServer);
   if (given.length === 0) throw new TypeError("servers must name one at least, as http://127.0.0.1:2113");
   if (new Set(given).size < given.length) {
@@ -47,7 +66,7 @@ export function connect(servers: string | readonly string[], options: ConnectOpt
     }
   }
   const warn = options.warn ?? ((text) => console.warn(`gesta: ${text}`));
-  const policy = { ...DEFAULT_POLICY, ...options.policy };
+  const policy = { ...DEFAULT_POLICY, ...checked<Partial<Policy>>("policy", options.policy ?? {}, POLICY) };
   return new Store(new Transport(new Servers(given, warn), policy, fetchOf(options.caFile), authorization));
 }
 

@@ -11,6 +11,7 @@ import {
   Unavailable,
 } from "./errors.js";
 import { recordedEvent, type EventDocument, type RecordedEvent } from "./events.js";
+import { checked, type Names } from "./options.js";
 import { NoAnswerOfGesta } from "./reasons.js";
 import { pauseAfter, type Effect } from "./retry.js";
 import type { Server } from "./servers.js";
@@ -37,6 +38,8 @@ export interface NackOptions {
   /** Stored with parked events. */
   readonly reason?: string;
 }
+
+const NACK: Names<NackOptions> = { action: true, reason: true };
 
 /**
  * A consumer of a group, as `Group.join` gives it. Iterate over it, and answer for what comes.
@@ -109,8 +112,9 @@ export class Consumer<Data = unknown> implements AsyncIterableIterator<Delivery<
   /** Refuses these events. */
   async nack(
     deliveries: Delivery | readonly Delivery[],
-    { action = "retry", reason = "" }: NackOptions = {},
+    options: NackOptions = {},
   ): Promise<Answered> {
+    const { action = "retry", reason = "" } = checked("nack", options, NACK);
     const all = Array.isArray(deliveries) ? (deliveries as readonly Delivery[]) : [deliveries as Delivery];
     return this.#answer("/nack", "changes", all, { action, reason });
   }

@@ -1,6 +1,7 @@
 /** Events, before and after they are stored, and how they are written as JSON. */
 
 import { randomUUID } from "node:crypto";
+import { checked, type Names } from "./options.js";
 
 /** What an event may have beside its type and data. */
 export interface EventOptions {
@@ -12,6 +13,8 @@ export interface EventOptions {
   /** Only with data in a `Uint8Array`: `application/json` if the bytes are JSON. */
   readonly contentType?: string;
 }
+
+const EVENT: Names<EventOptions> = { metadata: true, tags: true, id: true, contentType: true };
 
 /**
  * An event before it is stored.
@@ -28,8 +31,9 @@ export class EventData {
   constructor(
     readonly type: string,
     readonly data: unknown,
-    { metadata, tags = [], id = randomUUID(), contentType }: EventOptions = {},
+    options: EventOptions = {},
   ) {
+    const { metadata, tags = [], id = randomUUID(), contentType } = checked("EventData", options, EVENT);
     this.metadata = metadata;
     this.tags = tags;
     this.id = id;

@@ -1,6 +1,7 @@
 /** Consumer groups: events that are shared out among consumers, each to one of them. */
 
 import { Consumer } from "./consumer.js";
+import { checked, type Names } from "./options.js";
 import { queriesOf, type Filter } from "./requests.js";
 import { segment, type Call, type Transport } from "./transport.js";
 
@@ -47,6 +48,8 @@ export interface JoinOptions {
   /** Leaves the group. */
   readonly signal?: AbortSignal;
 }
+
+const JOIN: Names<JoinOptions> = { buffer: true, name: true, signal: true };
 
 /**
  * A group on a stream, or on all events; it need not exist yet.
@@ -113,7 +116,8 @@ export class Group {
   }
 
   /** Joins the group as a consumer. */
-  async join<Data = unknown>({ buffer = 10, name, signal }: JoinOptions = {}): Promise<Consumer<Data>> {
+  async join<Data = unknown>(options: JoinOptions = {}): Promise<Consumer<Data>> {
+    const { buffer = 10, name, signal } = checked("join", options, JOIN);
     return Consumer.join<Data>(this.#transport, this.#path, { buffer, name }, signal);
   }
 

@@ -1,6 +1,7 @@
 /** What callers ask for and what they get, apart from events. */
 
 import type { EventData } from "./events.js";
+import { checked, type Names } from "./options.js";
 
 /** What a writer claims about a stream: one of these, or the last revision that it knows. */
 export type Expected = "any" | "no_stream" | "stream_exists" | number;
@@ -30,9 +31,14 @@ export interface NoMatch {
   readonly after?: string;
 }
 
+const CONDITION: Names<Condition> = { stream: true, expected: true };
+const NO_MATCH: Names<NoMatch> = { noMatch: true, after: true };
+
 /** The condition as the HTTP API takes it. */
-export function conditionDocument(condition: Condition | NoMatch): object {
-  if (!("noMatch" in condition)) return condition;
+export function conditionDocument(condition: Condition | NoMatch, index: number): object {
+  const of = `conditions[${index}]`;
+  if (!("noMatch" in condition)) return checked(of, condition, CONDITION);
+  checked(of, condition, NO_MATCH);
   return defined({ no_match: queriesOf(condition.noMatch), after: condition.after });
 }
 
@@ -93,14 +99,13 @@ export interface Query {
 /** One query, or several of which any must match. */
 export type Filter = Query | readonly Query[];
 
+const QUERY: Names<Query> = { types: true, tags: true, streamPrefixes: true, categories: true };
+
 /** The queries of a filter, as the HTTP API takes them. */
 export function queriesOf(filter: Filter): object[] {
   const queries: readonly Query[] = Array.isArray(filter) ? (filter as readonly Query[]) : [filter as Query];
-  return queries.map(({ types, tags, streamPrefixes, categories, ...unknown }) => {
-    const [name] = Object.keys(unknown);
-    if (name !== undefined) {
-      throw new TypeError(`${name} is no part of a query: the parts are types, tags, streamPrefixes, categories`);
-    }
+  return queries.map((query) => {
+    const { types, tags, streamPrefixes, categories } = checked("a filter", query, QUERY);
     return defined({ types, tags, stream_prefixes: streamPrefixes, categories });
   });
 }

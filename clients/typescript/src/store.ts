@@ -3,6 +3,7 @@
 import { recordedEvent, type EventData, type EventDocument, type RecordedEvent } from "./events.js";
 import { follow, type FollowOptions, type Message } from "./follow.js";
 import { Group, listGroups, type GroupName } from "./groups.js";
+import { checked, type Names } from "./options.js";
 import {
   conditionDocument,
   filterParameter,
@@ -48,6 +49,10 @@ export interface ReadStreamOptions extends CallOptions {
   readonly resolveLinks?: boolean;
 }
 
+type ReadEventOptions = Pick<ReadStreamOptions, "resolveLinks" | "signal">;
+type FollowAllOptions = FollowOptions & { readonly filter?: Filter };
+type FollowStreamOptions = FollowOptions & { readonly resolveLinks?: boolean };
+
 export interface ReadAllOptions extends CallOptions {
   /** A checkpoint, or "start" or "end". */
   readonly from?: string;
@@ -55,6 +60,17 @@ export interface ReadAllOptions extends CallOptions {
   readonly limit?: number;
   readonly filter?: Filter;
 }
+
+const CALL: Names<CallOptions> = { signal: true };
+const APPEND: Names<AppendOptions> = { expected: true, ...CALL };
+const APPEND_TO_STREAMS: Names<AppendToStreamsOptions> = { conditions: true, ...CALL };
+const STREAM_APPEND: Names<StreamAppend> = { stream: true, events: true, expected: true };
+const READ_EVENT: Names<ReadEventOptions> = { resolveLinks: true, ...CALL };
+const READ_STREAM: Names<ReadStreamOptions> = { from: true, direction: true, limit: true, ...READ_EVENT };
+const READ_ALL: Names<ReadAllOptions> = { from: true, direction: true, limit: true, filter: true, ...CALL };
+const FOLLOW: Names<FollowOptions> = { after: true, signal: true, behind: true };
+const FOLLOW_ALL: Names<FollowAllOptions> = { ...FOLLOW, filter: true };
+const FOLLOW_STREAM: Names<FollowStreamOptions> = { ...FOLLOW, resolveLinks: true };
 
 /**
  * A store behind one or more servers, as `connect` gives it.
@@ -79,11 +95,8 @@ export class Store {
    * await store.append("cart-1", [new EventData("item-added", { item: "pen" })], { expected: 0 });
    * ```
    */
-  async append(
-    stream: string,
-    events: readonly EventData[],
-    { expected = "any", signal }: AppendOptions = {},
-  ): Promise<Appended> {
+  async append(stream: string, events: readonly EventData[], options: AppendOptions = {}): Promise<Appended> {
+    const { expected = "any", signal } = checked("append", options, APPEND);
     const body = { expected, events: documents(events) };
     const answer = await this.#post(`/streams/${segment(stream)}`, body, effectOf(events), signal);
     return appended(answer as AppendedDocument);
@@ -99,9 +112,11 @@ export class Store {
    */
   async appendToStreams(
     appends: readonly StreamAppend[],
-    { conditions = [], signal }: AppendToStreamsOptions = {},
+    options: AppendToStreamsOptions = {},
   ): Promise<AppendedToStreams> {
-    const parts = appends.map(({ stream, expected = "any", events }) => {
+    const { conditions = [], signal } = checked("appendToStreams", options, APPEND_TO_STREAMS);
+    const parts = appends.map((append, index) => {
+      const { stream, expected = "any", events } = checked(`appends[${index}]`, append, STREAM_APPEND);
       return { stream, expected, events: documents(events) };
     });
     const required = conditions.map(conditionDocument);
@@ -120,6 +135,7 @@ export class Store {
     stream: string,
     options: ReadStreamOptions = {},
   ): AsyncGenerator<RecordedEvent<Data>, void> {
+    checked("readStream", options, READ_STREAM);
     const page = (of: PageOf<number>) => this.readStreamPage<Data>(stream, { ...options, ...of });
     return allPages<RecordedEvent<Data>, number>(page, options.limit);
   }
@@ -127,8 +143,10 @@ export class Store {
   /** One page of a stream. */
   async readStreamPage<Data = unknown>(
     stream: string,
-    { from, direction, limit = PAGE, resolveLinks = false, signal }: ReadStreamOptions = {},
+    options: ReadStreamOptions = {},
   ): Promise<Page<RecordedEvent<Data>, number>> {
+    const given = checked("readStreamPage", options, READ_STREAM);
+    const { from, direction, limit = PAGE, resolveLinks = false, signal } = given;
     const parameters = { from, direction, limit, resolve_links: flag(resolveLinks) };
     return this.#page<Data, number>(`/streams/${segment(stream)}`, parameters, signal);
   }
@@ -137,8 +155,9 @@ export class Store {
   async readEvent<Data = unknown>(
     stream: string,
     revision: number,
-    { resolveLinks = false, signal }: Pick<ReadStreamOptions, "resolveLinks" | "signal"> = {},
+    options: ReadEventOptions = {},
   ): Promise<RecordedEvent<Data>> {
+    const { resolveLinks = false, signal } = checked("readEvent", options, READ_EVENT);
     const parameters = { resolve_links: flag(resolveLinks) };
     const answer = await this.#get(`/streams/${segment(stream)}/${revision}`, parameters, signal);
     return recordedEvent<Data>(answer as EventDocument);
@@ -153,24 +172,21 @@ export class Store {
    * ```
    */
   readAll<Data = unknown>(options: ReadAllOptions = {}): AsyncGenerator<RecordedEvent<Data>, void> {
+    checked("readAll", options, READ_ALL);
     const page = (of: PageOf<string>) => this.readAllPage<Data>({ ...options, ...of });
     return allPages<RecordedEvent<Data>, string>(page, options.limit);
   }
 
   /** One page of all events. With a filter it can be short, even empty, before the end. */
-  async readAllPage<Data = unknown>({
-    from,
-    direction,
-    limit = PAGE,
-    filter,
-    signal,
-  }: ReadAllOptions = {}): Promise<Page<RecordedEvent<Data>, string>> {
+  async readAllPage<Data = unknown>(options: ReadAllOptions = {}): Promise<Page<RecordedEvent<Data>, string>> {
+    const { from, direction, limit = PAGE, filter, signal } = checked("readAllPage", options, READ_ALL);
     const parameters = { from, direction, limit, filter: filterParameter(filter) };
     return this.#page<Data, string>("/all", parameters, signal);
   }
 
   /** Yields the streams whose names begin with this, in the order of their names. */
-  async *listStreams(prefix = "", { signal }: CallOptions = {}): AsyncGenerator<StreamInfo, void> {
+  async *listStreams(prefix = "", options: CallOptions = {}): AsyncGenerator<StreamInfo, void> {
+    const { signal } = checked("listStreams", options, CALL);
     let after: string | null | undefined;
     while (after !== null) {
       const parameters = { prefix: prefix || undefined, after, limit: PAGE };
@@ -195,19 +211,19 @@ export class Store {
    * }
    * ```
    */
-  followAll<Data = unknown>(
-    options: FollowOptions & { readonly filter?: Filter } = {},
-  ): AsyncGenerator<Message<Data>, void> {
-    const parameters = { filter: filterParameter(options.filter) };
+  followAll<Data = unknown>(options: FollowAllOptions = {}): AsyncGenerator<Message<Data>, void> {
+    const { filter } = checked("followAll", options, FOLLOW_ALL);
+    const parameters = { filter: filterParameter(filter) };
     return follow<Data>(this.#transport, get("/all/subscribe", parameters), options);
   }
 
   /** The same of one stream, which need not exist. */
   followStream<Data = unknown>(
     stream: string,
-    options: FollowOptions & { readonly resolveLinks?: boolean } = {},
+    options: FollowStreamOptions = {},
   ): AsyncGenerator<Message<Data>, void> {
-    const parameters = { resolve_links: flag(options.resolveLinks ?? false) };
+    const { resolveLinks = false } = checked("followStream", options, FOLLOW_STREAM);
+    const parameters = { resolve_links: flag(resolveLinks) };
     return follow<Data>(this.#transport, get(`/streams/${segment(stream)}/subscribe`, parameters), options);
   }
 
@@ -227,17 +243,20 @@ export class Store {
   }
 
   /** Deletes a stream: it is gone for readers, and a later append begins it again with the next revision. */
-  async deleteStream(stream: string, { expected = "any", signal }: AppendOptions = {}): Promise<Changed> {
+  async deleteStream(stream: string, options: AppendOptions = {}): Promise<Changed> {
+    const { expected = "any", signal } = checked("deleteStream", options, APPEND);
     return this.#change("DELETE", `/streams/${segment(stream)}`, { expected }, undefined, signal);
   }
 
   /** Closes a stream for ever. */
-  async tombstoneStream(stream: string, { expected = "any", signal }: AppendOptions = {}): Promise<Changed> {
+  async tombstoneStream(stream: string, options: AppendOptions = {}): Promise<Changed> {
+    const { expected = "any", signal } = checked("tombstoneStream", options, APPEND);
     return this.#change("DELETE", `/streams/${segment(stream)}`, { expected, tombstone: "true" }, undefined, signal);
   }
 
   /** The metadata of a stream; an empty document if none were set. */
-  async streamMetadata(stream: string, { signal }: CallOptions = {}): Promise<StreamMetadata> {
+  async streamMetadata(stream: string, options: CallOptions = {}): Promise<StreamMetadata> {
+    const { signal } = checked("streamMetadata", options, CALL);
     const answer = await this.#transport.send({ ...get(`/streams/${segment(stream)}/metadata`), signal });
     const tag = answer.headers.get("ETag")?.replaceAll('"', "");
     return { document: answer.document as StreamMetadata["document"], revision: tag ? Number(tag) : null };
@@ -247,13 +266,15 @@ export class Store {
   async setStreamMetadata(
     stream: string,
     document: Readonly<Record<string, unknown>>,
-    { expected = "any", signal }: AppendOptions = {},
+    options: AppendOptions = {},
   ): Promise<Changed> {
+    const { expected = "any", signal } = checked("setStreamMetadata", options, APPEND);
     return this.#change("PUT", `/streams/${segment(stream)}/metadata`, { expected }, document, signal);
   }
 
   /** What the server tells of itself and of the store: versions, durability, limits, nodes. */
-  async info({ signal }: CallOptions = {}): Promise<Readonly<Record<string, unknown>>> {
+  async info(options: CallOptions = {}): Promise<Readonly<Record<string, unknown>>> {
+    const { signal } = checked("info", options, CALL);
     return (await this.#get("/info", {}, signal)) as Readonly<Record<string, unknown>>;
   }
 

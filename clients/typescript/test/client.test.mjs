@@ -406,5 +406,47 @@ test("what cannot be meant is refused", async () => {
   await assert.rejects(store.append("s", [{ type: "t", data: 1 }]), /events\[0\] is no EventData/);
   await assert.rejects(store.append("s", [new EventData("t", { a: NaN })]), /"a" is NaN, which JSON cannot say/);
   await assert.rejects(store.append("..", one()), /".." cannot be sent/);
-  assert.throws(() => store.followAll({ filter: { category: "cart" } }), /category is no part of a query/);
+  assert.throws(() => store.followAll({ filter: { category: "cart" } }), /a filter has no option category: the options are types, tags, streamPrefixes, categories/);
+});
+
+test("an option that is not known is refused, and nothing is sent", async () => {
+  const server = await scripted();
+  const { store } = connect(server.url);
+  const group = store.group("s", "g");
+  const event = one();
+  const take = async (follow) => (await follow.next()).value;
+  const wrong = [
+    ["append has no option expectd: the options are expected, signal", () => store.append("s", event, { expectd: 1 })],
+    ["appendToStreams", () => store.appendToStreams([], { condition: [] })],
+    ["appends[0] has no option expectd", () => store.appendToStreams([{ stream: "s", events: event, expectd: 1 }])],
+    ["conditions[0]", () => store.appendToStreams([], { conditions: [{ stream: "s", expectd: 1 }] })],
+    ["conditions[0]", () => store.appendToStreams([], { conditions: [{ noMatch: {}, from: "c" }] })],
+    ["readStream", async () => take(store.readStream("s", { form: 1 }))],
+    ["readStreamPage", () => store.readStreamPage("s", { form: 1 })],
+    ["readEvent", () => store.readEvent("s", 0, { resolve_links: true })],
+    ["readAll", async () => take(store.readAll({ filters: {} }))],
+    ["readAllPage", () => store.readAllPage({ filters: {} })],
+    ["listStreams", async () => take(store.listStreams("", { limit: 1 }))],
+    ["followAll", async () => take(store.followAll({ from: "start" }))],
+    ["followStream", async () => take(store.followStream("s", { filter: {} }))],
+    ["deleteStream", () => store.deleteStream("s", { expect: 1 })],
+    ["tombstoneStream", () => store.tombstoneStream("s", { expect: 1 })],
+    ["streamMetadata", () => store.streamMetadata("s", { expected: 1 })],
+    ["setStreamMetadata", () => store.setStreamMetadata("s", {}, { expect: 1 })],
+    ["info", () => store.info({ limit: 1 })],
+    ["join", () => group.join({ buffers: 1 })],
+    ["EventData", async () => new EventData("t", 1, { meta: {} })],
+    ["connect", async () => gesta.connect(server.url, { tokn: "t" })],
+    ["policy", async () => gesta.connect(server.url, { policy: { giveUp: 1 } })],
+    ["append must be an object", () => store.append("s", event, "no_stream")],
+  ];
+  for (const [text, call] of wrong) {
+    const refused = await call().catch((error) => error);
+    assert(refused instanceof TypeError && refused.message.includes(text), `${text}: ${refused}`);
+  }
+  assert.equal(server.asked.length, 0);
+  server.close();
+  // What is not defined is absent.
+  const taking = await scripted(answer(201, STORED));
+  await connect(taking.url).store.append("s", one(), { expected: undefined, other: undefined });
 });

@@ -23,6 +23,8 @@ export async function append(item: string): Promise<number> {
   await store.append("cart-1", [{ type: "item-added", data: { item } }]);
   // @ts-expect-error: there is no such claim
   await store.append("cart-1", [new EventData("item-added", { item })], { expected: "nostream" });
+  // @ts-expect-error: there is no such option
+  await store.append("cart-1", [new EventData("item-added", { item })], { expectd: 7 });
   const stored = await store.append("cart-1", [new EventData("item-added", { item })], { expected: 7 });
   return stored.lastRevision;
 }
