@@ -123,6 +123,8 @@ pub use gesta_timers as timers;
 pub use join::Join;
 pub use left_virtual_streams::LeftVirtualStreams;
 pub use open::Open;
+#[doc(hidden)]
+pub use restore::{CheckedBackup, check_backup, unfinished_of};
 pub use restore::{MadeBy, Restored, restore};
 pub use store::Store;
 pub use url::SCHEMES;

@@ -67,10 +67,9 @@ impl Passwords {
         let metadata = match std::fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) => {
-                if is_named {
-                    tracing::warn!(
-                        "the password file {shown} named by PGPASSFILE is not used: {error}"
-                    );
+                // What cannot be looked at is not missing.
+                if is_named || error.kind() != std::io::ErrorKind::NotFound {
+                    tracing::warn!("the password file {shown} is not used: {error}");
                 }
                 return Self::None;
             }

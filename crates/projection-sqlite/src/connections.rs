@@ -119,7 +119,7 @@ fn make_private(path: &std::path::Path) -> Result<()> {
     match options.write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(TargetError::new(
             TargetErrorKind::Unusable,
-            format!("{} cannot be made: {error}", path.display()),
+            format!("{} cannot be made or opened: {error}", path.display()),
         )),
         _ => Ok(()),
     }

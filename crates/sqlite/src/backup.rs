@@ -7,6 +7,7 @@
 //! of the store; a restored store gets another (C9).
 
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use gesta_core::{Error, Result};
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 use crate::end_note;
 use crate::error::Outcome;
-use crate::files::{self, FileId, sync_directory_of, with_suffix};
+use crate::files::{self, FileId, failed_at, sync_directory_of, with_suffix};
 use crate::place::{self, Found, Place};
 use crate::read_connection::ReadConnection;
 
@@ -26,6 +27,11 @@ const UNFINISHED: &str = ".unfinished";
 const NAMELESS: &str = "-copy-";
 /// Number of pages copied before the copy looks again whether to stop: 4 MiB.
 const PAGES_PER_STEP: i32 = 1_024;
+/// Number of bytes of a backup that are copied before a restore looks again whether to stop.
+const BYTES_PER_STEP: u64 = 16 * 1024 * 1024;
+/// Number of bytes at the beginning of a backup that are copied last: a block of the file system, so that one which can
+/// share blocks between files shares all others.
+const BYTES_LAST: u64 = 4_096;
 
 /// Copies the store of a connection to a new file. The copy stops when `stopped` returns true.
 ///
@@ -105,14 +111,18 @@ pub(crate) fn remove_left_behind(path: &Path) {
 
 fn check_new(what: &str, path: &Path) -> Result<()> {
     // A symbolic link that leads nowhere is something too.
-    if fs::symlink_metadata(path).is_ok() {
-        return Err(exists(what, path));
+    let found = files::found_or_absent(fs::symlink_metadata(path));
+    match found.map_err(|error| failed_at(path, error))? {
+        Some(_) => Err(exists(what, path)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn exists(what: &str, path: &Path) -> Error {
-    let rule = format!("must be a new file, {} exists", path.display());
+    let rule = format!(
+        "must be a new file, {} exists: give another place, or move what is there away",
+        path.display()
+    );
     Error::invalid(what, rule)
 }
 
@@ -204,10 +214,6 @@ fn copy_pages(
     }
 }
 
-fn failed_at(path: &Path, error: std::io::Error) -> Error {
-    files::failed(&path.display().to_string(), error)
-}
-
 /// Gives a synced copy its name.
 fn finish(unfinished: &Path, to: &Path) -> Result<()> {
     files::rename_to_new(unfinished, to).map_err(|error| match error.kind() {
@@ -241,13 +247,14 @@ pub struct Restoring {
 }
 
 impl Restoring {
-    /// Copies the backup `from` to a file beside `to`, the place of the future store.
+    /// Copies the backup `from` to a file beside `to`, the place of the future store. The copy ends when `stopped`
+    /// returns true.
     ///
     /// # Errors
     /// `InvalidArgument` if something is at `to`, or if `from` is no backup but a store in use; `Unavailable` if the
-    /// backup cannot be copied.
-    pub fn begin(from: &Path, to: &Path) -> Result<Self> {
-        Self::copy(from, to, MadeBy::Gesta)
+    /// backup cannot be copied, or the copy was stopped. Nothing is left behind then.
+    pub fn begin(from: &Path, to: &Path, stopped: &dyn Fn() -> bool) -> Result<Self> {
+        Self::copy(from, to, MadeBy::Gesta, stopped)
     }
 
     /// Copies a file that SQLite itself has made from a store that may have been in use (`sqlite3 .backup`, `VACUUM
@@ -256,11 +263,21 @@ impl Restoring {
     ///
     /// # Errors
     /// Those of [`Restoring::begin`].
-    pub fn begin_with_sqlite_copy(from: &Path, to: &Path) -> Result<Self> {
-        Self::copy(from, to, MadeBy::Sqlite)
+    pub fn begin_with_sqlite_copy(
+        from: &Path,
+        to: &Path,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        Self::copy(from, to, MadeBy::Sqlite, stopped)
     }
 
-    fn copy(from: &Path, to: &Path, made_by: MadeBy) -> Result<Self> {
+    /// Returns the path of the copy of a backup that will be the store at `to`, until it has its name.
+    #[must_use]
+    pub fn path_of(to: &Path) -> PathBuf {
+        with_suffix(to, UNFINISHED)
+    }
+
+    fn copy(from: &Path, to: &Path, made_by: MadeBy, stopped: &dyn Fn() -> bool) -> Result<Self> {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;
         }
@@ -311,20 +328,20 @@ impl Restoring {
             files::failed(&what, error)
         })?;
         let restoring = Self {
-            unfinished: with_suffix(to, UNFINISHED),
+            unfinished: Self::path_of(to),
             to: to.to_owned(),
         };
         restoring.remove_all();
-        files::private()
+        let copied = files::private()
             .write(true)
             .create_new(true)
             .open(&restoring.unfinished)
             .and_then(|mut target| {
-                std::io::copy(&mut source, &mut target)?;
-                match is_marked {
-                    true => place::clear_mark(&target),
-                    false => Ok(()),
+                let end = copy_file(&mut source, &mut target, stopped)?;
+                if is_marked {
+                    place::clear_mark(&target)?;
                 }
+                Ok(end)
             })
             .map_err(|error| {
                 let what = format!(
@@ -334,7 +351,10 @@ impl Restoring {
                 );
                 files::failed(&what, error)
             })?;
-        Ok(restoring)
+        match copied {
+            Copied::Whole => Ok(restoring),
+            Copied::Stopped => Err(Error::unavailable("the restore was stopped")),
+        }
     }
 
     /// Returns the path of the copy. The copy must be opened, checked, given a new incarnation and closed before
@@ -367,5 +387,72 @@ impl Restoring {
 impl Drop for Restoring {
     fn drop(&mut self) {
         self.remove_all();
+    }
+}
+
+/// How the copy of a file has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Copied {
+    Whole,
+    Stopped,
+}
+
+/// Copies a SQLite database into an empty file. The bytes by which it is known as one are written last: a copy that was
+/// stopped, even by a kill, is no database, and is opened by nobody.
+fn copy_file(
+    source: &mut File,
+    target: &mut File,
+    stopped: &dyn Fn() -> bool,
+) -> std::io::Result<Copied> {
+    let mut first = Vec::new();
+    source.by_ref().take(BYTES_LAST).read_to_end(&mut first)?;
+    target.seek(SeekFrom::Start(BYTES_LAST))?;
+    loop {
+        if stopped() {
+            return Ok(Copied::Stopped);
+        }
+        if std::io::copy(&mut source.by_ref().take(BYTES_PER_STEP), target)? == 0 {
+            break;
+        }
+    }
+    let (begins, rest) = first.split_at(place::SQLITE_BEGINS.len().min(first.len()));
+    let after = u64::try_from(begins.len()).unwrap_or_default();
+    files::write_at(target, rest, after)?;
+    files::write_at(target, begins, 0)?;
+    Ok(Copied::Whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Goal: a copy is the same bytes, and before its end no SQLite database.
+    #[test]
+    fn a_copy_that_is_stopped_is_no_database() {
+        let home = tempfile::tempdir().expect("dir");
+        let (from, to) = (home.path().join("from"), home.path().join("to"));
+        let step = usize::try_from(BYTES_PER_STEP).expect("fits");
+        for length in [16, 100, 4_096, 4_097, 3 * step + 5] {
+            let mut bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
+            bytes[..16].copy_from_slice(place::SQLITE_BEGINS);
+            fs::write(&from, &bytes).expect("writes");
+            let copy = |stopped: &dyn Fn() -> bool| {
+                let mut source = File::open(&from).expect("opens");
+                let mut target = File::create(&to).expect("makes");
+                copy_file(&mut source, &mut target, stopped).expect("copies")
+            };
+            let steps = Cell::new(0);
+            let after_two = || steps.replace(steps.get() + 1) == 2;
+            let end = copy(&after_two);
+            let is_long = length > 2 * step;
+            assert_eq!(end == Copied::Stopped, is_long, "{length}");
+            let left = File::open(&to).expect("opens");
+            let is_database = files::begins_with(&left, place::SQLITE_BEGINS).expect("reads");
+            assert_eq!(is_database, !is_long, "{length}");
+            assert_eq!(copy(&|| false), Copied::Whole);
+            assert!(fs::read(&to).expect("reads") == bytes, "{length}");
+        }
     }
 }

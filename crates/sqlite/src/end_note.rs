@@ -93,15 +93,22 @@ pub(crate) fn file_of(path: &Path) -> PathBuf {
     with_suffix(path, "-end")
 }
 
-/// Reads the note of the database at `path`. Returns `None` if there is none that can be read, such as one whose first
-/// writing was cut short.
-pub(crate) fn read(path: &Path) -> Option<Noted> {
-    let text = fs::read_to_string(file_of(path)).ok()?;
-    let noted = Noted::parse(&text);
+/// Reads the note of the database at `path`. Returns `None` if there is none, or if what is there is none, such as one
+/// whose first writing was cut short.
+///
+/// # Errors
+/// `Unsupported` or `Unavailable` if the file system refuses to show it: that is not taken for an absent note.
+pub(crate) fn read(path: &Path) -> Result<Option<Noted>> {
+    let file = file_of(path);
+    let read = files::found_or_absent(fs::read(&file));
+    let Some(bytes) = read.map_err(|error| files::failed_at(&file, error))? else {
+        return Ok(None);
+    };
+    let noted = Noted::parse(&String::from_utf8_lossy(&bytes));
     if noted.is_none() {
-        tracing::warn!(file = %file_of(path).display(), "unreadable, and so ignored");
+        tracing::warn!(file = %file.display(), "unreadable, and so ignored");
     }
-    noted
+    Ok(noted)
 }
 
 /// Removes the note, if there is one, because the store begins a new life.
@@ -134,7 +141,7 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
             wal.display()
         )));
     }
-    match read(path) {
+    match read(path)? {
         Some(noted) if noted.position > Position::START => Err(Error::corrupt(format!(
             "{} is missing or empty, but a store with events up to position {} was here: bring it back, restore a backup to another place \
              (`gesta restore`), or remove {} to begin a new store",
@@ -155,7 +162,7 @@ pub(crate) fn check_end(
     incarnation: Option<Incarnation>,
     end: Position,
 ) -> Result<()> {
-    let Some(noted) = read(path) else {
+    let Some(noted) = read(path)? else {
         return Ok(());
     };
     // Another life, as after `new-incarnation`: the note says nothing about it.
@@ -178,7 +185,7 @@ pub(crate) fn check_end(
 /// # Errors
 /// `Corrupt`, with what may have happened and what to do.
 pub(crate) fn check_opening(path: &Path, opening: Opening) -> Result<()> {
-    if opening == Opening::NONE || read(path).is_some_and(|noted| noted.opening == opening) {
+    if opening == Opening::NONE || read(path)?.is_some_and(|noted| noted.opening == opening) {
         return Ok(());
     }
     let (note, wal) = (file_of(path), with_suffix(path, "-wal"));
@@ -201,7 +208,7 @@ pub(crate) fn check_opening(path: &Path, opening: Opening) -> Result<()> {
 /// # Errors
 /// `Unavailable` if the note cannot be written.
 pub(crate) fn note_opening(path: &Path, incarnation: Incarnation, opening: Opening) -> Result<()> {
-    let before = read(path).filter(|noted| noted.incarnation == incarnation);
+    let before = read(path)?.filter(|noted| noted.incarnation == incarnation);
     let noted = Noted {
         incarnation,
         position: before.map_or(Position::START, |noted| noted.position),
@@ -251,7 +258,7 @@ impl EndNote {
     /// # Errors
     /// `Unavailable` if the file cannot be opened.
     pub(crate) fn open(path: &Path, incarnation: Incarnation, opening: Opening) -> Result<Self> {
-        let before = read(path).filter(|noted| noted.incarnation == incarnation);
+        let before = read(path)?.filter(|noted| noted.incarnation == incarnation);
         Ok(Self {
             path: path.to_owned(),
             incarnation,
@@ -307,7 +314,7 @@ mod tests {
         let path = home.path().join("gesta.db");
         let incarnation = Incarnation::random();
         let note = EndNote::open(&path, incarnation, Opening(-5)).expect("opens");
-        assert_eq!(read(&path), None, "nothing is noted yet");
+        assert_eq!(read(&path).expect("reads"), None, "nothing is noted yet");
         note.write(Position(7));
         note.write(Position(5));
         let expected = Noted {
@@ -315,7 +322,7 @@ mod tests {
             position: Position(7),
             opening: Opening(-5),
         };
-        assert_eq!(read(&path), Some(expected));
+        assert_eq!(read(&path).expect("reads"), Some(expected));
         assert!(expected.to_line().len() < 512, "one sector");
         let text = fs::read_to_string(file_of(&path)).expect("text");
         for damaged in [
@@ -324,7 +331,7 @@ mod tests {
             String::new(),
         ] {
             fs::write(file_of(&path), damaged).expect("writes");
-            assert_eq!(read(&path), None);
+            assert_eq!(read(&path).expect("reads"), None);
         }
     }
 
@@ -363,7 +370,8 @@ mod tests {
         check_opening(&path, Opening(7)).expect("noted");
         check_opening(&path, Opening(8)).expect_err("another one");
         note_opening(&path, incarnation, Opening(8)).expect("writes");
-        assert_eq!(read(&path).map(|noted| noted.position), Some(Position(9)));
+        let noted = read(&path).expect("reads");
+        assert_eq!(noted.map(|noted| noted.position), Some(Position(9)));
 
         // A version before this one writes its shorter line over the longer one, or alone.
         let text = fs::read_to_string(file_of(&path)).expect("text");
@@ -373,7 +381,7 @@ mod tests {
             (format!("{before}\nopening={after}"), Opening(8)),
         ] {
             fs::write(file_of(&path), earlier).expect("writes");
-            let noted = read(&path).expect("readable");
+            let noted = read(&path).expect("reads").expect("a note");
             assert_eq!((noted.position, noted.opening), (Position(9), opening));
         }
     }

@@ -343,8 +343,28 @@ pub(crate) fn write_at(mut file: &File, bytes: &[u8], at: u64) -> std::io::Resul
     written
 }
 
+/// Looks at what is at a path, following links. `None` if nothing is there.
+///
+/// # Errors
+/// `Unsupported` or `Unavailable` if it cannot be looked at: what this user may not see is not taken for absent.
+pub(crate) fn look(path: &Path) -> Result<Option<Metadata>> {
+    found_or_absent(fs::metadata(path)).map_err(|error| cannot_open(path, error))
+}
+
+/// Takes the errors that say that nothing is there for that.
+pub(crate) fn found_or_absent<T>(looked: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.kind(), Io::NotFound | Io::NotADirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Makes the error for a database file that cannot be opened.
 pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
+    if let Some(closed) = closed_folder(path, &error) {
+        return closed.caused_by(error);
+    }
     if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) && path.exists() {
         let text = format!(
             "{} is read-only for this user: a store must be writable, also to be read ({error})",
@@ -353,6 +373,71 @@ pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
         return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
     }
     failed(&format!("cannot open {}", path.display()), error)
+}
+
+/// Makes the error for a path at which the file system refuses something.
+pub(crate) fn failed_at(path: &Path, error: std::io::Error) -> Error {
+    match closed_folder(path, &error) {
+        Some(closed) => closed.caused_by(error),
+        None => failed(&path.display().to_string(), error),
+    }
+}
+
+/// Returns the error for a path that this user may not reach, which names the folder that is closed, and whose it is.
+/// `None` if that is not what the error says.
+#[cfg(unix)]
+fn closed_folder(path: &Path, error: &std::io::Error) -> Option<Error> {
+    use std::os::unix::fs::MetadataExt;
+    if error.kind() != Io::PermissionDenied {
+        return None;
+    }
+    let path = std::path::absolute(path).ok()?;
+    let mut way: Vec<&Path> = path.ancestors().collect();
+    way.reverse();
+    let is_hidden =
+        |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == Io::PermissionDenied);
+    let folder = way.windows(2).find_map(|step| match step {
+        [folder, inner] if is_hidden(inner) => Some(*folder),
+        _ => None,
+    })?;
+    let found = fs::metadata(folder).ok()?;
+    let text = format!(
+        "{} is not permitted to this user{}: the folder {} belongs to {} (mode {:04o}): use the server that has the store, or \
+         run this as a user who may enter the folder",
+        path.display(),
+        this_user().map_or(String::new(), |user| format!(", {}", user_named(user))),
+        folder.display(),
+        user_named(found.uid()),
+        found.mode() & 0o7777
+    );
+    Some(ErrorKind::Unsupported(text).into())
+}
+
+#[cfg(not(unix))]
+fn closed_folder(_: &Path, _: &std::io::Error) -> Option<Error> {
+    None
+}
+
+/// Returns the number of the user as whom this process works, as far as the system tells.
+#[cfg(unix)]
+fn this_user() -> Option<u32> {
+    let found = fs::metadata("/proc/self").ok()?;
+    Some(std::os::unix::fs::MetadataExt::uid(&found))
+}
+
+/// Returns the name of a user, if the machine itself knows one, and the number.
+#[cfg(unix)]
+fn user_named(user: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+        (number.parse() == Ok(user)).then_some(name)
+    });
+    match name {
+        Some(name) => format!("{name} (uid {user})"),
+        None => format!("uid {user}"),
+    }
 }
 
 /// Makes the error for something that the file system refuses. What will be refused again is not `Unavailable`, for

@@ -200,7 +200,8 @@ impl Place {
         let path = self.path.display();
         let instead = match fs::symlink_metadata(&self.path) {
             Ok(_) => "another file is there now",
-            Err(_) => "nothing is there now",
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "nothing is there now",
+            Err(_) => "what is there now cannot be looked at",
         };
         match now {
             Some(now) if now == self.path => format!(
@@ -453,7 +454,7 @@ pub(crate) const SQLITE_BEGINS: &[u8] = b"SQLite format 3\0";
 /// # Errors
 /// `Schema` if it is none; `Unavailable` if this process has it open as a store.
 pub(crate) fn check_is_database(path: &Path) -> Result<()> {
-    let Ok(found) = fs::metadata(path) else {
+    let Some(found) = files::look(path)? else {
         return Ok(());
     };
     let is_of_store = |suffix: &&str| with_suffix(path, suffix).exists();

@@ -447,12 +447,13 @@ fn path_of(location: &Location) -> PathBuf {
 
 /// Returns the canonical path, so that two names of a file share a lock. It creates the directories above the file.
 fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
-    let is_there = fs::metadata(path).is_ok_and(|found| found.len() > 0);
+    let found = files::look(path)?;
+    let is_there = found.as_ref().is_some_and(|found| found.len() > 0);
     if !is_there && missing == Missing::Refuse {
         return Err(schema::no_store(path));
     }
     let failed = |error| cannot_open(path, error);
-    if fs::metadata(path).is_ok() {
+    if found.is_some() {
         return files::canonical(path).map_err(failed);
     }
     // SQLite would follow a link to what does not exist yet, and so would have its files beside the target.

@@ -833,7 +833,7 @@ async fn a_name_in_the_mounts_of_another_process_is_no_name_here() {
         SqliteBackend::open(config.clone()).map(drop),
         SqliteBackend::new_incarnation(&config).map(drop),
         SqliteBackend::compact(&config).map(drop),
-        gesta_sqlite::Restoring::begin(&there, &home.join("new.db")).map(drop),
+        gesta_sqlite::Restoring::begin(&there, &home.join("new.db"), &|| false).map(drop),
     ];
     for refused in refused {
         let error = refused.expect_err("no name here").to_string();

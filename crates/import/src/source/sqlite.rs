@@ -58,10 +58,16 @@ impl Sqlite {
         let open = move || -> Result<(Connection, Shape)> {
             // Not read-only: beside a writer in WAL mode a reader writes to the shared memory.
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            if !std::path::Path::new(&opened).is_file() {
+            let wrong = match std::fs::metadata(&opened) {
+                Ok(found) if found.is_file() => None,
+                Ok(_) => Some("found something else there".to_owned()),
+                // What cannot be looked at is not missing: the error says which it is.
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(wrong) = wrong {
                 return Err(Error::invalid(
                     "source",
-                    format!("must be a file that exists, found {opened:?}"),
+                    format!("must be a file that exists, found {opened:?}: {wrong}"),
                 ));
             }
             let connection =
