@@ -68,6 +68,11 @@ fn quoted(name: &str) -> String {
 
 fn failed(error: &tokio_postgres::Error) -> Error {
     let text = match error.as_db_error() {
+        Some(db) if db.code().code() == "42501" => format!(
+            "the target: {}: its role must own the tables there, or may make them (GRANT CREATE ON DATABASE …, or GRANT USAGE, \
+             CREATE ON SCHEMA …)",
+            db.message()
+        ),
         Some(db) => format!("the target: {}", db.message()),
         None => format!("the target: {error}"),
     };

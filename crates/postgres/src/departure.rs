@@ -21,14 +21,13 @@ use crate::blockers::{self, Blocker};
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
 use crate::error::{self, is_wait_given_up};
-use crate::schema::MIGRATIONS;
+use crate::schema::{self, MIGRATIONS};
 use crate::sql_numbers::log_number;
 
 mod holdings;
 
 pub use holdings::{Ends, LogMark, NotClosed};
 
-const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
 const READ_STAND: &str = include_str!("../sql/read_stand.sql");
 const READ_MOVED: &str = include_str!("../sql/read_moved.sql");
@@ -118,12 +117,7 @@ impl Departure {
             connection,
             config: config.clone(),
         };
-        let found = this
-            .client()
-            .query_one(READ_SCHEMA, &[&config.schema])
-            .await
-            .map_err(general)?;
-        if !found.try_get::<_, bool>("has_store").map_err(general)? {
+        if !schema::has_store(this.client(), config).await? {
             let text = format!("there is no store in {}", config.name());
             return Err(ErrorKind::Schema(text).into());
         }

@@ -125,6 +125,23 @@ pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// Returns the message for people of a statement that failed, and if a right is missing, or may be, what mends that.
+fn advised(error: &tokio_postgres::Error) -> String {
+    let text = text(error);
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => format!(
+            "{text}: the role that the URL names lacks a right, which an administrator grants; `gesta schema print` ends with \
+             the GRANT of each right that a server needs"
+        ),
+        // What a role may not use, it does not see.
+        Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => format!(
+            "{text}: the tables of the store were removed, or the role that the URL names has lost the right to use their \
+             schema (GRANT USAGE ON SCHEMA …)"
+        ),
+        _ => text,
+    }
+}
+
 pub(crate) fn db_text(db: &DbError) -> String {
     format!("{} (SQLSTATE {})", db.message(), db.code().code())
 }
@@ -152,10 +169,14 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
     if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
         return BatchOutcome::Failed(read_only());
     }
-    let text = text(error);
+    let text = advised(error);
     match class_of(error) {
         Class::Missed => BatchOutcome::Missed,
         Class::Refused => BatchOutcome::Refused(ErrorKind::Refused(text).into()),
+        // Waiting gives no right: who appends is told at once.
+        Class::Failed if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            BatchOutcome::Failed(ErrorKind::Unsupported(text).into())
+        }
         Class::Failed => BatchOutcome::Failed(Error::unavailable(text)),
         Class::Unknown => BatchOutcome::Unknown(ErrorKind::OutcomeUnknown(text).into()),
     }
@@ -166,7 +187,7 @@ pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
     if let Some(moved) = moved(error) {
         return moved;
     }
-    let text = text(error);
+    let text = advised(error);
     let Some(code) = error.code() else {
         return Error::unavailable(text);
     };

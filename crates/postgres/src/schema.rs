@@ -10,6 +10,7 @@ use gesta_core::{
     SystemClock,
 };
 use gesta_sql::{MOVED_AWAY, Migration, Migrations, Start, moved_away};
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -387,15 +388,40 @@ async fn locked<T>(
     outcome
 }
 
+/// Tells whether there is a store in the schema.
+///
+/// # Errors
+/// `Unsupported` if there is one that this role may not read; `Unavailable` if the database does not answer.
+pub(crate) async fn has_store(client: &Client, config: &Config) -> Result<bool> {
+    let general = |error: tokio_postgres::Error| error::general(&error);
+    let found = client.query_one(READ_SCHEMA, &[&config.schema]).await;
+    let found = found.map_err(general)?;
+    let is = |what: &str| found.try_get::<_, bool>(what).map_err(general);
+    if !is("has_store")? {
+        return Ok(false);
+    }
+    if is("may_use")? && is("may_read")? {
+        return Ok(true);
+    }
+    let role: String = found.try_get("role").map_err(general)?;
+    let right = match is("may_use")? {
+        false => "USAGE on the schema",
+        true => "SELECT on its tables",
+    };
+    let (name, schema) = (&config.schema, config.quoted_schema());
+    let database = config.driver.get_dbname().unwrap_or("(default)");
+    Err(ErrorKind::Unsupported(format!(
+        "the role {role} may not read the store in schema {name} of database {database}, for it lacks {right}: let an \
+         administrator run GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}; \
+         `gesta schema print` ends with what a server needs beside these"
+    ))
+    .into())
+}
+
 /// Reads the row about the store; `None` if there is no store in the schema.
 async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>> {
     let general = |error: tokio_postgres::Error| error::general(&error);
-    let found = connection
-        .client
-        .query_one(READ_SCHEMA, &[&config.schema])
-        .await
-        .map_err(general)?;
-    if !found.try_get::<_, bool>("has_store").map_err(general)? {
+    if !has_store(&connection.client, config).await? {
         return Ok(None);
     }
     let row = connection
@@ -454,9 +480,14 @@ fn during_create(error: Error) -> Error {
 
 fn denied(error: &tokio_postgres::Error, config: &Config) -> Error {
     if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        let role = config.driver.get_user().unwrap_or("of this connection");
+        let database = config.driver.get_dbname().unwrap_or("(default)");
+        let schema = &config.schema;
         let text = format!(
-            "this user may not change schema {}: let an administrator run `gesta schema print` ({})",
-            config.schema,
+            "the role {role} may not make or change the tables in schema {schema} of database {database} ({}): let the role that \
+             owns them do it; or let an administrator run what `gesta schema print` prints, or for a new store GRANT CREATE ON \
+             DATABASE \"{database}\" TO \"{role}\", and if the schema is there, GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO \
+             \"{role}\"",
             error::text(error)
         );
         return ErrorKind::Unsupported(text).into();

@@ -14,6 +14,7 @@ pub(crate) const CLAIM_PROJECTION: &str = include_str!("../sql/claim_projection.
 pub(crate) const UPDATE_STATE: &str = include_str!("../sql/update_state.sql");
 pub(crate) const UPDATE_LIFE: &str = include_str!("../sql/update_life.sql");
 pub(crate) const RETIRE_PROJECTION: &str = include_str!("../sql/retire_projection.sql");
+pub(crate) const READ_RIGHTS: &str = include_str!("../sql/read_rights.sql");
 pub(crate) const READ_GRANTS: &str = include_str!("../sql/read_grants.sql");
 
 pub(crate) const MOVE_CHECKPOINT: &str = include_str!("../sql/move_checkpoint.sql");

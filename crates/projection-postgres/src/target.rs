@@ -10,16 +10,16 @@ use gesta_projection::{
 };
 use uuid::Uuid;
 
-use crate::binary::Param;
-use crate::driver::{Driver, Limits, Synchronous};
+use crate::binary::{self, Param};
+use crate::driver::{Driver, Limits, RowBytes, Synchronous};
 use crate::failure::Failure;
 use crate::open::{self, Open};
 use crate::rows::{self, Columns};
 use crate::session::PostgresSession;
 use crate::statements::{
     COUNT_PARKED, END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER,
-    READ_COMMANDS, READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_SCHEMA_VERSION,
-    RENEW_LEASE, UPDATE_STATE,
+    READ_COMMANDS, READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_RIGHTS,
+    READ_SCHEMA_VERSION, RENEW_LEASE, UPDATE_STATE,
 };
 use crate::tables::{self, Loading};
 use crate::versions::{self, Claimed};
@@ -28,6 +28,8 @@ type Result<T> = std::result::Result<T, TargetError>;
 
 /// The SQLSTATE of a column that is missing, as texts of errors show it.
 const UNDEFINED_COLUMN: &str = "(42703)";
+/// The SQLSTATEs of what a role may not do, or does not see, as texts of errors show them: a right, a table, a schema.
+const UNSEEN: [&str; 3] = ["(42501)", "(42P01)", "(3F000)"];
 
 /// A PostgreSQL database in which projections live, over some driver. A handle is cheap to clone.
 #[derive(Clone)]
@@ -64,15 +66,41 @@ impl<D: Driver> Postgres<D> {
         }
     }
 
-    /// Says of a column that is missing why: the tables are those of an earlier program.
+    /// Says of a column that is missing why: the tables are those of an earlier program. Says of a table that is
+    /// missing, and of a right, which right the role lacks, and what grants it: PostgreSQL takes tables in a schema
+    /// that a role may not use for missing.
     async fn explained(&self, error: TargetError) -> TargetError {
-        if !error.to_string().contains(UNDEFINED_COLUMN) {
+        let text = error.to_string();
+        if UNSEEN.iter().any(|state| text.contains(state)) {
+            return self.with_rights(error).await;
+        }
+        if !text.contains(UNDEFINED_COLUMN) {
             return error;
         }
         let read = open::query_alone(&self.driver, &self.limits, READ_SCHEMA_VERSION, Vec::new());
         match read.await.map(|rows| versions::schema_version(&rows)) {
             Ok(Ok(found)) => versions::older(found).unwrap_or(error),
             _ => error,
+        }
+    }
+
+    async fn with_rights(&self, error: TargetError) -> TargetError {
+        let read = open::query_alone(&self.driver, &self.limits, READ_RIGHTS, Vec::new());
+        let Ok(rows) = read.await else {
+            return error;
+        };
+        let lacking = rows.first().and_then(|row| row.bytes(0).ok()?);
+        match lacking.and_then(|text| binary::text(text).ok()) {
+            Some(lacking) => TargetError::new(error.kind(), format!("{error}: {lacking}")),
+            // Tables of readers are not meant.
+            None if error.to_string().contains("gesta_projections") => TargetError::new(
+                error.kind(),
+                format!(
+                    "there are no projections and no indexes here ({error}): the process that keeps the first one makes the \
+                     tables; --schema names another schema"
+                ),
+            ),
+            None => error,
         }
     }
 
@@ -117,7 +145,10 @@ impl<D: Driver> Target for Postgres<D> {
         }
         let mut open = self.begin_transaction().await?;
         let outcome = versions::migrate(&mut open).await;
-        finish(open, outcome).await
+        match finish(open, outcome).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.explained(error).await),
+        }
     }
 
     async fn register(&self, registration: &Registration) -> Result<Stored> {

@@ -124,6 +124,7 @@ impl Pg {
         let Some(table) = found else {
             return Err(self.no_table(options, usual).await?);
         };
+        self.may_read(&table).await?;
         let missing: Vec<&str> = columns
             .iter()
             .copied()
@@ -141,6 +142,24 @@ impl Pg {
             ));
         }
         Ok(table)
+    }
+
+    /// Refuses a table that is there, but that this role may not read.
+    async fn may_read(&self, table: &Table) -> Result<()> {
+        let sql = "SELECT quote_ident(current_user), has_schema_privilege(c.relnamespace, 'USAGE') \
+                   AND has_any_column_privilege(c.oid, 'SELECT') FROM pg_class c WHERE c.oid = $1";
+        let row = self.client.query_one(sql, &[&table.oid]).await;
+        let row = row.map_err(|error| failed(&error))?;
+        let (role, may_read): (String, bool) = (row.get(0), row.get(1));
+        if may_read {
+            return Ok(());
+        }
+        let (name, schema) = (&table.name, quoted(&table.schema));
+        Err(ErrorKind::Unsupported(format!(
+            "the source: the role {role} may not read the table {name}: GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT \
+             ON ALL TABLES IN SCHEMA {schema} TO {role}"
+        ))
+        .into())
     }
 
     async fn no_table(&self, options: &Options, usual: &[(Option<&str>, &str)]) -> Result<Error> {
