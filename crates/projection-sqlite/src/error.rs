@@ -36,7 +36,15 @@ pub(crate) fn kind_of(error: &rusqlite::Error) -> TargetErrorKind {
 
 /// Makes the error of a target of one of SQLite.
 pub(crate) fn from_sqlite(error: &rusqlite::Error) -> TargetError {
-    TargetError::new(kind_of(error), format!("SQLite: {error}"))
+    let text = format!("SQLite: {error}");
+    let text = match text.contains("no such table: gesta_projections") {
+        true => format!(
+            "there are no projections and no indexes in this file ({text}): another file is meant, or the process that keeps the \
+             first one has not begun"
+        ),
+        false => text,
+    };
+    TargetError::new(kind_of(error), text)
 }
 
 /// Makes the error of a row that this program cannot have written.

@@ -402,8 +402,8 @@ fn closed_folder(path: &Path, error: &std::io::Error) -> Option<Error> {
     })?;
     let found = fs::metadata(folder).ok()?;
     let text = format!(
-        "{} is not permitted to this user{}: the folder {} belongs to {} (mode {:04o}): use the server that has the store, or \
-         run this as a user who may enter the folder",
+        "{} is not permitted to this user{} ({error}): the folder {} belongs to {} (mode {:04o}); use the server that has the \
+         store, or run this as a user who may enter the folder",
         path.display(),
         this_user().map_or(String::new(), |user| format!(", {}", user_named(user))),
         folder.display(),
