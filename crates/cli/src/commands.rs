@@ -195,7 +195,7 @@ fn database_url(global: &Global) -> Outcome<String> {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     if is_server(&url) {
         return Err(Failure::usage(
-            "this command works on a database, not on a server: give --store sqlite:PATH or postgres://…",
+            "--store (GESTA_STORE) names a server, and this command works on a database: give --store sqlite:PATH or postgres://…",
         ));
     }
     Ok(url)
@@ -268,6 +268,23 @@ fn interrupts() -> Outcome<Signal> {
     Ok(signal(SignalKind::interrupt())?)
 }
 
+/// What is told of a command that Ctrl-C has stopped at its beginning.
+const BEFORE_ALL: &str = "stopped before anything was done";
+
+/// Does work until Ctrl-C, which drops it; `stopped` says what there is then, and how to go on.
+async fn until_stopped<T>(
+    interrupts: &mut Signal,
+    work: impl Future<Output = Outcome<T>>,
+    stopped: impl FnOnce() -> String,
+) -> Outcome<T> {
+    tokio::select! {
+        // What is done is told, also if it was to be stopped.
+        biased;
+        done = work => done,
+        _ = interrupts.recv() => Err(Failure::interrupted(stopped())),
+    }
+}
+
 async fn work_on(
     global: &Global,
     missing: Missing,
@@ -277,7 +294,7 @@ async fn work_on(
     let mut interrupts = interrupts()?;
     let store = tokio::select! {
         store = connect(global, missing) => store?,
-        _ = interrupts.recv() => return Err(Failure::interrupted("stopped before anything was done")),
+        _ = interrupts.recv() => return Err(Failure::interrupted(BEFORE_ALL)),
     };
     let outcome = tokio::select! {
         outcome = work(Arc::clone(&store)) => outcome,

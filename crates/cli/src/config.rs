@@ -382,7 +382,7 @@ impl Config {
             };
             if zero {
                 return Err(Failure::usage(format!(
-                    "configuration: {name} must be more than 0"
+                    "configuration: {name} must be more than 0, found {value}"
                 )));
             }
         }
@@ -393,9 +393,11 @@ impl Config {
         );
         if time < promised.time || positions < promised.positions {
             return Err(Failure::usage(format!(
-                "configuration: append.idempotency_time must be at least {} and append.idempotency_positions at least {}: the contract promises that",
+                "configuration: append.idempotency_time must be at least {} and append.idempotency_positions at least {}, for the \
+                 contract promises that; found {} and {positions}",
                 Span(promised.time),
-                promised.positions
+                promised.positions,
+                Span(time)
             )));
         }
         Ok(())
@@ -404,8 +406,12 @@ impl Config {
 
 /// Returns the text of a configuration file.
 pub(crate) fn text_of(path: &Path) -> Outcome<String> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "--config (GESTA_CONFIG) must be a file that can be read: {}: {error}",
+            path.display()
+        ))
+    })
 }
 
 /// Returns the environment, without what is no Unicode.

@@ -13,7 +13,9 @@ pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::usage(format!("{what}: not done without --yes")));
+        return Err(Failure::usage(format!(
+            "{what}: not done without --yes, for there is no terminal at which to ask"
+        )));
     }
     write!(io::stderr(), "{}. Go on? [y/N] ", printable(what))?;
     io::stderr().flush()?;

@@ -201,14 +201,25 @@ impl<R: BufRead> Lines<R> {
             Some("application/json") => true,
             Some("application/octet-stream") if line.data.is_none() => false,
             Some(other) => {
-                return Err(self.refuse(&format!("has content_type {other:?}, but other data")));
+                return Err(self.refuse(&format!(
+                    "has content_type {other:?}, which does not go with its data: application/json goes with data, and \
+                     application/octet-stream with data_base64"
+                )));
             }
         };
         let data = match (line.data, line.data_base64) {
-            (Some(_), Some(_)) => return Err(self.refuse("has both data and data_base64")),
+            (Some(_), Some(_)) => {
+                return Err(
+                    self.refuse("has both data and data_base64: one of them must be left out")
+                );
+            }
             (Some(data), None) => data.get().as_bytes().to_vec(),
             (None, Some(text)) => self.decode("data_base64", &text)?,
-            (None, None) => return Err(self.refuse("has neither data nor data_base64")),
+            (None, None) => {
+                return Err(
+                    self.refuse("has neither data nor data_base64: one of them must be there")
+                );
+            }
         };
         let event = if is_json {
             EventData::json(event_type, data)
@@ -216,7 +227,10 @@ impl<R: BufRead> Lines<R> {
             EventData::binary(event_type, data)
         };
         let metadata = match (line.metadata, line.metadata_base64) {
-            (Some(_), Some(_)) => return Err(self.refuse("has both metadata and metadata_base64")),
+            (Some(_), Some(_)) => {
+                return Err(self
+                    .refuse("has both metadata and metadata_base64: one of them must be left out"));
+            }
             (Some(json), None) => json.get().as_bytes().to_vec(),
             (None, Some(text)) => self.decode("metadata_base64", &text)?,
             (None, None) => Vec::new(),

@@ -5,7 +5,10 @@
 //! others, such as data of events, names, and what a server answers, drives the terminal or makes one text look like
 //! another: all that people are shown is made printable here, so that no command can forget it. JSON is as it is in a
 //! file or a pipe, and has escapes for the same characters on a terminal.
-//! Here is also [`say!`], by which all is said about the work, on standard error.
+//! Here is also [`say!`], by which all is said about the work, on standard error, and the line that shows how far a
+//! long command has come (`progress`).
+
+mod progress;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -22,6 +25,8 @@ use tokio::net::unix::pipe;
 
 use crate::args::OutputFormat;
 use crate::exit::{Failure, Outcome};
+
+pub(crate) use self::progress::{ProgressLine, copied, humane, rate};
 
 /// The buffered standard output.
 pub(crate) struct Output<W: Write = BufWriter<Stdout>> {
@@ -42,6 +47,11 @@ impl Output {
 }
 
 impl<W: Write> Output<W> {
+    /// Tells whether data are written for people, and not as JSON.
+    fn is_for_people(&self) -> bool {
+        self.format == OutputFormat::Pretty
+    }
+
     /// Writes `record` as a line of JSON, or the text that `pretty` makes of it.
     pub(crate) fn record<T: Serialize>(
         &mut self,
@@ -82,7 +92,7 @@ impl<W: Write> Output<W> {
 
     /// Writes a line for people, such as the heading of a table. With JSON it writes nothing.
     pub(crate) fn heading(&mut self, line: &str) -> Outcome {
-        if self.format == OutputFormat::Pretty {
+        if self.is_for_people() {
             writeln!(self.to, "{}", printable(line))?;
         }
         Ok(())
@@ -108,8 +118,7 @@ impl<W: Write> Output<W> {
 }
 
 /// Does work whose only use is what it writes, and ends it as soon as the reader of standard output is gone: who
-/// follows
-/// a stream would otherwise notice that only when the next event comes.
+/// follows a stream would otherwise notice that only when the next event comes.
 pub(crate) async fn until_reader_gone(work: impl Future<Output = Outcome>) -> Outcome {
     tokio::select! {
         biased;
@@ -263,10 +272,15 @@ fn escaped(json: &str) -> Cow<'_, str> {
 /// Says something about the work on standard error, which text of others cannot drive either.
 macro_rules! say {
     ($($text:tt)*) => {
-        eprintln!("{}", gesta_core::printable(&std::fmt::format(format_args!($($text)*))))
+        $crate::output::said(&std::fmt::format(format_args!($($text)*)))
     };
 }
 pub(crate) use say;
+
+/// Says a text, as [`say!`] does.
+pub(crate) fn said(text: &str) {
+    progress::above(|| eprintln!("{}", printable(text)));
+}
 
 #[cfg(test)]
 mod tests {

@@ -193,6 +193,50 @@ fn an_interrupted_backup_leaves_nothing() {
     }
 }
 
+/// Goal: Ctrl-C in the middle of a restore leaves no store and no part of one, and says how to go on.
+#[test]
+fn an_interrupted_restore_leaves_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    fill(&store, 1_500, 60_000);
+    let copy = home.path().join("copy.db").display().to_string();
+    succeed(&["--store", &store, "backup", &copy]);
+    let place = tempfile::tempdir().unwrap();
+    let new = place.path().join("new.db");
+    // A restore may be quicker than the signal, but not always.
+    let ended = once_quick_enough(|| {
+        let mut restore = gesta(&["--store", &url_of(&new), "restore", &copy]);
+        let restore = restore.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = restore.spawn().unwrap();
+        let mut is_over = false;
+        wait_until("the restore has begun", || {
+            is_over = child.try_wait().unwrap().is_some();
+            is_over || new.with_extension("db.unfinished").exists()
+        });
+        if !is_over {
+            signal(&child, Signal::SIGINT);
+        }
+        let ended = support::ended(child);
+        if ended.status.success() {
+            for name in names_in(place.path()) {
+                std::fs::remove_file(place.path().join(name)).unwrap();
+            }
+            return None;
+        }
+        Some(ended)
+    });
+    let ended = ended.expect("it was interrupted");
+    assert_eq!(code(&ended), 130, "{ended:?}");
+    let text = stderr(&ended);
+    assert!(
+        text.contains("nothing was restored to") && text.contains("the same command begins again"),
+        "{text}"
+    );
+    assert_eq!(names_in(place.path()), Vec::<String>::new());
+    succeed(&["--store", &url_of(&new), "restore", &copy]);
+    assert!(succeed(&["--store", &url_of(&new), "verify"]).starts_with("healthy"));
+}
+
 /// Interrupts a backup that has begun. `None` if it came to its end: then its copy is removed.
 fn interrupt_backup(url: &str, copy: &Path) -> Option<ExitStatus> {
     let mut child = gesta(&["--store", url, "backup", copy.to_str().unwrap()])

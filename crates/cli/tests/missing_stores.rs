@@ -121,6 +121,74 @@ fn a_store_whose_write_ahead_log_was_deleted_is_refused() {
     succeed(&["--store", &store, "verify"]);
 }
 
+/// What happened: a store in a folder of another user was said to be missing. Now the folder is named, and its owner.
+#[test]
+fn a_folder_that_this_user_may_not_enter_is_told() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let closed = directory.path().join("closed");
+    let path = closed.join("sub/gesta.db");
+    let store = url_of(&path);
+    succeed(&["--store", &store, "schema", "create"]);
+    let is_root = nix::unistd::geteuid().is_root();
+    // Root may enter everything, so another user tries; who is not root is kept out of a folder of their own.
+    let mode = if is_root { 0o700 } else { 0 };
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(mode)).unwrap();
+    let owner = std::fs::metadata(&closed).unwrap().uid();
+    let target = format!("--target=sqlite:{}", path.display());
+    let there = path.display().to_string();
+    let commands: &[(&[&str], bool)] = &[
+        (&["verify"], true),
+        (&["info"], true),
+        (
+            &["stream", "append", "a", "--type", "t", "--data", "1"],
+            true,
+        ),
+        (&["schema", "create"], true),
+        (&["serve", "--listen", "127.0.0.1:0"], true),
+        (&["restore", &there], true),
+        (&["projection", "list", &target], false),
+    ];
+    for (command, names_the_folder) in commands {
+        let mut tried = gesta(&[&["--store", &store], *command].concat());
+        if is_root {
+            tried.uid(65_534).gid(65_534);
+        }
+        tried.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = match tried.spawn() {
+            Ok(child) => ended(child),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                eprintln!(
+                    "SKIPPED: another user may not run {}",
+                    env!("CARGO_BIN_EXE_gesta")
+                );
+                break;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let text = stderr(&output);
+        assert_eq!(code(&output), 1, "{command:?}: {output:?}");
+        assert!(
+            !text.contains("there is no") && text.contains(&there),
+            "{command:?}: {text}"
+        );
+        if *names_the_folder {
+            let folder = format!("the folder {} belongs to ", closed.display());
+            let rest = text.split_once(&folder).map(|(_, rest)| rest);
+            let rest = rest.unwrap_or_else(|| panic!("{command:?}: {text}"));
+            assert!(
+                text.matches("os error").count() == 1
+                    && rest.contains(&format!("uid {owner}"))
+                    && rest.contains(&format!("(mode {mode:04o})")),
+                "{command:?}: {text}"
+            );
+        }
+    }
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
 /// What happened: a read-only file was opened, and each append waited 30 s for an answer. Now nobody serves it.
 #[test]
 fn a_read_only_store_is_refused_at_once() {

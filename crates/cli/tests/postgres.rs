@@ -125,6 +125,100 @@ fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
     assert!(by_variable.status.success(), "{by_variable:?}");
 }
 
+/// What happened: a role without a right on the schema of a store, or of a read model, was told that a table does not
+/// exist. Goal: the right is named, the role, and what grants it; and that is enough.
+#[test]
+fn rights_that_are_missing_are_named_with_what_grants_them() {
+    let Some(postgres) = gesta_pgtest::shared() else {
+        return;
+    };
+    let (schema, role) = (gesta_pgtest::fresh_schema(), gesta_pgtest::fresh_schema());
+    let owner = patient(&format!("{}?schema={schema}", postgres.url()));
+    let append = ["stream", "append", "a-1", "--type", "t", "--data", "{}"];
+    let of = |url: &str, arguments: &[&str]| run(&[&["--store", url], arguments].concat());
+    assert!(of(&owner, &["schema", "create"]).status.success());
+    assert!(of(&owner, &append).status.success());
+    postgres
+        .execute(&format!("CREATE ROLE {role} LOGIN"))
+        .unwrap();
+    let database = postgres
+        .query("SELECT current_database()")
+        .unwrap()
+        .unwrap();
+    let limited = format!("postgres://{role}@{}/{database}", postgres.addr());
+    let reader = patient(&format!("{limited}?schema={schema}"));
+    for right in ["USAGE on the schema", "SELECT on its tables"] {
+        let refused = of(&reader, &["verify"]);
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        let text = stderr(&refused);
+        assert!(!text.contains("does not exist"), "{text}");
+        assert!(
+            text.contains(&format!("the role {role} may not read")),
+            "{text}"
+        );
+        assert!(text.contains(&format!("it lacks {right}")), "{text}");
+        let grants = text
+            .split_once("run GRANT ")
+            .and_then(|(_, rest)| rest.split_once("; `"));
+        let (usage, select) = grants
+            .and_then(|(all, _)| all.split_once("; "))
+            .expect(&text);
+        let grant = match right.starts_with("USAGE") {
+            true => format!("GRANT {usage}"),
+            false => select.to_owned(),
+        };
+        postgres.execute(&grant).unwrap();
+    }
+    assert!(of(&reader, &["verify"]).status.success());
+    let refused = of(&reader, &append);
+    let text = stderr(&refused);
+    assert!(
+        !refused.status.success() && text.contains("permission denied for"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`gesta schema print` ends with the GRANT"),
+        "{text}"
+    );
+    // A new store, which this role may not make.
+    let new = patient(&format!(
+        "{limited}?schema={}",
+        gesta_pgtest::fresh_schema()
+    ));
+    let refused = of(&new, &["schema", "create"]);
+    let grant = format!("GRANT CREATE ON DATABASE \"{database}\" TO \"{role}\"");
+    assert!(stderr(&refused).contains(&grant), "{refused:?}");
+    // The tables of read models.
+    let models = gesta_pgtest::fresh_schema();
+    postgres
+        .execute(&format!("CREATE SCHEMA {models}"))
+        .unwrap();
+    let index = [
+        "index", "run", "i", "--path", "a", "--once", "--schema", &models, "--target",
+    ];
+    let target = patient(&postgres.url());
+    let made = of(&owner, &[&index[..], &[&target]].concat());
+    assert!(made.status.success(), "{made:?}");
+    let list = ["index", "list", "--schema", &models, "--target", &limited];
+    for what in ["use the schema", "read the table"] {
+        let refused = run(&list);
+        assert!(!refused.status.success(), "{refused:?}");
+        let text = stderr(&refused);
+        assert!(
+            text.contains(&format!("the role {role} may not {what} {models}")),
+            "{text}"
+        );
+        let (_, grant) = text.split_once(": GRANT ").expect(&text);
+        postgres.execute(&format!("GRANT {grant}")).unwrap();
+    }
+    // Each of the tables that are asked for is granted by itself.
+    let tables = format!("GRANT SELECT ON ALL TABLES IN SCHEMA {models} TO {role}");
+    postgres.execute(&tables).unwrap();
+    assert!(stdout(&run(&list)).contains("i v1  active"));
+    let drop = format!("DROP SCHEMA {models} CASCADE; DROP OWNED BY {role}; DROP ROLE {role}");
+    postgres.execute(&drop).unwrap();
+}
+
 /// Goal: a server that takes its URL from a file shows the password to nobody: not in its command line, its log or
 /// `/info`.
 #[test]

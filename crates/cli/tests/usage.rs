@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+#[path = "usage/progress.rs"]
+mod progress;
 #[path = "usage/projections.rs"]
 mod projections;
 #[path = "usage/protected.rs"]

@@ -29,6 +29,12 @@ pub(crate) enum IndexCommand {
     /// Make an index, unless it is there, and keep it up to date until this is stopped. Several of these stand by for
     /// each other.
     Run(IndexRun),
+    /// List the versions of all indexes, or of one: which of them readers see, how many events it has, its paths. With
+    /// --store also how far each is behind.
+    List {
+        /// The index; without it all.
+        name: Option<String>,
+    },
     /// Show the events that have these values.
     Find {
         /// The index.
@@ -54,7 +60,7 @@ pub(crate) struct IndexRun {
     /// Number of the version. Other paths, or other events, need another one: it is built beside the one before.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) version: u32,
-    /// Stop as soon as it shows everything that was stored when this began.
+    /// Catch up and end: stop as soon as it shows everything that was stored when this began, and readers see it.
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]

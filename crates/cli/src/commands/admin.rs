@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 
 use super::address::resolve;
 use super::serve::place_of;
-use super::{client, given_store, is_server, with_store};
+use super::{client, given_store, interrupts, is_server, until_stopped, with_store};
 use crate::args::{DEFAULT_SERVER, Global, SchemaCommand};
 use crate::config::Config;
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, ProgressLine};
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
     match command {
@@ -38,7 +38,17 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
             })
         }
         SchemaCommand::Migrate => {
-            let done = gesta::schema::migrate(url).await?;
+            let line = ProgressLine::begin(
+                output,
+                "migrating the tables, which may take minutes in a large store",
+            );
+            let migrating = async { Ok(gesta::schema::migrate(url).await?) };
+            let stopped = || {
+                "stopped: each step was done whole or not at all; the same command goes on".into()
+            };
+            let done = until_stopped(&mut interrupts()?, migrating, stopped).await;
+            drop(line);
+            let done = done?;
             output.record(&json!({"from": done.from, "to": done.to}), |_| {
                 if done.from == done.to {
                     format!("nothing to do: the schema has version {}", done.to)

@@ -1,6 +1,7 @@
 //! `gesta all …`, and how subscriptions are followed.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use gesta_core::{
 use super::import_groups::Home;
 use super::progress::Progress;
 use super::{
-    client, given_store, import, interrupts, is_server, with_new_store, with_store,
-    with_store_telling,
+    BEFORE_ALL, client, given_store, import, interrupts, is_server, until_stopped, with_new_store,
+    with_store, with_store_telling,
 };
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, say, until_reader_gone};
+use crate::output::{Output, ProgressLine, rate, say, until_reader_gone};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -31,8 +32,9 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
         AllCommand::Read(args) => {
             let progress = Progress::default();
             progress.set("no event was read yet".into());
+            let line = ProgressLine::beside_data(output, "opening the store");
             with_store_telling(global, &progress, async |store| {
-                until_reader_gone(read(&*store, args, &progress, output)).await
+                until_reader_gone(read(&*store, args, &progress, &line, output)).await
             })
             .await
         }
@@ -45,17 +47,20 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
                     HttpStore::with_config(&url, client::config(global)?).map_err(Failure::from)
                 })
                 .transpose()?;
-            let mut interrupts = interrupts()?;
-            let feed = tokio::select! {
-                feed = import::prepare(&args) => feed?,
-                _ = interrupts.recv() => return Err(Failure::interrupted("stopped before anything was done")),
+            // Who types the events sees how far it is.
+            let file = args.file.as_deref().filter(|path| *path != Path::new("-"));
+            let line = match file.is_none() && std::io::stdin().is_terminal() {
+                true => ProgressLine::none(),
+                false => ProgressLine::begin(output, "reading the file"),
             };
+            let preparing = import::prepare(&args);
+            let feed = until_stopped(&mut interrupts()?, preparing, || BEFORE_ALL.into()).await?;
             with_new_store(global, &progress, async |store| {
                 let home = match &server {
                     Some(server) => Home::Server(Box::new(server.groups())),
                     None => Home::Store(Arc::clone(&store)),
                 };
-                import::run(&*store, &home, feed, &args, &progress, output).await
+                import::run(&*store, &home, feed, &args, (&progress, &line), output).await
             })
             .await
         }
@@ -90,6 +95,7 @@ async fn read(
     store: &dyn EventStore,
     args: AllRead,
     progress: &Progress,
+    line: &ProgressLine,
     output: &mut Output,
 ) -> Outcome {
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -106,6 +112,7 @@ async fn read(
         Some(ReadFrom::Place(checkpoint)) => AllFrom::Checkpoint(checkpoint),
     };
     let filter = filter(args.filter);
+    let mut written = 0;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
         let page = store
@@ -125,6 +132,8 @@ async fn read(
             output.event(event, checkpoint.as_ref())?;
         }
         progress.set(format!("go on with --from {}", page.next));
+        written += page.events.len() as u64;
+        line.tell(|time| rate("events written", written, None, time));
         left = left.saturating_sub(page.events.len() as u64);
         if page.end || left == 0 {
             if !page.end {

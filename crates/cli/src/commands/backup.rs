@@ -10,7 +10,6 @@ use std::time::Duration;
 use gesta::{Database, MadeBy};
 use gesta_client::{Config, HttpStore};
 use gesta_core::ErrorKind;
-use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::signal::unix::Signal;
 
@@ -19,30 +18,36 @@ use super::{client, given_store, interrupts, is_server, maintenance, served};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, say};
+use crate::output::{Output, ProgressLine, copied, rate, say};
 use crate::private_file;
 
 /// The longest time in which a server makes a copy.
 const COPY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Text with which the name of a copy ends that is not whole yet.
+const UNFINISHED: &str = ".unfinished";
 /// The text of the error of a copy that ends because its database is being closed.
 const STOPPED: &str = "the backup was stopped";
 
 pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) -> Outcome {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     let mut stop = interrupts()?;
+    let line = ProgressLine::begin(output, "opening the store");
     if is_server(&url) {
         tokio::select! {
-            done = download(global, &url, &args.to) => done?,
+            done = download(global, &url, &args.to, &line) => done?,
             _ = stop.recv() => return Err(stopped(&args.to)),
         }
     } else {
         let command = format!("backup {}", args.to.display());
         on_database(&url, Some(&command), async |database| {
-            copy(database, &args.to, &mut stop).await
+            let copying = copy(database, &args.to, &mut stop);
+            line.watching(&unfinished(&args.to), None, copying).await
         })
         .await?;
     }
-    let bytes = fs::metadata(&args.to)?.len();
+    drop(line);
+    let found = fs::metadata(&args.to).map_err(|error| refused(&args.to, &error))?;
+    let bytes = found.len();
     let file = args.to.display().to_string();
     output.record(&json!({"file": file, "bytes": bytes}), |_| {
         format!("backup of {bytes} bytes written to {file}; `gesta restore` checks it and puts it in place")
@@ -74,6 +79,18 @@ fn stopped(to: &Path) -> Failure {
     Failure::interrupted(format!("stopped; no copy was made at {}", to.display()))
 }
 
+/// Makes the failure of a file that the file system refuses, or has no space for.
+fn refused(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::other(format!("{}: {error}", path.display()))
+}
+
+/// Returns the path of a copy until it is whole.
+fn unfinished(to: &Path) -> PathBuf {
+    let mut name = to.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    PathBuf::from(name)
+}
+
 /// A file that is removed unless it becomes the copy. Only its owner can read it.
 struct Unfinished {
     path: PathBuf,
@@ -85,10 +102,8 @@ impl Unfinished {
         if fs::symlink_metadata(to).is_ok() {
             return Err(exists(to));
         }
-        let mut name = to.as_os_str().to_owned();
-        name.push(".unfinished");
-        let path = PathBuf::from(name);
-        let failed = |error| Failure::other(format!("{}: {error}", path.display()));
+        let path = unfinished(to);
+        let failed = |error| refused(&path, &error);
         // Left behind by a command that was killed. What it was is not followed, and not written to.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != Io::NotFound => return Err(failed(error)),
@@ -99,23 +114,28 @@ impl Unfinished {
     }
 
     fn finish(self, to: &Path) -> Outcome {
-        self.file.sync_all()?;
+        let failed = |error| refused(to, &error);
+        self.file.sync_all().map_err(failed)?;
         // Another process may have made the file meanwhile: a second name is never that of another file.
         match fs::hard_link(&self.path, to) {
-            Ok(()) => fs::remove_file(&self.path)?,
+            Ok(()) => fs::remove_file(&self.path).map_err(failed)?,
             Err(error) if error.kind() == Io::AlreadyExists => return Err(exists(to)),
             // Not every file system has second names.
             Err(_) if fs::symlink_metadata(to).is_ok() => return Err(exists(to)),
-            Err(_) => fs::rename(&self.path, to)?,
+            Err(_) => fs::rename(&self.path, to).map_err(failed)?,
         }
         let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(())
+        File::open(directory.unwrap_or(Path::new(".")))
+            .and_then(|directory| directory.sync_all())
+            .map_err(failed)
     }
 }
 
 fn exists(to: &Path) -> Failure {
-    let text = format!("backup must be a new file, {} exists", to.display());
+    let text = format!(
+        "backup must be a new file, {} exists: give another name, or move that file away",
+        to.display()
+    );
     Failure::usage(text)
 }
 
@@ -126,42 +146,61 @@ impl Drop for Unfinished {
     }
 }
 
-async fn download(global: &Global, url: &str, to: &Path) -> Outcome {
+async fn download(global: &Global, url: &str, to: &Path, line: &ProgressLine) -> Outcome {
     let mut copy = Unfinished::create(to)?;
     let config = Config {
         answer_max: COPY_MAX,
         ..client::config(global)?
     };
     let mut download = HttpStore::with_config(url, config)?.backup().await?;
-    let bar = download
-        .bytes()
-        .map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    let (all, mut bytes) = (download.bytes(), 0);
+    line.tell(|_| "waiting for the copy that the server makes".into());
     while let Some(part) = download.next().await? {
-        copy.file.write_all(&part)?;
-        bar.inc(part.len() as u64);
+        let written = copy.file.write_all(&part);
+        written.map_err(|error| refused(&copy.path, &error))?;
+        bytes += part.len() as u64;
+        line.tell(|_| copied(bytes, all));
     }
-    bar.finish_and_clear();
     copy.finish(to)
 }
 
 pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> Outcome {
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(Duration::from_millis(200));
     let made_by = match args.sqlite_copy {
         true => MadeBy::Sqlite,
         false => MadeBy::Gesta,
     };
-    let restored = gesta::restore(&args.from, made_by, url, |progress| {
-        bar.set_message(format!("{} events checked", progress.events));
-    })
-    .await;
-    bar.finish_and_clear();
+    let mut stop = interrupts()?;
+    let line = ProgressLine::begin(output, "reading the backup");
+    let told = |now: gesta::verify::AuditProgress| {
+        line.tell(|time| rate("events checked", now.events, None, time));
+    };
+    let stopped = async {
+        stop.recv().await;
+    };
+    let checking = gesta::check_backup(&args.from, made_by, url, told, stopped);
+    let checked = match gesta::unfinished_of(url) {
+        Some(path) => {
+            let all = fs::metadata(&args.from).ok().map(|found| found.len());
+            line.watching(&path, all, checking).await
+        }
+        None => checking.await,
+    };
+    let Some(checked) = checked? else {
+        drop(line);
+        return Err(Failure::interrupted(format!(
+            "stopped: nothing was restored to {url}, and nothing is left of the copy; the same command begins again"
+        )));
+    };
+    // The last step is short, and done to its end: a signal that comes now is of no effect.
+    line.tell(|_| "putting the copy in its place".into());
+    let restored = checked.put_in_place().await;
+    drop(line);
     let restored = restored?;
     let Some(incarnation) = restored.incarnation else {
         let verified = served::verified(&restored.report);
         maintenance::show(&verified, output)?;
         say!("{} is damaged: nothing was restored", args.from.display());
-        return Err(maintenance::damaged(&verified));
+        return Err(maintenance::damaged(&verified, "restore an earlier backup"));
     };
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();
     let record = json!({"store": url, "events": events, "incarnation": incarnation.to_string()});

@@ -90,7 +90,12 @@ fn credentials(global: &Global) -> Outcome<Option<Credentials>> {
 
 /// Reads a secret from the first line of a file. The secret is never repeated in an error.
 pub(super) fn secret(path: &Path) -> Outcome<String> {
-    let refuse = |why: &str| Failure::usage(format!("{}: {why}", path.display()));
+    let refuse = |why: &str| {
+        Failure::usage(format!(
+            "the file of a token or a password, {}: {why}",
+            path.display()
+        ))
+    };
     private_file::warn_of_others("a secret", path);
     let text = std::fs::read_to_string(path).map_err(|error| refuse(&error.to_string()))?;
     match text.lines().next() {

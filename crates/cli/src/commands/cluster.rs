@@ -22,7 +22,7 @@ use super::interrupts;
 use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::config::Config;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, ProgressLine};
 use crate::units::Span;
 
 /// The pause between two looks at something that is waited for.
@@ -31,7 +31,10 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Runs one command on the database at `url`.
 pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output) -> Outcome {
     if url.starts_with("sqlite:") {
-        let text = format!("{url} is a store of one process; several nodes need PostgreSQL");
+        let text = format!(
+            "--store (GESTA_STORE) must be postgres://… for this command, found {url}: a SQLite store belongs to one process; several \
+             nodes need PostgreSQL"
+        );
         return Err(Failure::usage(text));
     }
     let mut interrupts = interrupts()?;
@@ -208,7 +211,10 @@ async fn set_drain(
         false => NodeState::Draining,
     };
     if !drain.undo && !others.any(|other| other.state == NodeState::Up) {
-        let text = format!("{} cannot be drained: no other node is up", named(node));
+        let text = format!(
+            "{} cannot be drained: no other node is up that could take its logs; start one first",
+            named(node)
+        );
         return Err(Failure::other(text));
     }
     if drain.hold || drain.undo {
@@ -222,7 +228,13 @@ async fn set_drain(
     }
     let logs = match drain.undo {
         true => logs_of(&look, node),
-        false => drained(registry, node, drain.wait.0).await?,
+        false => {
+            let line =
+                ProgressLine::begin(output, format!("waiting until {} has no logs", named(node)));
+            let drained = drained(registry, node, drain.wait.0, &line).await;
+            drop(line);
+            drained?
+        }
     };
     let is_held = drain.hold || node.held && !drain.undo;
     let record = json!({"node": node.id.0, "address": *node.info.address, "state": state.name(), "held": is_held, "logs": logs});
@@ -294,7 +306,12 @@ async fn finalize(registry: &Arc<dyn Registry>, output: &mut Output) -> Outcome 
 }
 
 /// Waits until a node has no logs. Returns how many it has when there is nothing more to wait for.
-async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -> Outcome<usize> {
+async fn drained(
+    registry: &Arc<dyn Registry>,
+    node: &NodeRow,
+    wait: Duration,
+    line: &ProgressLine,
+) -> Outcome<usize> {
     let deadline = Instant::now() + wait;
     loop {
         let look = registry.look().await?;
@@ -310,6 +327,7 @@ async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -
         if logs == 0 || wait.is_zero() {
             return Ok(logs);
         }
+        line.tell(|_| format!("{} is draining: {logs} logs are left", named(node)));
         if Instant::now() >= deadline {
             let text = format!("{} is draining, but still has {logs} logs", named(node));
             return Err(Failure::Message(Code::Unavailable, text));
@@ -334,7 +352,16 @@ async fn move_log(
     {
         return Err(try_again(&format!("log {} has just moved", lease.log)));
     }
-    let is_there = step != Step::Ask || moved(registry, lease, to, request.wait.0).await?;
+    let line = ProgressLine::begin(
+        output,
+        format!("waiting until log {} is at {}", lease.log, named(to)),
+    );
+    let moved = match step {
+        Step::Ask => moved(registry, lease, to, request.wait.0).await,
+        Step::Nothing | Step::Withdraw => Ok(true),
+    };
+    drop(line);
+    let is_there = moved?;
     let record = json!({"log": lease.log.0, "node": to.id.0, "address": *to.info.address, "moved": is_there});
     output.record(&record, |_| match is_there {
         true => format!("log {} is at {}", lease.log, named(to)),

@@ -8,10 +8,7 @@ use serde::Serialize;
 use super::{interrupts, is_server};
 use crate::args::CopyStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, say};
-
-/// How often a copy says how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+use crate::output::{Output, ProgressLine, humane, rate, say};
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -23,20 +20,19 @@ struct Summary {
 }
 
 pub(super) async fn run(args: &CopyStore, output: &mut Output) -> Outcome {
-    if is_server(&args.source) || is_server(&args.target) {
-        return Err(Failure::usage(
-            "copy works on databases, not on servers: give sqlite:PATH or postgres://…",
-        ));
-    }
+    refuse_servers("copy", &args.source, &args.target)?;
     let begun = Instant::now();
     let mut interrupts = interrupts()?;
+    let line = ProgressLine::begin(output, "opening both stores");
     let copied = tokio::select! {
-        copied = copy(args, begun) => copied?,
+        copied = copy(args, &line) => copied,
         _ = interrupts.recv() => {
             let text = "stopped: the target is not whole, and is not served; repeat the copy, which goes on where it was";
-            return Err(Failure::interrupted(text));
+            Err(Failure::interrupted(text))
         }
     };
+    drop(line);
+    let copied = copied?;
     let seconds = begun.elapsed().as_secs_f64();
     let told = Summary {
         events_per_second: copied.events as f64 / seconds.max(0.001),
@@ -46,59 +42,52 @@ pub(super) async fn run(args: &CopyStore, output: &mut Output) -> Outcome {
     output.record(&told, pretty)
 }
 
-async fn copy(args: &CopyStore, begun: Instant) -> Outcome<Report> {
+/// Refuses servers where databases are needed.
+pub(super) fn refuse_servers(command: &str, source: &str, target: &str) -> Outcome {
+    let wrong = [("SOURCE", source), ("TARGET", target)];
+    let wrong = wrong.into_iter().find(|(_, url)| is_server(url));
+    match wrong {
+        None => Ok(()),
+        Some((name, _)) => Err(Failure::usage(format!(
+            "{name} must be sqlite:PATH or postgres://…, and names a server: {command} works on the databases themselves"
+        ))),
+    }
+}
+
+async fn copy(args: &CopyStore, line: &ProgressLine) -> Outcome<Report> {
     let settings = Settings {
         logs: args.logs,
         ..Settings::default()
     };
     let mut copy = Copy::open(&args.source, &args.target, settings).await?;
-    let first = copy.progress();
+    let (first, begun) = (copy.progress(), Instant::now());
     if first.events > 0 {
         say!("goes on after {} events", first.events);
     }
-    let mut pace = Pace::new(begun);
     while let Step::Copied(now) = copy.step().await? {
-        pace.tell(|seconds| copied(now, first, seconds));
+        line.tell(|_| copied(now, first, begun.elapsed()));
     }
     let events = copy.progress().events;
     say!("copied {events} events; reads them back");
-    let mut pace = Pace::new(Instant::now());
-    let report = copy.finish(|read| pace.tell(|_| format!("compared {read} of {events} events")));
+    let begun = Instant::now();
+    let report = copy.finish(|read| {
+        line.tell(|_| rate("events compared", read, Some(events), begun.elapsed()));
+    });
     Ok(report.await?)
 }
 
-/// Says something from time to time.
-pub(super) struct Pace {
-    begun: Instant,
-    told: Instant,
-}
-
-impl Pace {
-    pub(super) fn new(begun: Instant) -> Self {
-        Self {
-            begun,
-            told: Instant::now(),
-        }
-    }
-
-    pub(super) fn tell(&mut self, text: impl FnOnce(f64) -> String) {
-        if self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
-            say!("{}", text(self.begun.elapsed().as_secs_f64()));
-        }
-    }
-}
-
-pub(super) fn copied(now: Progress, first: Progress, seconds: f64) -> String {
+/// Says how far a copy is that began at `first`, `time` ago.
+pub(super) fn copied(now: Progress, first: Progress, time: Duration) -> String {
+    let seconds = time.as_secs_f64().max(0.001);
     let done = now.positions.saturating_sub(first.positions) as f64;
-    let rate = (now.events - first.events) as f64 / seconds.max(0.001);
+    let rate = (now.events - first.events) as f64 / seconds;
     let left = now.positions_all.saturating_sub(now.positions) as f64;
     let left = Duration::from_secs_f64((left * seconds / done.max(1.0)).min(1e9));
     let percent = now.positions as f64 / now.positions_all.max(1) as f64 * 100.0;
     format!(
-        "copied {} events ({percent:.0} %), {rate:.0} a second, about {} s left",
+        "copied {} events ({percent:.0} %), {rate:.0} a second, about {} left",
         now.events,
-        left.as_secs()
+        humane(left)
     )
 }
 

@@ -6,7 +6,8 @@
 use gesta::{Database, Options};
 use gesta_core::{Error, ErrorKind};
 
-use crate::exit::{Failure, Outcome};
+use super::{BEFORE_ALL, interrupts, until_stopped};
+use crate::exit::{Code, Failure, Outcome};
 
 /// Opens a database. If a server has it open, the error says how the command, if there is such a one, is given through
 /// that server.
@@ -15,7 +16,7 @@ pub(super) async fn open(url: &str, through_server: Option<&str>) -> Outcome<Dat
     opened.map_err(|error| match through_server {
         Some(command) => open_in_a_server(error, || {
             format!(
-                "a server has this store open; ask that server: gesta {command} --store http://127.0.0.1:2113"
+                "stop that process, or if it is a server, ask it: gesta {command} --store http://127.0.0.1:2113"
             )
         }),
         None => error.into(),
@@ -34,11 +35,29 @@ pub(super) async fn on_database<T>(
     outcome
 }
 
-/// Makes the failure of an error: of a store that a server has open, with this text, which says what to do about it.
-pub(super) fn open_in_a_server(error: Error, text: impl FnOnce() -> String) -> Failure {
+/// Does what [`on_database`] does until Ctrl-C; `stopped` says what there is then.
+pub(super) async fn on_database_until_stopped<T>(
+    url: &str,
+    through_server: Option<&str>,
+    stopped: impl FnOnce() -> String,
+    work: impl AsyncFnOnce(&Database) -> Outcome<T>,
+) -> Outcome<T> {
+    let mut interrupts = interrupts()?;
+    let opening = open(url, through_server);
+    let database = until_stopped(&mut interrupts, opening, || BEFORE_ALL.into()).await?;
+    let outcome = until_stopped(&mut interrupts, work(&database), stopped).await;
+    database.close().await;
+    outcome
+}
+
+/// Makes the failure of an error: of a store that a server has open one line with this advice, and not that of the
+/// store as well.
+pub(super) fn open_in_a_server(error: Error, advice: impl FnOnce() -> String) -> Failure {
     match error.kind() {
         ErrorKind::Unavailable(found) if found.contains("is open in") => {
-            Error::unavailable(text()).caused_by(error).into()
+            let who = found.split_once(", which holds");
+            let who = who.map_or(found.as_str(), |(who, _)| who);
+            Failure::Message(Code::Unavailable, format!("{who}: {}", advice()))
         }
         _ => error.into(),
     }

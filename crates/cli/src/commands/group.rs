@@ -22,7 +22,7 @@ const PAGE_GROUPS: usize = 1_000;
 pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Output) -> Outcome {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
     if !is_server(&url) {
-        let text = "groups are run by a server: give --store http://HOST:PORT";
+        let text = "--store (GESTA_STORE) names a database, and groups are run by a server: give --store http://HOST:PORT";
         return Err(Failure::usage(text));
     }
     let groups = HttpStore::with_config(&url, client::config(global)?)?.groups();
@@ -76,7 +76,12 @@ async fn create(groups: &HttpGroups, create: GroupCreate, output: &mut Output) -
 }
 
 fn read_settings(text: &str) -> Outcome<Settings> {
-    serde_json::from_str(text).map_err(|error| Failure::usage(format!("--settings: {error}")))
+    serde_json::from_str(text).map_err(|error| {
+        Failure::usage(format!(
+            "--settings must be a JSON object such as {{\"max_retry_count\": 5}}: {error}; `gesta group info --output json` shows \
+             all settings"
+        ))
+    })
 }
 
 fn tell(group: &GroupId, what: &str, output: &mut Output) -> Outcome {

@@ -15,6 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
+use std::time::Instant;
 
 use gesta_core::{
     AllFrom, Append, Direction, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
@@ -30,7 +31,7 @@ use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
-use crate::output::{Output, say};
+use crate::output::{Output, ProgressLine, rate, say};
 
 /// The most events in one page.
 const PAGE: usize = 1_000;
@@ -78,7 +79,11 @@ pub(super) async fn prepare(args: &AllImport) -> Outcome<Feed> {
     }
     let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, 0)?;
     if !feed.begin().await? {
-        return Err(Failure::usage("the input is empty: nothing to import"));
+        let name = file.map_or("standard input".into(), |path| path.display().to_string());
+        return Err(Failure::usage(format!(
+            "the input is empty, nothing to import: {name} must hold an event a line, as `gesta all read --output json` prints \
+             them"
+        )));
     }
     Ok(feed)
 }
@@ -88,7 +93,12 @@ fn file_of(args: &AllImport) -> Option<&Path> {
 }
 
 fn open(path: &Path) -> Outcome<File> {
-    File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    File::open(path).map_err(|error| {
+        Failure::usage(format!(
+            "FILE must be a file of events that can be read, or - for standard input: {}: {error}",
+            path.display()
+        ))
+    })
 }
 
 pub(super) async fn run(
@@ -96,7 +106,7 @@ pub(super) async fn run(
     home: &Home,
     mut feed: Feed,
     args: &AllImport,
-    progress: &Progress,
+    (progress, line): (&Progress, &ProgressLine),
     output: &mut Output,
 ) -> Outcome {
     let mut import = Import {
@@ -115,7 +125,12 @@ pub(super) async fn run(
         groups: GroupsOfCopy::default(),
     };
     progress.set(import.came());
-    let done = import.all(&mut feed, args, progress).await;
+    let begun = Instant::now();
+    let came = |import: &Import<'_>| {
+        progress.set(import.came());
+        line.tell(|_| rate("lines imported", import.line, None, begun.elapsed()));
+    };
+    let done = import.all(&mut feed, args, came).await;
     if let Err(failure) = done {
         say!("{}", import.came());
         return Err(failure);
@@ -127,6 +142,7 @@ pub(super) async fn run(
         );
     }
     let (stored, there) = (import.stored, import.there);
+    line.tell(|_| "making the consumer groups".into());
     let groups = import_groups::make(
         import.groups,
         store,
@@ -156,7 +172,8 @@ impl Import<'_> {
         )
     }
 
-    async fn all(&mut self, feed: &mut Feed, args: &AllImport, progress: &Progress) -> Outcome {
+    /// Imports all lines. `came` is told after each batch.
+    async fn all(&mut self, feed: &mut Feed, args: &AllImport, came: impl Fn(&Self)) -> Outcome {
         while let Some(LineEvent {
             line,
             stream,
@@ -195,7 +212,7 @@ impl Import<'_> {
             if self.is_full_for(&stream, &event, usize::from(args.batch)) {
                 self.flush().await?;
                 self.line = line - 1;
-                progress.set(self.came());
+                came(self);
             }
             self.add(stream, event);
         }

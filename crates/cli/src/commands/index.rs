@@ -1,78 +1,160 @@
 //! `gesta index …`: keeps an index, and finds events by it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gesta::projection::{
-    Control, Find, INDEX_PAGE_MAX, Index, Projections, Running, Target, events_at,
+    Control, Find, INDEX_PAGE_MAX, Index, Life, ProjectionId, Projections, Running, State, Stored,
+    Target, VersionReport, events_at,
 };
 use gesta_core::{Checkpoint, EventStore};
+use serde::Serialize;
 use serde_json::json;
+use tokio::signal::unix::Signal;
 
-use super::projection::{MustExist, TargetDatabase};
-use super::{all, connect, interrupts};
+use super::projection::{MustExist, TargetDatabase, line};
+use super::{all, connect, given_store, interrupts};
 use crate::args::{self, Global, IndexCommand, IndexRun};
-use crate::exit::Outcome;
-use crate::output::{Output, say};
+use crate::exit::{Code, Failure, Outcome};
+use crate::output::{Output, ProgressLine, say, visible};
 
 /// How long one look at an index that is built lasts.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long readers may be with the version before when a new one shows everything. They are taken to it by the process
+/// that runs it, some seconds after it began.
+const SWITCH_MAX: Duration = Duration::from_secs(60);
+
+/// A version of an index, as it is listed.
+#[derive(Serialize)]
+struct IndexReport {
+    #[serde(flatten)]
+    version: VersionReport,
+    paths: Vec<String>,
+}
 
 pub(super) async fn run(global: &Global, args: args::Index, output: &mut Output) -> Outcome {
     let must_exist = match args.command {
         IndexCommand::Run(_) => MustExist::No,
-        IndexCommand::Find { .. } => MustExist::Yes,
+        IndexCommand::Find { .. } | IndexCommand::List { .. } => MustExist::Yes,
     };
     let at = TargetDatabase::named(args.target, args.schema, must_exist)?;
-    let store = connect(global, gesta::Missing::Refuse).await?;
-    let done = match at {
-        TargetDatabase::Sqlite(target) => work(target, &store, args.command, output).await,
-        TargetDatabase::Postgres(target) => work(target, &store, args.command, output).await,
+    // A list needs no store, without which nothing is said about how far an index is behind.
+    let is_needed = !matches!(args.command, IndexCommand::List { .. });
+    let store = match is_needed || given_store(global).is_some() {
+        true => Some(connect(global, gesta::Missing::Refuse).await?),
+        false => None,
     };
-    store.shutdown().await?;
+    let done = match at {
+        TargetDatabase::Sqlite(target) => work(target, store.as_ref(), args.command, output).await,
+        TargetDatabase::Postgres(target) => {
+            work(target, store.as_ref(), args.command, output).await
+        }
+    };
+    if let Some(store) = store {
+        store.shutdown().await?;
+    }
     done
 }
 
 async fn work<T: Target>(
     target: T,
-    store: &Arc<dyn EventStore>,
+    store: Option<&Arc<dyn EventStore>>,
     command: IndexCommand,
     output: &mut Output,
 ) -> Outcome {
-    match command {
-        IndexCommand::Run(run) => keep(target, store, run, output).await,
-        IndexCommand::Find {
-            name,
-            values,
-            limit,
-        } => {
-            let control = Control::of(target);
-            let (mut after, mut left) = (None, usize::try_from(limit).unwrap_or(usize::MAX));
-            while left > 0 {
-                let find = Find {
-                    values: values.clone(),
-                    after,
-                    limit: left.min(INDEX_PAGE_MAX),
-                };
-                let found = control.find(&name, &find).await?;
-                let is_last = found.len() < find.limit;
-                after = found.last().copied();
-                left -= found.len();
-                let mut rest = &found[..];
-                while !rest.is_empty() {
-                    let (events, read) = events_at(&**store, rest).await?;
-                    for event in events {
-                        output.event(&event, None)?;
-                    }
-                    rest = &rest[read..];
-                }
-                if is_last {
-                    break;
-                }
+    match (command, store) {
+        (IndexCommand::List { name }, _) => {
+            list(&Control::of(target), store, name.as_deref(), output).await
+        }
+        (IndexCommand::Run(run), Some(store)) => keep(target, store, run, output).await,
+        (
+            IndexCommand::Find {
+                name,
+                values,
+                limit,
+            },
+            Some(store),
+        ) => {
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            find(
+                &Control::of(target),
+                store,
+                (name.as_str(), values.as_slice()),
+                limit,
+                output,
+            )
+            .await
+        }
+        (IndexCommand::Run(_) | IndexCommand::Find { .. }, None) => Err(Failure::usage(
+            "say of which store the events are: --store, or GESTA_STORE",
+        )),
+    }
+}
+
+/// Lists the versions of all indexes, or of one.
+async fn list<T: Target>(
+    control: &Control<T>,
+    store: Option<&Arc<dyn EventStore>>,
+    name: Option<&str>,
+    output: &mut Output,
+) -> Outcome {
+    let mut found = 0;
+    for stored in control.list().await? {
+        let Some(index) = Index::of_stored(&stored) else {
+            continue;
+        };
+        if name.is_some_and(|name| name != stored.id.name) {
+            continue;
+        }
+        found += 1;
+        let report = IndexReport {
+            version: control.report(store.map(|store| &**store), &stored).await?,
+            paths: index.paths().iter().map(ToString::to_string).collect(),
+        };
+        output.record(&report, |report| {
+            format!("{}  {}", line(&report.version), report.paths.join(" "))
+        })?;
+    }
+    match name {
+        Some(name) if found == 0 => Err(Failure::Message(
+            Code::NotFound,
+            format!("there is no index {name:?}: `gesta index list` shows those that there are"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+async fn find<T: Target>(
+    control: &Control<T>,
+    store: &Arc<dyn EventStore>,
+    (name, values): (&str, &[(String, String)]),
+    limit: usize,
+    output: &mut Output,
+) -> Outcome {
+    let (mut after, mut left) = (None, limit);
+    while left > 0 {
+        let find = Find {
+            values: values.to_vec(),
+            after,
+            limit: left.min(INDEX_PAGE_MAX),
+        };
+        let found = control.find(name, &find).await?;
+        let is_last = found.len() < find.limit;
+        after = found.last().copied();
+        left -= found.len();
+        let mut rest = &found[..];
+        while !rest.is_empty() {
+            let (events, read) = events_at(&**store, rest).await?;
+            for event in events {
+                output.event(&event, None)?;
             }
-            Ok(())
+            rest = &rest[read..];
+        }
+        if is_last {
+            break;
         }
     }
+    Ok(())
 }
 
 async fn keep<T: Target>(
@@ -92,37 +174,156 @@ async fn keep<T: Target>(
     let info = store.info().await?;
     let head = Checkpoint::logs(info.incarnation, info.heads);
     let running = Projections::on(store, target).index(index).start().await?;
-    say!("index {id} is kept up to date until this is stopped");
-    let kept = async {
-        match run.once {
-            true => until_shown(&running, store, &id, &head).await,
-            false => std::future::pending().await,
-        }
+    let shown = match run.once {
+        true => once(&running, store, &id, &head, &mut interrupts, output).await,
+        false => until_stopped(&running, store, &id, &head, &mut interrupts, output).await,
     };
-    let kept = tokio::select! {
-        kept = kept => kept,
-        _ = interrupts.recv() => Ok(()),
-    };
+    let life = running.control().version(&id).await;
     running.shutdown().await;
-    kept?;
-    let done = json!({"name": id.name, "version": id.version});
-    output.record(&done, |_| format!("index {id} is kept no longer by this"))
+    let shown = shown?;
+    let life = life?.life;
+    let done = json!({"name": id.name, "version": id.version, "life": life.as_str()});
+    output.record(&done, |_| match life {
+        Life::Building => format!(
+            "index {id} {shown}; readers see another version until it is switched to: `gesta projection switch {} \
+             --version {}`",
+            id.name, id.version
+        ),
+        _ => format!("index {id} {shown}"),
+    })
+}
+
+/// Waits until an index shows everything up to a place, and readers see it.
+async fn once<T: Target>(
+    running: &Running<T>,
+    store: &Arc<dyn EventStore>,
+    id: &ProjectionId,
+    head: &Checkpoint,
+    interrupts: &mut Signal,
+    output: &Output,
+) -> Outcome<&'static str> {
+    say!("index {id} is built until it shows everything that is stored now");
+    let line = ProgressLine::begin(output, format!("index {id}"));
+    let built = async {
+        until_shown(running, store, id, head, &line, Unfit::Refused).await?;
+        until_switched(running, id, &line).await
+    };
+    tokio::select! {
+        biased;
+        built = built => built.map(|()| "shows everything that was stored when this began"),
+        _ = interrupts.recv() => Err(Failure::interrupted(format!(
+            "stopped: index {id} does not show everything yet; the same command goes on where it was"
+        ))),
+    }
+}
+
+/// Keeps an index up to date until Ctrl-C.
+async fn until_stopped<T: Target>(
+    running: &Running<T>,
+    store: &Arc<dyn EventStore>,
+    id: &ProjectionId,
+    head: &Checkpoint,
+    interrupts: &mut Signal,
+    output: &Output,
+) -> Outcome<&'static str> {
+    say!("index {id} is kept up to date until this is stopped");
+    let line = ProgressLine::begin(output, format!("index {id}"));
+    tokio::select! {
+        biased;
+        built = until_shown(running, store, id, head, &line, Unfit::Waits) => built?,
+        _ = interrupts.recv() => {
+            return Ok("is kept no longer by this, and does not show everything yet; the same command goes on where it was");
+        }
+    }
+    drop(line);
+    say!("index {id} shows everything that was stored when this began, and follows what comes");
+    interrupts.recv().await;
+    Ok("is kept no longer by this")
+}
+
+/// What is done about a version that somebody has paused, or that has stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unfit {
+    Refused,
+    Waits,
 }
 
 /// Waits until a version of an index shows everything up to a place.
 async fn until_shown<T: Target>(
     running: &Running<T>,
     store: &Arc<dyn EventStore>,
-    id: &gesta::projection::ProjectionId,
+    id: &ProjectionId,
     head: &Checkpoint,
+    line: &ProgressLine,
+    unfit: Unfit,
 ) -> Outcome {
     let mut progress = running.progress(id)?;
+    let mut most = 0;
     loop {
         let control = running.control();
         let version = control.version(id).await?;
-        if control.missing(&**store, &version, head).await? == 0 {
+        let missing = control.missing(&**store, &version, head).await?;
+        if missing == 0 {
             return Ok(());
         }
+        if version.state != State::Running && unfit == Unfit::Refused {
+            return Err(Failure::Message(
+                Code::Unavailable,
+                format!("index {}", not_running(&version)),
+            ));
+        }
+        most = missing.max(most);
+        line.tell(|_| match version.state {
+            State::Running => format!("index {id}: {}", behind(&version, missing, most)),
+            _ => format!("index {}", not_running(&version)),
+        });
         let _ = tokio::time::timeout(LOOK, progress.changed()).await;
     }
+}
+
+/// Says how far a version is from the place that is waited for, of which it was `most` positions away.
+pub(super) fn behind(version: &Stored, missing: u64, most: u64) -> String {
+    let done = most.saturating_sub(missing);
+    let percent = done as f64 / most.max(1) as f64 * 100.0;
+    format!(
+        "{done} of {most} positions ({percent:.0} %), {} events applied{}",
+        version.events,
+        match version.owned {
+            true => "",
+            false => ", but no process runs it",
+        }
+    )
+}
+
+/// Says that a version does not run, why, and how it goes on.
+pub(super) fn not_running(version: &Stored) -> String {
+    let (id, state) = (&version.id, version.state.as_str());
+    let why = version.error.as_deref().map(visible);
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    format!(
+        "{id} is {state}{why}; `gesta projection resume {} --version {}` lets it go on",
+        id.name, id.version
+    )
+}
+
+/// Waits until readers see a version that shows everything, unless they see a later one.
+async fn until_switched<T: Target>(
+    running: &Running<T>,
+    id: &ProjectionId,
+    line: &ProgressLine,
+) -> Outcome {
+    let until = Instant::now() + SWITCH_MAX;
+    let control = running.control();
+    while Instant::now() < until {
+        let all = control.list().await?;
+        let of_name = || all.iter().filter(|other| other.id.name == id.name);
+        let is_building = of_name().any(|own| own.id == *id && own.life == Life::Building);
+        let is_later = |other: &Stored| other.life == Life::Active && other.id.version > id.version;
+        if !is_building || of_name().any(is_later) {
+            return Ok(());
+        }
+        line.tell(|_| format!("index {id}: shows everything; readers are being taken to it"));
+        tokio::time::sleep(LOOK / 4).await;
+    }
+    Ok(())
 }

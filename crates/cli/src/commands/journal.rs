@@ -1,7 +1,7 @@
 //! `gesta import`: imports the journal of another event store, once or as it grows.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gesta_import::{
     Deleted, Import, Kind, Options, Patience, PlainLogin, Report, Step, TypeRule, Unmappable,
@@ -9,13 +9,10 @@ use gesta_import::{
 use serde::Serialize;
 
 use super::progress::Progress;
-use super::{given_store, interrupts, is_server, with_new_store};
+use super::{given_store, interrupts, is_server, until_stopped, with_new_store};
 use crate::args::{Global, ImportJournal};
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, say};
-
-/// How often an import says how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+use crate::output::{Output, ProgressLine, rate, say};
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -30,14 +27,16 @@ struct Summary {
 pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Output) -> Outcome {
     let options = options(global, &args)?;
     let begun = Instant::now();
-    let pace = Pace::new(begun);
+    let line = ProgressLine::begin(output, "opening the source");
+    let show = |report: &Report| {
+        line.tell(|time| rate("events read", report.read, report.in_source, time));
+    };
     if args.dry_run {
-        let mut interrupts = interrupts()?;
-        let report = tokio::select! {
-            report = Import::dry_run(&options, |report| pace.tell(report)) => report?,
-            _ = interrupts.recv() => return Err(Failure::interrupted("stopped: nothing was stored")),
-        };
-        return tell(report, true, begun, output);
+        let reading = async { Ok(Import::dry_run(&options, show).await?) };
+        let stopped = || "stopped: nothing was stored".into();
+        let report = until_stopped(&mut interrupts()?, reading, stopped).await;
+        drop(line);
+        return tell(report?, true, begun, output);
     }
     // A source that is away for a while is waited for by who follows it; nothing else leaves a new store behind.
     if let Err(error) = Import::check(&options).await
@@ -47,6 +46,8 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
     }
     let progress = Progress::default();
     if args.follow {
+        // It says by itself when it has caught up, and has no end.
+        drop(line);
         // Ctrl-C is the ordinary end.
         return with_new_store(global, &progress, async |store| {
             let told = RefCell::new(Followed::default());
@@ -57,11 +58,12 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         .await;
     }
     progress.set("nothing was imported yet; repeat the import to begin again".into());
-    with_new_store(global, &progress, async |store| {
+    let mut imported = None;
+    let done = with_new_store(global, &progress, async |store| {
         let mut import = Import::open(options, store).await?;
         let done = import.run(|import| {
             let report = import.report();
-            pace.tell(&report);
+            show(&report);
             progress.set(format!(
                 "{} events were sent, up to place {} of the source; repeat the import, which goes on from its last \
                  checkpoint",
@@ -69,9 +71,16 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
             ));
         });
         done.await?;
-        tell(import.report(), false, begun, output)
+        imported = Some(import.report());
+        Ok(())
     })
-    .await
+    .await;
+    drop(line);
+    done?;
+    match imported {
+        Some(report) => tell(report, false, begun, output),
+        None => Ok(()),
+    }
 }
 
 fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
@@ -124,58 +133,12 @@ fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
     Ok(options)
 }
 
-/// Tells from time to time how far an import is.
-struct Pace {
-    begun: Instant,
-    told: RefCell<Instant>,
-}
-
-impl Pace {
-    fn new(begun: Instant) -> Self {
-        Self {
-            begun,
-            told: RefCell::new(begun),
-        }
-    }
-
-    fn tell(&self, report: &Report) {
-        if self.told.borrow().elapsed() < TELL_EVERY {
-            return;
-        }
-        *self.told.borrow_mut() = Instant::now();
-        let seconds = self.begun.elapsed().as_secs_f64();
-        let rate = per_second(report.read, seconds);
-        let Some(all) = report.in_source.filter(|all| *all > 0) else {
-            say!("read {} events, {rate:.0} a second", report.read);
-            return;
-        };
-        let left = Duration::from_secs_f64(
-            (all.saturating_sub(report.read) as f64 / rate.max(1.0)).min(1e9),
-        );
-        let percent = (report.read as f64 / all as f64 * 100.0).min(100.0);
-        say!(
-            "read {} of {all} events ({percent:.0} %), {rate:.0} a second, about {} left",
-            report.read,
-            humane(left)
-        );
-    }
-}
-
 fn events(count: u64) -> String {
     format!("{count} event{}", if count == 1 { "" } else { "s" })
 }
 
 fn per_second(events: u64, seconds: f64) -> f64 {
     events as f64 / seconds.max(0.001)
-}
-
-fn humane(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
-    }
 }
 
 fn tell(report: Report, dry_run: bool, begun: Instant, output: &mut Output) -> Outcome {

@@ -12,17 +12,17 @@ use gesta_server::VirtualStreamsCall;
 use gesta_wire::maintenance::{
     Progress, Scavenged, SwitchVirtualStreams, Verified, VirtualStreams,
 };
-use indicatif::ProgressBar;
 use serde_json::json;
+use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 
-use super::database::{self, on_database};
-use super::{client, given_store, is_server, served};
+use super::database::{self, on_database_until_stopped};
+use super::{BEFORE_ALL, client, given_store, interrupts, is_server, served, until_stopped};
 use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, visible};
+use crate::output::{Output, ProgressLine, rate, visible};
 
 /// The pause between two questions how far the entries of virtual streams are written.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -47,39 +47,41 @@ fn place(global: &Global) -> Outcome<Location> {
     })
 }
 
-fn spinner() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
 pub(super) async fn verify(global: &Global, output: &mut Output) -> Outcome {
     let place = place(global)?;
-    let bar = spinner();
-    let told = |now: Progress| bar.set_message(format!("{} events read", now.events));
+    let line = ProgressLine::begin(output, "opening the store");
+    let told = |now: Progress| line.tell(|time| rate("events read", now.events, None, time));
+    let stopped = || "stopped before the whole store was read: of the rest nothing is known".into();
     let verified = match place {
-        Location::Server(server) => server.verify(told).await,
+        Location::Server(server) => {
+            let verify = async { Ok(server.verify(told).await?) };
+            until_stopped(&mut interrupts()?, verify, stopped).await
+        }
         Location::Database(url) => {
-            on_database(&url, Some("verify"), async |database| {
-                Ok(served::verify(database, told).await)
+            on_database_until_stopped(&url, Some("verify"), stopped, async |database| {
+                Ok(served::verify(database, told).await?)
             })
-            .await?
+            .await
         }
     };
-    bar.finish_and_clear();
+    drop(line);
     let verified = verified?;
     show(&verified, output)?;
     match verified.healthy {
         true => Ok(()),
-        false => Err(damaged(&verified)),
+        false => Err(damaged(
+            &verified,
+            "keep its files as they are, and restore a backup, or copy what can be read (`gesta all read --output json`)",
+        )),
     }
 }
 
-/// Returns the failure of a command that found a damaged store.
-pub(super) fn damaged(verified: &Verified) -> Failure {
+/// Returns the failure of a command that found a damaged store, with what to do about it.
+pub(super) fn damaged(verified: &Verified, advice: &str) -> Failure {
+    let count = verified.findings_total;
     Failure::Message(
         Code::Damaged,
-        format!("{} findings", verified.findings_total),
+        format!("the store is damaged, findings: {count}; {advice}"),
     )
 }
 
@@ -119,24 +121,9 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
     if mode == RunMode::Real {
         confirm::ask(&args.confirm, "Hidden events are removed for ever")?;
     }
-    let bar = spinner();
-    let told = |now: Progress| {
-        bar.set_message(format!("{} streams, {} events", now.streams, now.events));
-    };
-    let scavenged = match &place {
-        Location::Server(server) if mode == RunMode::Dry => server.count_hidden(told).await,
-        Location::Server(server) => server.scavenge(told).await,
-        Location::Database(url) => {
-            let options = Options::default();
-            let store = database::open(url, Some("scavenge"))
-                .await?
-                .start(&options)?;
-            let scavenged = served::scavenge(&store, mode, told).await;
-            store.shutdown().await?;
-            scavenged
-        }
-    };
-    bar.finish_and_clear();
+    let line = ProgressLine::begin(output, "opening the store");
+    let scavenged = remove_hidden(&place, mode, &line).await;
+    drop(line);
     output.record(&scavenged?, show_scavenged)?;
     let Location::Database(url) = place else {
         return Ok(());
@@ -144,11 +131,62 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
     if !args.compact {
         return Ok(());
     }
-    let (before, after) = gesta::schema::compact(&url).await?;
+    output.flush()?;
+    let line = ProgressLine::begin(output, "writing the events that are left to a smaller file");
+    let compact = async { Ok(gesta::schema::compact(&url).await?) };
+    let stopped = || {
+        "stopped: what was removed stays removed, and the file is whole, as large as it was or smaller; repeat the command \
+         to make it smaller"
+            .into()
+    };
+    let compacted = until_stopped(&mut interrupts()?, compact, stopped).await;
+    drop(line);
+    let (before, after) = compacted?;
     output.record(
         &json!({"file_bytes_before": before, "file_bytes_after": after}),
         |_| format!("the file had {before} bytes and has {after}"),
     )
+}
+
+/// Removes what is hidden in a store, or counts it, until Ctrl-C.
+async fn remove_hidden(place: &Location, mode: RunMode, line: &ProgressLine) -> Outcome<Scavenged> {
+    let told = |now: Progress| {
+        line.tell(|time| {
+            let streams = rate("streams", now.streams, None, time);
+            match mode {
+                RunMode::Dry => format!("looked at {streams}; {} events are hidden", now.events),
+                RunMode::Real => format!("looked at {streams}; {} events removed", now.events),
+            }
+        });
+    };
+    let stopped = || match mode {
+        RunMode::Dry => "stopped: nothing was changed".into(),
+        RunMode::Real => {
+            "stopped: what was removed stays removed; repeat the scavenge, which removes the rest"
+                .into()
+        }
+    };
+    let mut interrupts = interrupts()?;
+    match place {
+        Location::Server(server) => {
+            let scavenge = async {
+                Ok(match mode {
+                    RunMode::Dry => server.count_hidden(told).await?,
+                    RunMode::Real => server.scavenge(told).await?,
+                })
+            };
+            until_stopped(&mut interrupts, scavenge, stopped).await
+        }
+        Location::Database(url) => {
+            let opening = database::open(url, Some("scavenge"));
+            let opened = until_stopped(&mut interrupts, opening, || BEFORE_ALL.into()).await?;
+            let store = opened.start(&Options::default())?;
+            let scavenge = async { Ok(served::scavenge(&store, mode, told).await?) };
+            let scavenged = until_stopped(&mut interrupts, scavenge, stopped).await;
+            store.shutdown().await?;
+            scavenged
+        }
+    }
 }
 
 fn show_scavenged(done: &Scavenged) -> String {
@@ -171,11 +209,28 @@ pub(super) async fn virtual_streams(
     command: VirtualStreamsCommand,
     output: &mut Output,
 ) -> Outcome {
-    let status = match place(global)? {
-        Location::Server(server) => through_server(&server, command).await?,
-        Location::Database(url) => in_database(&url, command).await?,
+    let place = place(global)?;
+    let line = ProgressLine::begin(output, "opening the store");
+    let status = match place {
+        Location::Server(server) => {
+            // The entries of what is stored already are written by the server, whether or not anybody waits.
+            let left = match &command {
+                VirtualStreamsCommand::On => {
+                    "stopped: the server goes on writing the entries, and `gesta virtual-streams status` tells how far it is"
+                }
+                VirtualStreamsCommand::Off => {
+                    "stopped: whether virtual streams are off, `gesta virtual-streams status` tells"
+                }
+                VirtualStreamsCommand::Status => BEFORE_ALL,
+            };
+            let through = through_server(&server, command, &line);
+            let stopped = || left.into();
+            until_stopped(&mut interrupts()?, through, stopped).await
+        }
+        Location::Database(url) => in_database(&url, command, &line).await,
     };
-    output.record(&status, |status| {
+    drop(line);
+    output.record(&status?, |status| {
         let state = if status.on { "on" } else { "off" };
         format!(
             "virtual streams are {state}: entries are written up to position {} of {}",
@@ -184,8 +239,14 @@ pub(super) async fn virtual_streams(
     })
 }
 
-async fn in_database(url: &str, command: VirtualStreamsCommand) -> Outcome<VirtualStreams> {
-    let database = database::open(url, Some("virtual-streams")).await?;
+async fn in_database(
+    url: &str,
+    command: VirtualStreamsCommand,
+    line: &ProgressLine,
+) -> Outcome<VirtualStreams> {
+    let mut interrupts = interrupts()?;
+    let opening = database::open(url, Some("virtual-streams"));
+    let database = until_stopped(&mut interrupts, opening, || BEFORE_ALL.into()).await?;
     let call = match command {
         VirtualStreamsCommand::On => VirtualStreamsCall::SwitchOn,
         VirtualStreamsCommand::Off => VirtualStreamsCall::SwitchOff,
@@ -197,9 +258,9 @@ async fn in_database(url: &str, command: VirtualStreamsCommand) -> Outcome<Virtu
     }
     let store = database.start(&Options::default())?;
     let status = match command {
-        VirtualStreamsCommand::On => switch_on(&store).await,
-        VirtualStreamsCommand::Off => store.switch_virtual_streams(false).await,
-        VirtualStreamsCommand::Status => store.virtual_streams_status().await,
+        VirtualStreamsCommand::On => switch_on(&store, line, &mut interrupts).await,
+        VirtualStreamsCommand::Off => Ok(store.switch_virtual_streams(false).await?),
+        VirtualStreamsCommand::Status => Ok(store.virtual_streams_status().await?),
     };
     store.shutdown().await?;
     Ok(served::virtual_streams(status?))
@@ -207,21 +268,29 @@ async fn in_database(url: &str, command: VirtualStreamsCommand) -> Outcome<Virtu
 
 async fn switch_on(
     store: &gesta::DatabaseStore,
-) -> gesta_core::Result<gesta::VirtualStreamsStatus> {
+    line: &ProgressLine,
+    interrupts: &mut Signal,
+) -> Outcome<gesta::VirtualStreamsStatus> {
     store.switch_virtual_streams(true).await?;
-    let bar = spinner();
-    let status = store
-        .index_virtual_streams(|now| {
-            bar.set_message(format!("position {} of {}", now.position, now.end));
-        })
-        .await;
-    bar.finish_and_clear();
-    status
+    let writing = store.index_virtual_streams(|now| told(line, now.position.0, now.end.0));
+    let writing = async { Ok(writing.await?) };
+    let stopped = || {
+        "stopped: virtual streams are on, and the entries that are missing are written by the same command, or when \
+         somebody reads them"
+            .into()
+    };
+    until_stopped(interrupts, writing, stopped).await
+}
+
+/// Shows how far the entries of virtual streams are written.
+fn told(line: &ProgressLine, position: u64, end: u64) {
+    line.tell(|time| rate("positions indexed", position, Some(end), time));
 }
 
 async fn through_server(
     server: &HttpStore,
     command: VirtualStreamsCommand,
+    line: &ProgressLine,
 ) -> Outcome<VirtualStreams> {
     let on = match command {
         VirtualStreamsCommand::Status => return Ok(server.virtual_streams().await?),
@@ -230,16 +299,15 @@ async fn through_server(
     };
     let switch = SwitchVirtualStreams { on };
     let mut status = server.switch_virtual_streams(switch).await?;
-    // The entries of what is stored already are written by the server, whether or not anybody waits.
     let end = status.end;
-    let (bar, mut since) = (spinner(), Instant::now());
+    let mut since = Instant::now();
     while on && status.position < end {
-        bar.set_message(format!("position {} of {end}", status.position));
+        told(line, status.position, end);
         tokio::time::sleep(ASK_EVERY).await;
         let now = server.virtual_streams().await?;
         if !now.on {
             return Err(Failure::other(
-                "virtual streams were switched off meanwhile",
+                "virtual streams were switched off meanwhile by somebody else: switch them on again if they are wanted",
             ));
         }
         if now.position != status.position {
@@ -253,6 +321,5 @@ async fn through_server(
         }
         status = now;
     }
-    bar.finish_and_clear();
     Ok(status)
 }

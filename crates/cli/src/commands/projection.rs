@@ -2,26 +2,26 @@
 //!
 //! Not here: running projections, which programs do (`gesta_projection`).
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gesta::projection::{
-    Control, Error, Order, PARKED_COUNTED_MAX, ParkedReport, ProjectionId, State, Stored, Target,
-    TargetErrorKind, VersionReport,
+    Control, Error, Life, Order, PARKED_COUNTED_MAX, ParkedReport, ProjectionId, State, Stored,
+    Target, TargetErrorKind, VersionReport,
 };
 use gesta::projection_postgres::{Options, PostgresTarget};
 use gesta::projection_sqlite::SqliteTarget;
 use gesta_core::{Checkpoint, EventStore};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{connect, given_store};
+use super::index::{behind, not_running};
+use super::{connect, given_store, interrupts, until_stopped};
 use crate::args::{Global, NamedVersion, Projection, ProjectionCommand, Version};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, visible};
+use crate::output::{Output, ProgressLine, humane, visible};
 
 /// Time between two looks while a version is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -56,9 +56,8 @@ impl TargetDatabase {
             if schema.is_some() {
                 return Err(Failure::usage("--schema: an SQLite file has no schemas"));
             }
-            if must_exist == MustExist::Yes && !Path::new(path).is_file() {
-                let text = format!("--target: there is no file {path}");
-                return Err(Failure::Message(Code::NotFound, text));
+            if must_exist == MustExist::Yes {
+                check_file(path)?;
             }
             return Ok(Self::Sqlite(SqliteTarget::at(path)));
         }
@@ -73,6 +72,24 @@ impl TargetDatabase {
         let text = "--target: must be sqlite:PATH or postgres://…";
         Err(Failure::usage(text))
     }
+}
+
+/// Refuses a path at which no file is, or one that cannot be looked at, which is not taken for absent.
+fn check_file(path: &str) -> Outcome {
+    let why = match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => return Ok(()),
+        Ok(_) => format!("--target: {path} must be a SQLite file, and is none"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            format!(
+                "--target: there is no file {path}; the process that keeps a projection or an index makes it"
+            )
+        }
+        Err(error) => {
+            let text = format!("--target: {path} cannot be looked at: {error}");
+            return Err(Failure::other(text));
+        }
+    };
+    Err(Failure::Message(Code::NotFound, why))
 }
 
 pub(super) async fn run(global: &Global, args: Projection, output: &mut Output) -> Outcome {
@@ -145,8 +162,7 @@ async fn steer<T: Target>(
             let id = find(control, &version).await?.id;
             let what = format!("this deletes the rows of {id}, and builds them again");
             confirm::ask(&confirm, &what)?;
-            let answer = control.order(&id, &Order::Reset, order.timeout.0).await?;
-            answered(&id, &answer, output)
+            ask_owner(control, &id, &Order::Reset, order.timeout.0, output).await
         }
         ProjectionCommand::Switch(version) => {
             let id = named(version);
@@ -181,8 +197,7 @@ async fn steer<T: Target>(
         } => {
             let id = find(control, &version).await?.id;
             let replay = Order::Replay { key };
-            let answer = control.order(&id, &replay, order.timeout.0).await?;
-            answered(&id, &answer, output)
+            ask_owner(control, &id, &replay, order.timeout.0, output).await
         }
         ProjectionCommand::Drop {
             version,
@@ -194,8 +209,7 @@ async fn steer<T: Target>(
             let what = format!("parked events of {id} are never applied then");
             confirm::ask(&confirm, &what)?;
             let drop = Order::Drop { key };
-            let answer = control.order(&id, &drop, order.timeout.0).await?;
-            answered(&id, &answer, output)
+            ask_owner(control, &id, &drop, order.timeout.0, output).await
         }
     }
 }
@@ -237,7 +251,7 @@ fn count(parked: usize) -> String {
 }
 
 /// One line of a list.
-fn line(version: &VersionReport) -> String {
+pub(super) fn line(version: &VersionReport) -> String {
     let (name, number, life) = (&version.name, version.version, version.life);
     let (doing, events) = (doing(version), version.events);
     let mut text = format!("{name} v{number}  {life}  {doing}  {events} events");
@@ -320,17 +334,33 @@ fn tell(id: &ProjectionId, what: &str, output: &mut Output) -> Outcome {
     output.record(&done, |_| format!("{id} {what}"))
 }
 
-/// Tells the answer of the process that runs a version.
-fn answered(id: &ProjectionId, answer: &str, output: &mut Output) -> Outcome {
+/// Asks the process that runs a version to do something, and tells its answer.
+async fn ask_owner<T: Target>(
+    control: &Control<T>,
+    id: &ProjectionId,
+    order: &Order,
+    timeout: Duration,
+    output: &mut Output,
+) -> Outcome {
+    let line = ProgressLine::begin(
+        output,
+        format!("waiting until the process that runs {id} has done it"),
+    );
+    let asking = async { Ok(control.order(id, order, timeout).await?) };
+    let stopped =
+        || "stopped: it stays ordered, and is done by the process that runs the version".into();
+    let answer = until_stopped(&mut interrupts()?, asking, stopped).await;
+    drop(line);
+    let answer = answer?;
     let done = Done {
         name: &id.name,
         version: id.version,
-        done: answer,
+        done: &answer,
     };
-    output.record(&done, |_| format!("{id}: {}", visible(answer)))
+    output.record(&done, |_| format!("{id}: {}", visible(&answer)))
 }
 
-/// Waits until a version shows everything up to a place, with a bar.
+/// Waits until a version shows everything up to a place.
 async fn wait<T: Target>(
     control: &Control<T>,
     store: &Arc<dyn EventStore>,
@@ -339,6 +369,10 @@ async fn wait<T: Target>(
     timeout: Duration,
     output: &mut Output,
 ) -> Outcome {
+    let what = match &checkpoint {
+        Some(checkpoint) => format!("everything up to {checkpoint}"),
+        None => "everything that is stored now".to_owned(),
+    };
     let wanted = match checkpoint {
         Some(checkpoint) => checkpoint,
         None => {
@@ -346,35 +380,71 @@ async fn wait<T: Target>(
             Checkpoint::logs(info.incarnation, info.heads)
         }
     };
-    let until = Instant::now() + timeout;
-    let bar = ProgressBar::new(0);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {percent}% {human_pos} of {human_len}, {eta} left")
-    {
-        bar.set_style(style);
-    }
+    let line = ProgressLine::begin(output, format!("waiting until {id} shows {what}"));
+    let waiting = until_covered(control, store, id, &wanted, (timeout, what.as_str()), &line);
+    let stopped = || format!("stopped: {id} does not show {what} yet");
+    let waited = until_stopped(&mut interrupts()?, waiting, stopped).await;
+    drop(line);
+    let done = waited?;
+    let record = json!({
+        "name": id.name, "version": id.version, "done": "shows everything",
+        "checkpoint": wanted.to_string(), "positions": done.positions, "seconds": done.time.as_secs_f64(),
+    });
+    output.record(&record, |_| match done.positions {
+        0 => format!("{id} shows {what}: it was there already"),
+        positions => format!(
+            "{id} shows {what}: {positions} positions were missing {:.1} s ago",
+            done.time.as_secs_f64()
+        ),
+    })
+}
+
+/// What was waited for.
+struct Waited {
+    /// How many positions were missing at first.
+    positions: u64,
+    time: Duration,
+}
+
+async fn until_covered<T: Target>(
+    control: &Control<T>,
+    store: &Arc<dyn EventStore>,
+    id: &ProjectionId,
+    wanted: &Checkpoint,
+    (timeout, what): (Duration, &str),
+    line: &ProgressLine,
+) -> Outcome<Waited> {
+    let begun = Instant::now();
+    let mut most = 0;
     loop {
         let stored = control.version(id).await?;
-        let missing = control.missing(&**store, &stored, &wanted).await?;
+        let missing = control.missing(&**store, &stored, wanted).await?;
+        most = missing.max(most);
         if missing == 0 {
-            bar.finish_and_clear();
-            return tell(id, "shows everything", output);
+            return Ok(Waited {
+                positions: most,
+                time: begun.elapsed(),
+            });
         }
-        let all = bar.length().unwrap_or(0).max(missing);
-        bar.set_length(all);
-        bar.set_position(all - missing);
+        line.tell(|_| {
+            let behind = behind(&stored, missing, most);
+            format!("waiting until {id} shows {what}: {behind}")
+        });
         let why = match stored.state {
-            State::Running if Instant::now() < until => {
+            _ if stored.life == Life::Retired => {
+                format!("{id} is retired: its rows are gone, and nothing is applied to it")
+            }
+            State::Running if begun.elapsed() < timeout => {
                 sleep(LOOK_EVERY).await;
                 continue;
             }
-            State::Running => format!("{id} is still {missing} positions behind after {timeout:?}"),
-            state => match stored.error {
-                Some(why) => format!("{id} is {state}: {}", visible(&why)),
-                None => format!("{id} is {state}"),
-            },
+            State::Running => format!(
+                "{id} does not show {what} after {}: {}; give it more by --timeout",
+                humane(timeout),
+                behind(&stored, missing, most)
+            ),
+            _ => not_running(&stored),
         };
-        bar.abandon();
         return Err(Failure::Message(Code::Unavailable, why));
     }
 }

@@ -7,14 +7,16 @@ use gesta_copy::{
 };
 use serde::Serialize;
 
-use super::copy::{Pace, copied};
-use super::{interrupts, is_server};
+use super::copy::{copied, refuse_servers};
+use super::interrupts;
 use crate::args::MoveStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, say};
+use crate::output::{Output, ProgressLine, say};
 
 /// How long is waited before a database that did not answer is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often it is said what is waited for where no line shows it.
+const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -33,24 +35,22 @@ struct UndoReport {
 }
 
 pub(super) async fn run(args: &MoveStore, output: &mut Output) -> Outcome {
-    if is_server(&args.source) || is_server(&args.target) {
-        return Err(Failure::usage(
-            "move works on databases, not on servers: give postgres://… or sqlite:PATH, and postgres://…",
-        ));
-    }
+    refuse_servers("move", &args.source, &args.target)?;
     if args.undo {
         return undo(args, output).await;
     }
     let mut interrupts = interrupts()?;
+    let line = ProgressLine::begin(output, "opening both stores");
     let told = tokio::select! {
-        told = move_on(args) => told?,
+        told = move_on(args, &line) => told,
         _ = interrupts.recv() => {
             let text = "stopped: repeat the move, which goes on where it was, or take it back by --undo; if the source was \
                         closed already, it takes no events until then";
-            return Err(Failure::interrupted(text));
+            Err(Failure::interrupted(text))
         }
     };
-    output.record(&told, pretty)
+    drop(line);
+    output.record(&told?, pretty)
 }
 
 async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
@@ -58,9 +58,12 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
         true => Target::Gone,
         false => Target::There,
     };
-    let mut pace = Pace::new(Instant::now());
-    let observe = |blockers: &[Blocker]| pace.tell(|_| waits_for(blockers));
-    let undone = gesta_copy::undo(&args.source, &args.target, known, observe).await?;
+    let line = ProgressLine::begin(output, "opening the source");
+    let mut waiting = Waiting::new();
+    let observe = |blockers: &[Blocker]| waiting.tell(&line, blockers);
+    let undone = gesta_copy::undo(&args.source, &args.target, known, observe).await;
+    drop(line);
+    let undone = undone?;
     output.record(&UndoReport { undone }, |told| match told.undone {
         Undone::Nothing => "the source was not moving, and is open".into(),
         Undone::Undone => {
@@ -73,7 +76,7 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
 
 /// Moves the store. A database that does not answer for a while is asked again, since nothing can be appended while the
 /// source is closed.
-async fn move_on(args: &MoveStore) -> Outcome<TimedReport> {
+async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> {
     let settings = MoveSettings {
         consumers: match args.new_incarnation {
             true => Consumers::BeginAgain,
@@ -82,7 +85,7 @@ async fn move_on(args: &MoveStore) -> Outcome<TimedReport> {
         ..MoveSettings::default()
     };
     let begun = Instant::now();
-    let mut telling = Telling::new();
+    let mut telling = Telling::new(line);
     let mut moving = Move::open(&args.source, &args.target, settings).await?;
     loop {
         let failed = match steps(&mut moving, &mut telling).await {
@@ -111,7 +114,7 @@ async fn move_on(args: &MoveStore) -> Outcome<TimedReport> {
     }
 }
 
-async fn steps(moving: &mut Move, telling: &mut Telling) -> gesta_core::Result<MoveReport> {
+async fn steps(moving: &mut Move, telling: &mut Telling<'_>) -> gesta_core::Result<MoveReport> {
     loop {
         match moving.step().await? {
             MoveStep::Moved(report) => return Ok(report),
@@ -121,17 +124,20 @@ async fn steps(moving: &mut Move, telling: &mut Telling) -> gesta_core::Result<M
 }
 
 /// Says how far a move is.
-struct Telling {
-    pace: Pace,
-    first: Option<Progress>,
+struct Telling<'a> {
+    line: &'a ProgressLine,
+    waiting: Waiting,
+    /// Where the copying began, and when.
+    first: Option<(Progress, Instant)>,
     closed: Option<Instant>,
     was_closed: Option<f64>,
 }
 
-impl Telling {
-    fn new() -> Self {
+impl<'a> Telling<'a> {
+    fn new(line: &'a ProgressLine) -> Self {
         Self {
-            pace: Pace::new(Instant::now()),
+            line,
+            waiting: Waiting::new(),
             first: None,
             closed: None,
             was_closed: None,
@@ -144,15 +150,15 @@ impl Telling {
                 say!("the target is marked; the source is copied while it is used")
             }
             MoveStep::Copied(now) => {
-                let first = *self.first.get_or_insert(*now);
-                self.pace.tell(|seconds| copied(*now, first, seconds));
+                let (first, begun) = *self.first.get_or_insert((*now, Instant::now()));
+                self.line.tell(|_| copied(*now, first, begun.elapsed()));
             }
             MoveStep::Compared(events) if *events > 0 => {
                 let events = *events;
-                self.pace
+                self.line
                     .tell(|_| format!("read {events} events back: they are those of the source"));
             }
-            MoveStep::Waits(blockers) => self.pace.tell(|_| waits_for(blockers)),
+            MoveStep::Waits(blockers) => self.waiting.tell(self.line, blockers),
             MoveStep::Closed => {
                 self.closed = Some(Instant::now());
                 say!("the source is closed");
@@ -167,6 +173,23 @@ impl Telling {
             | MoveStep::Announced
             | MoveStep::Noted
             | MoveStep::Moved(_) => {}
+        }
+    }
+}
+
+/// Says what keeps a command waiting: also where no line is shown, for somebody may have to end it.
+struct Waiting(Instant);
+
+impl Waiting {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    fn tell(&mut self, line: &ProgressLine, blockers: &[Blocker]) {
+        line.tell(|_| waits_for(blockers));
+        if !line.is_shown() && self.0.elapsed() >= WAITING_SAID_EVERY {
+            self.0 = Instant::now();
+            say!("{}", waits_for(blockers));
         }
     }
 }

@@ -14,18 +14,20 @@ use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
-use crate::output::{Output, say, until_reader_gone, visible};
+use crate::output::{Output, ProgressLine, rate, say, until_reader_gone, visible};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
+
 pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Output) -> Outcome {
     match command {
         StreamCommand::Append(args) => append(global, args, output).await,
         StreamCommand::Read(args) => {
             let progress = Progress::default();
             progress.set("no event was read yet".into());
+            let line = ProgressLine::beside_data(output, "opening the store");
             with_store_telling(global, &progress, async |store| {
-                until_reader_gone(read(&*store, args, &progress, output)).await
+                until_reader_gone(read(&*store, args, &progress, &line, output)).await
             })
             .await
         }
@@ -72,8 +74,12 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
         let (mut events, mut stored) = (Vec::new(), 0);
         while let Some(line) = feed.next().await? {
             let number = line.line;
-            if line.stream.is_some_and(|named| named != args.stream) {
-                return Err(refuse_line(number, "names another stream: use `gesta all import`"));
+            if let Some(named) = line.stream.filter(|named| *named != args.stream) {
+                let (named, own) = (named.as_str(), args.stream.as_str());
+                let why = format!(
+                    "names the stream {named:?}, and this appends to {own:?}: `gesta all import` appends each line to its stream"
+                );
+                return Err(refuse_line(number, &why));
             }
             if args.batch.is_none() && events.len() == limits::APPEND_EVENTS_MAX {
                 return Err(refuse_line(number, &format!(
@@ -86,7 +92,7 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
                 stored += events.len();
                 let events = std::mem::take(&mut events);
                 expected = send(&*store, &args, expected, events, output).await?;
-                progress.set(format!("{stored} events were stored, up to line {}", number));
+                progress.set(format!("{stored} events were stored, up to line {number}"));
             }
         }
         if !events.is_empty() {
@@ -137,6 +143,7 @@ async fn read(
     store: &dyn EventStore,
     args: args::StreamRead,
     progress: &Progress,
+    line: &ProgressLine,
     output: &mut Output,
 ) -> Outcome {
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -156,6 +163,7 @@ async fn read(
         Some(ReadFrom::End) => StreamFrom::End,
         Some(ReadFrom::Place(revision)) => StreamFrom::Revision(revision),
     };
+    let mut written = 0;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
         let page = store
@@ -175,6 +183,8 @@ async fn read(
                 last.revision
             ));
         }
+        written += page.events.len() as u64;
+        line.tell(|time| rate("events written", written, None, time));
         left = left.saturating_sub(page.events.len() as u64);
         match page.next {
             Some(next) if !page.end && left > 0 => from = StreamFrom::Revision(next),

@@ -57,7 +57,13 @@ pub(super) fn files(
 /// Returns the files of a certificate for this machine in this folder. They are made unless they are there.
 fn self_signed(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) -> Outcome<TlsFiles> {
     let ca = folder.join(CA);
-    if !ca.exists() {
+    let is_there = ca.try_exists().map_err(|error| {
+        Failure::other(format!(
+            "the certificate of our own, {}, cannot be looked at: {error}",
+            ca.display()
+        ))
+    })?;
+    if !is_there {
         make(folder, address, advertised).map_err(|error| {
             Failure::other(format!(
                 "a certificate of our own in {}: {error}",

@@ -25,7 +25,7 @@ use crate::output::Output;
 /// The group of those who may do everything.
 const ADMINS: &str = "$admins";
 /// What is said of a store that a server has open.
-const CHANGED_THROUGH_SERVER: &str = "a server has this store open: an administrator changes accounts through it, with \
+const CHANGED_THROUGH_SERVER: &str = "an administrator changes accounts through the server that has it, with \
                                       --store http://127.0.0.1:2113 and GESTA_USER. If there is no user yet, stop the \
                                       server first, or start it with GESTA_ADMIN_PASSWORD, which makes the user admin";
 /// The variable for a new password, which is read if no file is named.
@@ -298,7 +298,9 @@ fn read(from: &NewPassword, user: &str) -> Outcome<String> {
         let ask = |what: String| rpassword::prompt_password(what).map_err(Failure::from);
         let password = ask(format!("New password of {user}: "))?;
         if ask("Once more: ".into())? != password {
-            return Err(Failure::usage("the two passwords differ"));
+            return Err(Failure::usage(
+                "the two passwords differ: nothing was changed",
+            ));
         }
         return Ok(password);
     }

@@ -295,6 +295,72 @@ fn events_are_found_by_an_index() {
     assert_eq!(find(&["customer.id=7", "total=4"]), Vec::<Value>::new());
     let list = succeed(&["projection", "list", "--target", &target]);
     assert!(list.contains("orders v1  active"), "{list}");
+    // A version with other paths is built beside, and `--once` ends when readers see it.
+    let versions = |name: &[&str]| {
+        let list = ["index", "list", "--target", &target, "--output", "json"];
+        lines(&succeed(&[&list[..], name].concat()))
+    };
+    let second = [
+        "index",
+        "run",
+        "orders",
+        "--version",
+        "2",
+        "--path",
+        "customer.id",
+        "--once",
+    ];
+    let second = succeed(&[&second[..], &["--category", "order"], &places].concat());
+    assert!(
+        second.contains("index orders v2 shows everything"),
+        "{second}"
+    );
+    assert!(!second.contains("another version"), "{second}");
+    let found = versions(&["orders"]);
+    let seen: Vec<_> = found
+        .iter()
+        .map(|version| (&version["version"], &version["life"]))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (&1.into(), &"previous".into()),
+            (&2.into(), &"active".into())
+        ]
+    );
+    assert_eq!(
+        found[0]["paths"],
+        serde_json::json!(["customer.id:text", "total:number"])
+    );
+    assert_eq!(
+        (versions(&[]).len(), found[0]["events"].as_i64()),
+        (2, Some(2))
+    );
+    let shown = succeed(&["index", "list", "--target", &target]);
+    assert!(
+        shown.contains("orders v2  active") && shown.contains("customer.id:text"),
+        "{shown}"
+    );
+    let elsewhere = run(&["index", "list", "--target", &store]);
+    assert!(
+        stderr(&elsewhere).contains("no projections and no indexes in this file"),
+        "{elsewhere:?}"
+    );
+    let unknown = run(&["index", "list", "order", "--target", &target]);
+    assert_eq!(code(&unknown), 3, "{unknown:?}");
+    assert!(
+        stderr(&unknown).contains("no index \"order\""),
+        "{unknown:?}"
+    );
+    succeed(&[
+        "projection",
+        "switch",
+        "orders",
+        "--version",
+        "1",
+        "--target",
+        &target,
+    ]);
     // Other paths under the same version.
     let other = ["index", "run", "orders", "--path", "customer.id", "--once"];
     let other = run(&[&other[..], &places].concat());

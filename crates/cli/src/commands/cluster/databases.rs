@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::args::{ClusterMoveLog, ClusterRecoverLog};
 use crate::exit::Outcome;
-use crate::output::Output;
+use crate::output::{Output, ProgressLine};
 
 /// Adds an empty database to the store.
 pub(super) async fn add(urls: &str, new: &str, output: &mut Output) -> Outcome {
@@ -25,7 +25,10 @@ pub(super) async fn move_log(urls: &str, request: &ClusterMoveLog, output: &mut 
         Some(url) => MoveTo::Database(url),
         None => MoveTo::Back,
     };
-    let moved = databases::move_log(urls, log, goal, |step| tell(log, step)).await?;
+    let line = ProgressLine::begin(output, format!("log {log}: reading the map"));
+    let moved = databases::move_log(urls, log, goal, |step| tell(log, step, &line)).await;
+    drop(line);
+    let moved = moved?;
     let Moved {
         steps,
         home,
@@ -56,7 +59,10 @@ pub(super) async fn recover_log(
     };
     let from = request.from.as_deref();
     let goal = MoveTo::Recovered { from, loss };
-    let done = databases::move_log(urls, log, goal, |step| tell(log, step)).await?;
+    let line = ProgressLine::begin(output, format!("log {log}: reading the map"));
+    let done = databases::move_log(urls, log, goal, |step| tell(log, step, &line)).await;
+    drop(line);
+    let done = done?;
     let Moved {
         steps,
         home,
@@ -70,9 +76,10 @@ pub(super) async fn recover_log(
     })
 }
 
-fn tell(log: LogId, step: &Step) {
+fn tell(log: LogId, step: &Step, line: &ProgressLine) {
     if *step != Step::Done {
         tracing::info!(%log, step = name(step), "done");
+        line.tell(|_| format!("log {log}: {}", name(step)));
     }
 }
 

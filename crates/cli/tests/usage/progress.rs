@@ -1,0 +1,260 @@
+//! Commands that take a while: what they show on a terminal and nowhere else, and how Ctrl-C ends them.
+
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::Signal;
+
+use super::support::{
+    Server, code, ended, gesta, is_installed, output_of, run, signal, stderr, stdout, succeed,
+    url_of, wait_until,
+};
+
+/// Runs a program whose standard error alone is a terminal of this kind, and gives what that was shown as its own.
+const ON_TERMINAL: &str = r#"
+import os, pty, subprocess, sys, threading
+ours, theirs = pty.openpty()
+variables = {name: value for name, value in os.environ.items() if not name.startswith("GESTA_") and name != "TERM"}
+if sys.argv[1]:
+    variables["TERM"] = sys.argv[1]
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=variables)
+os.close(theirs)
+shown = []
+def read():
+    try:
+        while part := os.read(ours, 4096):
+            shown.append(part)
+    except OSError:
+        pass
+reader = threading.Thread(target=read)
+reader.start()
+said = child.stdout.read()
+status = child.wait()
+reader.join()
+sys.stdout.buffer.write(said)
+sys.stderr.buffer.write(b"".join(shown))
+sys.exit(status)
+"#;
+
+/// A terminal that can write over a line.
+const TERMINAL: &str = "xterm";
+
+fn on_terminal(terminal: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new("python3");
+    command.args(["-c", ON_TERMINAL, terminal, env!("CARGO_BIN_EXE_gesta")]);
+    output_of(command.args(arguments))
+}
+
+fn append(store: &str, stream: &str) {
+    let event = ["stream", "append", stream, "--type", "t", "--data", "1"];
+    succeed(&[&["--store", store], &event[..]].concat());
+}
+
+/// What happened: a check of a large store, a restore and others said nothing for minutes, as if they hung.
+#[test]
+fn commands_that_take_a_while_show_on_a_terminal_how_far_they_are() {
+    if !is_installed("python3") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let store = url_of(&home.path().join("gesta.db"));
+    append(&store, "a-1");
+    let (other, target) = (
+        format!("sqlite:{}", path("new.db")),
+        format!("sqlite:{}", path("read.db")),
+    );
+    let export = path("events.jsonl");
+    std::fs::write(
+        &export,
+        succeed(&["--store", &store, "--output", "json", "all", "read"]),
+    )
+    .unwrap();
+    let copy = path("copy.db");
+    let (import, restored) = (
+        format!("sqlite:{}", path("import.db")),
+        format!("sqlite:{}", path("back.db")),
+    );
+    let journal = path("journal.jsonl");
+    std::fs::write(&journal, "{\"stream\":\"b-1\",\"type\":\"t\",\"data\":1}\n").unwrap();
+    let lines = format!("sqlite:{}", path("lines.db"));
+    let index = [
+        "index", "run", "i", "--path", "a", "--once", "--target", &target, "--store", &store,
+    ];
+    let wait = [
+        "projection",
+        "wait",
+        "i",
+        "--target",
+        &target,
+        "--store",
+        &store,
+    ];
+    let commands: &[(&[&str], &str)] = &[
+        (&["verify", "--store", &store], "opening the store"),
+        (
+            &["scavenge", "--yes", "--compact", "--store", &store],
+            "to a smaller file",
+        ),
+        (&["backup", &copy, "--store", &store], "opening the store"),
+        (
+            &["restore", &copy, "--store", &restored],
+            "putting the copy in its place",
+        ),
+        (
+            &["virtual-streams", "on", "--store", &store],
+            "opening the store",
+        ),
+        (
+            &["schema", "migrate", "--store", &store],
+            "migrating the tables",
+        ),
+        (&["all", "read", "--store", &store], "events written"),
+        (
+            &["stream", "read", "a-1", "--store", &store],
+            "events written",
+        ),
+        (
+            &["all", "import", &export, "--store", &import],
+            "reading the file",
+        ),
+        (
+            &["import", &journal, "--kind", "lines", "--store", &lines],
+            "opening the source",
+        ),
+        (&["copy", &store, &other], "opening both stores"),
+        (&index, "index i v1"),
+        (
+            &wait,
+            "waiting until i v1 shows everything that is stored now",
+        ),
+    ];
+    for (command, text) in commands {
+        let shown = on_terminal(TERMINAL, command);
+        assert!(shown.status.success(), "{command:?}: {shown:?}");
+        let terminal = stderr(&shown);
+        assert!(terminal.contains(text), "{command:?}: {terminal:?}");
+        // The line is taken away at the end: what stands there then is at the beginning of an empty line.
+        let last = terminal.rsplit("\x1b[2K").next().unwrap_or_default();
+        let left = last.trim_start_matches("\x1b[1A").trim();
+        assert!(!left.contains(text), "{command:?}: {terminal:?}");
+    }
+    // Neither a log nor a program that reads JSON gets any of it.
+    let healthy = run(&["verify", "--store", &store]);
+    assert_eq!(stderr(&healthy), "", "{healthy:?}");
+    let json = on_terminal(TERMINAL, &["verify", "--output", "json", "--store", &store]);
+    assert!(
+        json.status.success() && stderr(&json).is_empty(),
+        "{json:?}"
+    );
+    // An export is in JSON, and shows it all the same: the events go elsewhere.
+    let read = ["all", "read", "--output", "json", "--store", &store];
+    let exported = on_terminal(TERMINAL, &read);
+    assert!(stderr(&exported).contains("events written"), "{exported:?}");
+    assert_eq!(stdout(&exported), succeed(&read));
+    // A terminal that cannot write over a line gets lines.
+    let plain = on_terminal("", &["verify", "--store", &store]);
+    assert_eq!(stderr(&plain).trim(), "opening the store …", "{plain:?}");
+}
+
+/// Goal: a store that a server has open is told in one line, with the command that goes through the server.
+#[test]
+fn a_store_in_use_is_told_once() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gesta.db");
+    let server = Server::start(&url_of(&path));
+    for (command, advice) in [
+        (
+            &["verify"][..],
+            "gesta verify --store http://127.0.0.1:2113",
+        ),
+        (
+            &["scavenge", "--yes"],
+            "gesta scavenge --store http://127.0.0.1:2113",
+        ),
+        (
+            &["backup", "copy.db"],
+            "gesta backup copy.db --store http://127.0.0.1:2113",
+        ),
+        (
+            &["user", "list"],
+            "--store http://127.0.0.1:2113 and GESTA_USER",
+        ),
+    ] {
+        let refused = run(&[command, &["--store", &url_of(&path)]].concat());
+        assert_eq!(code(&refused), 5, "{refused:?}");
+        let text = stderr(&refused);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let holder = format!(
+            "{} is open in process {}",
+            path.display(),
+            server.child.id()
+        );
+        assert!(text.contains(&holder) && text.contains(advice), "{text}");
+        assert_eq!(text.matches("is open in").count(), 1, "{text}");
+        assert!(!text.contains("one process at a time"), "{text}");
+    }
+    server.stop();
+}
+
+/// Goal: Ctrl-C ends waiting with the code of a command that was stopped, and says what it has waited for.
+#[test]
+fn waiting_for_an_index_is_stopped() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let target = url_of(&home.path().join("read.db"));
+    append(&store, "a-1");
+    let places = ["--target", &target, "--store", &store];
+    let index = ["index", "run", "i", "--path", "a", "--once"];
+    succeed(&[&index[..], &places].concat());
+    append(&store, "a-2");
+    // Nobody keeps it any more, so it never shows the second event.
+    let mut command = gesta(&[&["projection", "wait", "i"], &places[..]].concat());
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until it has the store open it has not begun to wait for Ctrl-C either.
+    let lock = home.path().join("gesta.db.lock");
+    wait_until("it waits", || {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::fs::metadata(&lock).is_ok_and(|found| found.len() > 0)
+    });
+    signal(&child, Signal::SIGINT);
+    let stopped = ended(child);
+    // A signal that comes before it waits ends it by itself.
+    if let Some(code) = stopped.status.code() {
+        assert_eq!(code, 130, "{stopped:?}");
+        let text = stderr(&stopped);
+        assert!(
+            text.contains("i v1 does not show everything that is stored now yet"),
+            "{text}"
+        );
+    }
+    // One that was paused is not waited for.
+    succeed(&["projection", "pause", "i", "--target", &target]);
+    for waiting in [&["projection", "wait", "i"][..], &index] {
+        let refused = run(&[waiting, &places].concat());
+        assert_eq!(code(&refused), 5, "{refused:?}");
+        let text = stderr(&refused);
+        assert!(
+            text.contains("i v1 is paused; `gesta projection resume i --version 1`"),
+            "{text}"
+        );
+    }
+    succeed(&["projection", "resume", "i", "--target", &target]);
+    let done = succeed(&[&index[..], &places].concat());
+    assert!(done.contains("index i v1 shows everything"), "{done}");
+    let waited = succeed(
+        &[
+            &["projection", "wait", "i", "--output", "json"],
+            &places[..],
+        ]
+        .concat(),
+    );
+    let waited: serde_json::Value = serde_json::from_str(&waited).unwrap();
+    assert_eq!(
+        (&waited["name"], &waited["positions"]),
+        (&"i".into(), &0.into())
+    );
+}
