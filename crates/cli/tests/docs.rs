@@ -2,10 +2,10 @@
 //!
 //! A page whose commands are run says so in its first lines, by the name of this file. Its blocks marked `sh` are run
 //! one after the other, each by a shell that stops at the first failure, in an empty folder. `$B` is the address of a
-//! server that the page has for itself, `$LISTEN` one that is free, `$CLONE` this clone, and `$PG` the URL of an empty
-//! PostgreSQL store; a page that names `$PG` is skipped, loudly, where PostgreSQL is not installed. What a page starts
-//! in
-//! the background is killed at its end, if it has noted the process in a file `NAME.pid`.
+//! server that the page has for itself, `$LISTEN` one that is free, `$DOCS` these pages, `$CLIENT` the package for
+//! Python, and `$PG` the URL of an empty PostgreSQL store; a page that names `$PG` is skipped, loudly, where PostgreSQL
+//! is not installed. What a page starts in the background is killed at its end, if it has noted the process in a file
+//! `NAME.pid`.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,8 +30,7 @@ fn root() -> PathBuf {
 
 /// All pages of the project's documentation, by their path and with their text.
 fn pages() -> Vec<(PathBuf, String)> {
-    let mut folders = vec![root().join("docs")];
-    let mut paths: Vec<PathBuf> = [
+    let paths = [
         "README.md",
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
@@ -40,8 +39,15 @@ fn pages() -> Vec<(PathBuf, String)> {
         "clients/python/README.md",
         "clients/typescript/README.md",
     ]
-    .map(|name| root().join(name))
-    .to_vec();
+    .map(|name| root().join(name));
+    let mut all = pages_below(root().join("docs"));
+    all.extend(paths.into_iter().map(with_text));
+    all
+}
+
+/// All pages below a folder.
+fn pages_below(folder: PathBuf) -> Vec<(PathBuf, String)> {
+    let (mut folders, mut paths) = (vec![folder], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -52,11 +58,12 @@ fn pages() -> Vec<(PathBuf, String)> {
             }
         }
     }
-    let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(&path).unwrap();
-        (path, text)
-    };
-    paths.into_iter().map(read).collect()
+    paths.into_iter().map(with_text).collect()
+}
+
+fn with_text(path: PathBuf) -> (PathBuf, String) {
+    let text = std::fs::read_to_string(&path).unwrap();
+    (path, text)
 }
 
 /// All files of the project with these endings, but what is generated, with their texts.
@@ -88,8 +95,38 @@ fn between<'a>(text: &'a str, begin: &'a str, end: char) -> impl Iterator<Item =
 /// Goal: links between pages lead to a file that exists, and to a heading of it.
 #[test]
 fn links_lead_somewhere() {
+    let broken = broken_links(pages());
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Goal: so it is in the packages, which have not everything that the clone has.
+#[test]
+fn links_of_packed_pages_lead_somewhere() {
+    if !support::is_installed("python3") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut script = Command::new("python3");
+    script.arg(root().join("scripts/release"));
+    script.arg("--documents").arg(folder.path());
+    let written = output_of(&mut script);
+    assert!(written.status.success(), "{written:?}");
+    for kind in ["archive", "debian"] {
+        let packed = pages_below(folder.path().join(kind));
+        let is_there = |name: &str| {
+            let path = folder.path().join(kind).join(name);
+            packed.iter().any(|(page, _)| *page == path)
+        };
+        assert!(is_there("README.md") && is_there("docs/guides/getting-started.md"));
+        let broken = broken_links(packed);
+        assert!(broken.is_empty(), "{kind}: {}", broken.join("\n"));
+    }
+}
+
+/// The links of pages that lead to no file, or to no heading of it.
+fn broken_links(pages: Vec<(PathBuf, String)>) -> Vec<String> {
     let mut broken = Vec::new();
-    for (path, text) in pages() {
+    for (path, text) in pages {
         for link in between(&text, "](", ')') {
             if link.starts_with("http") {
                 continue;
@@ -109,7 +146,7 @@ fn links_lead_somewhere() {
             }
         }
     }
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    broken
 }
 
 fn has_heading(text: &str, anchor: &str) -> bool {
@@ -267,7 +304,9 @@ fn run_page(path: &Path, text: &str) {
     );
     let free = gesta_pgtest::free_address().unwrap().to_string();
     variables.push(("LISTEN", free));
-    variables.push(("CLONE", root().display().to_string()));
+    let below = |path: &str| root().join(path).display().to_string();
+    variables.push(("DOCS", below("docs")));
+    variables.push(("CLIENT", below("clients/python/src")));
     // A page that a program shows: at any port that is free.
     variables.push(("PORT", "0".to_owned()));
     variables.push(("B", server.url.clone()));
