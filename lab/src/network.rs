@@ -18,6 +18,8 @@ pub struct Network {
     pub loss: f64,
     /// Time after which a lost packet is sent again.
     pub retransmission: Duration,
+    /// Bytes a second, each way; 0: as many as there are.
+    pub bandwidth: u64,
 }
 
 impl From<Duration> for Network {
@@ -32,7 +34,10 @@ impl From<Duration> for Network {
 impl Network {
     /// True if nothing has to be made.
     pub(crate) fn is_plain(&self) -> bool {
-        self.round_trip.is_zero() && self.jitter.is_zero() && self.loss <= 0.0
+        self.round_trip.is_zero()
+            && self.jitter.is_zero()
+            && self.loss <= 0.0
+            && self.bandwidth == 0
     }
 
     /// Makes a proxy such a way, for what arrives from now on.
@@ -40,6 +45,7 @@ impl Network {
         proxy.set_round_trip(self.round_trip);
         proxy.set_jitter(self.jitter);
         proxy.set_loss(self.loss, self.retransmission);
+        proxy.set_bandwidth(self.bandwidth);
     }
 }
 
@@ -57,6 +63,10 @@ pub(crate) struct WeatherArgs {
     #[arg(long, default_value = "200ms", value_parser = units::duration)]
     #[serde(serialize_with = "units::seconds", rename = "retransmission_seconds")]
     pub(crate) retransmission: Duration,
+    /// Bytes a second that the way carries, each way, all connections together, for example 1.5m (12 Mbit/s); without
+    /// it as many as there are.
+    #[arg(long, value_name = "BYTES", value_parser = units::count)]
+    pub(crate) bandwidth: Option<u64>,
 }
 
 fn loss(text: &str) -> Result<f64, String> {
@@ -74,6 +84,7 @@ impl WeatherArgs {
             jitter: self.jitter,
             loss: self.loss,
             retransmission: self.retransmission,
+            bandwidth: self.bandwidth.unwrap_or(0),
         }
     }
 
@@ -90,6 +101,9 @@ impl WeatherArgs {
             told.push(format!(
                 "{percent} % of packets lost and sent again after {again:?}"
             ));
+        }
+        if let Some(bandwidth) = self.bandwidth {
+            told.push(format!("{bandwidth} bytes/s each way"));
         }
         (!told.is_empty()).then(|| told.join(", "))
     }
@@ -108,6 +122,7 @@ mod tests {
             jitter: Duration::from_millis(2),
             loss: loss("0.01").unwrap(),
             retransmission: Duration::from_millis(200),
+            bandwidth: None,
         };
         assert!(!bad.over(Duration::ZERO).is_plain());
         let told = bad.told().unwrap();
@@ -115,6 +130,12 @@ mod tests {
             told,
             "jitter up to 2ms each way, 1 % of packets lost and sent again after 200ms"
         );
+        let narrow = WeatherArgs {
+            bandwidth: Some(1_500_000),
+            ..fine
+        };
+        assert!(!narrow.over(Duration::ZERO).is_plain());
+        assert_eq!(narrow.told().unwrap(), "1500000 bytes/s each way");
         for wrong in ["-0.1", "0.6", "NaN", "x"] {
             assert!(loss(wrong).unwrap_err().contains(wrong));
         }

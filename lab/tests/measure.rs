@@ -251,7 +251,12 @@ fn appends_are_told_with_what_the_database_did() {
 
 /// What was published and must keep a command: the number in our list, what it is, and the command. Whoever tidies the
 /// lab moves a row to another command, but removes none.
-const ROWS: [(u32, &str, &str); 24] = [
+const ROWS: [(u32, &str, &str); 28] = [
+    (
+        4,
+        "reads of an entity in memory, also while there is too much load",
+        "reservation --cinema c --overload 3 --sustainable 15000 --reads 0.05",
+    ),
     (
         5,
         "the serial scenario",
@@ -278,9 +283,24 @@ const ROWS: [(u32, &str, &str); 24] = [
         "reservation --cinema c --steps 1:1:2 --stop-p99 50ms",
     ),
     (
+        10,
+        "a scenario of one's own, as for Gatling",
+        "scenario lab/scenarios/cinema-serial.toml --target http://a:1 --steps 50:50:1000",
+    ),
+    (
         11,
         "the application on three nodes",
         "cluster chaos --cinema c",
+    ),
+    (
+        11,
+        "the same to load and look at",
+        "cluster up --cinema c --nodes 3",
+    ),
+    (
+        12,
+        "commands that meet another node in two of three cases",
+        "reservation --url http://a:1 --scenario concurrent --closed 64",
     ),
     (12, "the cost of the hop", "cluster hop --rates 1000,6000"),
     (
@@ -341,7 +361,7 @@ const ROWS: [(u32, &str, &str); 24] = [
     (
         39,
         "distances up to 100 ms, and bad networks",
-        "latency --rtt 0,100ms --jitter 2ms --loss 0.001 --retransmission 200ms",
+        "latency --rtt 0,100ms --jitter 2ms --loss 0.001 --retransmission 200ms --bandwidth 1.5m",
     ),
     (
         40,
@@ -382,9 +402,13 @@ fn everything_published_keeps_a_command() {
         let found = look_over(command);
         assert!(found.is_ok(), "row {row}, {what}: {}", found.unwrap_err());
     }
-    // Row 7: "99.9 or 99.99".
+    // Row 7: "99.9 or 99.99". Row 20, events that stream out of the database, has a page: docs/guides/cdc.md.
     let columns = gesta_lab::target::Phase::COLUMNS.map(|(name, _)| name);
-    assert!(columns.contains(&"p99") && columns.contains(&"p99.9"));
+    assert!(
+        ["p99", "p99.9", "p99.99"]
+            .iter()
+            .all(|name| columns.contains(name))
+    );
     assert!(look_over("reservation --cinema c --no-such-option").is_err());
 }
 
@@ -458,9 +482,10 @@ fn distance_is_measured() {
         "Time for 16 batches by 8 workers, the middle of three",
     );
     assert_eq!(times.rows.len(), 2, "{report}");
-    // One row of the global order is held across the network for each batch: four round trips of separate statements.
+    // The one row of the global order is held across the network, from its statement to the COMMIT: a round trip for
+    // each batch.
     let separate = cell(times, &times.rows[1], "separate statements").number();
-    assert!(separate > Some(16.0 * 4.0 * 0.005), "{report}");
+    assert!(separate > Some(16.0 * 0.005), "{report}");
     let table = table(&report, "Every figure");
     assert_eq!(table.rows.len(), 6, "{report}");
     for row in &table.rows {

@@ -37,7 +37,7 @@ pub struct FaultProxy {
 struct Shared {
     /// The delays in nanoseconds, to the server and to the client.
     delays: [AtomicU64; 2],
-    /// Jitter and loss.
+    /// Jitter, loss and bandwidth.
     weather: Weather,
     frozen: AtomicBool,
     half_open: AtomicBool,
@@ -161,6 +161,12 @@ impl FaultProxy {
     /// what is lost, the bytes arrive later by `retransmission`, and those behind them wait.
     pub fn set_loss(&self, share: f64, retransmission: Duration) {
         self.shared.weather.set_loss(share, retransmission);
+    }
+
+    /// Lets so many bytes a second through in each direction, of all connections together, of what arrives from now on;
+    /// 0 lets all of them through.
+    pub fn set_bandwidth(&self, bytes_per_second: u64) {
+        self.shared.weather.set_bandwidth(bytes_per_second);
     }
 
     /// Cuts all connections that exist now. Returns how many there were.

@@ -218,6 +218,20 @@ fn a_half_open_connection_loses_both_directions() {
     assert_eq!(&got, b"y");
 }
 
+/// Goal: bytes take the time that the line needs for them, in either direction.
+#[test]
+fn a_narrow_line_makes_bytes_late() {
+    let proxy = delayed(Duration::ZERO);
+    // 20,000 bytes there and back, each a fifth of a second.
+    proxy.set_bandwidth(100_000);
+    let mut socket = connect(&proxy);
+    let start = Instant::now();
+    socket.write_all(&[7; 20_000]).unwrap();
+    socket.read_exact(&mut [0; 20_000]).unwrap();
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(380), "{took:?}");
+}
+
 /// Goal: jitter and lost packets make bytes late, and never reorder or lose them.
 #[test]
 fn bad_weather_makes_bytes_late_and_keeps_their_order() {

@@ -152,11 +152,12 @@ pub struct Phase {
 
 impl Phase {
     /// The columns of a table of phases.
-    pub const COLUMNS: [(&'static str, Unit); 10] = [
+    pub const COLUMNS: [(&'static str, Unit); 11] = [
         ("events/s", Unit::Count),
         ("p50", Unit::Millis),
         ("p99", Unit::Millis),
         ("p99.9", Unit::Millis),
+        ("p99.99", Unit::Millis),
         ("longest", Unit::Millis),
         ("cores busy", Unit::Cores),
         ("generator late (p99)", Unit::Millis),
@@ -174,6 +175,7 @@ impl Phase {
             latency.map(|latency| latency.p50),
             latency.map(|latency| latency.p99),
             latency.map(|latency| latency.p999),
+            latency.map(|latency| latency.p9999),
             latency.map(|latency| latency.max),
             self.cpu.machine_cores,
             self.lag_ms.p99,

@@ -189,8 +189,11 @@ impl<'a> Pump<'a> {
 
     /// The delay of so many bytes that have arrived.
     fn delay(&mut self, way: usize, bytes: usize) -> Duration {
+        let weather = &self.shared.weather;
         let delay = Duration::from_nanos(self.shared.delays[way].load(Ordering::Acquire));
-        delay.saturating_add(self.shared.weather.lateness(bytes, &mut self.dice))
+        let line = weather.on_the_line(way, bytes, Instant::now());
+        let late = weather.lateness(bytes, &mut self.dice);
+        delay.saturating_add(line).saturating_add(late)
     }
 
     /// Notes that nothing more comes in this direction.

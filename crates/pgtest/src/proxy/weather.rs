@@ -1,10 +1,14 @@
-//! What a real network adds to its delay: jitter, and packets that are lost and sent again.
+//! What a real network adds to its delay: jitter, packets that are lost and sent again, and a line that carries so much
+//! a second.
 //!
 //! A connection never loses bytes: what is lost on the way is sent again, and so is late by the time after which the
 //! sender does that; everything behind it waits. That lateness is what is made here.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::lock;
 
 /// Bytes that travel in one packet of a usual Ethernet.
 const PACKET_BYTES: usize = 1_448;
@@ -18,6 +22,10 @@ pub(super) struct Weather {
     /// Of [`PARTS`] packets so many are lost.
     lost: AtomicU64,
     retransmission_nanos: AtomicU64,
+    /// Bytes a second of each direction, of all connections together; 0: as many as there are.
+    bandwidth: AtomicU64,
+    /// Until when the line of each direction is taken.
+    taken: [Mutex<Option<Instant>>; 2],
 }
 
 /// Numbers of one connection, the same in each run; SplitMix64.
@@ -59,6 +67,25 @@ impl Weather {
         self.retransmission_nanos
             .store(nanos(retransmission), Ordering::Release);
         self.lost.store(lost, Ordering::Release);
+    }
+
+    pub(super) fn set_bandwidth(&self, bytes_per_second: u64) {
+        self.bandwidth.store(bytes_per_second, Ordering::Release);
+    }
+
+    /// How long it takes until so many bytes, which come `now`, have left by the line of this direction, behind all
+    /// that came before them.
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a chunk")]
+    pub(super) fn on_the_line(&self, way: usize, bytes: usize, now: Instant) -> Duration {
+        let bandwidth = self.bandwidth.load(Ordering::Acquire);
+        if bandwidth == 0 {
+            return Duration::ZERO;
+        }
+        let mut taken = lock(&self.taken[way]);
+        let begin = taken.map_or(now, |taken| taken.max(now));
+        let end = begin + Duration::from_secs_f64(bytes as f64 / bandwidth as f64);
+        *taken = Some(end);
+        end - now
     }
 
     /// How much later than the delay so many bytes arrive.
@@ -106,6 +133,24 @@ mod tests {
         assert_eq!(lost(&weather, 1), 100_000);
         weather.set_loss(0.0, AGAIN);
         assert_eq!(lost(&weather, 1_000_000), 0);
+    }
+
+    #[test]
+    fn a_line_carries_so_much_a_second_in_each_direction() {
+        let (weather, now) = (Weather::default(), Instant::now());
+        assert_eq!(weather.on_the_line(0, 1_000_000, now), Duration::ZERO);
+        weather.set_bandwidth(1_000);
+        let millis = |way, bytes, after| {
+            let now = now + Duration::from_millis(after);
+            weather.on_the_line(way, bytes, now).as_millis()
+        };
+        assert_eq!(millis(0, 100, 0), 100);
+        // Behind the first ones, of whatever connection.
+        assert_eq!(millis(0, 100, 50), 150);
+        assert_eq!(millis(1, 100, 50), 100, "the other direction is free");
+        assert_eq!(millis(0, 100, 1_000), 100, "the line is free again");
+        weather.set_bandwidth(0);
+        assert_eq!(millis(0, 100, 1_000), 0);
     }
 
     #[test]
