@@ -617,6 +617,15 @@ fn timers_are_listed_and_cancelled() {
     assert_eq!(again, "no timer sooner was pending\n");
     assert_eq!(timer(&["list", "unpaid"]).lines().count(), 1);
     assert_eq!(timer(&["list", "others"]), "");
+    // What no number of this program holds is listed as it was written, in one line.
+    let data = "{\"key\":\"odd\",\"due\":\"2032-01-01T00:00:00Z\",\"data\":[\n1e400]}";
+    let of = ["--type", "timer-set", "--data", data];
+    let append = ["--store", &store, "stream", "append", "$timers-{odd}"];
+    succeed(&[&append[..], &of].concat());
+    let listed = timer(&["list", "odd"]);
+    assert_eq!(listed, "2032-01-01T00:00:00.000000Z  odd  [ 1e400]\n");
+    let listed = timer(&["list", "odd", "--output", "json"]);
+    assert!(listed.lines().count() == 1 && listed.contains("\"data\":[ 1e400]"), "{listed}");
     let wrong = run(&["--store", &store, "timer", "list", "Unpaid"]);
     assert_eq!(code(&wrong), 2);
     assert!(stderr(&wrong).contains("lower-case"), "{wrong:?}");

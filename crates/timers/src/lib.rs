@@ -15,13 +15,15 @@
 //! cancelled. *States* (`$timers-{NAME}-state`) are appended by the owner: that it lives, what has fired, and from time
 //! to time all timers that are pending, so that a start reads little and both streams can be cut.
 //!
-//! * `timer`: what is set, and what fires; `timers`: what an application calls; `running`: a running service;
+//! * `timer`: what is set, and what fires; `data`: what it carries; `timers`: what an application calls; `running`: a
+//!   running service;
 //! * `book`: the timers that are pending, pure; `record`: how requests and states are stored;
 //! * `requests`, `states`: the two streams; `owner`: the task that claims, reads, fires and hands over; `lease`: by
 //!   what it owns them.
 
 mod book;
 mod config;
+mod data;
 mod lease;
 mod owner;
 mod record;

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::book::Book;
 use crate::config::Config;
 use crate::lease::OwnerLease;
-use crate::record::{State, Through, What, parts};
+use crate::record::{Kept, State, Through, What, parts};
 use crate::requests::{Fate, Place, Requests};
 use crate::running::{Phase, Status};
 use crate::states::{Last, States};
@@ -108,7 +108,6 @@ pub(crate) async fn load(
     requests: &Requests,
     states: &States,
     to: Option<Revision>,
-    pending_max: usize,
     book: &mut Book,
 ) -> Result<(Place, u64)> {
     let mut lost = HashSet::new();
@@ -143,7 +142,7 @@ pub(crate) async fn load(
         tracing::error!(stream = %states.stream, "{why}");
         place.unreadable = Some(why);
     }
-    requests.read_on(&mut place, book, pending_max).await?;
+    requests.read_on(&mut place, book).await?;
     Ok((place, stored.events))
 }
 
@@ -264,11 +263,10 @@ impl Own {
 
     async fn fire_all(&self, claimed: Revision, since: Instant) -> Result<Ended> {
         let incarnation = self.store.incarnation().await?;
-        let mut book = Book::default();
-        let max = self.config.pending_max;
+        let mut book = Book::new(self.config.bounds());
         let lease = self.config.lease;
         let mut owned = OwnerLease::new(&self.states, self.node, lease, (claimed, since));
-        let loaded = load(&self.requests, &self.states, Some(claimed), max, &mut book);
+        let loaded = load(&self.requests, &self.states, Some(claimed), &mut book);
         let Some((place, states)) = owned.during(loaded).await? else {
             return Ok(Ended::Lost);
         };
@@ -285,6 +283,7 @@ impl Own {
             firing: JoinSet::new(),
             tasks: HashMap::new(),
             done: Vec::new(),
+            is_full: false,
         };
         owner.run(requests).await
     }
@@ -305,6 +304,8 @@ struct Owner<'a> {
     tasks: HashMap<Id, EventId>,
     /// The timers that have fired, and that is not stored yet.
     done: Vec<EventId>,
+    /// Whether there is more to read than there is room for.
+    is_full: bool,
 }
 
 /// Returns that another process has taken over, unless a state was appended.
@@ -369,10 +370,10 @@ impl Owner<'_> {
         let instant = Instant::now();
         let is_due = self.book.is_due(now, instant);
         let has_room = self.firing.len() < config.firing_max;
-        if is_due && has_room || self.place.is_behind && self.book.len() < config.pending_max {
+        if is_due && has_room || self.place.is_behind && self.book.has_room() {
             let (place, book) = (&mut self.place, &mut self.book);
             let requests = &self.own.requests;
-            let read = requests.read_on(place, book, config.pending_max);
+            let read = requests.read_on(place, book);
             if self.lease.during(read).await?.is_none() {
                 return Ok(false);
             }
@@ -425,7 +426,7 @@ impl Owner<'_> {
         let SubscriptionMessage::Event { event, .. } = message else {
             return;
         };
-        let is_full = self.book.len() >= self.own.config.pending_max;
+        let is_full = !self.book.has_room();
         match self.place.is_next(event.revision) {
             Some(true) if !is_full => {
                 let requests = &self.own.requests;
@@ -454,20 +455,26 @@ impl Owner<'_> {
             .fold(renewal, Instant::min)
     }
 
-    fn tell(&self) {
-        let (pending, failing) = (self.book.len(), self.book.failing());
-        let next = self.book.next();
+    fn tell(&mut self) {
+        let (pending, pending_bytes) = (self.book.len(), self.book.bytes());
+        let (next, failing) = (self.book.next(), self.book.failing());
         let (skipped, unreadable) = (self.place.skipped, self.place.unreadable.as_ref());
+        let full = self.book.full().filter(|_| self.place.is_behind);
+        if let Some(full) = full.as_ref().filter(|_| !self.is_full) {
+            tracing::warn!(timers = self.own.name, "{full}");
+        }
+        self.is_full = full.is_some();
         self.own.status.send_if_modified(|status| {
             let new = Status {
                 phase: Phase::Firing,
                 pending,
+                pending_bytes,
                 failing,
                 fired: status.fired,
                 next,
                 skipped,
                 error: match failing {
-                    0 => unreadable.cloned(),
+                    0 => full.or_else(|| unreadable.cloned()),
                     _ => status.error.clone(),
                 },
             };
@@ -519,7 +526,7 @@ impl Owner<'_> {
                 part: count(part),
                 of: count(of),
                 through,
-                timers,
+                timers: timers.into_iter().map(Kept::of).collect(),
             };
             if !self.lease.renew(kept).await? {
                 return Ok(false);

@@ -4,6 +4,7 @@ use gesta_core::{Error, EventId, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::data::Data;
 use crate::timer::{Cause, NewTimer, Timer, check};
 
 /// The type of the event by which a timer is set.
@@ -24,8 +25,8 @@ pub(crate) struct Set {
     pub(crate) key: String,
     /// RFC 3339, in UTC.
     pub(crate) due: String,
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub(crate) data: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Data::is_none")]
+    pub(crate) data: Data,
     /// The event because of which it is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<Cause>,
@@ -80,8 +81,8 @@ pub(crate) struct Kept {
     pub(crate) id: Uuid,
     pub(crate) key: String,
     pub(crate) due: String,
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub(crate) data: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Data::is_none")]
+    pub(crate) data: Data,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<Cause>,
 }
@@ -133,7 +134,7 @@ impl Kept {
 }
 
 /// Divides all timers into those that are stored in one event each. There is at least one part.
-pub(crate) fn parts(all: Vec<&Timer>) -> Vec<Vec<Kept>> {
+pub(crate) fn parts(all: Vec<&Timer>) -> Vec<Vec<&Timer>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;
     for timer in all {
@@ -147,7 +148,7 @@ pub(crate) fn parts(all: Vec<&Timer>) -> Vec<Vec<Kept>> {
         }
         bytes += of;
         if let Some(part) = parts.last_mut() {
-            part.push(Kept::of(timer));
+            part.push(timer);
         }
     }
     parts

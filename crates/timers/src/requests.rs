@@ -11,7 +11,7 @@ use gesta_core::{
 
 use crate::book::Book;
 use crate::record::{self, CANCELLED, Cancelled, SET, Set, Through};
-use crate::timer::{Cause, NewTimer, id_of};
+use crate::timer::{Cause, NewTimer, check_key, id_of};
 
 /// The number of events that are read at once.
 const PAGE: usize = 5_000;
@@ -152,21 +152,16 @@ impl Requests {
     }
 
     /// Reads the requests that the place has not passed into the book, as long as it has room.
-    pub(crate) async fn read_on(
-        &self,
-        place: &mut Place,
-        book: &mut Book,
-        pending_max: usize,
-    ) -> Result<()> {
+    pub(crate) async fn read_on(&self, place: &mut Place, book: &mut Book) -> Result<()> {
         place.is_behind = true;
-        while book.len() < pending_max {
+        while book.has_room() {
             let from = place.through.map_or(StreamFrom::Start, |after| {
                 StreamFrom::Revision(Revision(after.revision + 1))
             });
             let request = ReadStream::forwards(self.stream.clone()).from(from);
             let (events, end) = self.page(request.limit(PAGE)).await?;
             for event in &events {
-                if book.len() >= pending_max {
+                if !book.has_room() {
                     return Ok(());
                 }
                 self.take(event, place, book);
@@ -226,6 +221,7 @@ impl Requests {
             }
         } else if event.event_type == self.cancelled {
             let cancelled: Cancelled = record::read(event)?;
+            check_key(&cancelled.key)?;
             book.cancel(&cancelled.key, cancelled.because);
         }
         Ok(())

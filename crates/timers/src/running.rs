@@ -32,6 +32,9 @@ pub struct Status {
     pub phase: Phase,
     /// The number of pending timers, with those that are firing.
     pub pending: usize,
+    /// The most bytes of memory that they take, as [`Config::pending_bytes_max`](crate::Config::pending_bytes_max)
+    /// counts them.
+    pub pending_bytes: usize,
     /// The number of timers whose handler has failed, and that fire again.
     pub failing: usize,
     /// The number of timers that have fired in this process.
@@ -41,7 +44,8 @@ pub struct Status {
     /// The number of requests that this process has skipped because they cannot be read, or break a bound: another
     /// program has appended them. The log, and `error` while no handler fails, name the last one by its revision.
     pub skipped: u64,
-    /// The last error: of a handler, of a request, or of the store.
+    /// The last error: of a handler, of a request, or of the store; or which bound the pending timers have reached, so
+    /// that what was set since is not read yet.
     pub error: Option<String>,
 }
 

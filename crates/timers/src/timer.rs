@@ -3,12 +3,15 @@
 use gesta_core::{Error, EventId, RecordedEvent, Result, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::data::Data;
+
 /// The greatest number of bytes of a key.
 pub const KEY_BYTES_MAX: usize = 256;
-/// The greatest number of bytes of the data of a timer, as JSON.
+/// The greatest number of bytes of the data of a timer, as the JSON text in which it is written.
 pub const DATA_BYTES_MAX: usize = 4_096;
 /// The greatest depth to which the data of a timer may nest: states hold them a few levels deeper, and JSON is read up
 /// to 128 levels.
@@ -23,7 +26,7 @@ pub struct NewTimer {
     pub(crate) id: EventId,
     pub(crate) key: String,
     pub(crate) due: Timestamp,
-    pub(crate) data: serde_json::Value,
+    pub(crate) data: Data,
     pub(crate) because: Option<Cause>,
 }
 
@@ -71,7 +74,7 @@ impl NewTimer {
             id: EventId::random(),
             key: key.into(),
             due,
-            data: serde_json::Value::Null,
+            data: Data::default(),
             because: None,
         }
     }
@@ -87,13 +90,12 @@ impl NewTimer {
         timer
     }
 
-    /// Sets what the timer carries, as JSON.
+    /// Sets what the timer carries, as JSON. Who gives a [`RawValue`] gets that very text when the timer fires.
     ///
     /// # Errors
     /// `InvalidArgument` if it has no JSON.
     pub fn with_data(mut self, data: &impl Serialize) -> Result<Self> {
-        self.data = serde_json::to_value(data)
-            .map_err(|error| Error::invalid("data", format!("must have a JSON form: {error}")))?;
+        self.data = Data::of(data)?;
         Ok(self)
     }
 
@@ -104,32 +106,23 @@ impl NewTimer {
 }
 
 /// Checks the bounds of a timer.
-pub(crate) fn check(key: &str, due: Timestamp, data: &serde_json::Value) -> Result<()> {
+pub(crate) fn check(key: &str, due: Timestamp, data: &Data) -> Result<()> {
     check_key(key)?;
     if !(0..=Timestamp::MAX.0).contains(&due.0) {
         let rule = format!("must be from 1970 to 9999, found {due}");
         return Err(Error::invalid("due", rule));
     }
-    let depth = depth_of(data);
-    if depth > DATA_DEPTH_MAX {
-        let rule = format!("must nest at most {DATA_DEPTH_MAX} levels deep, found {depth}");
-        return Err(Error::invalid("data", rule));
-    }
-    let bytes = data.to_string().len();
+    let bytes = data.bytes();
     if bytes > DATA_BYTES_MAX {
         let rule = format!("must have at most {DATA_BYTES_MAX} bytes as JSON, found {bytes}");
         return Err(Error::invalid("data", rule));
     }
-    Ok(())
-}
-
-/// Returns how many arrays and objects lie in one another. What was read as JSON nests less than 128 levels deep.
-fn depth_of(data: &serde_json::Value) -> usize {
-    match data {
-        serde_json::Value::Array(values) => 1 + values.iter().map(depth_of).max().unwrap_or(0),
-        serde_json::Value::Object(fields) => 1 + fields.values().map(depth_of).max().unwrap_or(0),
-        _ => 0,
+    let depth = data.depth();
+    if depth > DATA_DEPTH_MAX {
+        let rule = format!("must nest at most {DATA_DEPTH_MAX} levels deep, found {depth}");
+        return Err(Error::invalid("data", rule));
     }
+    Ok(())
 }
 
 /// Makes an id of these parts: the same of the same ones.
@@ -163,10 +156,9 @@ pub struct Timer {
     pub key: String,
     /// The time before which it does not fire.
     pub due: Timestamp,
-    /// What it carries, as JSON; null if nothing.
-    pub data: serde_json::Value,
     /// The id with which it was set: that of an event.
     pub id: EventId,
+    pub(crate) data: Data,
     pub(crate) because: Option<Cause>,
 }
 
@@ -181,11 +173,14 @@ impl Timer {
 
     /// Returns about how many bytes the timer has as JSON.
     pub(crate) fn bytes(&self) -> usize {
-        let data = match &self.data {
-            serde_json::Value::Null => 0,
-            data => data.to_string().len(),
-        };
-        200 + self.key.len() + data
+        200 + self.key.len() + self.data.bytes()
+    }
+
+    /// Returns what the timer carries, as the JSON text in which it was written; `null` if nothing. The text may hold
+    /// what no Rust type does, as the number `1e400`: another program may have set the timer.
+    #[must_use]
+    pub fn data(&self) -> &RawValue {
+        self.data.raw()
     }
 
     /// Reads what the timer carries.
@@ -193,6 +188,6 @@ impl Timer {
     /// # Errors
     /// Why it is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> std::result::Result<T, FireError> {
-        Ok(serde_json::from_value(self.data.clone())?)
+        Ok(serde_json::from_str(self.data.text())?)
     }
 }

@@ -146,7 +146,8 @@ impl Timers {
         self.requests.cancel(key, Some(event)).await
     }
 
-    /// Returns the pending timers, the next one first. They are read from the store, so this costs what a start costs.
+    /// Returns the pending timers, the next one first. They are read from the store, so this costs what a start costs;
+    /// of more than the bounds of [`Config`] let be pending, those that were set first.
     ///
     /// # Errors
     /// The errors of reads; `Corrupt` if the streams hold something else.
@@ -154,15 +155,14 @@ impl Timers {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn pending(&self) -> Result<Vec<Timer>> {
-        let mut book = Book::default();
+        let mut book = Book::new(self.config.bounds());
         self.load(&mut book).await?;
-        Ok(book.all().into_iter().cloned().collect())
+        Ok(book.into_all())
     }
 
     /// Reads the pending timers. Returns how far the requests are read, and the number of states.
     async fn load(&self, book: &mut Book) -> Result<(Place, u64)> {
-        let max = self.config.pending_max;
-        owner::load(&self.requests, &self.states, None, max, book).await
+        owner::load(&self.requests, &self.states, None, book).await
     }
 
     /// Begins to fire. `fire` is called for each timer that is due, at least once, until it succeeds; several at once.

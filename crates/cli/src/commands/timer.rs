@@ -1,10 +1,13 @@
 //! `gesta timer …`.
 
+use std::io;
 use std::sync::Arc;
 
 use gesta::timers::Timers;
 use gesta_core::EventStore;
+use serde::Serialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::with_store;
 use crate::args::Global;
@@ -12,21 +15,33 @@ use crate::args::timer::{TimerCommand, TimersOf};
 use crate::exit::Outcome;
 use crate::output::{Output, visible};
 
+/// A pending timer, as it is listed.
+#[derive(Serialize)]
+struct Listed<'a> {
+    key: &'a str,
+    due: String,
+    data: Box<RawValue>,
+    id: String,
+}
+
 pub(super) async fn run(global: &Global, command: TimerCommand, output: &mut Output) -> Outcome {
     with_store(global, async |store| match command {
         TimerCommand::List { of, limit } => {
             let pending = timers(&store, &of)?.pending().await?;
             for timer in pending.iter().take(limit.unwrap_or(usize::MAX)) {
-                let record = json!({
-                    "key": timer.key,
-                    "due": timer.due.to_string(),
-                    "data": timer.data,
-                    "id": timer.id.to_string(),
-                });
-                output.record(&record, |_| {
-                    let data = match timer.data.is_null() {
-                        true => String::new(),
-                        false => format!("  {}", visible(&timer.data.to_string())),
+                // The text as it was written: another program may have set what this one could not parse. Line ends
+                // stand between its parts alone, and a record is one line.
+                let data = timer.data().get().replace(['\n', '\r'], " ");
+                let listed = Listed {
+                    key: &timer.key,
+                    due: timer.due.to_string(),
+                    data: RawValue::from_string(data).map_err(io::Error::from)?,
+                    id: timer.id.to_string(),
+                };
+                output.record(&listed, |listed| {
+                    let data = match listed.data.get() {
+                        "null" => String::new(),
+                        text => format!("  {}", visible(text)),
                     };
                     format!("{}  {}{data}", timer.due, visible(&timer.key))
                 })?;

@@ -74,6 +74,7 @@ impl Kind {
                 kept_every: *random.pick(&[1, 10, NEVER_KEPT]),
                 pending_max: *random.pick(&[3, ROOM, ROOM]),
                 back_off: (Duration::from_millis(100), Duration::from_secs(1)),
+                ..Config::default()
             },
         }
     }

@@ -319,8 +319,105 @@ async fn what_cannot_be_read_holds_up_nothing() {
     until("it has heard of more", || status.borrow().skipped == 7).await;
     let error = status.borrow().error.clone().unwrap();
     assert!(error.contains("revision 8 "), "{error}");
+    // What happened: a cancellation had no bound, so its key stayed in memory however long it was.
+    let cancelled = EventType::new("timer-cancelled").unwrap();
+    let long = EventData::json(cancelled, format!(r#"{{"key":"{}"}}"#, "k".repeat(257)));
+    let appended = process
+        .store
+        .append_to("$timers-{orders}", ExpectedRevision::Any, vec![long]);
+    appended.await.unwrap();
+    until("it is skipped too", || status.borrow().skipped == 8).await;
     assert_eq!(process.timers.pending().await.unwrap().len(), 1);
     until("it has fired", || fired.keys() == ["a"]).await;
+}
+
+/// Goal: what a timer carries fires as the text that was set, the order of keys and the digits of numbers included,
+/// also after all timers were stored together. What no Rust type holds is not lost, and holds up no other timer.
+#[tokio::test(start_paused = true)]
+async fn what_a_timer_carries_stays_as_it_was_written() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let config = Config {
+        kept_every: 1,
+        ..Config::default()
+    };
+    let process = Process::new(&world, config);
+    let texts = [
+        r#"{"b":0.10,  "a":1e400,"b":"\ud800"}"#,
+        "123456789012345678901234567890",
+        r#"[ ]"#,
+    ];
+    let due = after(&world, 10 * MINUTE);
+    let set =
+        |(key, text): (usize, &str)| format!(r#"{{"key":"{key}","data":{text},"due":"{due}"}}"#);
+    append_requests(&process, texts.into_iter().enumerate().map(set)).await;
+    let own = serde_json::value::RawValue::from_string("1.50".to_owned()).unwrap();
+    let own = NewTimer::new("own", due).with_data(&own).unwrap();
+    process.timers.set(&own).await.unwrap();
+    process
+        .timers
+        .set(&NewTimer::new("without", due))
+        .await
+        .unwrap();
+    let running = process.run(&fired);
+    until("they are stored together", || {
+        running.status().borrow().phase == Phase::Firing
+    })
+    .await;
+    sleep(5 * MINUTE).await;
+    running.shutdown().await;
+    let _running = process.run(&fired);
+    let expected = [texts[0], texts[1], texts[2], "1.50", "null"];
+    let pending = process.timers.pending().await.unwrap();
+    let carried: Vec<&str> = pending.iter().map(|timer| timer.data().get()).collect();
+    assert_eq!(carried, expected);
+    until("all have fired", || fired.all().len() == 5).await;
+    let mut all = fired.all();
+    all.sort_by(|a, b| a.0.key.cmp(&b.0.key));
+    let carried: Vec<&str> = all.iter().map(|(timer, _)| timer.data().get()).collect();
+    assert_eq!(carried, expected);
+    assert!(all[0].0.json::<serde_json::Value>().is_err());
+    assert_eq!(all[3].0.json::<f64>().unwrap(), 1.5);
+    all[4].0.json::<()>().unwrap();
+}
+
+/// What happened: the pending timers were bounded in number alone, and anybody who may append to the stream decides how
+/// much each carries. Goal: what they take together is bounded; what is beyond is read once some have fired, `status()`
+/// names the bound meanwhile, and every timer fires once.
+#[tokio::test(start_paused = true)]
+async fn pending_timers_are_bounded_in_bytes() {
+    let (world, fired) = (World::new(1), Fired::default());
+    let config = Config {
+        pending_bytes_max: 16_384,
+        ..Config::default()
+    };
+    let process = Process::new(&world, config);
+    let data = format!("[{}0]", "0,".repeat(2_000));
+    let set = |number: u32| {
+        let due = after(&world, (number + 1) * MINUTE);
+        format!(r#"{{"key":"t{number:02}","due":"{due}","data":{data}}}"#)
+    };
+    append_requests(&process, (0..20).map(set)).await;
+    let running = process.run(&fired);
+    let status = running.status();
+    until("there is no more room", || status.borrow().error.is_some()).await;
+    let now = status.borrow().clone();
+    assert!((2..4).contains(&now.pending), "{now:?}");
+    let told = now.error.unwrap();
+    let rule = format!(
+        "{} timers are pending with {} bytes, and with one more they must have at most 16384 (pending_bytes_max)",
+        now.pending, now.pending_bytes
+    );
+    assert!(told.starts_with(&rule), "{told}");
+    assert_eq!(process.timers.pending().await.unwrap().len(), now.pending);
+    let all_have_fired = || {
+        assert!(status.borrow().pending_bytes <= 16_384);
+        status.borrow().fired == 20
+    };
+    until("all have fired", all_have_fired).await;
+    let keys: Vec<String> = (0..20).map(|number| format!("t{number:02}")).collect();
+    assert_eq!(fired.keys(), keys);
+    until("none is pending", || status.borrow().pending_bytes == 0).await;
+    assert_eq!(status.borrow().error, None);
 }
 
 /// Goal: what somebody else has written among the states stops no timer, and as deep data as may be are kept and read
@@ -380,12 +477,18 @@ async fn what_cannot_be_set_is_refused() {
         assert_eq!(of, field);
     }
     assert!(timers.cancel("").await.is_err());
-    let config = Config {
+    let nothing = Config {
         firing_max: 0,
         ..Config::default()
     };
-    let nothing = timers.clone().config(config);
-    assert!(nothing.run(|_| async { Ok(()) }).is_err());
+    let narrow = Config {
+        pending_bytes_max: 16_383,
+        ..Config::default()
+    };
+    for (config, field) in [(nothing, "firing_max"), (narrow, "pending_bytes_max")] {
+        let error = timers.clone().config(config).run(|_| async { Ok(()) });
+        assert!(error.unwrap_err().to_string().contains(field));
+    }
     assert!(world.stored().is_empty());
     let once = NewTimer::new("a", after(&world, MINUTE));
     timers.set(&once).await.unwrap();
