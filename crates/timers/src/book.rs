@@ -273,6 +273,7 @@ impl Book {
             .back_off
             .get_or_insert_with(|| Box::new(BackOff::new(first, longest)));
         let at = Instant::now() + back_off.pause();
+        self.due.remove(&(pending.timer.due, id));
         pending.fires = Fires::Again(at);
         self.again.insert((at, id));
     }

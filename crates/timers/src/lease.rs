@@ -4,20 +4,20 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use gesta_core::{Result, Revision};
+use gesta_core::Result;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use crate::record::{State, What};
-use crate::states::States;
+use crate::states::{Head, States};
 
 /// The lease of an owner, which each state that it appends renews.
 pub(crate) struct OwnerLease<'a> {
     states: &'a States,
     node: Uuid,
     lease: Duration,
-    /// The revision of the last state.
-    last: Revision,
+    /// The last state.
+    last: Head,
     /// When it was begun to append that state.
     renewed_at: Instant,
     /// The number of states since all timers were stored together.
@@ -30,7 +30,7 @@ impl<'a> OwnerLease<'a> {
         states: &'a States,
         node: Uuid,
         lease: Duration,
-        (claimed, since): (Revision, Instant),
+        (claimed, since): (Head, Instant),
     ) -> Self {
         Self {
             states,
@@ -42,9 +42,9 @@ impl<'a> OwnerLease<'a> {
         }
     }
 
-    /// Returns the revision of the last state.
-    pub(crate) fn last(&self) -> Revision {
-        self.last
+    /// Returns the last state.
+    pub(crate) fn last(&self) -> &Head {
+        &self.last
     }
 
     /// Returns when the lease has to be renewed.
@@ -52,7 +52,8 @@ impl<'a> OwnerLease<'a> {
         self.renewed_at + self.lease / 3
     }
 
-    /// Appends a state, which renews the lease. Returns false if another process has appended one.
+    /// Appends a state, which renews the lease. Returns false if another process has appended one, or the store has
+    /// another history.
     pub(crate) async fn renew(&mut self, does: What) -> Result<bool> {
         let owner = Some(self.node);
         self.append(&State { owner, does }).await
@@ -64,7 +65,7 @@ impl<'a> OwnerLease<'a> {
     }
 
     /// Does something, and renews the lease as often as is due: what is read at a start may take longer than a
-    /// lease. Returns nothing if another process has taken over.
+    /// lease. Returns nothing if another process has taken over, or the store has another history.
     pub(crate) async fn during<T>(
         &mut self,
         work: impl Future<Output = Result<T>>,
@@ -85,7 +86,7 @@ impl<'a> OwnerLease<'a> {
         let now = Instant::now();
         // The lease is not over then.
         let within = self.lease / 2;
-        let Some(last) = self.states.append(Some(self.last), state, within).await? else {
+        let Some(last) = self.states.append(&self.last, state, within).await? else {
             return Ok(false);
         };
         (self.last, self.renewed_at) = (last, now);

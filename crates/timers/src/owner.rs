@@ -1,38 +1,32 @@
 //! The task of one service: it stands by, claims, reads, fires, and hands over.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use gesta_core::{
     BackOff, Clock, EventId, EventStore, Incarnation, Result, Revision, Subscription,
     SubscriptionMessage,
 };
 use tokio::sync::watch;
-use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::book::Book;
 use crate::config::Config;
+use crate::firing::{self, Fire, Firing};
 use crate::lease::OwnerLease;
+use crate::load::{hidden, load};
 use crate::record::{Kept, State, Through, What, parts};
 use crate::requests::{Fate, Place, Requests};
 use crate::running::{Phase, Status};
-use crate::states::{Last, States};
-use crate::timer::{FireError, Timer};
+use crate::states::{Head, Last, States};
 
 /// The longest sleep while timers are pending: the clock may be set meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The pauses before a store that does not answer is asked again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-type Outcome = std::result::Result<(), FireError>;
-/// Begins to fire a timer.
-pub(crate) type Fire = dyn Fn(Timer) -> BoxFuture<'static, Outcome> + Send + Sync;
 
 /// What the task of a service needs.
 pub(crate) struct Own {
@@ -73,11 +67,12 @@ enum Wait {
 /// Runs a service until the process stops.
 pub(crate) async fn run(own: Own) {
     let mut back_off = BackOff::new(PAUSES.0, PAUSES.1);
+    let mut firing = Firing::default();
     while !own.stopping.is_cancelled() {
         let ended = match own.claim().await {
             Ok(None) => break,
             Ok(Some((claimed, since))) => {
-                let ended = own.fire_all(claimed, since).await;
+                let ended = own.fire_all(claimed, since, &mut firing).await;
                 if since.elapsed() >= PAUSES.1 {
                     // What went wrong before is over.
                     back_off.reset();
@@ -99,60 +94,10 @@ pub(crate) async fn run(own: Own) {
             }
         }
     }
+    // Those that have begun end what they do, also if another process fires by now.
+    let until = Instant::now() + own.within();
+    while firing.next_until(until).await.is_some() {}
     own.tell(Phase::Stopped, None);
-}
-
-/// Reads the pending timers into the book, from the states up to a revision. Returns how far the requests are read, and
-/// the number of states.
-pub(crate) async fn load(
-    requests: &Requests,
-    states: &States,
-    to: Option<Revision>,
-    book: &mut Book,
-) -> Result<(Place, u64)> {
-    let mut lost = HashSet::new();
-    let stored = loop {
-        let stored = states.read(to, &lost).await?;
-        match stored.last() {
-            Some(through) if requests.fate(through).await? == Fate::Lost => {
-                tracing::warn!(
-                    stream = %requests.stream,
-                    revision = through.revision,
-                    "the request after which the timers were stored is lost: what was stored before that counts"
-                );
-                lost.insert(through);
-            }
-            _ => break stored,
-        }
-    };
-    for kept in stored.kept {
-        book.set(kept.timer()?);
-    }
-    for id in &stored.fired {
-        book.remove(*id);
-    }
-    let mut place = Place {
-        through: stored.through,
-        settled: stored.settled,
-        fired: stored.fired,
-        ..Place::default()
-    };
-    if stored.is_cut_by_others {
-        let why = hidden(states);
-        tracing::error!(stream = %states.stream, "{why}");
-        place.unreadable = Some(why);
-    }
-    requests.read_on(&mut place, book).await?;
-    Ok((place, stored.events))
-}
-
-/// Says that states are hidden.
-fn hidden(states: &States) -> String {
-    format!(
-        "states in stream {} are hidden or removed, so timers may be missing or fire again: its metadata must not hide \
-         events, except by the $tb that the owner sets",
-        states.stream
-    )
 }
 
 impl Own {
@@ -182,9 +127,9 @@ impl Own {
 
     // ---- standing by ----
 
-    /// Stands by until this process may fire. Returns the revision of its first state, and when it was begun to be
-    /// appended; `None` if the process stops.
-    async fn claim(&self) -> Result<Option<(Revision, Instant)>> {
+    /// Stands by until this process may fire. Returns its first state, and when it was begun to be appended; `None` if
+    /// the process stops.
+    async fn claim(&self) -> Result<Option<(Head, Instant)>> {
         let mut back_off = BackOff::new(PAUSES.0, PAUSES.1);
         while !self.stopping.is_cancelled() {
             let known = self.store.incarnation().await?;
@@ -209,7 +154,8 @@ impl Own {
             }
             let now = Instant::now();
             let state = self.state(What::Owned);
-            if let Some(claimed) = self.states.append(after, &state, self.within()).await? {
+            let claimed = self.states.claim(after, known, &state, self.within());
+            if let Some(claimed) = claimed.await? {
                 return Ok(Some((claimed, now)));
             }
             tokio::select! {
@@ -261,28 +207,31 @@ impl Own {
 
     // ---- firing ----
 
-    async fn fire_all(&self, claimed: Revision, since: Instant) -> Result<Ended> {
-        let incarnation = self.store.incarnation().await?;
+    async fn fire_all(&self, claimed: Head, since: Instant, firing: &mut Firing) -> Result<Ended> {
+        let (history, to) = (claimed.history(), claimed.revision);
+        firing.begin_in(history).await;
         let mut book = Book::new(self.config.bounds());
         let lease = self.config.lease;
         let mut owned = OwnerLease::new(&self.states, self.node, lease, (claimed, since));
-        let loaded = load(&self.requests, &self.states, Some(claimed), &mut book);
+        let loaded = load(&self.requests, &self.states, Some(to), &mut book);
         let Some((place, states)) = owned.during(loaded).await? else {
             return Ok(Ended::Lost);
         };
         owned.appended += states;
         let requests = self.requests.follow(place.through).await?;
+        // All of it was read in one history.
+        if self.store.incarnation().await? != history {
+            return Ok(Ended::Lost);
+        }
         let owner = Owner {
             own: self,
-            incarnation,
+            history,
             looked_at: Instant::now(),
             busy_at: Instant::now(),
             lease: owned,
             book,
             place,
-            firing: JoinSet::new(),
-            tasks: HashMap::new(),
-            done: Vec::new(),
+            firing,
             is_full: false,
         };
         owner.run(requests).await
@@ -292,26 +241,24 @@ impl Own {
 /// The owner of the timers.
 struct Owner<'a> {
     own: &'a Own,
-    incarnation: Incarnation,
-    /// When it last looked whether the store still has this incarnation.
+    /// The history of the store in which it owns them.
+    history: Incarnation,
+    /// When it last looked whether the store still has this history.
     looked_at: Instant,
-    /// When a timer was last pending.
+    /// When a timer was last pending, or firing.
     busy_at: Instant,
     lease: OwnerLease<'a>,
     book: Book,
     place: Place,
-    firing: JoinSet<Outcome>,
-    tasks: HashMap<Id, EventId>,
-    /// The timers that have fired, and that is not stored yet.
-    done: Vec<EventId>,
+    firing: &'a mut Firing,
     /// Whether there is more to read than there is room for.
     is_full: bool,
 }
 
-/// Returns that another process has taken over, unless a state was appended.
+/// Returns that another process has taken over, or the store has another history, unless this is true.
 macro_rules! or_lost {
-    ($appended:expr) => {
-        if !$appended {
+    ($is_owner:expr) => {
+        if !$is_owner {
             return Ok(Ended::Lost);
         }
     };
@@ -326,14 +273,10 @@ impl Owner<'_> {
             }
             // A store behind a server is asked for it, so not too often.
             if self.looked_at.elapsed() >= SLEEP_MAX {
-                self.looked_at = Instant::now();
-                if self.own.store.incarnation().await? != self.incarnation {
-                    // What was lost is not pending, and other requests may be in its place.
-                    return Ok(Ended::Lost);
-                }
+                or_lost!(self.has_history().await?);
             }
             let lease = self.own.config.lease;
-            if self.book.len() > 0 {
+            if self.is_busy() {
                 self.busy_at = Instant::now();
                 if self.lease.renews_at() <= Instant::now() {
                     or_lost!(self.lease.renew(What::Owned).await?);
@@ -349,17 +292,29 @@ impl Owner<'_> {
             let wake = sleep_until(self.wake_at());
             tokio::select! {
                 () = self.own.stopping.cancelled() => {}
-                Some(ended) = self.firing.join_next_with_id() => self.ended(ended),
+                Some(ended) = self.firing.next() => self.ended(ended),
                 message = requests.next() => match message {
                     Some(message) => self.heard(&message?, &mut requests)?,
                     None => return Err(gesta_core::Error::unavailable("the subscription has ended")),
                 },
                 () = wake => {}
             }
-            while let Some(ended) = self.firing.try_join_next_with_id() {
+            while let Some(ended) = self.firing.try_next() {
                 self.ended(ended);
             }
         }
+    }
+
+    /// Returns whether the store still has the history in which this process owns the timers. In another one, what was
+    /// lost is not pending, and other requests may be in its place.
+    async fn has_history(&mut self) -> Result<bool> {
+        self.looked_at = Instant::now();
+        Ok(self.own.store.incarnation().await? == self.history)
+    }
+
+    /// Returns whether a timer is pending, or one fires that was replaced or cancelled meanwhile.
+    fn is_busy(&self) -> bool {
+        self.book.len() > 0 || !self.firing.is_empty()
     }
 
     /// Fires what is due, as long as not too much does. Before that it reads what was set and cancelled until now.
@@ -374,42 +329,31 @@ impl Owner<'_> {
             let (place, book) = (&mut self.place, &mut self.book);
             let requests = &self.own.requests;
             let read = requests.read_on(place, book);
-            if self.lease.during(read).await?.is_none() {
+            if self.lease.during(read).await?.is_none() || !self.has_history().await? {
                 return Ok(false);
             }
         }
         while self.firing.len() < config.firing_max
             && let Some(timer) = self.book.take(now, instant)
         {
-            let id = timer.id;
-            let fire = Arc::clone(&self.own.fire);
-            let task = self.firing.spawn(async move { fire(timer).await });
-            self.tasks.insert(task.id(), id);
+            self.firing.begin(timer, &self.own.fire);
         }
         Ok(true)
     }
 
     /// Takes the end of a handler.
-    fn ended(&mut self, ended: std::result::Result<(Id, Outcome), tokio::task::JoinError>) {
-        let (task, outcome) = match ended {
-            Ok((task, outcome)) => (task, outcome.map_err(|error| error.to_string())),
-            Err(error) => (error.id(), Err(error.to_string())),
-        };
-        let Some(id) = self.tasks.remove(&task) else {
+    fn ended(&mut self, (id, outcome): firing::Ended) {
+        let Err(why) = outcome else {
+            self.own.status.send_modify(|status| status.fired += 1);
+            self.firing.done.push(id);
             return;
         };
-        match outcome {
-            Ok(()) => {
-                self.own.status.send_modify(|status| status.fired += 1);
-                self.done.push(id);
-            }
-            Err(why) => {
-                tracing::warn!(timers = self.own.name, timer = %id.0, error = why, "a timer fires again later");
-                self.book.failed(id, self.own.config.back_off);
-                self.own
-                    .status
-                    .send_modify(|status| status.error = Some(why));
-            }
+        // What was replaced or cancelled meanwhile does not fire again.
+        if self.book.contains(id) {
+            tracing::warn!(timers = self.own.name, timer = %id.0, error = why, "a timer fires again later");
+            self.book.failed(id, self.own.config.back_off);
+            let status = &self.own.status;
+            status.send_modify(|status| status.error = Some(why));
         }
     }
 
@@ -439,7 +383,7 @@ impl Owner<'_> {
 
     fn wake_at(&self) -> Instant {
         let (config, now) = (&self.own.config, Instant::now());
-        if self.book.len() == 0 {
+        if !self.is_busy() {
             return self.busy_at + config.lease;
         }
         let has_room = self.firing.len() < config.firing_max;
@@ -489,18 +433,16 @@ impl Owner<'_> {
     /// Stores what has fired.
     async fn store_fired(&mut self) -> Result<bool> {
         // What was replaced meanwhile is not pending in any case.
-        let done = std::mem::take(&mut self.done);
-        let fired: Vec<EventId> = done
-            .into_iter()
-            .filter(|id| self.book.contains(*id))
-            .collect();
-        if fired.is_empty() {
-            return Ok(true);
+        let done = self.firing.done.iter().copied();
+        let fired: Vec<EventId> = done.filter(|id| self.book.contains(*id)).collect();
+        if !fired.is_empty() {
+            let ids = fired.iter().map(|id| id.0).collect();
+            let through = self.place.through;
+            if !self.lease.renew(What::Fired { ids, through }).await? {
+                return Ok(false);
+            }
         }
-        let ids = fired.iter().map(|id| id.0).collect();
-        if !self.lease.renew(What::Fired { ids }).await? {
-            return Ok(false);
-        }
+        self.firing.done.clear();
         for id in fired {
             self.book.remove(id);
             // Who sets it again, with the same id, is late.
@@ -531,7 +473,7 @@ impl Owner<'_> {
             if !self.lease.renew(kept).await? {
                 return Ok(false);
             }
-            first.get_or_insert(self.lease.last());
+            first.get_or_insert(self.lease.last().revision);
         }
         self.lease.appended = of as u64;
         self.place.events = 0;
@@ -539,8 +481,7 @@ impl Owner<'_> {
         self.place.fired.clear();
         self.book.forget_causes();
         match self.cut(first, through).await {
-            Ok(Some(Fate::Lost)) => return Ok(false),
-            Ok(_) => {}
+            Ok(is_there) => return Ok(is_there),
             Err(error) => {
                 let timers = &self.own.name;
                 tracing::warn!(timers, %error, "what is not needed any more stays readable until the next time");
@@ -549,18 +490,18 @@ impl Owner<'_> {
         Ok(true)
     }
 
-    /// Cuts both streams, after all timers were stored together from the state `first` on. Returns the fate of the last
-    /// request that was read: nothing is cut if it is lost.
-    async fn cut(&self, first: Option<Revision>, through: Option<Through>) -> Result<Option<Fate>> {
+    /// Cuts both streams, after all timers were stored together from the state `first` on. Returns false, and cuts
+    /// nothing, if the last request that was read is lost, or the store has another history.
+    async fn cut(&self, first: Option<Revision>, through: Option<Through>) -> Result<bool> {
         let (states, requests) = (&self.own.states, &self.own.requests);
         let fate = match through {
             // What was stored is newer than the request. So once the request was found, a loss takes the state as well
-            // by which it is cut.
+            // by which it is cut; and what is sent after a loss is refused, though there is a state of the same number.
             Some(through) => Some(requests.fate(through).await?),
             None => None,
         };
         if fate == Some(Fate::Lost) {
-            return Ok(fate);
+            return Ok(false);
         }
         let cuts = [
             first.map(|first| (&states.stream, first)),
@@ -570,18 +511,16 @@ impl Owner<'_> {
                 .map(|through| (&requests.stream, Revision(through.revision))),
         ];
         let cuts: Vec<_> = cuts.into_iter().flatten().collect();
-        states.cut(&cuts, self.lease.last()).await?;
-        Ok(fate)
+        states.cut(&cuts, self.lease.last()).await
     }
 
     /// Waits for the handlers that run, stores what has fired, and gives the timers free.
     async fn stop(mut self) -> Result<Ended> {
         let until = Instant::now() + self.own.within();
-        while let Ok(Some(ended)) =
-            tokio::time::timeout_at(until, self.firing.join_next_with_id()).await
-        {
+        while let Some(ended) = self.firing.next_until(until).await {
             self.ended(ended);
         }
+        self.firing.end().await;
         if self.store_fired().await? {
             self.lease.end(What::Owned).await?;
         }

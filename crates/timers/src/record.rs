@@ -1,6 +1,6 @@
 //! How requests and states are stored: as events with JSON.
 
-use gesta_core::{Error, EventId, Result, Timestamp};
+use gesta_core::{Error, EventId, RecordedEvent, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -57,8 +57,13 @@ pub(crate) enum What {
     Owned,
     /// It gives the timers free because none is pending after the requests up to this one.
     Idle { through: Option<Through> },
-    /// The timers with these ids have fired.
-    Fired { ids: Vec<Uuid> },
+    /// The timers with these ids have fired, which were set by requests up to this one. Earlier versions do not say up
+    /// to which: then it counts whatever was lost.
+    Fired {
+        ids: Vec<Uuid>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        through: Option<Through>,
+    },
     /// A part of the timers that are pending after the requests up to this one. The parts follow one another.
     Kept {
         part: u32,
@@ -68,11 +73,15 @@ pub(crate) enum What {
     },
 }
 
-/// A request, by its place and its id.
+/// A request, by its place, its id, and when it was stored. One that is made again after it was lost has the same id,
+/// and may have the same place, but it is stored later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Through {
     pub(crate) revision: u64,
     pub(crate) id: Uuid,
+    /// In microseconds since 1970. Earlier versions do not say it: then the place and the id count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<i64>,
 }
 
 /// A timer that is pending.
@@ -85,6 +94,23 @@ pub(crate) struct Kept {
     pub(crate) data: Data,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<Cause>,
+}
+
+impl Through {
+    pub(crate) fn of(event: &RecordedEvent) -> Self {
+        Self {
+            revision: event.revision.0,
+            id: event.id.0,
+            created: Some(event.created.0),
+        }
+    }
+
+    /// Returns whether this event is the request.
+    pub(crate) fn is(self, event: &RecordedEvent) -> bool {
+        let is_then = |created| created == event.created.0;
+        (self.revision, self.id) == (event.revision.0, event.id.0)
+            && self.created.is_none_or(is_then)
+    }
 }
 
 impl Set {
@@ -122,7 +148,7 @@ impl Kept {
         }
     }
 
-    pub(crate) fn timer(self) -> Result<Timer> {
+    fn timer(self) -> Result<Timer> {
         Ok(Timer {
             due: Timestamp::parse(&self.due)?,
             key: self.key,
@@ -154,10 +180,24 @@ pub(crate) fn parts(all: Vec<&Timer>) -> Vec<Vec<&Timer>> {
     parts
 }
 
+/// Reads a state, and the timers that it holds.
+pub(crate) fn read_state(event: &RecordedEvent) -> Result<(State, Vec<Timer>)> {
+    let mut state: State = read(event)?;
+    let kept = match &mut state.does {
+        What::Kept { timers, .. } => std::mem::take(timers),
+        _ => Vec::new(),
+    };
+    let timers: Result<Vec<Timer>> = kept.into_iter().map(Kept::timer).collect();
+    let timers = timers.map_err(|error| corrupt(event, &error))?;
+    Ok((state, timers))
+}
+
 /// Reads the data of an event.
-pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a gesta_core::RecordedEvent) -> Result<T> {
-    serde_json::from_slice(&event.data).map_err(|error| {
-        let (stream, revision) = (&event.stream, event.revision);
-        Error::corrupt(format!("stream {stream}, revision {revision}: {error}"))
-    })
+pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a RecordedEvent) -> Result<T> {
+    serde_json::from_slice(&event.data).map_err(|error| corrupt(event, &error))
+}
+
+fn corrupt(event: &RecordedEvent, error: &dyn std::error::Error) -> Error {
+    let (stream, revision) = (&event.stream, event.revision);
+    Error::corrupt(format!("stream {stream}, revision {revision}: {error}"))
 }

@@ -47,12 +47,39 @@ impl Place {
 /// What has become of a request that was read before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is where it was, and the stream goes on after it.
+    /// It is where it was.
     There,
     /// It cannot be read any more, because of metadata or because it was removed. The stream goes on after it.
     Hidden,
     /// It was lost: the stream ends before it, or another request has its place.
     Lost,
+}
+
+/// A part of the stream of requests.
+#[derive(Debug, Default)]
+struct Extract {
+    events: Vec<RecordedEvent>,
+    /// The revision before which it ends; none if it reaches to the end of the stream.
+    ends_before: Option<Revision>,
+    /// The last revision of the stream; none if nobody has written to it.
+    last: Option<Revision>,
+}
+
+impl Extract {
+    /// Returns whether it says what has become of a request, which is not before its begin.
+    fn reaches(&self, through: Through) -> bool {
+        self.ends_before.is_none_or(|end| through.revision < end.0)
+    }
+
+    fn fate(&self, through: Through) -> Fate {
+        let place = |event: &RecordedEvent| event.revision.0;
+        let found = self.events.binary_search_by_key(&through.revision, place);
+        match found.ok().and_then(|at| self.events.get(at)) {
+            Some(event) if through.is(event) => Fate::There,
+            None if self.last.is_some_and(|last| last.0 >= through.revision) => Fate::Hidden,
+            _ => Fate::Lost,
+        }
+    }
 }
 
 /// The stream of requests.
@@ -131,24 +158,50 @@ impl Requests {
 
     /// Finds out what has become of a request.
     pub(crate) async fn fate(&self, through: Through) -> Result<Fate> {
-        let from = StreamFrom::Revision(Revision(through.revision));
+        Ok(self.extract(through.revision, 1).await?.fate(through))
+    }
+
+    /// Returns those of these requests that are lost. It reads what lies between the first and the last of them once.
+    pub(crate) async fn lost(&self, of: HashSet<Through>) -> Result<Vec<Through>> {
+        let mut of: Vec<Through> = of.into_iter().collect();
+        of.sort_by_key(|through| through.revision);
+        let last = of.last().map_or(0, |through| through.revision);
+        let mut lost = Vec::new();
+        let mut extract: Option<Extract> = None;
+        for through in of {
+            let known = extract.take().filter(|known| known.reaches(through));
+            let known = match known {
+                Some(known) => known,
+                None => {
+                    let count = last.saturating_sub(through.revision).saturating_add(1);
+                    let count = usize::try_from(count).unwrap_or(PAGE).min(PAGE);
+                    self.extract(through.revision, count).await?
+                }
+            };
+            if known.fate(through) == Fate::Lost {
+                lost.push(through);
+            }
+            extract = Some(known);
+        }
+        Ok(lost)
+    }
+
+    /// Reads up to `count` requests from a revision on.
+    async fn extract(&self, from: u64, count: usize) -> Result<Extract> {
+        let from = StreamFrom::Revision(Revision(from));
         let request = ReadStream::forwards(self.stream.clone())
             .from(from)
-            .limit(1);
-        let page = match self.store.read_stream(request).await {
+            .limit(count);
+        match self.store.read_stream(request).await {
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
-                return Ok(Fate::Lost);
+                Ok(Extract::default())
             }
-            page => page?,
-        };
-        let first = page.events.first();
-        Ok(
-            match first.filter(|event| event.revision.0 == through.revision) {
-                Some(event) if event.id.0 == through.id => Fate::There,
-                None if page.last_revision.0 >= through.revision => Fate::Hidden,
-                _ => Fate::Lost,
-            },
-        )
+            page => page.map(|page| Extract {
+                ends_before: page.next.filter(|_| !page.end),
+                last: Some(page.last_revision),
+                events: page.events,
+            }),
+        }
     }
 
     /// Reads the requests that the place has not passed into the book, as long as it has room.
@@ -204,10 +257,7 @@ impl Requests {
         if is_settled {
             book.remove_all();
         }
-        place.through = Some(Through {
-            revision: event.revision.0,
-            id: event.id.0,
-        });
+        place.through = Some(Through::of(event));
         place.events += 1;
     }
 

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::book::Book;
 use crate::config::Config;
+use crate::load;
 use crate::owner::{self, Own};
 use crate::requests::{Place, Requests};
 use crate::running::{RunningTimers, Status};
@@ -162,7 +163,7 @@ impl Timers {
 
     /// Reads the pending timers. Returns how far the requests are read, and the number of states.
     async fn load(&self, book: &mut Book) -> Result<(Place, u64)> {
-        owner::load(&self.requests, &self.states, None, book).await
+        load::load(&self.requests, &self.states, None, book).await
     }
 
     /// Begins to fire. `fire` is called for each timer that is due, at least once, until it succeeds; several at once.

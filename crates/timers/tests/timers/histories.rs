@@ -1,21 +1,30 @@
 //! Random histories: processes that die or stand still, databases that fail or lose commits, clocks that are wrong and
 //! states that are hidden, while timers are set and cancelled.
 //!
-//! What must fire is decided by what the database holds at the end, not by what callers were told.
+//! What must fire is decided by what the database holds at the end, not by what callers were told (`judge`). A timer
+//! has fired if what its handler has stored is there, after the request that has set the timer.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod judge;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gesta_core::{EventId, LogId, RecordedEvent, StreamId, Timestamp};
+use gesta_core::{
+    EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, LogId, ReadStream,
+    RecordedEvent, StreamId, Timestamp, log_of,
+};
 use gesta_testkit::depth;
 use gesta_testkit::faulty::{Answers, Random, RandomFaults, World};
 use gesta_timers::{Config, NewTimer, RunningTimers};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::losses::{REQUESTS, STATES, events, set_metadata};
+use crate::losses::{REQUESTS, STATES, set_metadata};
 use crate::support::{Fired, MINUTE, Process, after};
+
+use self::judge::Judged;
 
 /// The greatest error of a clock, in microseconds.
 const ERROR: i64 = 3_000_000;
@@ -25,12 +34,21 @@ const LEASE: Duration = Duration::from_secs(6);
 const NEVER_KEPT: u64 = 10_000;
 /// With so much memory every request is read at once.
 const ROOM: usize = 1_000_000;
+/// Where handlers store that they were called. It lies in the log of the timers, so a loss takes it before what it is
+/// about.
+const DONE: &str = "done-{orders}";
+/// The streams of the events because of which timers are set: one in the log of the timers, one in the other log.
+const CAUSES: [&str; 2] = ["seats-{orders}", "seats-{cinema}"];
+const LOGS: u16 = 2;
 
 /// Goal: whatever dies, stands still, fails, is lost, hidden or wrong, each timer that the store holds fires at least
-/// once, never before its time by more than the error of the clocks, and none that was cancelled or replaced in time.
-/// Its commands have one key. If nothing goes wrong, it fires exactly once, and at its time.
+/// once, with what its handler has stored, never before its time by more than the error of the clocks, and none that
+/// was cancelled or replaced in time. Its commands have one key. If nothing goes wrong, it fires exactly once, and at
+/// its time.
 #[tokio::test(start_paused = true)]
 async fn random_histories_lose_no_timer() {
+    let logs: HashSet<LogId> = CAUSES.iter().map(|name| log(name)).collect();
+    assert!(logs.len() == 2 && log(REQUESTS) == log(DONE) && log(REQUESTS) == log(CAUSES[0]));
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
     let mut random = Random::new(seed);
@@ -48,11 +66,17 @@ async fn random_histories_lose_no_timer() {
     }
 }
 
+fn log(stream: &str) -> LogId {
+    log_of(&StreamId::new(stream).unwrap(), LOGS)
+}
+
 /// What may happen in a history.
 #[derive(Debug, Clone)]
 struct Kind {
     /// The share of the calls of the database that go wrong.
     share: f64,
+    /// How long a call may take that goes wrong.
+    slow_max: Duration,
     /// Processes may die and stand still, and handlers fail.
     has_trouble: bool,
     /// The database may lose its newest commits.
@@ -64,8 +88,10 @@ impl Kind {
     fn of(random: &mut Random) -> Self {
         let share = *random.pick(&[0.0, 0.05, 0.2]);
         let has_trouble = share > 0.0 || random.chance(0.5);
+        let slow = Duration::from_millis(300);
         Self {
             share,
+            slow_max: *random.pick(&[slow, slow, 2 * LEASE]),
             has_trouble,
             has_losses: has_trouble && random.chance(0.6),
             config: Config {
@@ -85,43 +111,24 @@ impl Kind {
 
     /// Returns how long after the last disturbance what is due must have fired.
     fn fires_within(&self) -> i64 {
-        let faults = if self.share > 0.0 { 25 } else { 2 };
-        let leases = 2 * i64::try_from(LEASE.as_micros()).unwrap();
-        leases + ERROR + faults * SECOND
+        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap();
+        let faults = if self.share > 0.0 {
+            25 * SECOND + 10 * micros(self.slow_max)
+        } else {
+            2 * SECOND
+        };
+        2 * micros(LEASE) + ERROR + faults
     }
-}
-
-/// A request that the database holds.
-struct Request {
-    id: EventId,
-    key: String,
-    /// When the timer is due; none if a timer is cancelled.
-    due: Option<Timestamp>,
-    because: Option<u64>,
-    created: Timestamp,
-}
-
-fn requests(world: &World) -> Vec<Request> {
-    let stream = StreamId::new(REQUESTS).unwrap();
-    let stored = world.stored();
-    let of = stored.iter().filter(|one| one.event.stream == stream);
-    let request = |event: &RecordedEvent| {
-        let json: serde_json::Value = event.json().unwrap();
-        let due = json["due"].as_str();
-        Request {
-            id: event.id,
-            key: json["key"].as_str().unwrap().to_owned(),
-            due: due.map(|due| Timestamp::parse(due).unwrap()),
-            because: json["because"]["position"].as_u64(),
-            created: event.created,
-        }
-    };
-    of.map(|one| request(&one.event)).collect()
 }
 
 struct Node {
     process: Process,
     running: Option<RunningTimers>,
+    /// Whether it is not answered, or held before it calls.
+    is_still: bool,
+    /// Whether the database has lost commits, and this process does not know. It reaches the database again when it
+    /// does.
+    is_unaware: bool,
 }
 
 struct History {
@@ -130,38 +137,42 @@ struct History {
     world: Arc<World>,
     fired: Fired,
     nodes: Vec<Node>,
-    /// The one whose commits are not answered.
-    still: Option<usize>,
-    /// Events because of which timers are set and cancelled. They are never lost.
+    /// What callers do that wait until their process learns of a loss.
+    callers: Vec<JoinHandle<()>>,
+    /// Events because of which timers are set and cancelled.
     causes: Vec<RecordedEvent>,
+    /// Of each revision at which all timers were stored together: the keys that had a timer then.
+    kept: Vec<(u64, HashSet<String>)>,
     /// When each request was there for certain.
     seen: HashMap<EventId, Timestamp>,
     /// When requests were lost that are not there again.
     lost: HashMap<EventId, Timestamp>,
-    /// The requests that were lost once: what is set again because of the same event has the same id.
-    lost_once: HashSet<EventId>,
+    /// When requests were lost last: what is set again because of the same event has the same id.
+    lost_once: HashMap<EventId, Timestamp>,
     /// When something happened that may delay timers.
     disturbed: Vec<Timestamp>,
 }
 
 impl History {
     async fn begin(kind: Kind, random: Random) -> Self {
-        let world = World::new(1);
-        let first = Process::new(&world, kind.config.clone());
-        let causes = events(&first, 6).await;
         let mut history = Self {
             kind,
             random,
-            world,
+            world: World::new(LOGS),
             fired: Fired::default(),
             nodes: Vec::new(),
-            still: None,
-            causes,
+            callers: Vec::new(),
+            causes: Vec::new(),
+            kept: Vec::new(),
             seen: HashMap::new(),
             lost: HashMap::new(),
-            lost_once: HashSet::new(),
+            lost_once: HashMap::new(),
             disturbed: Vec::new(),
         };
+        let first = Process::new(&history.world, history.kind.config.clone());
+        for number in 0..6 {
+            history.cause(&first, number % 2).await;
+        }
         for _ in 0..2 + history.random.below(2) {
             let node = history.start();
             history.nodes.push(node);
@@ -169,38 +180,58 @@ impl History {
         history
     }
 
+    /// Stores an event because of which timers are set.
+    async fn cause(&mut self, process: &Process, stream: usize) {
+        let event = EventData::json(EventType::new("seat").unwrap(), "1");
+        let name = CAUSES[stream];
+        let store = process.store.share();
+        let appended = store.append_to(name, ExpectedRevision::Any, [event]).await;
+        if appended.is_err() {
+            return;
+        }
+        let request = ReadStream::backwards(StreamId::new(name).unwrap()).limit(1);
+        if let Ok(page) = store.read_stream(request).await {
+            self.causes.extend(page.events);
+        }
+    }
+
     /// Starts a process that runs the timers.
     fn start(&mut self) -> Node {
         let process = Process::new(&self.world, self.kind.config.clone());
         process.store.random_faults_of(RandomFaults {
-            slow_max: Duration::from_millis(300),
+            slow_max: self.kind.slow_max,
             away_max: Duration::from_secs(2),
             ..RandomFaults::new(self.random.number(), self.kind.share)
         });
         let (noted, clock) = (self.fired.clone(), self.world.clock());
         let has_trouble = self.kind.has_trouble;
         let dice = Mutex::new(self.random.fork());
+        let store: Arc<dyn EventStore> = process.gate.clone();
         let running = process.timers.run(move |timer| {
+            let id = timer.id.0;
             noted.note(timer, clock.now());
             let (fails, slow) = {
                 let mut dice = dice.lock().unwrap();
                 (dice.chance(0.1), dice.duration(Duration::from_millis(500)))
             };
+            let store = Arc::clone(&store);
             async move {
-                if !has_trouble {
-                    return Ok(());
+                if has_trouble {
+                    sleep(slow).await;
                 }
-                sleep(slow).await;
-                if fails {
-                    Err("on purpose".into())
-                } else {
-                    Ok(())
+                let done = EventData::json(EventType::new("done")?, format!("\"{id}\""));
+                store.append_to(DONE, ExpectedRevision::Any, [done]).await?;
+                match has_trouble && fails {
+                    true => Err("on purpose".into()),
+                    false => Ok(()),
                 }
             }
         });
         Node {
             process,
             running: Some(running.unwrap()),
+            is_still: false,
+            is_unaware: false,
         }
     }
 
@@ -208,37 +239,30 @@ impl History {
         self.world.clock().now()
     }
 
-    /// Returns a process that answers.
-    fn any(&mut self) -> usize {
-        let which = self.random.below(self.nodes.len());
-        match self.still {
-            Some(still) if still == which => (which + 1) % self.nodes.len(),
-            _ => which,
-        }
+    /// Returns a process that answers, if there is one.
+    fn any(&mut self) -> Option<usize> {
+        let answers = |which: &usize| {
+            let node = &self.nodes[*which];
+            !node.is_still && !node.is_unaware
+        };
+        let which: Vec<usize> = (0..self.nodes.len()).filter(answers).collect();
+        (!which.is_empty()).then(|| *self.random.pick(&which))
     }
 
     async fn step(&mut self) {
-        let which = self.any();
-        let key = format!("k{}", self.random.below(6));
-        let because = self.random.chance(0.4);
-        let cause = self.random.pick(&self.causes).clone();
-        let timers = &self.nodes[which].process.timers;
-        match self.random.below(20) {
-            0..=7 => {
-                let time = self.random.duration(Duration::from_secs(30));
-                let due = after(&self.world, time);
-                let timer = match because {
-                    true => NewTimer::because_of(&cause, key, due),
-                    false => NewTimer::new(key, due),
-                };
-                let _ = timers.set(&timer).await;
+        if self.random.chance(0.3) {
+            self.learn();
+        }
+        let which = match self.any() {
+            Some(which) => which,
+            None => {
+                self.release();
+                self.learn();
+                return;
             }
-            8..=9 => {
-                let _ = match because {
-                    true => timers.cancel_because_of(&cause, &key).await,
-                    false => timers.cancel(&key).await,
-                };
-            }
+        };
+        match self.random.below(21) {
+            0..=9 => self.call(which).await,
             10 if self.kind.has_trouble => self.replace(which).await,
             11 => {
                 let error = i64::try_from(self.random.below(6_000_000)).unwrap() - ERROR;
@@ -247,10 +271,15 @@ impl History {
                 // Nothing is late by more than the error of the clock.
             }
             12 if self.kind.has_trouble => self.stand_still(which),
-            13 if self.kind.has_losses => self.lose().await,
+            13 if self.kind.has_losses => self.lose(),
             // With what was cut the operator would hide timers.
             14 if self.kind.has_trouble && self.kind.config.kept_every == NEVER_KEPT => {
                 self.hide(which).await;
+            }
+            15 => {
+                let stream = self.random.below(2);
+                let process = Process::new(&self.world, self.kind.config.clone());
+                self.cause(&process, stream).await;
             }
             _ => {
                 let time = self.random.duration(Duration::from_secs(10));
@@ -260,17 +289,49 @@ impl History {
         self.look();
     }
 
-    /// Notes which requests are there.
+    /// Sets or cancels a timer, by a process that answers, or by one that does not know yet of a loss. What that one is
+    /// asked for waits until it does, and is stored then.
+    async fn call(&mut self, which: usize) {
+        let key = format!("k{}", self.random.below(6));
+        let cause = self.random.pick(&self.causes).clone();
+        let because = self.random.chance(0.4);
+        let sets = self.random.chance(0.8);
+        let time = self.random.duration(Duration::from_secs(30));
+        let due = after(&self.world, time);
+        let unaware = self.nodes.iter().position(|node| node.is_unaware);
+        let late = unaware.filter(|_| self.random.chance(0.5));
+        let timers = self.nodes[late.unwrap_or(which)].process.timers.clone();
+        let call = async move {
+            let _ = match (sets, because) {
+                (true, true) => timers.set(&NewTimer::because_of(&cause, key, due)).await,
+                (true, false) => timers.set(&NewTimer::new(key, due)).await,
+                (false, true) => timers.cancel_because_of(&cause, &key).await,
+                (false, false) => timers.cancel(&key).await,
+            };
+        };
+        match late {
+            Some(_) => self.callers.push(tokio::spawn(call)),
+            None => call.await,
+        }
+    }
+
+    /// Notes which requests are there, and at which of them all timers were stored together.
     fn look(&mut self) {
         let now = self.now();
-        let there: HashSet<EventId> = requests(&self.world).iter().map(|one| one.id).collect();
+        let there: HashSet<EventId> = judge::requests(&self.world)
+            .iter()
+            .map(|one| one.id)
+            .collect();
         for (id, _) in self.seen.extract_if(|id, _| !there.contains(id)) {
             self.lost.insert(id, now);
-            self.lost_once.insert(id);
+            self.lost_once.insert(id, now);
         }
         for id in there {
             self.seen.entry(id).or_insert(now);
             self.lost.remove(&id);
+        }
+        for node in &self.nodes {
+            node.note_kept(&mut self.kept);
         }
     }
 
@@ -286,38 +347,75 @@ impl History {
         {
             let _ = timeout(MINUTE, running.shutdown()).await;
         }
+        self.nodes[which].note_kept(&mut self.kept);
         self.nodes[which] = self.start();
         self.disturb();
     }
 
-    /// A process waits for the answers of its commits, or gets them.
+    /// A process waits for the answers of its commits, or is held before its calls; or it goes on.
     fn stand_still(&mut self, which: usize) {
-        match self.still.take() {
-            Some(still) => self.nodes[still].process.store.release(Answers::Commits),
-            None => {
-                self.nodes[which].process.store.hold(Answers::Commits);
-                self.still = Some(which);
+        if !self.release() {
+            let node = &mut self.nodes[which];
+            match self.random.chance(0.5) {
+                true => node.process.store.hold(Answers::Commits),
+                false => node.process.gate.hold_all(),
             }
+            node.is_still = true;
         }
         self.disturb();
     }
 
-    /// The database loses its newest commits, and each process learns of it somewhat later.
-    async fn lose(&mut self) {
-        let first = self.causes.last().unwrap().position.0;
-        let end = self.world.end(LogId(0)).position.0;
-        let most = usize::try_from(end - first).unwrap().min(12);
+    /// Lets the process go on that stands still. Returns false if none does.
+    fn release(&mut self) -> bool {
+        let still = self.nodes.iter_mut().find(|node| node.is_still);
+        let is_one = still.is_some();
+        if let Some(node) = still {
+            node.process.store.release(Answers::Commits);
+            node.process.gate.release();
+            node.is_still = false;
+        }
+        is_one
+    }
+
+    /// The database loses the newest commits of a log. Each process reaches it again when it has learnt that, one of
+    /// them at once; what the others do meanwhile waits.
+    fn lose(&mut self) {
+        if self.nodes.iter().any(|node| node.is_unaware) {
+            return;
+        }
+        let log = LogId(u16::try_from(self.random.below(usize::from(LOGS))).unwrap());
+        // A few causes stay.
+        let end = usize::try_from(self.world.end(log).position.0).unwrap();
+        let most = end.saturating_sub(4).min(12);
         let count = self.random.below(most + 1);
-        self.world.lose_newest(LogId(0), count);
+        for node in &mut self.nodes {
+            node.process.store.go_away();
+            node.is_unaware = true;
+        }
+        self.world.lose_newest(log, count);
         self.look();
-        let mut late: Vec<usize> = (0..self.nodes.len()).collect();
-        while !late.is_empty() {
-            let next = late.swap_remove(self.random.below(late.len()));
-            if self.random.chance(0.5) {
-                let time = self.random.duration(Duration::from_secs(2));
-                sleep(time).await;
-            }
-            self.nodes[next].process.store.begin_history();
+        self.learn();
+        self.disturb();
+    }
+
+    /// One of the processes learns that the database has lost commits. Once all have, nobody names an event that was
+    /// lost.
+    fn learn(&mut self) {
+        let unaware = |which: &usize| self.nodes[*which].is_unaware;
+        let which: Vec<usize> = (0..self.nodes.len()).filter(unaware).collect();
+        if which.is_empty() {
+            return;
+        }
+        let next = *self.random.pick(&which);
+        let node = &mut self.nodes[next];
+        node.process.store.begin_history();
+        node.process.store.come_back();
+        node.is_unaware = false;
+        if which.len() == 1 {
+            let world = &self.world;
+            let events = world.stored();
+            let is_there = |cause: &RecordedEvent| events.iter().any(|one| one.event == *cause);
+            self.causes.retain(is_there);
         }
         self.disturb();
     }
@@ -336,175 +434,60 @@ impl History {
 
     /// Ends all trouble, waits until what must fire has fired, and judges all of it.
     async fn end(mut self) -> Result<(), String> {
+        while self.nodes.iter().any(|node| node.is_unaware) {
+            self.learn();
+        }
+        self.release();
         for node in &self.nodes {
             node.process.store.heal();
-            node.process.store.release(Answers::Commits);
         }
-        sleep(Duration::from_secs(1)).await;
-        self.look();
-        let judged = self.judged();
-        let must: Vec<&Judged> = judged.iter().filter(|one| one.stays).collect();
-        let waited = timeout(10 * MINUTE, async {
-            loop {
-                let fired: HashSet<EventId> =
-                    self.fired.all().iter().map(|(timer, _)| timer.id).collect();
-                let pending = self.nodes[0].process.timers.pending().await;
-                if must.iter().all(|one| fired.contains(&one.id))
-                    && pending.is_ok_and(|pending| pending.is_empty())
-                {
-                    break;
-                }
-                sleep(Duration::from_secs(1)).await;
-            }
-        });
-        if waited.await.is_err() {
-            let fired = self.fired.all();
-            let missing = must
-                .iter()
-                .filter(|one| !fired.iter().any(|(timer, _)| timer.id == one.id));
-            let missing: Vec<&&Judged> = missing.collect();
+        for caller in std::mem::take(&mut self.callers) {
+            let _ = timeout(MINUTE, caller).await;
+        }
+        // What was late comes.
+        sleep(self.kind.slow_max + Duration::from_secs(1)).await;
+        // Of states that were hidden while nothing was pending, nobody knows until something is set.
+        let last = NewTimer::new("last", self.now());
+        let set = self.nodes[0].process.timers.set(&last).await;
+        set.map_err(|error| error.to_string())?;
+        let begun = self.now();
+        let judged = loop {
+            self.look();
+            let judged = self.judged();
+            let done = judge::done(&self.world);
+            let is_missing = |one: &&Judged| one.stays && !done.contains_after(one);
+            let missing: Vec<&Judged> = judged.iter().filter(is_missing).collect();
             let pending = self.nodes[0].process.timers.pending().await;
-            return Err(format!("have not fired: {missing:?}; pending: {pending:?}"));
-        }
+            if missing.is_empty() && pending.as_ref().is_ok_and(Vec::is_empty) {
+                break judged;
+            }
+            if self.now().0 > begun.0 + 600 * SECOND {
+                let fired = self.fired.all();
+                return Err(format!(
+                    "have not fired: {missing:?}; pending: {pending:?}; fired: {fired:?}"
+                ));
+            }
+            sleep(Duration::from_secs(1)).await;
+        };
         sleep(MINUTE).await;
         for one in &judged {
             self.check(one)?;
         }
         self.check_all_fired()
     }
-
-    /// Returns what has to be expected of each timer that the database holds.
-    fn judged(&self) -> Vec<Judged> {
-        let mut judged: Vec<Judged> = Vec::new();
-        // By key: the place of its timer, and the causes that may be the last one.
-        let mut keys: HashMap<String, (Option<usize>, BTreeSet<Option<u64>>)> = HashMap::new();
-        let is_strict = self.kind.config.kept_every == NEVER_KEPT;
-        for request in requests(&self.world) {
-            let (pending, causes) = keys
-                .entry(request.key)
-                .or_insert_with(|| (None, BTreeSet::from([None])));
-            let is_late = |last: &Option<u64>| matches!((request.because, last), (Some(of), Some(last)) if of < *last);
-            let late = causes.iter().filter(|last| is_late(last)).count();
-            // What is stored together says nothing of keys without a timer.
-            let may_count = late < causes.len() || !is_strict;
-            let counts = late == 0;
-            causes.retain(|last| !counts && is_late(last));
-            if may_count {
-                causes.insert(request.because);
-                if let Some(former) = pending {
-                    let former: &mut Judged = &mut judged[*former];
-                    former.stays = false;
-                    former.until.get_or_insert(request.created);
-                    if counts && former.ended.is_none() {
-                        former.ended = self.seen.get(&request.id).copied();
-                    }
-                }
-            }
-            let Some(due) = request.due else {
-                if counts {
-                    *pending = None;
-                }
-                continue;
-            };
-            if may_count {
-                *pending = Some(judged.len());
-            }
-            let seen = self.seen[&request.id];
-            judged.push(Judged {
-                id: request.id,
-                due,
-                from: due.max(seen),
-                stays: counts,
-                counts,
-                may_count,
-                until: None,
-                ended: None,
-            });
-        }
-        judged
-    }
-
-    fn check(&self, one: &Judged) -> Result<(), String> {
-        let fired = self.fired.all();
-        let of = fired.iter().filter(|(timer, _)| timer.id == one.id);
-        let times: Vec<Timestamp> = of.map(|(_, at)| *at).collect();
-        let wrong = |why: &str| Err(format!("{one:?} {why}; it has fired at {times:?}"));
-        // With too little memory a request may not be read when the timer fires.
-        if !self.kind.has_room() {
-            return Ok(());
-        }
-        // Another timer of this id may have fired before it was lost.
-        let may_fire = times.is_empty() || self.lost_once.contains(&one.id);
-        if !one.may_count && !may_fire {
-            return wrong("is out of date");
-        }
-        if one.ended.is_some_and(|ended| ended.0 < one.due.0 - ERROR) && !may_fire {
-            return wrong("was replaced or cancelled");
-        }
-        let until = one.until.unwrap_or(Timestamp(i64::MAX));
-        if one.counts && times.is_empty() && self.is_quiet(one.from, until) {
-            return wrong("had enough time to fire");
-        }
-        if !self.kind.has_trouble {
-            let is_late = |at: &Timestamp| at.0 > one.from.0 + ERROR + 2 * SECOND;
-            if times.len() > 1 || times.iter().any(is_late) {
-                return wrong("has fired twice, or late, and nothing went wrong");
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether nothing has disturbed the timers for so long between these times that what was due has fired.
-    fn is_quiet(&self, from: Timestamp, until: Timestamp) -> bool {
-        let between = |at: &&Timestamp| from < **at && **at < until;
-        let mut begun = from;
-        for at in self.disturbed.iter().filter(between).chain([&until]) {
-            if at.0.saturating_sub(begun.0) > self.kind.fires_within() {
-                return true;
-            }
-            begun = *at;
-        }
-        false
-    }
-
-    fn check_all_fired(&self) -> Result<(), String> {
-        let mut commands = HashMap::new();
-        let leases = 2 * i64::try_from(LEASE.as_micros()).unwrap();
-        for (timer, at) in self.fired.all() {
-            if at.0 < timer.due.0 - ERROR {
-                return Err(format!("{timer:?} has fired at {at}, before its time"));
-            }
-            if let Some(lost) = self.lost.get(&timer.id)
-                && at.0 > lost.0 + leases + 10 * SECOND
-            {
-                return Err(format!("{timer:?} was lost at {lost}, and fired at {at}"));
-            }
-            let command = commands
-                .entry(timer.id)
-                .or_insert_with(|| timer.command_key());
-            if *command != timer.command_key() {
-                return Err(format!("{timer:?} had the command {command}"));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// What is expected of a timer.
-#[derive(Debug)]
-struct Judged {
-    id: EventId,
-    due: Timestamp,
-    /// From when on it could fire.
-    from: Timestamp,
-    /// Whether it must fire, however late: nothing is there that may have replaced or cancelled it.
-    stays: bool,
-    /// Whether it counted when it was set: no request because of a later event can have been before.
-    counts: bool,
-    /// Whether it may have counted.
-    may_count: bool,
-    /// When a request was made that may have replaced or cancelled it.
-    until: Option<Timestamp>,
-    /// When a request was there for certain that has replaced or cancelled it.
-    ended: Option<Timestamp>,
+impl Node {
+    /// Notes where this process has stored all timers together.
+    fn note_kept(&self, kept: &mut Vec<(u64, HashSet<String>)>) {
+        for state in std::mem::take(&mut *self.process.gate.states.lock().unwrap()) {
+            let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+            let together = &state["does"]["kept"];
+            if let Some(revision) = together["through"]["revision"].as_u64() {
+                let timers = together["timers"].as_array().unwrap().iter();
+                let keys = timers.map(|timer| timer["key"].as_str().unwrap().to_owned());
+                kept.push((revision, keys.collect()));
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod handlers;
 mod histories;
 mod losses;
 mod owners;

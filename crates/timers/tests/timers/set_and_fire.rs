@@ -434,16 +434,26 @@ async fn states_that_cannot_be_read_stop_nothing() {
     let timer = timer.with_data(&data).unwrap();
     process.timers.set(&timer).await.unwrap();
     let states = StreamId::new("$timers-{orders}-state").unwrap();
-    let stranger = EventData::json(EventType::new("timers-state").unwrap(), r#"{"owner": 1}"#);
-    let append = Append::to(states, ExpectedRevision::Any, vec![stranger]);
-    process.store.append(append.clone()).await.unwrap();
-    let running = process.run(&fired);
-    until("it has claimed", || {
-        running.status().borrow().phase == Phase::Firing
-    })
-    .await;
-    running.shutdown().await;
-    process.store.append(append).await.unwrap();
+    let of_type = EventType::new("timers-state").unwrap();
+    let timer = r#"{"id":"00000000-0000-0000-0000-000000000001","key":"k","due":"never"}"#;
+    for stranger in [
+        r#"{"owner":1}"#.to_owned(),
+        // It happened that a time that cannot be read stopped all owners.
+        format!(
+            r#"{{"owner":null,"does":{{"kept":{{"part":0,"of":1,"through":null,"timers":[{timer}]}}}}}}"#
+        ),
+    ] {
+        let event = EventData::json(of_type.clone(), stranger);
+        let append = Append::to(states.clone(), ExpectedRevision::Any, vec![event]);
+        process.store.append(append).await.unwrap();
+        assert_eq!(process.timers.pending().await.unwrap().len(), 1);
+        let running = process.run(&fired);
+        until("it has claimed", || {
+            running.status().borrow().phase == Phase::Firing
+        })
+        .await;
+        running.shutdown().await;
+    }
     let _running = process.run(&fired);
     until("it has fired", || fired.keys() == ["deep"]).await;
 }

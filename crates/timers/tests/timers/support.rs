@@ -1,14 +1,18 @@
 //! A process with timers on a store whose faults a test chooses, and what it has fired.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use gesta_core::{
-    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, StreamId, Timestamp,
+    Append, Appended, Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
+    ReadStream, Result, StreamId, StreamPage, Timestamp,
 };
 use gesta_testkit::faulty::{FaultyStore, World};
+use gesta_testkit::{Around, Outer};
 use gesta_timers::{Config, RunningTimers, Timer, Timers};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
@@ -43,9 +47,92 @@ impl Fired {
     }
 }
 
+type Holds = dyn Fn(&Append) -> bool + Send + Sync;
+
+/// A store before which a process stands still: it is held between two of its calls.
+pub(crate) struct Gate {
+    store: Arc<dyn EventStore>,
+    /// Which appends are held.
+    holds: watch::Sender<Option<Arc<Holds>>>,
+    /// Whether reads are held.
+    holds_reads: watch::Sender<bool>,
+    /// The number of appends that are held.
+    held: AtomicUsize,
+    /// The states that were sent.
+    pub(crate) states: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Gate {
+    fn new(store: Arc<dyn EventStore>) -> Arc<Outer<Self>> {
+        Arc::new(Outer(Self {
+            store,
+            holds: watch::Sender::new(None),
+            holds_reads: watch::Sender::new(false),
+            held: AtomicUsize::new(0),
+            states: Mutex::default(),
+        }))
+    }
+
+    /// Holds such appends before they are sent.
+    pub(crate) fn hold(&self, holds: impl Fn(&Append) -> bool + Send + Sync + 'static) {
+        self.holds.send_replace(Some(Arc::new(holds)));
+    }
+
+    /// Holds all appends and reads of streams before they are sent.
+    pub(crate) fn hold_all(&self) {
+        self.hold(|_| true);
+        self.holds_reads.send_replace(true);
+    }
+
+    /// Lets all calls go on.
+    pub(crate) fn release(&self) {
+        self.holds.send_replace(None);
+        self.holds_reads.send_replace(false);
+    }
+
+    /// Returns the number of appends that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn note_states(&self, append: &Append) {
+        let events = append.streams.iter().flat_map(|of| &of.events);
+        let states = events.filter(|event| event.event_type.as_str() == "timers-state");
+        let mut sent = self.states.lock().unwrap();
+        sent.extend(states.map(|event| event.data.to_vec()));
+    }
+}
+
+#[async_trait]
+impl Around for Gate {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.store
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended> {
+        let is_held = |holds: &Option<Arc<Holds>>| holds.as_ref().is_some_and(|it| it(&append));
+        let mut holds = self.holds.subscribe();
+        if is_held(&holds.borrow()) {
+            self.held.fetch_add(1, Ordering::Relaxed);
+            let _ = holds.wait_for(|holds| !is_held(holds)).await;
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.note_states(&append);
+        self.store.append(append).await
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        let mut holds = self.holds_reads.subscribe();
+        let _ = holds.wait_for(|holds| !*holds).await;
+        self.store.read_stream(request).await
+    }
+}
+
 /// A process: its store, its clock, and its timers.
 pub(crate) struct Process {
     pub(crate) store: FaultyStore,
+    /// What its timers use the store through.
+    pub(crate) gate: Arc<Outer<Gate>>,
     pub(crate) clock: Arc<WrongClock>,
     pub(crate) timers: Timers,
 }
@@ -57,10 +144,12 @@ impl Process {
             right: world.clock(),
             error: AtomicI64::new(0),
         });
-        let shared: Arc<dyn EventStore> = store.share();
+        let gate = Gate::new(store.share());
+        let shared: Arc<dyn EventStore> = gate.clone();
         let timers = Timers::on(&shared, "orders").unwrap().config(config);
         Self {
             timers: timers.clock(Arc::clone(&clock) as Arc<dyn Clock>),
+            gate,
             store,
             clock,
         }
