@@ -228,8 +228,9 @@ impl<R: BufRead> Lines<R> {
         };
         let metadata = match (line.metadata, line.metadata_base64) {
             (Some(_), Some(_)) => {
-                return Err(self
-                    .refuse("has both metadata and metadata_base64: one of them must be left out"));
+                return Err(self.refuse(
+                    "has both metadata and metadata_base64: one of them must be left out",
+                ));
             }
             (Some(json), None) => json.get().as_bytes().to_vec(),
             (None, Some(text)) => self.decode("metadata_base64", &text)?,

@@ -625,7 +625,10 @@ fn timers_are_listed_and_cancelled() {
     let listed = timer(&["list", "odd"]);
     assert_eq!(listed, "2032-01-01T00:00:00.000000Z  odd  [ 1e400]\n");
     let listed = timer(&["list", "odd", "--output", "json"]);
-    assert!(listed.lines().count() == 1 && listed.contains("\"data\":[ 1e400]"), "{listed}");
+    assert!(
+        listed.lines().count() == 1 && listed.contains("\"data\":[ 1e400]"),
+        "{listed}"
+    );
     let wrong = run(&["--store", &store, "timer", "list", "Unpaid"]);
     assert_eq!(code(&wrong), 2);
     assert!(stderr(&wrong).contains("lower-case"), "{wrong:?}");

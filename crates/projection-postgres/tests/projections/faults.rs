@@ -75,7 +75,8 @@ async fn run(store: &Arc<dyn EventStore>, target: Target) -> Running<Target> {
         match projections.start().await {
             Ok(running) => return running,
             // Another process is in the middle of a batch, for longer than this one waits for its lock.
-            Err(error) if error.to_string().contains("lock timeout") && begun.elapsed() < WITHIN => {}
+            Err(error)
+                if error.to_string().contains("lock timeout") && begun.elapsed() < WITHIN => {}
             Err(error) => panic!("not started: {error}"),
         }
     }
