@@ -15,6 +15,9 @@ use crate::failure::Failure;
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 const BOOL: u32 = 16;
+const BYTEA: u32 = 17;
+const JSON: u32 = 114;
+const TIMESTAMPTZ: u32 = 1184;
 const INT8: u32 = 20;
 const FLOAT8: u32 = 701;
 const TEXT: u32 = 25;
@@ -46,14 +49,18 @@ impl Param {
         Self::new(BOOL, vec![u8::from(value)])
     }
 
-    /// Makes a parameter of a value that an index keeps.
+    /// Makes a parameter of a value, of the type that [`type_of`] says.
     pub(crate) fn value(value: &OwnedValue) -> Self {
         match value {
+            OwnedValue::Null => Self::text_or_null(None),
             OwnedValue::Bool(value) => Self::boolean(*value),
             OwnedValue::Int(value) => Self::int(*value),
             OwnedValue::Float(value) => Self::new(FLOAT8, value.to_be_bytes().to_vec()),
             OwnedValue::Text(value) => Self::text(value),
-            _ => Self::text_or_null(None),
+            OwnedValue::Bytes(value) => Self::new(BYTEA, value.clone()),
+            OwnedValue::Uuid(value) => Self::uuid(*value),
+            OwnedValue::Timestamp(at) => Self::new(TIMESTAMPTZ, of_timestamp(*at).to_vec()),
+            OwnedValue::Json(value) => Self::new(JSON, value.as_bytes().to_vec()),
         }
     }
 
@@ -124,7 +131,7 @@ impl Param {
                 (Kind::Bytes, Value::Bytes(bytes)) => array.put(bytes),
                 (Kind::Uuid, Value::Uuid(uuid)) => array.put(uuid.as_bytes()),
                 (Kind::Timestamp, Value::Timestamp(at)) => {
-                    array.put(&at.as_micros().saturating_sub(EPOCH_MICROS).to_be_bytes());
+                    array.put(&of_timestamp(at));
                 }
                 (kind, _) => {
                     let text = format!("a row holds another kind of value than {}", kind.name());
@@ -151,11 +158,11 @@ impl Wire {
             Kind::Int => ("bigint", INT8, INT8_ARRAY),
             Kind::Float => ("double precision", FLOAT8, 1022),
             Kind::Text => ("text", TEXT, TEXT_ARRAY),
-            Kind::Bytes => ("bytea", 17, 1001),
+            Kind::Bytes => ("bytea", BYTEA, 1001),
             Kind::Uuid => ("uuid", UUID, UUID_ARRAY),
-            Kind::Timestamp => ("timestamptz", 1184, 1185),
+            Kind::Timestamp => ("timestamptz", TIMESTAMPTZ, 1185),
             // Not jsonb: the document comes back as it was written.
-            Kind::Json => ("json", 114, 199),
+            Kind::Json => ("json", JSON, 199),
         };
         Self {
             sql,
@@ -171,7 +178,11 @@ pub(crate) fn type_of(value: &OwnedValue) -> &'static str {
         OwnedValue::Bool(_) => "boolean",
         OwnedValue::Int(_) => "bigint",
         OwnedValue::Float(_) => "double precision",
-        _ => "text",
+        OwnedValue::Null | OwnedValue::Text(_) => "text",
+        OwnedValue::Bytes(_) => "bytea",
+        OwnedValue::Uuid(_) => "uuid",
+        OwnedValue::Timestamp(_) => "timestamptz",
+        OwnedValue::Json(_) => "json",
     }
 }
 
@@ -233,6 +244,11 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Failure> {
 
 pub(crate) fn uuid(bytes: &[u8]) -> Result<Uuid, Failure> {
     fixed(bytes, "uuid").map(Uuid::from_bytes)
+}
+
+fn of_timestamp(at: Timestamp) -> [u8; 8] {
+    let micros = at.as_micros().saturating_sub(EPOCH_MICROS);
+    micros.to_be_bytes()
 }
 
 pub(crate) fn timestamp(bytes: &[u8]) -> Result<Timestamp, Failure> {

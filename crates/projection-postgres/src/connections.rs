@@ -68,6 +68,16 @@ impl PostgresTarget {
         Self::with(url, Options::default())
     }
 
+    /// Makes a target beside a store, by the URL of the store: in its database, of several in the first one, and unless
+    /// the options name a schema in that of the store, which must exist.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn beside(store: &str, options: Options) -> gesta_core::Result<Self> {
+        let (url, options) = beside(store, options)?;
+        Self::with(url, options)
+    }
+
     /// Makes a target of a database, with options.
     ///
     /// # Errors
@@ -80,6 +90,17 @@ impl PostgresTarget {
             synchronous,
         ))
     }
+}
+
+/// Returns the URL of the first database of a store, and the options with the schema of the store.
+fn beside(store: &str, options: Options) -> gesta_core::Result<(&str, Options)> {
+    let url = store.split_whitespace().next().unwrap_or_default();
+    let schema = match options.schema {
+        Some(schema) => schema,
+        None => gesta_postgres::Config::parse(url)?.schema,
+    };
+    let schema = Some(schema);
+    Ok((url, Options { schema, ..options }))
 }
 
 /// The driver tokio-postgres, with the connections that it keeps.
@@ -415,5 +436,34 @@ impl RowBytes for Row {
         let found = self.try_get::<_, Option<Raw<'_>>>(column);
         let found = found.map_err(|error| failure_of(&error))?;
         Ok(found.map(|raw| raw.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: beside a store the rows are in its first database and its schema, unless another one is named.
+    #[test]
+    fn rows_lie_in_the_schema_of_the_store() {
+        let first = "postgres://u:pa%2Fss@h:5433/d?schema=shop&readers=9&compression=client";
+        let store = format!("{first} postgres://h2/d2?schema=other");
+        let found = |store, options| {
+            let (url, options) = beside(store, options).expect("a place");
+            PostgresTarget::with(url, options.clone()).expect("a target");
+            (url.to_owned(), options.schema.expect("a schema"))
+        };
+        let default = Options::default;
+        assert_eq!(found(&store, default()), (first.to_owned(), "shop".into()));
+        let plain = "postgres://h/d";
+        assert_eq!(found(plain, default()), (plain.to_owned(), "gesta".into()));
+        let own = Options {
+            schema: Some("views".to_owned()),
+            ..default()
+        };
+        assert_eq!(found(&store, own), (first.to_owned(), "views".into()));
+        for wrong in ["", "sqlite:a.db", "postgres://h/d?schema=No"] {
+            assert!(PostgresTarget::beside(wrong, default()).is_err(), "{wrong}");
+        }
     }
 }

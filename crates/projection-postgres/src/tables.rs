@@ -181,6 +181,49 @@ pub(crate) fn finding(
     (statement, params)
 }
 
+/// The statement that reads rows in the order of their keys, after a key, and its values.
+pub(crate) fn paging(
+    table: &Table,
+    after: Option<&[OwnedValue]>,
+    limit: usize,
+) -> (String, Vec<Param>) {
+    let key = names(table.key.iter());
+    let after = after.unwrap_or_default();
+    let greater = match after.is_empty() {
+        true => String::new(),
+        false => {
+            let values = (1..).zip(after);
+            let values: Vec<String> = values
+                .map(|(at, value)| format!("${at}::{}", binary::type_of(value)))
+                .collect();
+            format!(" WHERE ({key}) > ({})", values.join(", "))
+        }
+    };
+    let statement = format!(
+        "SELECT {} FROM \"{}\"{greater} ORDER BY {key} LIMIT ${}::bigint",
+        names(table.key.iter().chain(&table.columns)),
+        table.stored,
+        after.len() + 1,
+    );
+    let mut params: Vec<Param> = after.iter().map(Param::value).collect();
+    params.push(Param::int(i64::try_from(limit).unwrap_or(i64::MAX)));
+    (statement, params)
+}
+
+/// Returns the values of all columns of the rows that were read, one row after the other.
+pub(crate) fn take_page<R: RowBytes>(
+    table: &Table,
+    rows: &[R],
+) -> Result<Vec<OwnedValue>, TargetError> {
+    let mut values = Vec::new();
+    for row in rows {
+        for (at, column) in table.key.iter().chain(&table.columns).enumerate() {
+            values.push(binary::value(column.kind, row.bytes(at)?)?);
+        }
+    }
+    Ok(values)
+}
+
 /// Makes the names that readers use show the tables of this version. A view that gets other columns has to be made
 /// anew;
 /// it keeps its rights.

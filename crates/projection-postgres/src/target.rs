@@ -218,6 +218,17 @@ impl<D: Driver> Target for Postgres<D> {
         rows.iter().map(rows::place).collect()
     }
 
+    async fn page(
+        &self,
+        table: &Table,
+        after: Option<Vec<OwnedValue>>,
+        limit: usize,
+    ) -> Result<Vec<OwnedValue>> {
+        let (statement, params) = tables::paging(table, after.as_deref(), limit);
+        let rows = self.query(&statement, params).await?;
+        tables::take_page(table, &rows)
+    }
+
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {
         if lease.is_zero() {
             self.query(END_LEASE, vec![Param::uuid(node)]).await?;

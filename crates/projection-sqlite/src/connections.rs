@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gesta_projection::{TargetError, TargetErrorKind};
 use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{OrTarget, Result};
@@ -36,17 +37,25 @@ pub(crate) struct Connections {
     /// SQLite has one writer: those of this process take turns here, in order, and do not poll for the lock.
     turn: Arc<Semaphore>,
     waiting: AtomicUsize,
+    /// The folder of a file that is deleted with the target: after the connections are closed.
+    _folder: Option<TempDir>,
 }
 
 impl Connections {
-    pub(crate) fn new(path: PathBuf, synchronous: Synchronous) -> Self {
+    pub(crate) fn new(path: PathBuf, synchronous: Synchronous, folder: Option<TempDir>) -> Self {
         Self {
             path,
             synchronous,
             idle: Mutex::new(Vec::new()),
             turn: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
+            _folder: folder,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.path
     }
 
     /// Waits for the turn to write.
@@ -141,7 +150,7 @@ mod tests {
     fn a_new_file_is_for_its_owner_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("read.db");
-        let connections = Connections::new(path.clone(), Synchronous::Full);
+        let connections = Connections::new(path.clone(), Synchronous::Full, None);
         let connection = connections.take().expect("opens");
         connection
             .execute_batch("CREATE TABLE t (x)")

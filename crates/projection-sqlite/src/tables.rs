@@ -83,6 +83,45 @@ pub(crate) fn find(
     Ok(found)
 }
 
+/// Reads rows in the order of their keys, after a key.
+pub(crate) fn page(
+    connection: &Connection,
+    table: &Table,
+    after: Option<&[OwnedValue]>,
+    limit: usize,
+) -> Result<Vec<OwnedValue>> {
+    let key = names(table.key.iter());
+    let after = after.unwrap_or_default();
+    let greater = match after.len() {
+        0 => String::new(),
+        count => {
+            let values: Vec<String> = (1..=count).map(|at| format!("?{at}")).collect();
+            format!(" WHERE ({key}) > ({})", values.join(", "))
+        }
+    };
+    let columns = || table.key.iter().chain(&table.columns);
+    let statement = format!(
+        "SELECT {} FROM \"{}\"{greater} ORDER BY {key} LIMIT ?{}",
+        names(columns()),
+        table.stored,
+        after.len() + 1,
+    );
+    let mut statement = connection.prepare_cached(&statement).or_target()?;
+    for (at, value) in after.iter().enumerate() {
+        bind(&mut statement, at + 1, value.value())?;
+    }
+    let limit = Value::Int(i64::try_from(limit).unwrap_or(i64::MAX));
+    bind(&mut statement, after.len() + 1, limit)?;
+    let mut found = Vec::new();
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next().or_target()? {
+        for (at, column) in columns().enumerate() {
+            found.push(read(row, at, column.kind)?);
+        }
+    }
+    Ok(found)
+}
+
 /// Makes the names that readers use show the tables of this version.
 pub(crate) fn show(connection: &Connection, id: &ProjectionId, read_as: &[String]) -> Result<()> {
     for name in read_as {

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{LogId, Position};
+use gesta_core::{Error, LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
     Restored, State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
     filter_to_text, older_tables,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::connections::{Connections, Synchronous};
@@ -59,7 +60,33 @@ impl SqliteTarget {
     /// Makes a target of the file at this path, with options.
     #[must_use]
     pub fn with(path: impl Into<PathBuf>, options: Options) -> Self {
-        let connections = Connections::new(path.into(), options.synchronous);
+        Self::in_folder(path.into(), options, None)
+    }
+
+    /// Makes a target beside a store, by the URL of the store: the file `cinema.views.db` beside `sqlite:cinema.db`.
+    /// Beside `sqlite::memory:` it is a temporary file, which is deleted with the last handle.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the URL is no `sqlite:…`, or a temporary file cannot be made.
+    pub fn beside(store: &str, options: Options) -> gesta_core::Result<Self> {
+        let refused = |rule: String| Error::invalid("store", rule);
+        let path = store
+            .strip_prefix("sqlite:")
+            .ok_or_else(|| refused("must be sqlite:PATH or sqlite::memory:".to_owned()))?;
+        let path = path.split_once('?').map_or(path, |(path, _)| path);
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if path != ":memory:" {
+            let name = path.strip_suffix(".db").unwrap_or(path);
+            return Ok(Self::with(format!("{name}.views.db"), options));
+        }
+        let folder = tempfile::tempdir()
+            .map_err(|error| refused(format!("needs a temporary file beside it: {error}")))?;
+        let path = folder.path().join("views.db");
+        Ok(Self::in_folder(path, options, Some(folder)))
+    }
+
+    fn in_folder(path: PathBuf, options: Options, folder: Option<TempDir>) -> Self {
+        let connections = Connections::new(path, options.synchronous, folder);
         Self {
             connections: Arc::new(connections),
         }
@@ -350,6 +377,17 @@ impl Target for SqliteTarget {
             .await
     }
 
+    async fn page(
+        &self,
+        table: &Table,
+        after: Option<Vec<OwnedValue>>,
+        limit: usize,
+    ) -> Result<Vec<OwnedValue>> {
+        let table = table.clone();
+        self.read(move |connection| tables::page(connection, &table, after.as_deref(), limit))
+            .await
+    }
+
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<()> {
         let (name, lease) = (
             name.to_owned(),
@@ -463,5 +501,39 @@ impl Target for SqliteTarget {
             cause = error.source();
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: beside a store the file lies next to that of the store; beside one in memory it is gone with the target.
+    #[tokio::test]
+    async fn the_file_lies_beside_the_store() {
+        let beside = |url: &str| SqliteTarget::beside(url, Options::default());
+        let path = |url: &str| beside(url).expect("a place").connections.path().to_owned();
+        for (url, file) in [
+            ("sqlite:data/cinema.db", "data/cinema.views.db"),
+            (
+                "sqlite://data/cinema.db?synchronous=full",
+                "data/cinema.views.db",
+            ),
+            ("sqlite:cinema", "cinema.views.db"),
+        ] {
+            assert_eq!(path(url), PathBuf::from(file), "{url}");
+        }
+        for wrong in ["", "cinema.db", "postgres://h/d"] {
+            assert!(beside(wrong).is_err(), "{wrong}");
+        }
+        let [one, other] = ["sqlite::memory:"; 2].map(|url| beside(url).expect("a place"));
+        let file = one.connections.path().to_owned();
+        assert_ne!(file, other.connections.path());
+        one.migrate().await.expect("made");
+        let clone = one.clone();
+        drop(one);
+        assert!(file.exists());
+        drop(clone);
+        assert!(!file.exists());
     }
 }

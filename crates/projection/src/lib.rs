@@ -10,7 +10,8 @@
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
 //! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
 //! * `projections`, `running`, `control`: what an application calls; `config`, `begin_at`, `progress`: its settings and
-//!   what it sees; `effects`: how effects are run; `report`, `api`: what operators see, and HTTP;
+//!   what it sees; `view_reader`: the rows of views, for readers; `effects`: how effects are run; `report`, `api`: what
+//!   operators see, and HTTP;
 //! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
 //!   `index`: rows of JSON paths, without code; `unit`: views, projections and indexes without their types; `lag`: how
 //!   far one is behind; `filter_text`: stored filters;
@@ -46,6 +47,7 @@ pub mod testing;
 mod unit;
 mod value;
 mod view;
+mod view_reader;
 mod view_work;
 mod work;
 
@@ -80,3 +82,4 @@ pub use target::{
 };
 pub use value::{Cell, Column, Json, Kind, OwnedValue, Value};
 pub use view::View;
+pub use view_reader::{VIEW_PAGE_MAX, ViewReader};

@@ -342,6 +342,16 @@ pub trait Target: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<(LogId, Position)>, TargetError>> + Send;
 
+    /// Reads rows of a table whose stored name may be that of an SQL view, in the order that the database gives to
+    /// keys: at most `limit`, after a key. Returns the values of all columns of each row, those of the key first, one
+    /// row after the other.
+    fn page(
+        &self,
+        table: &Table,
+        after: Option<Vec<OwnedValue>>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<OwnedValue>, TargetError>> + Send;
+
     /// Renews the lease of this process: one row, however many projections it runs. A `lease` of zero ends it.
     fn renew(
         &self,

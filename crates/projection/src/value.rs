@@ -136,6 +136,22 @@ impl OwnedValue {
     }
 }
 
+impl From<Value<'_>> for OwnedValue {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Null => OwnedValue::Null,
+            Value::Bool(value) => OwnedValue::Bool(value),
+            Value::Int(value) => OwnedValue::Int(value),
+            Value::Float(value) => OwnedValue::Float(value),
+            Value::Text(value) => OwnedValue::Text(value.to_owned()),
+            Value::Bytes(value) => OwnedValue::Bytes(value.to_owned()),
+            Value::Uuid(value) => OwnedValue::Uuid(value),
+            Value::Timestamp(value) => OwnedValue::Timestamp(value),
+            Value::Json(value) => OwnedValue::Json(value.to_owned()),
+        }
+    }
+}
+
 /// A type that one column can keep.
 pub trait Cell: Sized {
     /// What the column holds.

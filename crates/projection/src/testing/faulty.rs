@@ -303,6 +303,16 @@ impl<T: Target> Target for Faulty<T> {
         self.process.aside(found).await
     }
 
+    async fn page(
+        &self,
+        table: &Table,
+        after: Option<Vec<OwnedValue>>,
+        limit: usize,
+    ) -> Result<Vec<OwnedValue>, TargetError> {
+        let page = self.inner.page(table, after, limit);
+        self.process.aside(page).await
+    }
+
     async fn renew(&self, node: Uuid, name: &str, lease: Duration) -> Result<(), TargetError> {
         self.process
             .aside(self.inner.renew(node, name, lease))

@@ -4,7 +4,8 @@
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
-//!   `lives`, `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them.
+//!   `lives`, `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them;
+//!   `reading`: rows as readers get them.
 
 mod crashes;
 mod databases;
@@ -15,6 +16,7 @@ mod lives;
 mod operators;
 mod poison;
 mod poison_deaths;
+mod reading;
 mod restored;
 mod target;
 mod versions;
