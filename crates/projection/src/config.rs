@@ -17,6 +17,18 @@ pub enum OnPoison {
     Skip,
 }
 
+/// What becomes of a version whose checkpoint is not of the store as it is now, because that was restored or replaced:
+/// its rows may be of events that are there no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnRestore {
+    /// It stops, and says why. Readers go on to see its rows until somebody resets it.
+    #[default]
+    Stop,
+    /// It is reset by itself, as by [`Order::Reset`](crate::Order::Reset): for rows that can always be built again from
+    /// the events. The log says so, at level error. If it cannot be told where the version begins now, it stops.
+    Reset,
+}
+
 /// Bounds and times of the projections of a process.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -27,6 +39,11 @@ pub struct Config {
     /// Largest number of events of a batch when live: its transaction should take at most some 100 ms, so that other
     /// writers of the database are not held up.
     pub live_events_max: usize,
+    /// Shortest time between two batches when live, unless the first has [`live_events_max`](Self::live_events_max)
+    /// events: none unless said otherwise. With it fewer and larger batches are written, at the price of this lag: what
+    /// is stored less than this time after the last batch waits for the rest of it, and so does
+    /// [`wait_for`](crate::Running::wait_for). What is stored after a longer silence is applied at once.
+    pub live_every: Duration,
     /// Memory for rows that a view keeps so that they need not be read again, roughly, in bytes.
     pub row_cache_bytes_max: usize,
     /// For how long a process that is not heard keeps its projections.
@@ -42,6 +59,13 @@ pub struct Config {
     pub deaths_max: u32,
     /// What becomes of an event that cannot be applied.
     pub on_poison: OnPoison,
+    /// What becomes of a version if the store was restored.
+    pub on_restore: OnRestore,
+    /// Whether [`start`](crate::Projections::start) succeeds although the store or the target does not answer: then the
+    /// projections are registered and begin once both do, tried again after pauses as after any failure. Until then
+    /// their phase is [`StoreAway`](crate::Phase::StoreAway) or [`TargetAway`](crate::Phase::TargetAway); if they are
+    /// refused then, it is [`Stopped`](crate::Phase::Stopped) with the reason.
+    pub start_waits: bool,
     /// Largest number of keys that may have parked events; the projection stops at the next one.
     pub parked_keys_max: usize,
     /// Shortest and longest pause after a failure.
@@ -56,6 +80,7 @@ impl Default for Config {
             node_name: "gesta".to_owned(),
             batch_events_max: 10_000,
             live_events_max: 2_000,
+            live_every: Duration::ZERO,
             row_cache_bytes_max: 64 * 1024 * 1024,
             lease: Duration::from_secs(15),
             look_every: Duration::from_secs(1),
@@ -63,6 +88,8 @@ impl Default for Config {
             attempts_max: 3,
             deaths_max: 3,
             on_poison: OnPoison::Stop,
+            on_restore: OnRestore::Stop,
+            start_waits: false,
             parked_keys_max: 1_000,
             back_off: (Duration::from_millis(100), Duration::from_secs(5)),
             switch_when_caught_up: true,

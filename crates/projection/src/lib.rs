@@ -10,8 +10,8 @@
 //! * `view`, `projection`, `effect`: what an author writes; `batch`, `row`, `value`: what it is made of;
 //! * `target`: what a database has to offer; `definition`, `state`, `error`: the types of both;
 //! * `projections`, `running`, `control`: what an application calls; `config`, `begin_at`, `progress`: its settings and
-//!   what it sees; `view_reader`: the rows of views, for readers; `effects`: how effects are run; `report`, `api`: what
-//!   operators see, and HTTP;
+//!   what it sees; `registrar`: what is registered before they run; `view_reader`: the rows of views, for readers;
+//!   `effects`: how effects are run; `report`, `api`: what operators see, and HTTP;
 //! * `drive`: the task of one projection; `reader`: what it reads; `work`, `view_work`: how it folds and writes;
 //!   `index`: rows of JSON paths, without code; `unit`: views, projections and indexes without their types; `lag`: how
 //!   far one is behind; `filter_text`: stored filters;
@@ -38,6 +38,7 @@ mod progress;
 mod projection;
 mod projections;
 mod reader;
+mod registrar;
 mod report;
 mod row;
 mod running;
@@ -54,7 +55,7 @@ mod work;
 pub use api::{API_CALLER_WAITERS_MAX, API_WAIT_MAX, API_WAITERS_MAX, Answer, Api, Request};
 pub use batch::{Batch, covers};
 pub use begin_at::BeginAt;
-pub use config::{Config, OnPoison};
+pub use config::{Config, OnPoison, OnRestore};
 pub use control::Control;
 pub use definition::{
     NAME_BYTES_MAX, ProjectionId, Registration, Table, category, check_name, made_with,

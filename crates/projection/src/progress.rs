@@ -45,6 +45,8 @@ pub struct Progress {
     pub batches: u64,
     /// Streams whose first events were hidden or removed when the view met them.
     pub hidden_fronts: u64,
+    /// How often something has failed here and was tried again.
+    pub failures: u64,
     /// The last error; `None` once a batch has committed.
     pub error: Option<String>,
 }
@@ -58,6 +60,7 @@ impl Default for Progress {
             events: 0,
             batches: 0,
             hidden_fronts: 0,
+            failures: 0,
             error: None,
         }
     }

@@ -3,34 +3,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gesta_core::{Checkpoint, EventStore, Filter, StoreInfo};
+use gesta_core::EventStore;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::METRICS;
-use crate::batch::not_of;
-use crate::begin_at::{BeginAt, floor_now};
-use crate::config::{Config, OnPoison};
-use crate::definition::{ProjectionId, Registration, Table, made_with};
+use crate::begin_at::BeginAt;
+use crate::config::{Config, OnPoison, OnRestore};
 use crate::error::Error;
 use crate::index::{Index, IndexUnit};
 use crate::looks::{Look, Looker};
 use crate::projection::Projection;
+use crate::registrar::{Definition, Registrar, away};
 use crate::running::{Running, Started};
-use crate::state::Life;
-use crate::target::{Stored, Target};
+use crate::target::Target;
 use crate::unit::{ProjectionUnit, Unit, ViewUnit};
 use crate::view::View;
-
-/// Name and version, table, names for readers, filter, and what is stored of an index.
-type Definition = (
-    ProjectionId,
-    Option<Table>,
-    Vec<String>,
-    Filter,
-    Option<String>,
-);
 
 /// The projections that a process runs, before they run.
 pub struct Projections<T: Target> {
@@ -105,6 +94,13 @@ impl<T: Target> Projections<T> {
         self
     }
 
+    /// Sets what becomes of versions if the store was restored.
+    #[must_use]
+    pub fn on_restore(mut self, on_restore: OnRestore) -> Self {
+        self.config.on_restore = on_restore;
+        self
+    }
+
     /// Sets bounds and times.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -116,9 +112,56 @@ impl<T: Target> Projections<T> {
     ///
     /// # Errors
     /// `Invalid` if a name or a bound breaks a rule, or two projections are the same version of one name; `Changed` if
-    /// a version is registered with another filter or other columns; `Store` and `Target` if they do not answer.
+    /// a version is registered with another filter or other columns; `Store` and `Target` if they do not answer, unless
+    /// [`Config::start_waits`] says that the projections begin later then, or if they refuse.
     pub async fn start(self) -> Result<Running<T>, Error> {
         self.config.validate()?;
+        let definitions = self.definitions()?;
+        let node = Uuid::new_v4();
+        let (found, looks) = watch::channel(Look::default());
+        let at_once = Arc::new(Notify::new());
+        let looker = Looker {
+            target: self.target.clone(),
+            node,
+            node_name: self.config.node_name.clone(),
+            lease: self.config.lease,
+            look_every: self.config.look_every,
+            at_once: Arc::clone(&at_once),
+            found,
+        };
+        let start_waits = self.config.start_waits;
+        let registrar = Registrar {
+            store: Arc::clone(&self.store),
+            target: self.target.clone(),
+            begin_at: self.begin_at.clone(),
+            definitions,
+        };
+        let started = Started {
+            store: self.store,
+            target: self.target,
+            node,
+            config: Arc::new(self.config),
+            begin_at: self.begin_at,
+            looks,
+            at_once,
+            stopping: CancellationToken::new(),
+        };
+        let first = match registrar.register().await {
+            Ok(registered) => {
+                let mut renewed = None;
+                let looked = looker.look(&mut renewed).await;
+                looked.map(|()| (registered, renewed)).map_err(Error::from)
+            }
+            Err(error) => Err(error),
+        };
+        match first {
+            Err(error) if !start_waits || away(&error).is_none() => Err(error),
+            first => Ok(Running::new(started, looker, registrar, first, self.units)),
+        }
+    }
+
+    /// Checks the definitions of all units.
+    fn definitions(&self) -> Result<Vec<Definition>, Error> {
         let mut definitions: Vec<Definition> = Vec::new();
         for unit in &self.units {
             let (id, table, read_as) = unit.definition()?;
@@ -129,112 +172,21 @@ impl<T: Target> Projections<T> {
             }
             let filter = unit.filter();
             filter.validate()?;
-            if definitions.iter().any(|(other, ..)| *other == id) {
+            if definitions.iter().any(|other| other.id == id) {
                 return Err(Error::Invalid(format!("{id} was added twice")));
             }
-            definitions.push((id, table, read_as, filter, unit.stored_definition()));
-        }
-        if let Some(name) = self
-            .begin_at
-            .keys()
-            .find(|name| !definitions.iter().any(|(id, ..)| id.name == **name))
-        {
-            return Err(Error::NotFound(name.clone()));
-        }
-        let info = self.store.info().await?;
-        self.target.migrate().await?;
-        let known = self.target.list().await?;
-        let mut registered = Vec::new();
-        for (id, table, read_as, filter, definition) in definitions {
-            let made_with = made_with(&filter, table.as_ref());
-            let start = match known.iter().find(|row| row.id == id) {
-                Some(row) => row.floor.clone(),
-                None => self.begin(&id, &info, &known).await?,
-            };
-            let registration = Registration {
-                id: id.clone(),
+            definitions.push(Definition {
+                id,
                 table,
                 read_as,
-                made_with,
-                filter: filter.clone(),
-                definition,
-                start,
-            };
-            let stored = self.target.register(&registration).await?;
-            if stored.made_with != made_with || stored.definition != registration.definition {
-                return Err(Error::Changed {
-                    name: id.name,
-                    version: id.version,
-                });
-            }
-            registered.push((id, filter, stored));
+                filter,
+                stored: unit.stored_definition(),
+            });
         }
-        self.run(registered).await
-    }
-
-    /// Returns where a version begins: where it is told to, or where the active version before it began.
-    async fn begin(
-        &self,
-        id: &ProjectionId,
-        info: &StoreInfo,
-        known: &[Stored],
-    ) -> Result<Checkpoint, Error> {
-        let checkpoint = match self.begin_at.get(&id.name) {
-            Some(begin_at) => begin_at.place(&*self.store, info).await?,
-            None => {
-                let mut before = known.iter().filter(|row| row.id.name == id.name);
-                match before.find(|row| row.life == Life::Active) {
-                    Some(row) => match floor_now(&row.floor, None, &*self.store, info).await {
-                        Err(Error::Invalid(why)) => {
-                            let before = &row.id;
-                            return Err(Error::Invalid(format!(
-                                "{id} cannot begin where {before} began: {why}"
-                            )));
-                        }
-                        floor => floor?,
-                    },
-                    None => BeginAt::Start.place(&*self.store, info).await?,
-                }
-            }
-        };
-        match not_of(info, &checkpoint) {
-            None => Ok(checkpoint),
-            Some(why) => Err(Error::Invalid(format!(
-                "{id} cannot begin at {checkpoint}: {why}"
-            ))),
+        let mut names = self.begin_at.keys();
+        match names.find(|name| !definitions.iter().any(|one| one.id.name == **name)) {
+            Some(name) => Err(Error::NotFound(name.clone())),
+            None => Ok(definitions),
         }
-    }
-
-    async fn run(
-        self,
-        registered: Vec<(ProjectionId, Filter, Stored)>,
-    ) -> Result<Running<T>, Error> {
-        let node = Uuid::new_v4();
-        let (found, looks) = watch::channel(Look::default());
-        let at_once = Arc::new(Notify::new());
-        let stopping = CancellationToken::new();
-        let looker = Looker {
-            target: self.target.clone(),
-            node,
-            node_name: self.config.node_name.clone(),
-            lease: self.config.lease,
-            look_every: self.config.look_every,
-            at_once: Arc::clone(&at_once),
-            found,
-        };
-        let mut renewed = None;
-        looker.look(&mut renewed).await?;
-        let started = Started {
-            store: self.store,
-            target: self.target,
-            node,
-            config: Arc::new(self.config),
-            begin_at: self.begin_at,
-            looks,
-            at_once,
-            stopping,
-        };
-        let units = self.units.into_iter().zip(registered);
-        Ok(Running::new(started, looker, renewed, units.collect()))
     }
 }

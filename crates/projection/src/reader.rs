@@ -1,16 +1,20 @@
 //! The reader of a projection: pages while it catches up, then a subscription.
 //!
 //! Why: pages are the fastest way to read much; a subscription is fed from the hub's ring, so that any number of live
-//! projections share one read of the log, and idle ones cost none.
+//! projections share one read of the log, and idle ones cost none. Whoever wants fewer batches when live has what comes
+//! within a time gathered here: the subscription is read on meanwhile, so that it does not fall behind.
 //! Invariants: the batches follow each other without a gap; none reaches beyond what its read has passed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
+use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, Checkpoint, Error, EventStore, Filter, ReadAll, Result, Subscribe, SubscribeFrom,
     SubscribeTo, Subscription, SubscriptionMessage,
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::batch::{Batch, Events};
 
@@ -21,6 +25,9 @@ pub(crate) struct Reader {
     at: Checkpoint,
     live: Option<Subscription>,
     live_events_max: usize,
+    live_every: Duration,
+    /// Until this time events are gathered when live.
+    gathers_until: Option<Instant>,
 }
 
 impl Reader {
@@ -36,7 +43,14 @@ impl Reader {
             at,
             live: None,
             live_events_max,
+            live_every: Duration::ZERO,
+            gathers_until: None,
         }
+    }
+
+    /// Sets the shortest time between two batches when live, unless the first is as large as may be.
+    pub(crate) fn live_every(self, live_every: Duration) -> Self {
+        Self { live_every, ..self }
     }
 
     /// Waits for the next batch of at most `limit` events. One without events moves the place, or says that everything
@@ -44,7 +58,11 @@ impl Reader {
     pub(crate) async fn next(&mut self, limit: usize) -> Result<Batch> {
         if let Some(live) = &mut self.live {
             let max = limit.min(self.live_events_max);
-            if let Some(batch) = next_live(live, &mut self.at, max).await? {
+            if let Some(batch) = next_live(live, &mut self.at, max, self.gathers_until).await? {
+                if !batch.is_empty() {
+                    let is_paced = !self.live_every.is_zero() && batch.caught_up;
+                    self.gathers_until = is_paced.then(|| Instant::now() + self.live_every);
+                }
                 return Ok(batch);
             }
             self.live = None;
@@ -71,21 +89,24 @@ impl Reader {
     }
 }
 
-/// Takes what the subscription has ready, at most `max` events; waits for the first message. `None` if the subscriber
-/// has fallen behind: pages are faster then.
+/// Takes what the subscription has ready, and what comes until a time if there is an event; at most `max` events, and
+/// no further one once they have the bytes of a page. Waits for the first message. `None` if the subscriber has fallen
+/// behind: pages are faster then.
 async fn next_live(
     live: &mut Subscription,
     at: &mut Checkpoint,
     max: usize,
+    until: Option<Instant>,
 ) -> Result<Option<Batch>> {
     let from = at.clone();
-    let mut events = Vec::new();
+    let (mut events, mut bytes) = (Vec::new(), 0);
     let mut caught_up = false;
     let mut next = live.next().await;
     loop {
         let message = next.ok_or_else(|| Error::unavailable("the subscription has ended"))?;
         match message {
             Ok(SubscriptionMessage::Event { event, checkpoint }) => {
+                bytes += event.cost_bytes();
                 events.push(event);
                 *at = checkpoint;
             }
@@ -104,10 +125,14 @@ async fn next_live(
             // The events before the error are good; the next call meets the end of the subscription.
             Err(_) => break,
         }
-        if events.len() >= max {
+        if events.len() >= max || bytes >= PAGE_BYTES_MAX {
             break;
         }
-        match live.next().now_or_never() {
+        let ready = match until.filter(|_| !events.is_empty()) {
+            Some(until) => timeout_at(until, live.next()).await.ok(),
+            None => live.next().now_or_never(),
+        };
+        match ready {
             Some(message) => next = message,
             None => {
                 caught_up = true;
@@ -158,7 +183,7 @@ mod tests {
     ) -> Vec<Option<(usize, u64, bool)>> {
         let ready = stream::iter(messages).chain(stream::pending());
         let (mut live, mut at, mut found) = (Subscription::new(ready), place(0), Vec::new());
-        while let Some(batch) = next_live(&mut live, &mut at, 2).now_or_never() {
+        while let Some(batch) = next_live(&mut live, &mut at, 2, None).now_or_never() {
             let Ok(batch) = batch else { break };
             found.push(batch.map(|batch| {
                 assert_eq!(batch.to, at);
@@ -185,6 +210,29 @@ mod tests {
         assert_eq!(batches(messages).await, expected);
     }
 
+    /// What happened: a live batch was bounded in number alone, so a few thousand large events were in memory at once.
+    /// Now it ends once it has the bytes of a page, as batches of pages do.
+    #[tokio::test]
+    async fn a_live_batch_is_bounded_in_bytes() {
+        let history = History::new().json("a-1", "noted", "x".repeat(PAGE_BYTES_MAX / 2));
+        let messages = (1..=4).map(|position| {
+            let mut event = history.events()[0].clone();
+            event.position = Position(position);
+            Ok(SubscriptionMessage::Event {
+                event: Arc::new(event),
+                checkpoint: place(position),
+            })
+        });
+        let ready = stream::iter(messages.collect::<Vec<_>>()).chain(stream::pending());
+        let (mut live, mut at) = (Subscription::new(ready), place(0));
+        for (to, caught_up) in [(2, false), (4, false)] {
+            let batch = next_live(&mut live, &mut at, 1_000, None).await;
+            let batch = batch.expect("a batch").expect("a batch");
+            assert_eq!((batch.len(), batch.caught_up), (2, caught_up));
+            assert_eq!(at, place(to));
+        }
+    }
+
     /// Schedule 15: a subscriber that the hub has dropped to paging reads pages itself, and leaves out nothing: the
     /// events before the message come first.
     #[tokio::test]
@@ -206,5 +254,44 @@ mod tests {
             [Some((1, 1, false))]
         );
         assert_eq!(batches(vec![error()]).await, []);
+    }
+
+    /// Goal: when live, an event after a silence is a batch at once; what comes within the time after a batch is one
+    /// batch at the end of it, unless that is as large as may be.
+    #[tokio::test(start_paused = true)]
+    async fn live_batches_keep_their_distance() {
+        let (feed, fed) = tokio::sync::mpsc::unbounded_channel();
+        let messages = stream::unfold(fed, async |mut fed| {
+            let position = fed.recv().await?;
+            Some((event(position), fed))
+        });
+        let store: Arc<dyn EventStore> = Arc::new(gesta_memory::MemoryStore::new());
+        let pause = Duration::from_secs(2);
+        let mut reader = Reader::new(store, Filter::ALL, place(0), 3).live_every(pause);
+        reader.live = Some(Subscription::new(messages));
+        let begun = Instant::now();
+        let send = |positions: std::ops::Range<u64>| {
+            positions.for_each(|position| feed.send(position).expect("it is read"));
+        };
+        let mut next = async || {
+            let batch = reader.next(10).await.expect("a batch");
+            let to = crate::batch::positions(&batch.to)[0].0;
+            (begun.elapsed(), batch.len(), to, batch.caught_up)
+        };
+        let second = Duration::from_secs(1);
+        tokio::time::sleep(second).await;
+        send(1..2);
+        assert_eq!(next().await, (second, 1, 1, true));
+        send(2..3);
+        tokio::time::sleep(second).await;
+        send(3..4);
+        assert_eq!(next().await, (3 * second, 2, 3, true));
+        // As many as a batch may have do not wait, nor do those right after them.
+        send(4..9);
+        assert_eq!(next().await, (3 * second, 3, 6, false));
+        assert_eq!(next().await, (3 * second, 2, 8, true));
+        tokio::time::sleep(2 * second).await;
+        send(9..10);
+        assert_eq!(next().await, (5 * second, 1, 9, true));
     }
 }

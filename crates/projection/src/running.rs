@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta_core::{Checkpoint, EventStore, Filter};
+use gesta_core::{BackOff, Checkpoint, EventStore, Filter};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::fault::panic_text;
 use crate::lag::{Lag, Next, lag_at, next_match};
 use crate::looks::{Look, Looker};
 use crate::progress::{Phase, Progress};
+use crate::registrar::Registrar;
 use crate::state::{Life, State};
 use crate::target::{Stored, Target};
 use crate::unit::Unit;
@@ -75,18 +76,27 @@ impl<T: Target> Drop for Running<T> {
     }
 }
 
-type Registered<T> = (Arc<dyn Unit<T>>, (ProjectionId, Filter, Stored));
+/// What was registered, and when the lease was renewed.
+type Registered = (Vec<Stored>, Option<Instant>);
 
 impl<T: Target> Running<T> {
+    /// Runs what was registered, or registers it once store and target answer.
     pub(crate) fn new(
         started: Started<T>,
         looker: Looker<T>,
-        renewed: Option<Instant>,
-        units: Vec<Registered<T>>,
+        registrar: Registrar<T>,
+        first: Result<Registered, Error>,
+        units: Vec<Arc<dyn Unit<T>>>,
     ) -> Self {
-        let all = units.into_iter().map(|(unit, (id, filter, stored))| {
+        let (first, renewed) = match first {
+            Ok((stored, renewed)) => (Ok(stored), renewed),
+            Err(error) => (Err(error), None),
+        };
+        let (tell_registered, registered) = watch::channel(None);
+        let (mut all, mut contexts) = (Vec::new(), Vec::new());
+        for (at, (unit, definition)) in units.into_iter().zip(&registrar.definitions).enumerate() {
             let (tell, progress) = watch::channel(Progress::default());
-            let begins_at_start = positions(&stored.floor).iter().all(|at| at.0 == 0);
+            let (id, filter) = (definition.id.clone(), definition.filter.clone());
             let context = Context {
                 store: Arc::clone(&started.store),
                 target: started.target.clone(),
@@ -97,18 +107,36 @@ impl<T: Target> Running<T> {
                 progress: tell,
                 looks: started.looks.clone(),
                 stopping: started.stopping.clone(),
-                begins_at_start,
+                begins_at_start: false,
                 begin_at: started.begin_at.get(&id.name).cloned(),
             };
-            One {
+            contexts.push(context.clone());
+            all.push(One {
                 id,
                 filter,
                 progress,
-                task: tokio::spawn(supervise(unit, context)),
-            }
+                task: tokio::spawn(begin(unit, context, registered.clone(), at)),
+            });
+        }
+        let (back_off, stopping) = (started.config.back_off, started.stopping.clone());
+        let looker = tokio::spawn(async move {
+            let registered = match first {
+                Ok(registered) => Some(registered),
+                Err(error) => {
+                    let back_off = BackOff::new(back_off.0, back_off.1);
+                    let tell = |away, error: &Error| tell_all(&contexts, away, error);
+                    let later = registrar.register_later(error, back_off, &stopping, tell);
+                    let later = later.await;
+                    looker.at_once.notify_one();
+                    later
+                }
+            };
+            // Who waits for it ends if there is nothing.
+            let Some(registered) = registered else { return };
+            drop((contexts, registrar));
+            tell_registered.send_replace(Some(registered));
+            looker.run(renewed).await;
         });
-        let all = all.collect();
-        let looker = tokio::spawn(looker.run(renewed));
         Self {
             api: Api::of(&started.store, started.target.clone()),
             started,
@@ -201,7 +229,7 @@ impl<T: Target> Running<T> {
         events: &mut u64,
     ) -> Result<bool, Error> {
         let (min, max) = WAIT_LOOKS;
-        let mut back_off = gesta_core::BackOff::new(min, max);
+        let mut back_off = BackOff::new(min, max);
         let mut resets = None;
         if let Some(own) = self.only_version(name) {
             // As a rule the events are applied in a moment, by this process: no question to the target, nor to the
@@ -334,6 +362,43 @@ impl<T: Target> Running<T> {
 /// Returns how often a projection was reset, as far as this process knows it.
 fn resets_of(progress: &Progress) -> Option<i64> {
     progress.checkpoint.as_ref().map(|_| progress.resets)
+}
+
+/// Tells all projections why they are not registered, and what is away.
+fn tell_all<T: Target>(contexts: &[Context<T>], away: Option<Phase>, error: &Error) {
+    match away {
+        Some(_) => tracing::warn!(%error, "projections cannot be registered, trying again"),
+        None => tracing::error!(%error, "projections cannot be registered, and do not run"),
+    }
+    for context in contexts {
+        match away {
+            Some(phase) => context.failed(phase, error.to_string()),
+            None => context.tell(Phase::Stopped, Some(error.to_string())),
+        }
+    }
+}
+
+/// Runs a projection once it is registered.
+async fn begin<T: Target>(
+    unit: Arc<dyn Unit<T>>,
+    mut context: Context<T>,
+    mut registered: watch::Receiver<Option<Vec<Stored>>>,
+    at: usize,
+) {
+    let floor = match registered.wait_for(Option::is_some).await {
+        Ok(found) => found.as_ref().map(|rows| rows[at].floor.clone()),
+        // Nothing more is told: the process stops, or it was refused, which was told.
+        Err(_) => {
+            if context.stopping.is_cancelled() {
+                context.tell(Phase::Ended, None);
+            }
+            return;
+        }
+    };
+    drop(registered);
+    let at_start = |floor: &Checkpoint| positions(floor).iter().all(|at| at.0 == 0);
+    context.begins_at_start = floor.as_ref().is_some_and(at_start);
+    supervise(unit, context).await;
 }
 
 /// Runs a projection, and begins it again if its task panics, which would be a mistake of this crate.

@@ -65,6 +65,15 @@ impl<T: Target> Context<T> {
         });
     }
 
+    /// Tells of a failure that is tried again.
+    pub(crate) fn failed(&self, phase: Phase, why: String) {
+        self.progress.send_modify(|progress| {
+            progress.phase = phase;
+            progress.failures += 1;
+            progress.error = Some(why);
+        });
+    }
+
     /// Waits for the next look; returns false if the process stops.
     async fn next_look(&self, looks: &mut watch::Receiver<Look>) -> bool {
         tokio::select! {
@@ -146,7 +155,7 @@ pub(crate) async fn drive<T: Target, W: Work<T>>(
                 }
                 End::Again(phase, why) => {
                     tracing::warn!(projection = %context.id, error = %why, "a projection begins again");
-                    context.tell(phase, Some(why));
+                    context.failed(phase, why);
                     if !context.pause(&mut back_off).await {
                         context.tell(Phase::Ended, None);
                         return;

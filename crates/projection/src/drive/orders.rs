@@ -8,6 +8,7 @@ use gesta_core::{Checkpoint, Position, RecordedEvent};
 
 use crate::batch::Batch;
 use crate::begin_at::floor_now;
+use crate::config::OnRestore;
 use crate::drive::Context;
 use crate::drive::poison_search::PoisonSearch;
 use crate::drive::run::{End, Run};
@@ -20,6 +21,14 @@ use crate::work::{Fold, Work};
 
 /// Parked events that are handled in one transaction.
 const AT_ONCE: usize = 500;
+
+/// Why a version is reset.
+enum Reset {
+    /// A command of this number asks for it.
+    Order(i64),
+    /// Its checkpoint is not of the store as it is now, for this reason.
+    Restored(String),
+}
 
 /// What became of the parked events of one key.
 enum Replayed {
@@ -43,7 +52,8 @@ impl<T: Target> Run<'_, T> {
             }
             match &command.order {
                 Order::Reset => {
-                    self.reset(&make().writer(), search, command.number).await?;
+                    let order = Reset::Order(command.number);
+                    self.reset(&make().writer(), search, order).await?;
                 }
                 Order::Drop { key } => {
                     self.drop_parked::<W>(make, &command, key.as_deref())
@@ -59,7 +69,8 @@ impl<T: Target> Run<'_, T> {
     }
 
     /// Does the resets that were asked for before anything else: a version that has stopped at an event must not meet
-    /// it again, and to one whose checkpoint is `stale` nothing else can be done.
+    /// it again, and to one whose checkpoint is `stale` nothing else can be done. Then it is reset also if nobody has
+    /// asked for it, or it stops, as it is told.
     pub(super) async fn reset_first<W: Work<T>>(
         &mut self,
         make: &(impl Fn() -> W + Sync),
@@ -71,11 +82,18 @@ impl<T: Target> Run<'_, T> {
         let before = self.stored.clone();
         for command in commands {
             if command.id == self.context.id && command.order == Order::Reset {
-                self.reset(&make().writer(), search, command.number).await?;
+                let order = Reset::Order(command.number);
+                self.reset(&make().writer(), search, order).await?;
             }
         }
-        match stale {
-            Some(why) if self.stored == before => Err(self.halt(why).await),
+        match (stale, self.context.config.on_restore) {
+            (Some(why), on_restore) if self.stored == before => match on_restore {
+                OnRestore::Stop => Err(self.halt(why).await),
+                OnRestore::Reset => {
+                    let restored = Reset::Restored(why);
+                    self.reset(&make().writer(), search, restored).await
+                }
+            },
             _ => Ok(()),
         }
     }
@@ -100,22 +118,33 @@ impl<T: Target> Run<'_, T> {
         &mut self,
         writer: &W,
         search: &mut PoisonSearch,
-        number: i64,
+        cause: Reset,
     ) -> Result<(), End> {
         let floor = self.row.floor.clone();
         let floor = match floor_of(self.context, &floor).await {
             Ok(floor) => floor,
             Err(Error::Store(error)) => return Err(self.of_store(&error).await),
-            Err(why) => {
-                let mut write = Write::at(self.stored.clone());
-                write.reply = Some((number, cut(format!("{REFUSED}{why}"))));
-                let done = self.transact(writer.clone(), write).await;
-                return self.done(done).await;
-            }
+            Err(why) => match cause {
+                Reset::Order(number) => {
+                    let mut write = Write::at(self.stored.clone());
+                    write.reply = Some((number, cut(format!("{REFUSED}{why}"))));
+                    let done = self.transact(writer.clone(), write).await;
+                    return self.done(done).await;
+                }
+                Reset::Restored(stale) => {
+                    return Err(self.halt(format!("{stale}; {why}")).await);
+                }
+            },
         };
         let mut write = Write::at(floor.clone());
         write.clear = true;
-        write.reply = Some((number, "it was reset".to_owned()));
+        match cause {
+            Reset::Order(number) => write.reply = Some((number, "it was reset".to_owned())),
+            Reset::Restored(why) => {
+                let projection = &self.context.id;
+                tracing::error!(%projection, %why, %floor, "a projection is reset, and begins again");
+            }
+        }
         let done = self.transact(writer.clone(), write).await;
         self.done(done).await?;
         search.forget();

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::batch::not_of;
-use crate::config::OnPoison;
+use crate::config::{OnPoison, OnRestore};
 use crate::control::active_of;
 use crate::drive::ahead::{fold_all, on_thread, read_all};
 use crate::drive::poison_search::{Failed, PoisonSearch};
@@ -108,7 +108,8 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     /// Runs until something ends the session, and ends it in good order if that is possible. `stale` says why the
-    /// checkpoint is not of the store as it is now: then a reset alone leads on.
+    /// checkpoint is not of the store as it is now: then a reset alone leads on, which somebody has asked for, or which
+    /// is what becomes of the version if the store was restored.
     pub(super) async fn go<W: Work<T>>(
         mut self,
         make: &(impl Fn() -> W + Sync),
@@ -199,7 +200,8 @@ impl<'a, T: Target> Run<'a, T> {
             self.context.filter.clone(),
             self.reached.clone(),
             config.live_events_max,
-        );
+        )
+        .live_every(config.live_every);
         let reading = read_all(reader, config.batch_events_max, batches_in);
         let _reading = AbortOnDropHandle::new(tokio::spawn(reading));
         let folding = fold_all::<T, W>(work, batches, folded_in, committed.subscribe());
@@ -461,8 +463,7 @@ impl<'a, T: Target> Run<'a, T> {
 
     /// Decides what to do about a batch that has failed.
     pub(super) async fn narrow_down(&mut self, failed: Failed, search: &mut PoisonSearch) -> Stop {
-        self.context
-            .tell(Phase::Retrying, Some(failed.error.clone()));
+        self.context.failed(Phase::Retrying, failed.error.clone());
         let is_known = failed.event.is_some();
         let Some(((log, position), verdict)) = search.failed(failed) else {
             if is_known {
@@ -532,7 +533,11 @@ impl<'a, T: Target> Run<'a, T> {
             && let Ok(info) = self.context.store.info().await
             && let Some(why) = not_of(&info, &self.stored)
         {
-            return self.halt(why).await;
+            return match self.context.config.on_restore {
+                OnRestore::Stop => self.halt(why).await,
+                // The next session finds the same, and resets it.
+                OnRestore::Reset => End::Again(Phase::Retrying, why),
+            };
         }
         End::Again(Phase::StoreAway, error.to_string())
     }

@@ -269,6 +269,8 @@ fn config<S: Subject>(subject: &S, random: &mut Random) -> Config {
         // Processes are killed here so often that chance would condemn an event.
         deaths_max: u32::MAX,
         on_poison: subject.on_poison(),
+        live_every: Duration::from_millis(5 * random.below(3)),
+        start_waits: random.one_in(2),
         ..Config::default()
     }
 }

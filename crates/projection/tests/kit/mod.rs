@@ -4,7 +4,7 @@
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
-//!   `lives`, `versions`, `waits`, `indexes`: what becomes of projections; `operators`: what is told of them;
+//!   `lives`, `versions`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is told of them;
 //!   `reading`: rows as readers get them.
 
 mod crashes;
@@ -18,6 +18,7 @@ mod poison;
 mod poison_deaths;
 mod reading;
 mod restored;
+mod starts;
 mod target;
 mod versions;
 mod waits;

@@ -8,7 +8,9 @@ use gesta_core::{
     Revision, StreamPage,
 };
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
-use gesta_projection::{ApplyError, BeginAt, Config, Error, OnPoison, Order, Phase, State, View};
+use gesta_projection::{
+    ApplyError, BeginAt, Config, Error, OnPoison, OnRestore, Order, Phase, State, View,
+};
 use gesta_testkit::{Around, Outer};
 
 use super::fixtures::{Balance, Balances, of_category, seen};
@@ -75,6 +77,63 @@ async fn schedule_23_a_restored_store_is_noticed() {
     assert_eq!(row.floor, floor);
     process.shutdown().await;
     world.comes_right(OnPoison::Stop).await;
+}
+
+/// Rows that can always be built again need nobody who acts: the version is reset by itself, once, and goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_may_be_reset_by_itself() {
+    let mut world = restored().await;
+    let resetting = || Config {
+        on_restore: OnRestore::Reset,
+        ..quick()
+    };
+    let process = world.started(resetting(), Balances).await;
+    until_so(async || world.row("balances").await.resets == 1, "a reset").await;
+    world.is_whole(&process, OnPoison::Stop).await;
+    world.append_many(5).await;
+    world.is_whole(&process, OnPoison::Stop).await;
+    let row = world.row("balances").await;
+    assert_eq!(
+        (row.state, row.resets, row.error),
+        (State::Running, 1, None)
+    );
+    assert_eq!(row.floor, world.checkpoint_at(&world.head().await, 0));
+    process.shutdown().await;
+    // The checkpoint of the same life is not touched; that of another one is, each time.
+    let process = world.started(resetting(), Balances).await;
+    world.append_many(1).await;
+    world.is_whole(&process, OnPoison::Stop).await;
+    assert_eq!(world.row("balances").await.resets, 1);
+    process.shutdown().await;
+    restore(&mut world).await;
+    let process = world.started(resetting(), Balances).await;
+    until_so(async || world.row("balances").await.resets == 2, "a reset").await;
+    world.is_whole(&process, OnPoison::Stop).await;
+    process.shutdown().await;
+}
+
+/// Where nobody can tell where the version begins in the restored store, it stops, and says both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_without_a_beginning_is_not_reset_by_itself() {
+    let mut world = World::new().await;
+    world.append_many(12).await;
+    let floor = BeginAt::Checkpoint(world.head().await);
+    let begun = world.process(quick()).view(Balances);
+    let process = begun.begin_at("balances", floor).start().await;
+    let process = process.expect("started");
+    world.append_many(3).await;
+    world.applies_all(&process, "balances").await;
+    process.shutdown().await;
+    let rows = seen(&world.database, "balances").await;
+    restore(&mut world).await;
+    let resetting = world.process(quick()).on_restore(OnRestore::Reset);
+    let process = resetting.view(Balances).start().await.expect("started");
+    let stopped = until_phase(&process, &id("balances", 1), Phase::Stopped).await;
+    let why = stopped.error.expect("a reason");
+    assert!(why.contains("the store was restored or replaced"), "{why}");
+    assert!(why.contains("say with begin_at"), "{why}");
+    assert_eq!(seen(&world.database, "balances").await, rows);
+    process.shutdown().await;
 }
 
 /// What happened: a new version could not begin after a restore, for the active one had begun in another life of the
