@@ -9,6 +9,14 @@
     reason = "the example has a main of its own"
 )]
 mod read_model;
+#[path = "../examples/revenue.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "the example has a main of its own"
+)]
+mod revenue;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,13 +26,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta::projection::testing::{Given, History, Random};
-use gesta::projection::{ApplyError, Config, OnPoison, Projections, View};
+use gesta::projection::{ApplyError, Config, OnPoison, Order, Projections, View, ViewReader};
 use gesta::projection_sqlite::{SqliteTarget, rusqlite};
 use gesta::{
     Checkpoint, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, Place,
     RecordedEvent,
 };
 use read_model::{Seats, SeatsRow};
+use revenue::{Revenue, RevenueRow};
 
 /// Where the process that is killed keeps its files; it is one only if this is set.
 const FOLDER: &str = "GESTA_READ_MODEL_FOLDER";
@@ -201,12 +210,79 @@ async fn it_survives_kill_9_at_any_moment() {
     running.shutdown().await;
 }
 
-/// The guide shows the example as it is, and it is short.
+/// The guide shows the examples as they are, and they are short.
 #[test]
-fn the_guide_shows_the_example() {
-    let example = include_str!("../examples/read_model.rs");
-    assert!(include_str!("../../../docs/guides/read-models.md").contains(example));
-    assert!(example.lines().count() <= 46, "{}", example.lines().count());
+fn the_guide_shows_the_examples() {
+    for (example, lines_max) in [
+        (include_str!("../examples/read_model.rs"), 46),
+        (include_str!("../examples/revenue.rs"), 65),
+    ] {
+        assert!(include_str!("../../../docs/guides/read-models.md").contains(example));
+        let lines = example.lines().count();
+        assert!(lines <= lines_max, "{lines}");
+    }
+}
+
+/// Goal: a read model that is added later is built of all that happened before, beside the one that is there, and again
+/// when it is reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_read_model_is_added_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let created = gesta::schema::create(&url(folder.path()), 1).await;
+    created.expect("created");
+    let store = open(folder.path()).await;
+    let path = folder.path().join("read.db");
+    let shows = |of: &str, titles: &[(&str, i64)]| {
+        let mut events = vec![(format!("show-{of}"), "reserved", "{}".to_owned())];
+        for (title, cents) in titles {
+            let data = format!(r#"{{"title":"{title}","cents":{cents}}}"#);
+            events.push((format!("show-{of}"), "paid", data));
+        }
+        events
+    };
+    let events = [
+        shows("7", &[("Ran", 1_000), ("Ran", 1_250)]),
+        shows("8", &[("Metropolis", 900), ("Ran", 50)]),
+    ];
+    for (stream, event_type, data) in events.into_iter().flatten() {
+        let event = EventData::json(EventType::new(event_type).expect("valid"), data);
+        let appended = store.append_to(&stream, ExpectedRevision::Any, vec![event]);
+        appended.await.expect("appended");
+    }
+    let info = store.info().await.expect("info");
+    let head = Checkpoint::logs(info.incarnation, info.heads);
+    let within = Duration::from_secs(60);
+    let first = Projections::on(&store, SqliteTarget::at(&path)).view(Seats);
+    let first = first.start().await.expect("begins");
+    first.wait_for("seats", &head, within).await.expect("whole");
+    first.shutdown().await;
+
+    let both = Projections::on(&store, SqliteTarget::at(&path));
+    let both = both
+        .view(Seats)
+        .view(Revenue)
+        .start()
+        .await
+        .expect("begins");
+    both.wait_for("revenue", &head, within)
+        .await
+        .expect("whole");
+    let events = store.read_everything().await.expect("read");
+    let expected = Given::events(Revenue, &events).rows().expect("readable");
+    let expected: Vec<((String, String), RevenueRow)> = expected.into_iter().collect();
+    let sum = |of: fn(&RevenueRow) -> i64| expected.iter().map(|(_, row)| of(row)).sum::<i64>();
+    assert_eq!((sum(|row| row.seats), sum(|row| row.cents)), (4, 3_200));
+    let reader = ViewReader::<Revenue>::of(SqliteTarget::at(&path)).expect("plain names");
+    assert_eq!(reader.page(None, 10).await.expect("a page"), expected);
+    let id = both.ids().into_iter().find(|id| id.name == "revenue");
+    let order = both.control();
+    let order = order.order(id.as_ref().expect("it runs"), &Order::Reset, within);
+    order.await.expect("reset");
+    both.wait_for("revenue", &head, within)
+        .await
+        .expect("whole");
+    assert_eq!(reader.page(None, 10).await.expect("a page"), expected);
+    both.shutdown().await;
 }
 
 /// Its code overflows the stack at an event of type `deep`, which ends the process.
