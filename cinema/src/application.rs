@@ -34,7 +34,7 @@ impl Application {
     pub async fn start(config: Config) -> Result<Self, Error> {
         // First, so that what is refused leaves no new store behind.
         let listener = http::bind(config.listen, &config).await?;
-        let views = read_model::beside(&config.store)?;
+        let rows = read_model::beside(&config.store)?;
         let (store, node) = open(&config).await?;
         let shows = match &node {
             Some(node) => {
@@ -51,9 +51,11 @@ impl Application {
             Some(within) => Some(Payments::start(&events, &shows, within, clock()).await?),
             None => None,
         };
-        let read_model = ReadModel::start(Arc::clone(&store) as _, views);
+        let of_store: Arc<dyn EventStore> = Arc::clone(&store) as _;
+        let read_model = ReadModel::start(&of_store, rows).await;
+        let read_model = read_model.map_err(Error::ReadModel)?;
         let app = Arc::new(App {
-            metrics: Metrics::new(&store, node.as_ref(), &shows, read_model.stats()),
+            metrics: Metrics::new(&store, node.as_ref(), &shows, read_model.progress.clone()),
             shows,
             read_model,
             store,

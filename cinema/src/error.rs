@@ -11,6 +11,9 @@ pub enum Error {
     /// What gives unpaid reservations back.
     #[error("cannot watch the payments: {0}")]
     Payments(#[from] gesta::projection::Error),
+    /// The rows of the read model: their database refuses, or cannot be used.
+    #[error("cannot keep the read model: {0}")]
+    ReadModel(gesta::projection::Error),
     /// The address can be reached from other machines.
     #[error(
         "refusing to listen on {0}: it is not a loopback address, and nothing is encrypted; say --insecure to allow it"

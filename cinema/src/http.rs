@@ -30,7 +30,7 @@ use crate::http::request::{Asked, Body, IdempotencyKey, Path, Query, seat_number
 pub use crate::http::server::Server;
 pub(crate) use crate::http::server::bind;
 use crate::metrics::{self, Metrics};
-use crate::read_model::{AvailableSeats, ReadModel};
+use crate::read_model::ReadModel;
 use crate::shows::Shows;
 
 const SEATS_PAGE_DEFAULT: u16 = 100;
@@ -212,6 +212,14 @@ struct Page {
     limit: Option<u16>,
 }
 
+/// A row of the answer to `GET /available-seats`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AvailableSeats {
+    show_id: Uuid,
+    available_seats: i64,
+}
+
 async fn available_seats(
     State(app): State<Arc<App>>,
     Query(page): Query<Page>,
@@ -222,7 +230,12 @@ async fn available_seats(
         return Err(Refusal::parameter("limit must be 1 to 1000"));
     }
     let page = app.read_model.page(after, limit).await;
-    page.map(Json).map_err(Refusal::unavailable)
+    let rows = page.map_err(Refusal::unavailable)?.into_iter();
+    let rows = rows.map(|(show_id, seats)| AvailableSeats {
+        show_id,
+        available_seats: seats.available,
+    });
+    Ok(Json(rows.collect()))
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer<&'static str> {

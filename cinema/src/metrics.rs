@@ -7,15 +7,18 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use gesta::metrics::{ClusterMetrics, EntityMetrics, PipelineMetrics};
+use gesta::projection::Progress;
 use gesta::{DatabaseStore, Node};
-use prometheus_client::encoding::{EncodeLabelSet, text};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::sync::watch;
 
-use crate::read_model::Stats;
 use crate::shows::Shows;
 
 /// Media type of the metrics.
@@ -51,7 +54,7 @@ impl Metrics {
         store: &Arc<DatabaseStore>,
         node: Option<&Arc<Node>>,
         shows: &Shows,
-        stats: &Stats,
+        seats: watch::Receiver<Progress>,
     ) -> Arc<Self> {
         let (requests, in_flight) = (Family::default(), Gauge::default());
         let durations: Family<RouteLabel, Histogram> =
@@ -73,16 +76,8 @@ impl Metrics {
         let help = "Requests in flight";
         http.register("requests_in_flight", help, in_flight.clone());
 
-        let seats = registry.sub_registry_with_prefix("cinema_available_seats");
-        for (name, help, counter) in [
-            ("events", "Events counted", &stats.events),
-            ("batches", "Transactions that stored them", &stats.batches),
-            ("rebuilds", "Times that all were counted", &stats.rebuilds),
-            ("failures", "Failures, tried again", &stats.failures),
-            ("stood_by", "Times another was ahead", &stats.stood_by),
-        ] {
-            seats.register(name, help, counter.clone());
-        }
+        let of_seats = registry.sub_registry_with_prefix("cinema_available_seats");
+        of_seats.register_collector(Box::new(SeatsMetrics(seats)));
         Arc::new(Self {
             registry,
             requests,
@@ -98,6 +93,27 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be shown");
         }
         out
+    }
+}
+
+/// The metrics of the read model.
+#[derive(Debug)]
+struct SeatsMetrics(watch::Receiver<Progress>);
+
+impl Collector for SeatsMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let seats = self.0.borrow().clone();
+        let resets = u64::try_from(seats.resets).unwrap_or(0);
+        for (name, help, value) in [
+            ("events", "Events counted", seats.events),
+            ("batches", "Transactions that stored them", seats.batches),
+            ("rebuilds", "Times that all were counted again", resets),
+            ("failures", "Failures, tried again", seats.failures),
+        ] {
+            let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(counter)?;
+        }
+        Ok(())
     }
 }
 

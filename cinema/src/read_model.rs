@@ -1,173 +1,148 @@
-//! The read model: how many seats of each show are available. A subscription to all events of shows keeps it.
+//! The read model: how many seats of each show are available. It is a view of the events of shows, which Gesta keeps.
 //!
-//! Why it stores batches: one small transaction for the changes of two seconds costs the application next to nothing;
-//! when nothing else happens an event is seen at once.
-//! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one after which
-//! the changes begin. So nothing is counted twice or left out, whatever fails, and even if several processes keep the
-//! same rows: one of them moves the checkpoint on, the others wait.
-//! A row begins with the event that creates its show. If scavenging has removed that event, what is left of the show is
-//! no show, and has no row: its seats would be counted from a beginning that nobody knows.
-//! Not here: following the events (`worker`), SQL (`sqlite`, `postgres`).
+//! Why batches keep their distance: one small transaction for the changes of two seconds costs the application next to
+//! nothing; when nothing else happens an event is seen at once.
+//! Invariants: those of `gesta::projection`: each event counts once, whatever fails, and of several processes on the
+//! same rows one keeps them. A row begins with the event that creates its show. If scavenging has removed that event,
+//! what is left of the show is no show, and has no row: its seats would be counted from a beginning that nobody knows.
 
-mod postgres;
-mod sqlite;
-mod worker;
-
-use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use async_trait::async_trait;
-use gesta::EventStore;
-use prometheus_client::metrics::counter::Counter;
-use serde::Serialize;
+use gesta::projection::{
+    ApplyError, Config, Error, OnRestore, Progress, Projections, Target, View, ViewReader, columns,
+};
+use gesta::projection_postgres::PostgresTarget;
+use gesta::projection_sqlite::{Options, SqliteTarget, Synchronous};
+use gesta::{EventStore, EventType, Filter, Query, RecordedEvent};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::read_model::postgres::PostgresViews;
-use crate::read_model::sqlite::SqliteViews;
-use crate::read_model::worker::Worker;
+use crate::events::{self, CATEGORY, SEAT_RESERVATION_CANCELLED, SEAT_RESERVED, SHOW_CREATED};
 
-/// The reason why the read model cannot answer or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The database of the read model does not answer or refuses.
-    #[error("the database of the read model: {0}")]
-    Database(String),
-    /// The store has failed.
-    #[error("{0}")]
-    Store(#[from] gesta::Error),
-    /// An event cannot be read. Going on without it would count wrongly for ever.
-    #[error("event {0}")]
-    Unreadable(String),
-}
-
-/// The available seats of one show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AvailableSeats {
-    /// Identity of the show.
-    pub show_id: Uuid,
-    /// Number of its seats that can be reserved.
-    #[serde(rename = "availableSeats")]
-    pub available: i64,
-}
-
-/// Change of the number of available seats of one show.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// Number to add; the whole number if the show is new.
-    seats: i64,
-    /// True if the show was created. A row of a show of the same id, whose stream was deleted, is replaced. Otherwise a
-    /// show without a row gets none.
-    is_new: bool,
-}
-
-/// Changes of the numbers of available seats between two checkpoints.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Batch {
-    /// Checkpoint after which the changes begin; empty for the first batch.
-    from: String,
-    /// Checkpoint that the changes reach.
-    to: String,
-    /// Change of each show.
-    changes: HashMap<Uuid, Change>,
-    /// Number of events that were counted.
-    events: u64,
-    /// True if all rows are removed first.
-    is_anew: bool,
-}
-
-/// The place of the rows. Each method is one transaction, and opens a connection if there is none.
-#[async_trait]
-pub(crate) trait Views: fmt::Debug + Send + Sync + 'static {
-    /// Returns the checkpoint; it is empty before the first event. Makes the tables if they are missing.
-    async fn checkpoint(&self) -> Result<String, Error>;
-
-    /// Adds the changes and moves the checkpoint on. Returns false if another process has moved the checkpoint, so that
-    /// the batch does not begin after it: then nothing was changed.
-    async fn apply(&self, batch: &Batch) -> Result<bool, Error>;
-
-    /// Returns the rows after this show, in order of the ids of shows, at most `limit`.
-    async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error>;
-}
-
-/// Makes the place for rows next to the store at `url`.
-pub(crate) fn beside(url: &str) -> gesta::Result<Arc<dyn Views>> {
-    match url.split_once(':') {
-        Some(("sqlite", path)) => Ok(Arc::new(SqliteViews::beside(path))),
-        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(PostgresViews::beside(url)?)),
-        _ => Err(gesta::Error::invalid(
-            "store",
-            "must be sqlite:PATH, sqlite::memory: or postgres://…",
-        )),
+columns! {
+    /// The row of a show.
+    pub struct Seats {
+        /// Number of its seats that can be reserved.
+        pub available: i64,
     }
 }
 
-/// What the read model has done since it was started.
-#[derive(Debug, Default, Clone)]
-pub struct Stats {
-    /// Number of events counted.
-    pub events: Counter,
-    /// Number of transactions that stored them.
-    pub batches: Counter,
-    /// How many times it began again from the first event.
-    pub rebuilds: Counter,
-    /// How many times something failed and was tried again.
-    pub failures: Counter,
-    /// How many times another process had moved the checkpoint on.
-    pub stood_by: Counter,
+struct AvailableSeats;
+
+impl View for AvailableSeats {
+    const NAME: &'static str = "available_seats";
+    const VERSION: u32 = 1;
+    const KEY: &'static [&'static str] = &["show_id"];
+    type Key = Uuid;
+    type Row = Seats;
+
+    fn filter(&self) -> Filter {
+        let types = [SHOW_CREATED, SEAT_RESERVED, SEAT_RESERVATION_CANCELLED];
+        let mut query = Query::category(CATEGORY);
+        query.types = types.map(|name| EventType::from_stored(name.into())).into();
+        Filter::query(query)
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<Uuid> {
+        // The name of the stream costs less to read than the event.
+        let (_, show_id) = event.stream.as_str().split_once('-')?;
+        Uuid::try_parse(show_id).ok()
+    }
+
+    fn evolve(&self, row: &mut Option<Seats>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        match (event.event_type.as_str(), row.as_mut()) {
+            (SHOW_CREATED, _) => {
+                let seats = events::seats_created(&event.data).map_err(ApplyError::text)?;
+                let available = i64::try_from(seats)?;
+                *row = Some(Seats { available });
+            }
+            (SEAT_RESERVED, Some(row)) => row.available -= 1,
+            (SEAT_RESERVATION_CANCELLED, Some(row)) => row.available += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The place of the rows.
+pub(crate) enum Place {
+    File(SqliteTarget),
+    Schema(PostgresTarget),
+}
+
+/// Makes the place for rows beside the store at `url`: a file of their own, or the schema of the store.
+pub(crate) fn beside(url: &str) -> gesta::Result<Place> {
+    // A power cut may take the last batches, rows and checkpoint together; they are applied again.
+    let synchronous = Synchronous::Normal;
+    match url.starts_with("postgres") {
+        true => PostgresTarget::beside(url, Default::default()).map(Place::Schema),
+        false => SqliteTarget::beside(url, Options { synchronous }).map(Place::File),
+    }
 }
 
 /// A running read model.
 #[derive(Debug)]
 pub struct ReadModel {
-    views: Arc<dyn Views>,
-    stats: Stats,
+    rows: ViewReader<AvailableSeats>,
+    /// What it has done so far.
+    pub(crate) progress: watch::Receiver<Progress>,
     stopping: CancellationToken,
-    worker: TaskTracker,
+    tasks: TaskTracker,
 }
 
 impl ReadModel {
-    /// Starts to keep rows of the shows of `store`. It waits for a database that is away. Must be called within a tokio
-    /// runtime.
-    pub(crate) fn start(store: Arc<dyn EventStore>, views: Arc<dyn Views>) -> Self {
-        let (stats, stopping) = (Stats::default(), CancellationToken::new());
-        let worker = TaskTracker::new();
-        let following = Worker::new(store, Arc::clone(&views), stats.clone());
-        worker.spawn(following.run(stopping.clone()));
-        Self {
-            views,
-            stats,
-            stopping,
-            worker,
+    /// Starts to keep rows of the shows of `store`. It waits for a database that is away.
+    pub(crate) async fn start(store: &Arc<dyn EventStore>, place: Place) -> Result<Self, Error> {
+        match place {
+            Place::File(target) => Self::start_in(store, target).await,
+            Place::Schema(target) => Self::start_in(store, target).await,
         }
+    }
+
+    async fn start_in(store: &Arc<dyn EventStore>, target: impl Target) -> Result<Self, Error> {
+        let rows = ViewReader::of(target.clone())?;
+        let config = Config {
+            node_name: "cinema".into(),
+            live_every: Duration::from_secs(2),
+            live_events_max: 10_000,
+            lease: Duration::from_secs(10),
+            on_restore: OnRestore::Reset,
+            start_waits: true,
+            ..Config::default()
+        };
+        let projections = Projections::on(store, target).view(AvailableSeats);
+        let running = projections.config(config).start().await?;
+        let progress = running.progress(&running.ids()[0])?;
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let stopped = stopping.clone().cancelled_owned();
+        tasks.spawn(async move {
+            stopped.await;
+            running.shutdown().await;
+        });
+        Ok(Self {
+            rows,
+            progress,
+            stopping,
+            tasks,
+        })
     }
 
     /// Returns at most `limit` shows after this one, in order of ids. What was just reserved may not be counted yet.
     ///
     /// # Errors
-    /// [`Error::Database`] if the database does not answer or refuses.
-    pub async fn page(
-        &self,
-        after: Option<Uuid>,
-        limit: u16,
-    ) -> Result<Vec<AvailableSeats>, Error> {
-        self.views.page(after, limit).await
-    }
-
-    /// Returns what the read model has done so far.
-    #[must_use]
-    pub fn stats(&self) -> &Stats {
-        &self.stats
+    /// `Target` if the database does not answer or refuses.
+    pub async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<(Uuid, Seats)>, Error> {
+        self.rows.page(after.as_ref(), limit.into()).await
     }
 
     /// Stops counting. Events that were not stored are counted after the next start.
     pub async fn shutdown(&self) {
         self.stopping.cancel();
-        self.worker.close();
-        self.worker.wait().await;
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 
