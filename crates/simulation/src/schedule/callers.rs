@@ -22,9 +22,6 @@ impl World {
         if self.nodes.get(number).is_some_and(|node| node.is_leaving) {
             return;
         }
-        if self.emphasis.has_endings && self.choices.chance(1, 2) {
-            return self.end_or_repeat(number);
-        }
         // Nodes are asked more often: what they know is outdated more often.
         let kinds = if self.nodes.is_empty() { 20 } else { 25 };
         match self.choices.pick(kinds) {
@@ -240,22 +237,6 @@ impl World {
         self.repeat_request(number, which);
     }
 
-    /// Ends the stream of one of the newest appends, or repeats the append, or both.
-    fn end_or_repeat(&mut self, number: usize) {
-        const NEWEST: usize = 3;
-        let Some(which) = self.pick_append(NEWEST) else {
-            return self.submit_append(number);
-        };
-        let stream = self.model.records[which].asked[0].stream.clone();
-        match self.choices.pick(12) {
-            0..=3 => self.submit_append(number),
-            4..=6 => self.repeat_request(number, which),
-            7 => self.delete(number, stream, ExpectedRevision::Any, DeleteKind::Soft),
-            8 => self.delete(number, stream, ExpectedRevision::Any, DeleteKind::Tombstone),
-            _ => self.repeat_after_end(number, which),
-        }
-    }
-
     /// Chooses one of the newest appends that can be repeated, among this number of them.
     pub(super) fn pick_append(&mut self, newest: usize) -> Option<usize> {
         let is_append = |which: &usize| matches!(self.requests[*which], Some(Request::Append(_)));
@@ -426,20 +407,9 @@ impl World {
 
     pub(super) fn submit_delete(&mut self, number: usize, kind: DeleteKind) {
         let stream = self.pick_stream();
-        let expected = self.expected(&stream);
-        self.delete(number, stream, expected, kind);
-    }
-
-    fn delete(
-        &mut self,
-        number: usize,
-        stream: StreamId,
-        expected: ExpectedRevision,
-        kind: DeleteKind,
-    ) {
         let request = DeleteStream {
             stream: stream.clone(),
-            expected,
+            expected: self.expected(&stream),
             kind,
         };
         let asked = about(&stream, About::Events, request.expected);

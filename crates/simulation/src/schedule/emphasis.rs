@@ -60,8 +60,6 @@ pub(super) struct Emphasis {
     pub(super) is_window_narrow: bool,
     /// True if many appends have conditions.
     pub(super) has_conditions: bool,
-    /// True if callers often delete the streams of what was just appended, and repeat it.
-    pub(super) has_endings: bool,
 }
 
 impl Emphasis {
@@ -73,7 +71,7 @@ impl Emphasis {
         let mut leans = || choices.chance(1, LEANING);
         let (is_focused, has_few_commands, has_poison) = (leans(), leans(), leans());
         let (is_narrow, scavenges, lasts) = (leans(), leans(), leans());
-        let (is_window_narrow, has_conditions, has_endings) = (leans(), leans(), leans());
+        let (is_window_narrow, has_conditions) = (leans(), leans());
         favourites.extend(scavenges.then_some(faults.scavenging));
         favourites.extend(lasts.then_some(faults.failing_read));
         if is_window_narrow {
@@ -90,7 +88,6 @@ impl Emphasis {
             streams: STREAMS_USED[usize::from(is_narrow)],
             is_window_narrow,
             has_conditions,
-            has_endings,
         }
     }
 

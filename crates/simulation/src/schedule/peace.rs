@@ -44,11 +44,20 @@ impl World {
     }
 
     /// Lets callers repeat appends, some of which were stored only when there was peace, and some right after a stranger
-    /// has ended their streams.
+    /// has ended their streams: each through a process that has not heard of the newest append, and perhaps not noticed
+    /// that its connection was lost.
     fn repeat_in_peace(&mut self) -> std::result::Result<(), String> {
-        for number in 0..self.processes.len() {
-            let Some(which) = self.pick_append(usize::MAX) else {
-                return Ok(());
+        let count = self.processes.len();
+        for number in 0..count {
+            if self.choices.chance(1, 2) {
+                self.note(|| format!("the connection of process {number} is cut"));
+                self.processes[number].cut();
+            }
+            self.submit_append((number + 1) % count);
+            self.calm_down()?;
+            let newest = [1, usize::MAX][self.choices.index(2)];
+            let Some(which) = self.pick_append(newest) else {
+                continue;
             };
             match self.choices.chance(1, 2) {
                 true => self.repeat_request(number, which),
