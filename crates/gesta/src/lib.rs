@@ -123,8 +123,6 @@ pub use gesta_timers as timers;
 pub use join::Join;
 pub use left_virtual_streams::LeftVirtualStreams;
 pub use open::Open;
-#[doc(hidden)]
-pub use restore::{CheckedBackup, check_backup, unfinished_of};
 pub use restore::{MadeBy, Restored, restore};
 pub use store::Store;
 pub use url::SCHEMES;
@@ -135,6 +133,12 @@ pub type AppendConfig = gesta_append::Config;
 pub type TailConfig = gesta_tail::Config;
 
 use std::sync::Arc;
+
+/// What the command line alone needs; no part of the public interface.
+#[doc(hidden)]
+pub mod command_line {
+    pub use crate::restore::{CheckedBackup, check_backup, unfinished_of};
+}
 
 /// Opens the store at `url`, once it is awaited.
 ///

@@ -177,8 +177,8 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     let stopped = async {
         stop.recv().await;
     };
-    let checking = gesta::check_backup(&args.from, made_by, url, told, stopped);
-    let checked = match gesta::unfinished_of(url) {
+    let checking = gesta::command_line::check_backup(&args.from, made_by, url, told, stopped);
+    let checked = match gesta::command_line::unfinished_of(url) {
         Some(path) => {
             let all = fs::metadata(&args.from).ok().map(|found| found.len());
             line.watching(&path, all, checking).await
