@@ -266,10 +266,10 @@ async fn append<S: EventStore + ?Sized>(
 
 /// Returns whether a refusal of a repetition tells what became of the first attempt.
 ///
-/// An expected revision or a condition refuses only what is not stored, for the store looks for the events first; and it
-/// refuses for an event that came after the first attempt was judged, behind which that attempt can no longer be stored.
-/// The other refusals would be the same if the first attempt was stored, or may be yet: a caller who may no longer
-/// append, a stream with a tombstone, a store of another incarnation, in which a lost commit may still arrive.
+/// An expected revision or a condition refuses only what is not stored, for the store looks for the events first; and
+/// it refuses for an event that came after the first attempt was judged, behind which that attempt can no longer be
+/// stored. The other refusals would be the same if the first attempt was stored, or may be yet: a caller who may no
+/// longer append, a stream with a tombstone, a store of another incarnation, in which a lost commit may still arrive.
 fn tells_of_first(refusal: &ErrorKind) -> bool {
     matches!(
         refusal,

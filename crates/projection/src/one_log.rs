@@ -9,9 +9,9 @@ const PASSED_EVENTS: usize = 1_000;
 
 /// Returns the first event of a log after a position; `None` if there is none.
 ///
-/// A server reads no log alone. There the read begins at the ends of all other logs, and what was appended to them since
-/// is passed, by ever larger pages: a page begins with another log than the one before, so each log has its turn however
-/// busy the others are.
+/// A server reads no log alone. There the read begins at the ends of all other logs, and what was appended to them
+/// since is passed, by ever larger pages: a page begins with another log than the one before, so each log has its turn
+/// however busy the others are.
 ///
 /// # Errors
 /// The errors of the store.

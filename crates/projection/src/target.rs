@@ -72,8 +72,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Returns why readers may not be taken from the active version to this one; `None` if they may. Both rows are those
-    /// of the transaction in which the readers are switched.
+    /// Returns why readers may not be taken from the active version to this one; `None` if they may. Both rows are
+    /// those of the transaction in which the readers are switched.
     #[must_use]
     pub fn may_not_follow(
         &self,

@@ -398,9 +398,9 @@ mod tests {
         }
     }
 
-    /// What happened: of batches of one client, which it sends one after the other without waiting, a later one took the
-    /// units of one that had ended, and was stored before those that waited. Goal: they go in the order in which they
-    /// came, and units that become free are taken.
+    /// What happened: of batches of one client, which it sends one after the other without waiting, a later one took
+    /// the units of one that had ended, and was stored before those that waited. Goal: they go in the order in which
+    /// they came, and units that become free are taken.
     #[tokio::test(start_paused = true)]
     async fn small_appends_of_one_caller_do_not_overtake_each_other() {
         let appends = Appends::new();

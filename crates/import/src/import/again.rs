@@ -34,7 +34,8 @@ impl Import {
         self.target.again(wanted.into_iter().collect()).await
     }
 
-    /// Judges an event that comes again in a dry run, as [`compare`](Self::compare) does with what an import has stored.
+    /// Judges an event that comes again in a dry run, as [`compare`](Self::compare) does with what an import has
+    /// stored.
     pub(super) async fn count_again(
         &mut self,
         event: SourceEvent,

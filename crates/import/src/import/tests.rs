@@ -275,8 +275,8 @@ impl Source for Paged {
 }
 
 /// What happened: a dry run counted an event as already stored whose number had come before, at whatever place; the
-/// import then refused it, for the source had used the number again. Goal: a dry run tells of each event what the import
-/// does with it.
+/// import then refused it, for the source had used the number again. Goal: a dry run tells of each event what the
+/// import does with it.
 #[tokio::test]
 async fn a_dry_run_refuses_what_the_import_refuses() {
     let one = |place, sequence, data: &str| events(place, &[(sequence, Event, data)]).remove(0);

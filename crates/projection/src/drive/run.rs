@@ -543,8 +543,8 @@ impl<'a, T: Target> Run<'a, T> {
     }
 }
 
-/// Sees whether a version that is live, and came to the end of the store at this place, is of the store as it is now, and
-/// the active one is not. `None` if that is not so, or not known.
+/// Sees whether a version that is live, and came to the end of the store at this place, is of the store as it is now,
+/// and the active one is not. `None` if that is not so, or not known.
 async fn restored<T: Target>(context: &Context<T>, end: &Checkpoint) -> Option<Restored> {
     let rows = context.target.list().await.ok()?;
     let active = active_of(&rows, &context.id.name).ok()?;

@@ -173,7 +173,8 @@ struct Owner<'a> {
     kept: Kept,
     reached: Checkpoint,
     since_stored: u32,
-    /// When it was begun to append the last state: the lease counts from then, for others may have seen the state since.
+    /// When it was begun to append the last state: the lease counts from then, for others may have seen the state
+    /// since.
     stored_at: Instant,
     store_at: Instant,
     /// When it was last asked whether the store still has the incarnation of what was read.

@@ -3,15 +3,15 @@
 //!
 //! Each step appends events and runs one to three processes, each with a fate at some call. Meanwhile somebody pauses,
 //! resumes and resets the projection, replays what was put aside, and waits for what was written; and once in half of
-//! the histories the store is restored to an earlier moment, which each of the processes notices at a moment of its own,
-//! unless it was killed before. In half of the histories the projection begins at a time and not before the first event.
-//! Of subjects that put events aside, every fourth history has an event that ends each process that applies it, and no
-//! other deaths, so that this event alone is condemned.
+//! the histories the store is restored to an earlier moment, which each of the processes notices at a moment of its
+//! own, unless it was killed before. In half of the histories the projection begins at a time and not before the first
+//! event. Of subjects that put events aside, every fourth history has an event that ends each process that applies it,
+//! and no other deaths, so that this event alone is condemned.
 //!
 //! A reader looks again and again: what it sees must be what a clean fold of the events up to the checkpoint gives, of
 //! the life of the store that the checkpoint is of. Whoever waits is told only what did happen. At the end a process
-//! without faults has to come to the fold of all events, after a reset if the store was restored, and to that of all but
-//! those that somebody has dropped.
+//! without faults has to come to the fold of all events, after a reset if the store was restored, and to that of all
+//! but those that somebody has dropped.
 //!
 //! * `reader`: what is read, waited for and ordered, and what is expected; `deaths`: histories with a deadly event.
 //!

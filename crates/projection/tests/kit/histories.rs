@@ -1,5 +1,6 @@
 //! Random histories with crashes, lost answers, two owners, operators, deadly events and restored stores, against a
-//! clean fold. The seed of a failure is in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run others.
+//! clean fold. The seed of a failure is in its message; `GESTA_PROJECTION_SEED` and `GESTA_PROJECTION_HISTORIES` run
+//! others.
 
 use std::collections::HashSet;
 use std::sync::Arc;

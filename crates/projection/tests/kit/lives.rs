@@ -141,8 +141,8 @@ async fn a_version_that_is_reset_meanwhile_is_not_switched_to() {
     process.shutdown().await;
 }
 
-/// What happened: an owner that had stood still while it was about to take the readers took them by what it knew, though
-/// another process had taken the version over, and reset it.
+/// What happened: an owner that had stood still while it was about to take the readers took them by what it knew,
+/// though another process had taken the version over, and reset it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_wakes_does_not_switch() {
     let world = restored().await;
@@ -216,8 +216,8 @@ async fn a_process_that_has_not_noticed_a_restore_does_not_switch() {
     present.shutdown().await;
 }
 
-/// Goal: of two operators, one of whom switches to a version while the other one resets it, at moments of chance, readers
-/// are never shown the version while it is empty.
+/// Goal: of two operators, one of whom switches to a version while the other one resets it, at moments of chance,
+/// readers are never shown the version while it is empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_operators_reset_and_switch() {
     let seed = gesta_testkit::depth::seed();

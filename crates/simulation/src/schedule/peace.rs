@@ -43,9 +43,9 @@ impl World {
         self.model.check_end(&self.database, &self.archive)
     }
 
-    /// Lets callers repeat appends, some of which were stored only when there was peace, and some right after a stranger
-    /// has ended their streams: each through a process that has not heard of the newest append, and perhaps not noticed
-    /// that its connection was lost.
+    /// Lets callers repeat appends, some of which were stored only when there was peace, and some right after a
+    /// stranger has ended their streams: each through a process that has not heard of the newest append, and perhaps
+    /// not noticed that its connection was lost.
     fn repeat_in_peace(&mut self) -> std::result::Result<(), String> {
         let count = self.processes.len();
         for number in 0..count {
