@@ -225,6 +225,18 @@ impl Database {
         Ok(registries)
     }
 
+    /// For the command line. Returns the copies of logs that were open, in databases in which the logs do not lie, when
+    /// this was opened; none if the store has one database.
+    #[cfg(feature = "postgres")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn open_copies(&self) -> Vec<gesta_several::OpenCopy> {
+        match self.kind {
+            Engine::Several(ref databases) => databases.routed.open_copies(),
+            _ => Vec::new(),
+        }
+    }
+
     fn backend(&self) -> Arc<dyn Backend> {
         match self.kind {
             #[cfg(feature = "sqlite")]

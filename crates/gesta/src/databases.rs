@@ -15,6 +15,8 @@ use gesta_postgres::{Compared, Config, CopiedPage, CopyState, Relocation, schema
 use gesta_several::arrange;
 use gesta_several::moving::{Fact, Goal, most_complete, next_step};
 
+#[doc(hidden)]
+pub use gesta_several::OpenCopy;
 pub use gesta_several::moving::{Loss, Step};
 
 use crate::schema::postgres_configs;

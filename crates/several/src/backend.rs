@@ -17,6 +17,7 @@ use gesta_core::{
     ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
 };
 
+use crate::check::OpenCopy;
 use crate::info::Joined;
 use crate::leases::Leases;
 use crate::route::{DatabasePart, Routes};
@@ -65,6 +66,12 @@ impl Several {
     #[must_use]
     pub fn map(&self) -> Arc<LogMap> {
         self.routes.map()
+    }
+
+    /// Returns the copies of logs that were open when all databases were asked last. Each was warned of once.
+    #[must_use]
+    pub fn open_copies(&self) -> Vec<OpenCopy> {
+        self.routes.open_copies()
     }
 
     /// Checks that every log is where the map says, and that its home has everything that any other database has of it.
@@ -179,14 +186,15 @@ impl Backend for Several {
     }
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
-        let at = self.routes.home(log)?;
+        let (at, history) = (self.routes.home(log)?, self.routes.history());
         let inner = self.routes.at(log, |part| part.open_writer(log)).await?;
-        // If the log has moved since, the writer says so with the first batch.
+        // If the log has moved since, or a database was set back, the writer says so with the first batch.
         Ok(Box::new(RoutedWriter {
             inner,
             routes: Arc::clone(&self.routes),
             log,
             at,
+            history,
         }))
     }
 

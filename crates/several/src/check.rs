@@ -9,6 +9,30 @@ use gesta_core::{Error, LogId, LogMap, MapCopy, Position, Result};
 /// The logs whose home lacks a row that another database has, each with what people are told of it.
 pub(crate) type Unshown = BTreeMap<LogId, String>;
 
+/// A copy of a log that is open, in a database in which the log does not lie: a fail-over or a restore has lost the row
+/// that closed it there. Nobody appends to it as long as every process knows where the log lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenCopy {
+    /// The log.
+    pub log: LogId,
+    /// The index of the database in [`LogMap::databases`].
+    pub place: usize,
+    /// The database, for people.
+    pub database: String,
+}
+
+impl OpenCopy {
+    /// Tells people what to do.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        let Self { log, database, .. } = self;
+        format!(
+            "a copy of log {log} is open in {database}, where the log does not lie: `gesta cluster move-log {log} --undo` \
+             closes it"
+        )
+    }
+}
+
 /// Returns the newest map among these copies, and for each of its databases the place of its copy among them.
 ///
 /// A copy may be of an older version: whoever changes the map changes one copy after the other, and may have died.
@@ -30,7 +54,9 @@ pub fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
                 "must name each database once, found {here} twice, or a copy of it"
             )));
         }
-        check_same_map(newest, copy)?;
+        if let Some(text) = differs(newest, copy) {
+            return Err(Error::corrupt(text));
+        }
         if map.place_of(copy.here).is_none() {
             return Err(Error::corrupt(format!(
                 "the map of the logs does not name database {}, which keeps a copy of it",
@@ -64,10 +90,19 @@ fn check_same_store(first: &MapCopy, copy: &MapCopy) -> Result<()> {
     )))
 }
 
-fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
+/// Tells for people that the newest of these copies of the map and another one have the same version and differ, so that
+/// nobody can say which of them counts: a database was set back, or forward, to a history that had been given up.
+pub(crate) fn contradiction<'a>(
+    mut copies: impl Iterator<Item = &'a MapCopy> + Clone,
+) -> Option<String> {
+    let newest = copies.clone().max_by_key(|copy| copy.map.version())?;
+    copies.find_map(|copy| differs(newest, copy))
+}
+
+fn differs(newest: &MapCopy, copy: &MapCopy) -> Option<String> {
     let (map, other) = (&newest.map, &copy.map);
     if map.version() != other.version() || map == other {
-        return Ok(());
+        return None;
     }
     let (here, there) = (described(newest), described(copy));
     let version = map.version();
@@ -78,9 +113,9 @@ fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
         Some(log) => format!("log {log} lies elsewhere"),
         None => "the databases or the log that is being moved are others".to_owned(),
     };
-    Err(Error::corrupt(format!(
+    Some(format!(
         "the databases must agree where the logs lie, found two maps of version {version}: in {there} {what} than in {here}"
-    )))
+    ))
 }
 
 /// Tells that the home of a log has lost that the log came to it.

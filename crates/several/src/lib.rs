@@ -18,5 +18,5 @@ mod route;
 mod writer;
 
 pub use backend::Several;
-pub use check::arrange;
+pub use check::{OpenCopy, arrange};
 pub use route::DatabasePart;

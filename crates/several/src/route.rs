@@ -3,22 +3,25 @@
 //!
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a call goes to a
 //! database only if that database proves, in its present history, that the log has come to it and that it has what
-//! every other database has of the log, and an answer counts only if that history is still the present one; a database
-//! that was set back proves nothing before all databases were asked, since only another one may know that a log has
-//! left it, or have rows of it; a map replaces an older one only, unless all databases
-//! were asked, which may have been set back. Not here: the calls themselves (`backend`).
+//! every other database has of the log, and an answer counts only if the histories of all databases are still those in
+//! which that was proven. If a database was set back, or forward, all databases are asked, since only another one may
+//! know that a log has left the one that was set back, or have rows of it. Nothing is proven by a database that was set
+//! back before they have answered. One that was not goes on while another one does not answer, as it would if none had
+//! changed, and they are asked again. Not here: the calls themselves (`backend`).
+
+mod database;
+mod reading;
+mod task;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, join_all};
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::future::join_all;
 use gesta_core::backend::Backend;
-use gesta_core::shares::{self, Holder};
-use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
+use gesta_core::{Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
 
-use crate::check::Unshown;
-use crate::check::{arrange, lost, with_logs};
+use self::database::{Database, Histories, Standing};
+use self::task::SharedTask;
+use crate::check::{OpenCopy, arrange, with_logs};
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
@@ -42,88 +45,29 @@ impl std::fmt::Debug for DatabasePart {
     }
 }
 
-/// An open database.
-struct Database {
-    id: DatabaseId,
-    backend: Arc<dyn Backend>,
-    keeper: Arc<dyn KeepsMap>,
-    seen: RwLock<SeenCopy>,
-    /// Is held by whoever reads the copy of this database alone.
-    reading: tokio::sync::Mutex<()>,
-}
-
-/// The copy of the map of one database, as it was read last.
-#[derive(Clone)]
-struct SeenCopy {
-    copy: Arc<MapCopy>,
-    /// The number of the history of the database in which all databases were asked last; `None` if they never were.
-    history: Option<u64>,
-    /// What was found then of logs whose home lacks rows that another database has.
-    unshown: Arc<Unshown>,
-}
-
-impl SeenCopy {
-    fn has(&self, log: LogId, map: &LogMap) -> bool {
-        self.copy.has(log, map) && !self.unshown.contains_key(&log)
-    }
-}
-
-impl Database {
-    fn history(&self) -> u64 {
-        self.backend.history().number
-    }
-
-    fn seen(&self) -> SeenCopy {
-        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        seen.clone()
-    }
-
-    /// Reads the copy of the map again. Returns it with the number of the history before.
-    async fn read(&self) -> Result<(Arc<MapCopy>, u64)> {
-        let history = self.history();
-        let copy = self.keeper.read_map().await?;
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        seen.copy = Arc::clone(&copy);
-        if seen.history != Some(history) {
-            // It was set back, or is set back right now: this copy alone proves nothing.
-            seen.history = None;
-        }
-        Ok((copy, history))
-    }
-
-    /// All databases were asked since this one has this history.
-    fn believe(&self, copy: Arc<MapCopy>, history: u64, unshown: &Arc<Unshown>) {
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        *seen = SeenCopy {
-            copy,
-            history: Some(history),
-            unshown: Arc::clone(unshown),
-        };
-    }
-
-    /// Returns the present history of the database, if it proves that it has a log as `map` says.
-    fn proves(&self, log: LogId, map: &LogMap) -> Option<u64> {
-        let history = self.history();
-        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        (seen.history == Some(history) && seen.has(log, map)).then_some(history)
-    }
-}
-
 /// The databases of this process, and the newest map that it knows. The map may name databases that this process was
 /// not given, if they have joined the store since.
 pub(crate) struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
-    /// The task that reads copies of the map until one is newer, or that did so last.
-    reading: Mutex<Option<Task<()>>>,
-    /// The task that reads all copies of the map, or that read them last.
-    reading_all: Mutex<Option<Task<Result<()>>>>,
+    /// Reads copies of the map until one is newer.
+    reading: SharedTask,
+    /// Asks all databases.
+    reading_all: SharedTask,
+    /// The sum of the histories at which all databases were asked last, if one of them did not answer.
+    unanswered: Mutex<Option<u64>>,
+    /// The copies that were open when all databases were asked last.
+    open: Mutex<Vec<OpenCopy>>,
 }
 
-type Task<T> = Shared<BoxFuture<'static, T>>;
-
-/// A call goes to this database: the index, and the number of the history in which it proves to have the log.
-pub(crate) type Proven = (usize, u64);
+/// A database that proves to have a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Proven {
+    /// The index of the database.
+    pub(crate) home: usize,
+    /// The histories in which that is proven.
+    histories: Histories,
+}
 
 impl Routes {
     /// # Errors
@@ -131,22 +75,16 @@ impl Routes {
     pub(crate) fn new(parts: &[DatabasePart]) -> Result<Self> {
         let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
         let (map, places) = arrange(&copies)?;
-        let database = |at: usize| Database {
-            id: parts[at].copy.here,
-            backend: Arc::clone(&parts[at].backend),
-            keeper: Arc::clone(&parts[at].keeper),
-            seen: RwLock::new(SeenCopy {
-                copy: Arc::clone(&parts[at].copy),
-                history: None,
-                unshown: Arc::default(),
-            }),
-            reading: tokio::sync::Mutex::default(),
-        };
         Ok(Self {
-            databases: places.into_iter().map(database).collect(),
+            databases: places
+                .into_iter()
+                .map(|at| Database::new(&parts[at]))
+                .collect(),
             map: RwLock::new(Arc::new(map.clone())),
-            reading: Mutex::default(),
-            reading_all: Mutex::default(),
+            reading: SharedTask::default(),
+            reading_all: SharedTask::default(),
+            unanswered: Mutex::default(),
+            open: Mutex::default(),
         })
     }
 
@@ -193,56 +131,68 @@ impl Routes {
         })
     }
 
-    /// Returns which of the databases of this process has a log, once that database proves it.
+    /// Returns which of the databases of this process has a log, once that database proves it. If the history of another
+    /// one has changed, all are asked first; if one of them does not answer, the proof of before counts, and they are
+    /// asked again by later calls, which do not wait for that.
     ///
     /// # Errors
     /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log, or was set
-    /// back and another one does not answer; `Corrupt` if there is no such log.
+    /// back and another one does not answer, or if two databases keep different maps of one version; `Corrupt` if there
+    /// is no such log.
     pub(crate) async fn proven(self: &Arc<Self>, log: LogId) -> Result<Proven> {
-        for _ in 0..TRIES_MAX {
-            let map = self.map();
-            let home = self.home_in(&map, log)?;
-            let database = &self.databases[home];
-            if let Some(history) = database.proves(log, &map) {
-                return Ok((home, history));
-            }
-            let is_same = database.seen().history == Some(database.history());
-            if is_same {
-                // The map is newer than what was read of this database.
-                let _reading = database.reading.lock().await;
-                if database.proves(log, &map).is_none() {
-                    let read = database.read().await;
-                    read.map_err(|error| self.named(home, error))?;
+        let mut tries = 0;
+        loop {
+            let (proven, standing) = self.noted_standing(log).await?;
+            let is_before = matches!(standing, Standing::ProvenBefore);
+            match standing {
+                Standing::Proven => return Ok(proven),
+                Standing::ProvenBefore if self.is_unanswered(proven.histories) => {
+                    if tries == 0 {
+                        drop(self.ask_all());
+                    }
+                    return Ok(proven);
                 }
-                if let Some(history) = database.proves(log, &map) {
-                    return Ok((home, history));
+                // It is known from before that the log is lost, but it may have been recovered.
+                Standing::Lost(text) if tries > 0 => return Err(Error::unavailable(text)),
+                _ if tries == TRIES_MAX => {
+                    let text = "the databases change again and again while they are asked";
+                    return Err(self.named(proven.home, Error::unavailable(text)));
                 }
+                _ => {}
             }
-            // The database was set back, or others were: the map of this process may be of a history that is gone.
-            self.read_all().await?;
+            tries += 1;
+            let asked = self.ask_all().await;
+            if !is_before {
+                asked?;
+            }
         }
+    }
+
+    /// Tells what is known of a log in its home, after reading the copy of the map of the home if the map is newer than
+    /// what was read there.
+    async fn noted_standing(self: &Arc<Self>, log: LogId) -> Result<(Proven, Standing)> {
+        match self.standing(log)? {
+            (proven, Standing::Unnoted) => {
+                self.read_one(proven.home).await?;
+                self.standing(log)
+            }
+            known => Ok(known),
+        }
+    }
+
+    fn standing(&self, log: LogId) -> Result<(Proven, Standing)> {
         let map = self.map();
         let home = self.home_in(&map, log)?;
-        match self.databases[home].proves(log, &map) {
-            Some(history) => Ok((home, history)),
-            None => Err(Error::unavailable(match self.why_lost(log) {
-                Some(text) => text,
-                None => lost(&map, log),
-            })),
-        }
+        let histories = self.histories_at(home);
+        let standing = self.databases[home].standing(log, &map, histories);
+        Ok((Proven { home, histories }, standing))
     }
 
     /// Tells for people how the home of a log has lost the log, if it is known to have.
     pub(crate) fn why_lost(&self, log: LogId) -> Option<String> {
-        let map = self.map();
-        let home = self.home_in(&map, log).ok()?;
-        let (database, seen) = (&self.databases[home], self.databases[home].seen());
-        if seen.history != Some(database.history()) {
-            return None;
-        }
-        match seen.unshown.get(&log) {
-            Some(text) => Some(text.clone()),
-            None => (!seen.copy.has(log, &map)).then(|| lost(&map, log)),
+        match self.standing(log) {
+            Ok((_, Standing::Lost(text))) => Some(text),
+            _ => None,
         }
     }
 
@@ -254,16 +204,11 @@ impl Routes {
     pub(crate) async fn all_proven(self: &Arc<Self>) -> Result<(Arc<LogMap>, Vec<u64>)> {
         loop {
             let (map, histories) = (self.map(), self.histories());
-            let proves = |log: &LogId| {
-                let home = self.home_in(&map, *log);
-                home.is_ok_and(|home| self.databases[home].proves(*log, &map).is_some())
-            };
-            let mut logs = (0..map.logs()).map(LogId);
-            let unproven = logs.find(|log| !proves(log));
-            match unproven {
-                Some(log) => self.proven(log).await.map(drop)?,
-                None if self.histories() == histories => return Ok((map, histories)),
-                None => {}
+            for log in (0..map.logs()).map(LogId) {
+                self.proven(log).await?;
+            }
+            if self.histories() == histories && Arc::ptr_eq(&self.map(), &map) {
+                return Ok((map, histories));
             }
         }
     }
@@ -273,8 +218,36 @@ impl Routes {
         self.databases.iter().map(Database::history).collect()
     }
 
-    /// Calls the database that has a log. If the log has moved meanwhile, calls the new database; if the database was
-    /// set back meanwhile, calls it again once it proves that it still has the log. [`TRIES_MAX`] calls in all.
+    /// Returns the sum of the numbers of the present histories. It changes whenever one of them does, since each only
+    /// grows.
+    pub(crate) fn history(&self) -> u64 {
+        self.databases.iter().map(Database::history).sum()
+    }
+
+    fn histories_at(&self, home: usize) -> Histories {
+        Histories {
+            own: self.databases[home].history(),
+            all: self.history(),
+        }
+    }
+
+    /// Notes which copies of logs are open, and warns of those that were not before.
+    fn note_open(&self, found: Vec<OpenCopy>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for copy in found.iter().filter(|copy| !open.contains(copy)) {
+            tracing::warn!(log = %copy.log, database = copy.database, "{}", copy.advice());
+        }
+        *open = found;
+    }
+
+    /// Returns the copies of logs that were open when all databases were asked last.
+    pub(crate) fn open_copies(&self) -> Vec<OpenCopy> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.clone()
+    }
+
+    /// Calls the database that has a log. If the log has moved meanwhile, calls the new database; if a database was set
+    /// back meanwhile, calls the home again once it proves that it still has the log. [`TRIES_MAX`] calls in all.
     pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
         self: &'a Arc<Self>,
         log: LogId,
@@ -284,11 +257,11 @@ impl Routes {
         loop {
             tries += 1;
             let map = self.map();
-            let (home, history) = self.proven(log).await?;
+            let Proven { home, histories } = self.proven(log).await?;
             match call(self.backend(home)).await {
-                Ok(answer) if self.databases[home].history() == history => return Ok(answer),
+                Ok(answer) if self.histories_at(home) == histories => return Ok(answer),
                 Ok(_) if tries == TRIES_MAX => {
-                    let text = "the history of the database changes again and again";
+                    let text = "the history of a database changes again and again";
                     return Err(self.named(home, Error::unavailable(text)));
                 }
                 Ok(_) => {}
@@ -319,128 +292,6 @@ impl Routes {
         }
     }
 
-    /// Reads the copies of the map, unless a map newer than version `known` is there already. A database that does not
-    /// answer is passed over, for its logs are away in any case.
-    ///
-    /// One task reads for all who wait, since a caller may be dropped, or not be polled for a while.
-    pub(crate) async fn read_again(self: &Arc<Self>, known: u64) {
-        let reading = {
-            let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.map().version() > known {
-                return;
-            }
-            match &*reading {
-                Some(reading) if reading.peek().is_none() => reading.clone(),
-                _ => {
-                    let routes = Arc::clone(self);
-                    let read = async move { routes.read_maps().await };
-                    let task = tokio::spawn(shares::act_as(Holder::Server, read));
-                    let new = task.map(drop).boxed().shared();
-                    reading.insert(new).clone()
-                }
-            }
-        };
-        reading.await;
-    }
-
-    /// Reads the copies until one is newer than the map of this process, or all are read.
-    async fn read_maps(&self) {
-        let read = self.databases.iter();
-        let mut read: FuturesUnordered<_> = read.map(Database::read).collect();
-        let mut copies = Vec::new();
-        while let Some(copy) = read.next().await {
-            let Ok((copy, _)) = copy else { continue };
-            // The map need not be the newest: a call that is sent to the wrong database reads the maps again.
-            if self.take(&copy) {
-                return;
-            }
-            copies.push(copy);
-        }
-        self.take_newest(&copies);
-    }
-
-    /// Reads all copies of the map, because a database was set back. Waits for all databases: only another one may know
-    /// that a log has left the database that was set back.
-    ///
-    /// # Errors
-    /// `Unavailable` if a database does not answer.
-    async fn read_all(self: &Arc<Self>) -> Result<()> {
-        let reading = {
-            let mut reading = self
-                .reading_all
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            match &*reading {
-                Some(reading) if reading.peek().is_none() => reading.clone(),
-                _ => {
-                    let routes = Arc::clone(self);
-                    let read = async move { routes.read_all_now().await };
-                    let task = tokio::spawn(shares::act_as(Holder::Server, read));
-                    let read = async { task.await.unwrap_or_else(|_| Err(interrupted())) };
-                    reading.insert(read.boxed().shared()).clone()
-                }
-            }
-        };
-        reading.await
-    }
-
-    async fn read_all_now(&self) -> Result<()> {
-        loop {
-            let read = join_all(self.databases.iter().map(Database::read)).await;
-            let read = read.into_iter().enumerate();
-            let read = read.map(|(at, copy)| copy.map_err(|error| self.named(at, error)));
-            let read: Vec<Result<(Arc<MapCopy>, u64)>> = read.collect();
-            let answered = read.iter().flatten().map(|(copy, _)| Arc::clone(copy));
-            self.take_newest(&answered.collect::<Vec<_>>());
-            let read: Vec<_> = read.into_iter().collect::<Result<_>>()?;
-            let map = self.map();
-            let unshown = Arc::new(self.unshown(&map).await?);
-            if !unshown.is_empty() {
-                // A log may have moved while this looked.
-                self.read_maps().await;
-                if self.map().version() > map.version() {
-                    continue;
-                }
-            }
-            for (database, (copy, history)) in self.databases.iter().zip(read) {
-                database.believe(copy, history, &unshown);
-            }
-            return Ok(());
-        }
-    }
-
-    /// Takes over the newest of these copies. If they are those of all databases, it is taken over even if it is older
-    /// than the map of this process, which is then of a history that is gone.
-    fn take_newest(&self, copies: &[Arc<MapCopy>]) {
-        let newest = copies.iter().max_by_key(|copy| copy.map.version());
-        let Some(newest) = newest else { return };
-        let contradicts = |copy: &Arc<MapCopy>| {
-            copy.map.version() == newest.map.version() && copy.map != newest.map
-        };
-        if copies.iter().any(contradicts) {
-            // A database was set back to a history that had been given up before. What is known goes on.
-            return;
-        }
-        if copies.len() < self.databases.len() {
-            self.take(newest);
-            return;
-        }
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        if newest.map.store() == map.store() && newest.map != **map {
-            *map = Arc::new(newest.map.clone());
-        }
-    }
-
-    /// Takes over a map if it is newer and of this store. Returns whether it was taken.
-    fn take(&self, copy: &MapCopy) -> bool {
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let newer = copy.map.version() > map.version() && copy.map.store() == map.store();
-        if newer {
-            *map = Arc::new(copy.map.clone());
-        }
-        newer
-    }
-
     /// Adds to an error which database does not answer.
     pub(crate) fn named(&self, at: usize, error: Error) -> Error {
         let map = self.map();
@@ -452,11 +303,6 @@ impl Routes {
             _ => error,
         }
     }
-}
-
-/// A task that was to read has died with its runtime.
-fn interrupted() -> Error {
-    Error::unavailable("reading where the logs lie was interrupted: try again")
 }
 
 /// Joins the errors of two databases, so that the error names both if both are unavailable.

@@ -1,4 +1,4 @@
-//! A writer of a log that fails when the log has moved to another database.
+//! A writer of a log that fails when the log has moved to another database, or a database was set back.
 
 use std::sync::Arc;
 
@@ -12,13 +12,16 @@ use crate::route::Routes;
 /// A writer of a log in one of the databases.
 ///
 /// A log that has moved is closed where it was, so a batch that is sent there misses. What follows (reading on,
-/// deciding again) goes to the new database by the map; only the writer itself must be opened again there.
+/// deciding again) goes to the new database by the map; only the writer itself must be opened again there. So it must
+/// when the history of any database has changed: that the log is whole was proven before.
 pub(crate) struct RoutedWriter {
     pub(crate) inner: Box<dyn LogWriter>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) log: LogId,
     /// The index of the database that the inner writer writes to.
     pub(crate) at: usize,
+    /// The sum of the histories of all databases when the writer was opened.
+    pub(crate) history: u64,
 }
 
 impl LogWriter for RoutedWriter {
@@ -32,12 +35,16 @@ impl LogWriter for RoutedWriter {
 
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         match self.routes.home(self.log) {
-            Ok(home) if home == self.at => self.inner.submit(batch),
-            Ok(_) => {
-                let text = format!("log {} has moved to another database", self.log);
-                ready(BatchOutcome::Unknown(Error::unavailable(text))).boxed()
+            Ok(_) if self.routes.history() != self.history => {
+                unknown("the history of a database has changed".to_owned())
             }
+            Ok(home) if home == self.at => self.inner.submit(batch),
+            Ok(_) => unknown(format!("log {} has moved to another database", self.log)),
             Err(error) => ready(BatchOutcome::Unknown(error)).boxed(),
         }
     }
+}
+
+fn unknown(text: String) -> BoxFuture<'static, BatchOutcome> {
+    ready(BatchOutcome::Unknown(Error::unavailable(text))).boxed()
 }

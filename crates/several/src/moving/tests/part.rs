@@ -19,43 +19,58 @@ use gesta_core::{
     Timestamp, Visibility,
 };
 
-use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, lock};
+use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, World, lock};
 use crate::{DatabasePart, Several};
 
-/// Opens the store as a process does.
-pub(super) async fn open(world: &SharedWorld) -> Result<Several> {
-    Several::open(&parts(world)).await
+/// Opens the store as a process does. Returns it with the number of the process.
+pub(super) async fn open(world: &SharedWorld) -> Result<(Several, usize)> {
+    let (parts, process) = parts(world);
+    Ok((Several::open(&parts).await?, process))
 }
 
-/// Opens the databases.
-pub(super) fn parts(world: &SharedWorld) -> Vec<DatabasePart> {
+/// Starts a process, which opens the databases. Returns them with the number of the process.
+pub(super) fn parts(world: &SharedWorld) -> (Vec<DatabasePart>, usize) {
+    let process = lock(world).start();
     let part = |place: usize| {
         let world = SharedWorld::clone(world);
         let copy = lock(&world).databases[place].copy.clone();
-        let part = Arc::new(Part { world, place });
+        let part = Arc::new(Part {
+            world,
+            process,
+            place,
+        });
         DatabasePart {
             copy: Arc::new(copy),
             backend: part.clone(),
             keeper: part,
         }
     };
-    (0..DATABASES).map(part).collect()
+    ((0..DATABASES).map(part).collect(), process)
 }
 
+/// A database, as one process sees it.
 struct Part {
     world: SharedWorld,
+    process: usize,
     place: usize,
 }
 
 impl Part {
-    /// Something happens, and then the database answers, unless it is away.
-    fn ask<T>(&self, answer: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
+    /// Something happens, and then the database answers, unless it is away. If it was set back, the process notices that
+    /// before.
+    fn ask<T>(&self, answer: impl FnOnce(&mut World) -> Result<T>) -> Result<T> {
         let mut world = lock(&self.world);
         world.disturb();
-        match world.away[self.place] {
-            true => Err(Error::unavailable("away")),
-            false => answer(&world.databases[self.place]),
+        if world.away[self.place] {
+            world.misses(self.process);
+            return Err(Error::unavailable("away"));
         }
+        world.notice(self.process, self.place);
+        answer(&mut world)
+    }
+
+    fn ask_database<T>(&self, answer: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
+        self.ask(|world| answer(&world.databases[self.place]))
     }
 
     fn end(database: &Database, log: LogId) -> Result<LogEnd> {
@@ -73,13 +88,28 @@ impl Part {
     }
 }
 
+/// Makes the id of an event, which tells the row.
+fn id_of(mark: RowMark) -> EventId {
+    let writer = mark.writer.0.cast_unsigned();
+    EventId(uuid::Uuid::from_u64_pair(mark.position.0, writer))
+}
+
+/// Tells the row of an event by its id.
+pub(super) fn mark_of(id: EventId) -> RowMark {
+    let (position, writer) = id.0.as_u64_pair();
+    RowMark {
+        position: Position(position),
+        writer: WriterEpoch(writer.cast_signed()),
+    }
+}
+
 fn event(row: &Row) -> RecordedEvent {
     RecordedEvent {
         stream: StreamId::new("s").expect("valid"),
         revision: Revision(row.revision),
         log: LOG,
         position: row.mark.position,
-        id: EventId::random(),
+        id: id_of(row.mark),
         event_type: EventType::new("t").expect("valid"),
         created: Timestamp(0),
         content_type: ContentType::Json,
@@ -92,11 +122,17 @@ fn event(row: &Row) -> RecordedEvent {
 #[async_trait]
 impl KeepsMap for Part {
     async fn read_map(&self) -> Result<Arc<MapCopy>> {
-        self.ask(|database| Ok(Arc::new(database.copy.clone())))
+        self.ask(|world| {
+            world.count.maps += 1;
+            Ok(Arc::new(world.databases[self.place].copy.clone()))
+        })
     }
 
     async fn read_held(&self) -> Result<Vec<Held>> {
-        self.ask(|database| {
+        self.ask(|world| {
+            world.count.held += 1;
+            world.answers(self.process, self.place);
+            let database = &world.databases[self.place];
             let held = |log| match log == LOG.0 {
                 true => Held {
                     closed: database.closed,
@@ -112,7 +148,7 @@ impl KeepsMap for Part {
     }
 
     async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
-        self.ask(|database| Ok(rows.iter().map(|(_, row)| database.shows(row)).collect()))
+        self.ask_database(|database| Ok(rows.iter().map(|(_, row)| database.shows(row)).collect()))
     }
 }
 
@@ -136,7 +172,7 @@ impl Backend for Part {
     fn history(&self) -> History {
         let world = lock(&self.world);
         History {
-            number: world.histories[self.place],
+            number: world.noticed(self.process, self.place),
             incarnation: Incarnation(uuid::Uuid::nil()),
         }
     }
@@ -150,13 +186,11 @@ impl Backend for Part {
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
-        let mut world = lock(&self.world);
-        world.disturb();
-        let epoch = world.next_writer();
-        let history = world.histories[self.place];
-        drop(world);
+        let (epoch, history) =
+            self.ask(|world| Ok((world.next_writer(), world.histories[self.place])))?;
         Ok(Box::new(Writer {
             world: Arc::clone(&self.world),
+            process: self.process,
             place: self.place,
             history,
             epoch,
@@ -164,18 +198,18 @@ impl Backend for Part {
     }
 
     async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
-        self.ask(|database| Self::end(database, log))
+        self.ask_database(|database| Self::end(database, log))
     }
 
     async fn log_ends(&self, _: Purpose) -> Result<Vec<LogEnd>> {
-        self.ask(|database| {
+        self.ask_database(|database| {
             let end = |log| Self::end(database, LogId(log)).unwrap_or(LogEnd::CLOSED);
             Ok((0..LOGS).map(end).collect())
         })
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
-        self.ask(|database| {
+        self.ask_database(|database| {
             let within =
                 |row: &&Row| row.mark.position > slice.after && row.mark.position <= slice.to;
             let all: Vec<&Row> = database.rows.iter().filter(within).collect();
@@ -242,6 +276,7 @@ impl Backend for Part {
 /// A handle of a connection, which ends with the history of its database.
 struct Writer {
     world: SharedWorld,
+    process: usize,
     place: usize,
     history: u64,
     epoch: WriterEpoch,
@@ -258,7 +293,10 @@ impl LogWriter for Writer {
 
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let mut world = lock(&self.world);
+        // What it notices while the batch is under way comes too late.
+        let knows = world.knows(self.process);
         world.disturb();
+        let knows = knows && world.knows(self.process);
         if world.away[self.place] || world.histories[self.place] != self.history {
             let error = Error::unavailable("the connection has ended");
             return ready(BatchOutcome::Unknown(error)).boxed();
@@ -272,7 +310,7 @@ impl LogWriter for Writer {
             revision: row.revision.0,
         };
         let rows: Vec<Row> = batch.rows.iter().map(row).collect();
-        let outcome = match world.append(self.place, batch.after, &rows) {
+        let outcome = match world.append(self.place, batch.after, &rows, knows) {
             true => BatchOutcome::Committed,
             false => BatchOutcome::Missed,
         };

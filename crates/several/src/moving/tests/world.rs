@@ -1,15 +1,16 @@
-//! The databases, what they have been, and whoever moves the log.
+//! The databases, what they have been, and what each process has noticed of that.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod expected;
+mod mover;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::{LogEnd, RowId, WriterEpoch};
-use gesta_core::{
-    DatabaseId, Error, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Position, Result, Revision,
-    RowMark,
-};
+use gesta_core::{DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Revision, RowMark};
 
-use crate::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
+pub(super) use self::mover::Goals;
+use self::mover::Mover;
 
 pub(super) const LOG: LogId = LogId(1);
 pub(super) const DATABASES: usize = 3;
@@ -77,22 +78,31 @@ impl Database {
     }
 }
 
-/// What a mover is to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Goals {
-    Move(usize),
-    Undo,
-    /// From the copy that has all that is left.
-    Recover,
-    From(usize, Loss),
+/// A state that a database has had.
+struct State {
+    database: Database,
+    /// The state before it, in the same history or in the one before.
+    before: Option<usize>,
 }
 
-#[derive(Debug)]
-struct Mover {
-    goal: Goals,
-    /// What was decided. It may be done much later, even after the mover has died.
-    step: Option<(Goal, Step)>,
-    compared: BTreeSet<usize>,
+/// What a process has noticed of the databases. It notices that one was set back with the first answer on a new
+/// connection, and every connection of before has ended.
+#[derive(Clone)]
+struct Notes {
+    /// The histories of the databases.
+    histories: Vec<u64>,
+    /// If a database did not answer the process, which of them have said since what they hold.
+    answered: Option<[bool; DATABASES]>,
+    /// Whether a step was done that had been decided before a loss: what a process has found out may have ended
+    /// without another history.
+    is_surprised: bool,
+}
+
+/// How often the databases were asked.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Count {
+    pub(super) maps: usize,
+    pub(super) held: usize,
 }
 
 pub(super) struct World {
@@ -101,8 +111,15 @@ pub(super) struct World {
     pub(super) histories: Vec<u64>,
     /// Which databases do not answer.
     pub(super) away: [bool; DATABASES],
-    /// Every state that each database has had in its present history.
-    past: Vec<Vec<Database>>,
+    /// Every state that each database has ever had.
+    past: Vec<Vec<State>>,
+    /// The present state of each database.
+    present: Vec<usize>,
+    /// In which databases a loss has left the log open although it does not lie there.
+    left_open: [bool; DATABASES],
+    /// What each process that was ever started has noticed.
+    processes: Vec<Notes>,
+    pub(super) count: Count,
     /// The rows of the log that must be there: what was acknowledged and has survived.
     log: Vec<Row>,
     /// The rows of the log that were scavenged since the last loss.
@@ -131,20 +148,26 @@ impl World {
             scavenged: 0,
         };
         let databases: Vec<Database> = (0..DATABASES).map(database).collect();
-        let past = databases.iter().map(|one| vec![one.clone()]).collect();
+        let past = databases.iter().map(|one| {
+            vec![State {
+                database: one.clone(),
+                before: None,
+            }]
+        });
+        let past = past.collect();
         Arc::new(Mutex::new(Self {
             databases,
             histories: vec![0; DATABASES],
             away: [false; DATABASES],
             past,
+            present: vec![0; DATABASES],
+            left_open: [false; DATABASES],
+            processes: Vec::new(),
+            count: Count::default(),
             log: Vec::new(),
             gone: Vec::new(),
             losses: 0,
-            mover: Mover {
-                goal: Goals::Undo,
-                step: None,
-                compared: BTreeSet::new(),
-            },
+            mover: Mover::new(Goals::Undo),
             random: seed,
             next_writer: 1,
             revisions: [0; 2],
@@ -204,7 +227,69 @@ impl World {
     /// Changes a database.
     fn change(&mut self, place: usize, change: impl FnOnce(&mut Database)) {
         change(&mut self.databases[place]);
-        self.past[place].push(self.databases[place].clone());
+        self.past[place].push(State {
+            database: self.databases[place].clone(),
+            before: Some(self.present[place]),
+        });
+        self.present[place] = self.past[place].len() - 1;
+        self.check();
+    }
+
+    /// A process starts, and connects to all databases. Returns its number.
+    pub(super) fn start(&mut self) -> usize {
+        self.processes.push(Notes {
+            histories: self.histories.clone(),
+            answered: None,
+            is_surprised: false,
+        });
+        self.processes.len() - 1
+    }
+
+    /// The history of a database, as far as a process has noticed.
+    pub(super) fn noticed(&self, process: usize, place: usize) -> u64 {
+        self.processes[process].histories[place]
+    }
+
+    /// A process connects to a database. Then it asks all of them before it goes on.
+    pub(super) fn notice(&mut self, process: usize, place: usize) {
+        let history = self.histories[place];
+        let notes = &mut self.processes[process];
+        if notes.histories[place] != history {
+            notes.histories[place] = history;
+            (notes.answered, notes.is_surprised) = (None, false);
+        }
+    }
+
+    /// A process connects to all databases that answer.
+    pub(super) fn notice_all(&mut self, process: usize) {
+        for place in 0..DATABASES {
+            if !self.away[place] {
+                self.notice(process, place);
+            }
+        }
+    }
+
+    /// A database does not answer a process, which need not wait for it.
+    pub(super) fn misses(&mut self, process: usize) {
+        self.processes[process].answered = Some([false; DATABASES]);
+    }
+
+    /// A database says to a process what it holds.
+    pub(super) fn answers(&mut self, process: usize, place: usize) {
+        let notes = &mut self.processes[process];
+        if let Some(answered) = &mut notes.answered {
+            answered[place] = true;
+            if *answered == [true; DATABASES] {
+                notes.answered = None;
+            }
+        }
+    }
+
+    /// Whether a process has noticed everything, and could ask all databases since. Such a one must not go on with a log
+    /// that is lost.
+    pub(super) fn knows(&self, process: usize) -> bool {
+        let notes = &self.processes[process];
+        notes.histories == self.histories && notes.answered.is_none() && !notes.is_surprised
     }
 
     /// Something happens while a call is under way.
@@ -218,6 +303,10 @@ impl World {
             15 => self.scavenge(),
             16 => self.leave(),
             17..=19 => self.away = [false; DATABASES],
+            20..=22 => {
+                let process = self.below(self.processes.len());
+                self.notice_all(process);
+            }
             _ => {}
         }
     }
@@ -228,8 +317,15 @@ impl World {
         self.away[place] = true;
     }
 
-    /// A batch is stored in a database, if the row that it names is the last one there.
-    pub(super) fn append(&mut self, place: usize, after: LogEnd, rows: &[Row]) -> bool {
+    /// A batch is stored in a database, if the row that it names is the last one there. `knows` tells whether the
+    /// process knows everything that it must know.
+    pub(super) fn append(
+        &mut self,
+        place: usize,
+        after: LogEnd,
+        rows: &[Row],
+        knows: bool,
+    ) -> bool {
         let after = RowMark {
             position: after.position,
             writer: after.writer,
@@ -239,7 +335,7 @@ impl World {
             return false;
         }
         assert!(
-            self.is_whole(),
+            !knows || self.is_whole(),
             "acknowledged in a log that is lost, in {place}: {:#?}",
             self.databases
         );
@@ -268,14 +364,14 @@ impl World {
         self.change(place, |database| database.rows.push(row));
     }
 
+    /// A fail-over loses the row that closes the log in a database, and nobody notices.
     pub(super) fn open_again(&mut self, place: usize) {
+        self.left_open[place] = true;
         self.change(place, |database| database.closed = false);
     }
 
-    pub(super) fn put_everywhere(&mut self, map: &LogMap) {
-        for place in 0..DATABASES {
-            self.change(place, |database| database.copy.map = map.clone());
-        }
+    pub(super) fn put(&mut self, place: usize, map: &LogMap) {
+        self.change(place, |database| database.copy.map = map.clone());
     }
 
     /// Removes the oldest events of one stream where the log is open, but never the last row.
@@ -302,34 +398,77 @@ impl World {
         });
     }
 
-    /// A database loses its newest changes, or is set back to any earlier state.
+    /// A database loses its newest changes, or is set back, or forward, to any state that it has ever had.
     pub(super) fn lose(&mut self) {
         let place = self.below(DATABASES);
-        let states = self.past[place].len();
         let moment = match self.below(2) {
-            0 => states.saturating_sub(1 + self.below(5)),
-            _ => self.below(states),
+            0 => {
+                let mut moment = self.present[place];
+                for _ in 0..self.below(5) {
+                    moment = self.past[place][moment].before.unwrap_or(moment);
+                }
+                moment
+            }
+            _ => self.below(self.past[place].len()),
         };
-        self.restore_to(place, moment);
+        if self.may_restore(place, moment) {
+            self.restore_to(place, moment);
+        }
+    }
+
+    /// Whether the maps agree after such a loss. Two maps of one version are refused by everybody, and a newer map than
+    /// that of all other databases, of a history that was given up, may lead processes which have noticed nothing and
+    /// those which have to different databases: an operator must not restore that.
+    fn may_restore(&self, place: usize, moment: usize) -> bool {
+        let map = &self.past[place][moment].database.copy.map;
+        let others = (0..DATABASES).filter(|other| *other != place);
+        let others: Vec<&LogMap> = others
+            .map(|other| &self.databases[other].copy.map)
+            .collect();
+        let newest = others.iter().map(|other| other.version()).max();
+        let newest = newest.unwrap_or_default();
+        let is_newer = map.version() > newest && !self.is_before(place, moment);
+        let version = newest.max(map.version());
+        let of_version = others.iter().copied().chain([map]);
+        let of_version = of_version.filter(|map| map.version() == version);
+        let of_version: Vec<&LogMap> = of_version.collect();
+        !is_newer && of_version.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// Whether the present state of a database has come out of this one.
+    fn is_before(&self, place: usize, moment: usize) -> bool {
+        let mut at = Some(self.present[place]);
+        while let Some(state) = at {
+            if state == moment {
+                return true;
+            }
+            at = self.past[place][state].before;
+        }
+        false
     }
 
     pub(super) fn moment(&self, place: usize) -> usize {
-        self.past[place].len() - 1
+        self.present[place]
     }
 
     pub(super) fn restore_to(&mut self, place: usize, moment: usize) {
-        // What came later is of a history that is gone, and is in no backup of the present one.
-        self.past[place].truncate(moment + 1);
-        self.databases[place] = self.past[place][moment].clone();
+        self.databases[place] = self.past[place][moment].database.clone();
+        self.present[place] = moment;
         self.histories[place] += 1;
+        self.break_off(place);
+        self.begin_again();
+    }
+
+    /// What must be there after a loss: if the log is whole in its home, what that one has; else all that any database
+    /// has.
+    fn begin_again(&mut self) {
         self.losses += 1;
         self.gone.clear();
-        self.mover.step = None;
-        self.mover.compared.clear();
-        // What must be there from now on: if the log is whole in its home, what that one has; else all that any
-        // database has.
+        let home = self.home();
+        let is_left = |place: usize| place != home && !self.databases[place].closed;
+        self.left_open = std::array::from_fn(is_left);
         if self.is_whole() {
-            self.log.clone_from(&self.databases[self.home()].rows);
+            self.log.clone_from(&self.databases[home].rows);
             return;
         }
         let survives = |row: &Row| {
@@ -340,305 +479,21 @@ impl World {
         self.log.truncate(kept);
     }
 
-    pub(super) fn facts(&self) -> Vec<Fact> {
-        let arrival = self.newest().arrival(LOG).expect("some");
-        let fact = |database: &Database| Fact {
-            map: database.copy.map.clone(),
-            arrived: database.copy.arrived(LOG),
-            closed: database.closed,
-            last: database.last(),
-            shows: (self.databases.iter())
-                .map(|other| {
-                    other
-                        .rows
-                        .last()
-                        .is_none_or(|row| database.shows(&row.held()))
-                })
-                .collect(),
-            shows_arrival: database.shows_mark(arrival.last),
-            scavenged: database.scavenged,
-        };
-        self.databases.iter().map(fact).collect()
-    }
-
-    /// A mover dies, and the next one begins with another goal. What the dead one had decided may still be done: the
-    /// next one waits for that.
-    pub(super) fn begin(&mut self) {
-        if self.below(2) == 0 {
-            self.carry_out();
-        }
-        let goal = match self.below(8) {
-            0 => Goals::Undo,
-            1 | 2 => Goals::Recover,
-            3 => Goals::From(self.below(DATABASES), Loss::Refused),
-            _ => Goals::Move(self.below(DATABASES)),
-        };
-        self.mover = Mover {
-            goal,
-            step: None,
-            compared: BTreeSet::new(),
-        };
-    }
-
-    /// The mover looks and decides, or does what it has decided.
-    pub(super) fn work(&mut self) {
-        match self.mover.step {
-            Some(_) => self.carry_out(),
-            // One that cannot go on ends.
-            None => drop(self.decide()),
-        }
-    }
-
-    fn goal(&mut self, facts: &[Fact]) -> Result<Goal> {
-        Ok(match self.mover.goal {
-            Goals::Move(to) => Goal::Move(to),
-            Goals::Undo => Goal::Undo,
-            Goals::From(from, loss) => Goal::Recover { from, loss },
-            Goals::Recover => {
-                let from = most_complete(LOG, facts)?;
-                let from = from.ok_or_else(|| Error::invalid("from", "no copy has all"))?;
-                self.mover.goal = Goals::From(from, Loss::Refused);
-                let loss = Loss::Refused;
-                Goal::Recover { from, loss }
-            }
-        })
-    }
-
-    fn decide(&mut self) -> Result<()> {
-        if self.away.contains(&true) {
-            return Err(Error::unavailable("a database does not answer"));
-        }
-        let facts = self.facts();
-        let goal = self.goal(&facts)?;
-        let step = next_step(LOG, goal, &facts, &self.mover.compared)?;
-        if !matches!(goal, Goal::Recover { .. }) {
-            self.mover.compared.clear();
-        }
-        self.mover.step = Some((goal, step));
-        Ok(())
-    }
-
-    fn carry_out(&mut self) {
-        if let Some((goal, step)) = self.mover.step.take() {
-            self.perform(goal, &step);
-        }
-    }
-
-    /// What the databases make of a step. A step that is refused changes nothing.
-    fn perform(&mut self, goal: Goal, step: &Step) {
-        if self.away.contains(&true) {
-            return;
-        }
-        let is_at = |world: &Self, place: usize, expected: u64| {
-            world.databases[place].copy.map.version() == expected
-        };
-        match step {
-            Step::Put {
-                place,
-                expected,
-                map,
-                arriving,
-            } => {
-                if !is_at(self, *place, *expected) {
-                    return;
-                }
-                if let (Some(_), Goal::Recover { loss, .. }) = (arriving, goal) {
-                    self.recovered(*place, loss);
-                }
-                self.change(*place, |database| {
-                    database.copy.map = (**map).clone();
-                    if let Some(log) = arriving {
-                        let stay = map.arrival(*log).expect("a log").stay;
-                        database.copy.arrived[usize::from(log.0)] = stay;
-                    }
-                });
-            }
-            Step::Close { place, expected } if is_at(self, *place, *expected) => {
-                self.change(*place, |database| database.closed = true);
-            }
-            Step::Open { place, expected } if is_at(self, *place, *expected) => {
-                self.change(*place, |database| database.closed = false);
-            }
-            Step::Copy {
-                from,
-                to,
-                after,
-                expected,
-            } if is_at(self, *to, *expected) && self.databases[*to].closed => {
-                let rows = self.databases[*from].rows.iter();
-                let rows = rows.filter(|row| row.mark.position > *after).take(3);
-                let page: Vec<Row> = rows.copied().collect();
-                let there = self.databases[*to].last().position;
-                // A row that is there already refuses the page.
-                if page.first().is_some_and(|row| row.mark.position > there) {
-                    self.change(*to, |database| database.rows.extend(page));
-                }
-            }
-            Step::Compare { from, to, expected }
-                if is_at(self, *to, *expected)
-                    && self.databases[*to].closed
-                    && self.compare(*from, *to).is_none() =>
-            {
-                self.mover.compared.insert(*to);
-            }
-            Step::GiveUp { from, at, expected }
-                if is_at(self, *at, *expected) && self.databases[*at].closed =>
-            {
-                if let Some(first) = self.compare(*from, *at) {
-                    self.change(*at, |database| {
-                        database.rows.retain(|row| row.mark.position < first);
-                    });
-                    assert_eq!(self.compare(*from, *at), None);
-                }
-                self.mover.compared.insert(*at);
-            }
-            _ => {}
-        }
-    }
-
-    /// Compares a copy as the product does: by position and writer, and what only the copy has by what was scavenged.
-    /// Returns where it differs.
-    fn compare(&mut self, from: usize, to: usize) -> Option<Position> {
-        let (home, copy) = (self.databases[from].clone(), &self.databases[to]);
-        let end = copy.last().position;
-        let upto = |row: &&Row| row.mark.position <= end;
-        let missing = home.rows.iter().filter(upto);
-        let missing = missing.filter(|row| !copy.rows.contains(row));
-        let unknown = copy.rows.iter().filter(|row| !home.shows(&row.held()));
-        let first = missing.chain(unknown).map(|row| row.mark.position).min();
-        if first.is_none() {
-            self.change(to, |database| {
-                database.rows.retain(|row| home.rows.contains(row));
-                database.scavenges.clone_from(&home.scavenges);
-                database.scavenged = home.scavenged;
-            });
-        }
-        first
-    }
-
-    /// The copy at this place becomes the log.
-    fn recovered(&mut self, place: usize, loss: Loss) {
-        let rows = self.databases[place].rows.clone();
-        let shows_all =
-            (self.log.last()).is_none_or(|row| self.databases[place].shows(&row.held()));
-        assert!(
-            shows_all || loss == Loss::Accepted,
-            "given up without a word: {:#?} {:#?}",
-            self.log.last(),
-            self.databases
-        );
-        self.log = rows;
-        self.gone.clear();
-        self.losses += 1;
-        self.histories[place] += 1;
-    }
-
-    /// What must never be.
-    pub(super) fn check(&self) {
+    /// What must never be: the log is open where it does not lie, though no loss has left it open there.
+    fn check(&mut self) {
         let home = self.home();
         for (place, database) in self.databases.iter().enumerate() {
-            if place != home && !database.rows.is_empty() && !database.closed {
-                // Only a loss opens a log beside its home.
-                assert!(self.losses > 0, "open in {place} and {home}");
+            if place == home || database.closed {
+                self.left_open[place] = false;
             }
+            assert!(
+                place == home
+                    || database.closed
+                    || database.rows.is_empty()
+                    || self.left_open[place],
+                "open in {place} and {home}: {:#?}",
+                self.databases
+            );
         }
-    }
-
-    /// Drives to a goal without interruption.
-    pub(super) fn finish(&mut self, goal: Goals) -> Result<()> {
-        self.mover = Mover {
-            goal,
-            step: None,
-            compared: BTreeSet::new(),
-        };
-        for _ in 0..1_000 {
-            self.decide()?;
-            let is_done = matches!(self.mover.step, Some((_, Step::Done)));
-            let is_compare = matches!(self.mover.step, Some((_, Step::Compare { .. })));
-            self.carry_out();
-            if is_done {
-                return Ok(());
-            }
-            if is_compare && self.mover.compared.is_empty() {
-                return Err(Error::corrupt("the copy differs"));
-            }
-        }
-        panic!("never ends: {:#?}", self.databases);
-    }
-
-    /// Ends all trouble: undoes what was begun, recovers the log if it is lost, and moves it.
-    pub(super) fn settle(&mut self, to: usize) {
-        if self.finish(Goals::Undo).is_err() && self.finish(Goals::Recover).is_err() {
-            let from = self.below(DATABASES);
-            self.finish(Goals::From(from, Loss::Accepted))
-                .expect("a lost log is recovered from any copy");
-        }
-        self.finish(Goals::Undo).expect("nothing is lost");
-        if self.finish(Goals::Move(to)).is_err() {
-            // The copy lacks events that had been scavenged, until the home was set back.
-            let home = self.home();
-            let anew = Goals::From(home, Loss::Accepted);
-            self.finish(Goals::Undo).expect("the move is taken back");
-            self.finish(anew).expect("the copy is cut");
-            self.finish(Goals::Move(to)).expect("free");
-        }
-        assert_eq!(self.home(), to);
-        assert!(!self.databases[to].closed);
-        let last = self.log.last().map_or(RowMark::NONE, |row| row.mark);
-        assert_eq!(self.databases[to].last(), last);
-    }
-
-    pub(super) fn expected(&self) -> Expected {
-        Expected {
-            rows: self.log.clone(),
-            gone: self.gone.clone(),
-            losses: self.losses,
-        }
-    }
-
-    /// Checks what a read has found that began when `before` was expected.
-    pub(super) fn check_read(&self, before: &Expected, found: &[Position]) {
-        if before.losses != self.losses {
-            let home = &self.databases[self.home()];
-            let is_lost = !home.copy.has(LOG, self.newest());
-            assert!(!is_lost, "answered although the log was lost meanwhile");
-            return;
-        }
-        let is_gone = |row: &&Row| self.gone.contains(&row.mark);
-        let missing = before.rows.iter().filter(|row| !is_gone(row));
-        let missing = missing.filter(|row| !found.contains(&row.mark.position));
-        let missing: Vec<&Row> = missing.filter(|row| self.is_in_log(row)).collect();
-        assert!(
-            missing.is_empty(),
-            "not read: {missing:?} {:#?}",
-            self.databases
-        );
-        if self.trouble {
-            // A process that does not know of a move yet reads the old copy, from which nothing is scavenged any more.
-            return;
-        }
-        for position in found {
-            let was_gone = before.gone.iter().any(|mark| mark.position == *position);
-            assert!(!was_gone, "scavenged, and read: {position}");
-        }
-    }
-
-    /// Whether the log has this row, which it may have scavenged before the last loss.
-    fn is_in_log(&self, row: &Row) -> bool {
-        let home = &self.databases[self.home()];
-        home.rows.contains(row) || !home.shows(&row.held())
-    }
-}
-
-/// What a read must show.
-pub(super) struct Expected {
-    rows: Vec<Row>,
-    gone: Vec<RowMark>,
-    losses: u64,
-}
-
-impl Expected {
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
     }
 }
