@@ -207,8 +207,19 @@ async fn one_schedule(seed: u64) {
             6 => lock(&world).scavenge(),
             7 => lock(&world).begin(),
             8 => {
-                if lock(&world).below(4) == 0 {
-                    lock(&world).lose();
+                let mut world = lock(&world);
+                match world.below(8) {
+                    0 => world.lose(),
+                    1 => {
+                        world.lose();
+                        processes.iter().for_each(|one| world.notice_all(one.id));
+                    }
+                    2 => {
+                        // It is refused if the log is whole elsewhere, or a database is away.
+                        let from = Goals::From(world.below(DATABASES), Loss::Accepted);
+                        drop(world.finish(from));
+                    }
+                    _ => {}
                 }
             }
             9 => opens_if_whole(&world).await,
