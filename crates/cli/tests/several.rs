@@ -371,36 +371,3 @@ fn what_a_restore_has_broken_is_named_and_mended() {
         "{again:?}"
     );
 }
-
-/// Goal: a copy that a fail-over has left open stops nobody, and operators see it and can close it.
-#[test]
-fn a_copy_that_is_open_is_shown_and_closed() {
-    let Some(postgres) = shared() else { return };
-    let urls = urls(postgres, 2);
-    create(&urls, "2");
-    (0..8).for_each(|n| append(&urls, &format!("cart-{n}")));
-    let with = |arguments: &[&str]| succeed(&[arguments, &store(&urls)].concat());
-    let status = ["cluster", "status"];
-    let json = ["cluster", "status", "--output", "json"];
-    with(&["cluster", "move-log", "0", "--to", &urls[1]]);
-    assert!(!with(&status).contains("OPEN COPY"));
-    execute(
-        postgres,
-        &urls[0],
-        "ALTER TABLE events DISABLE TRIGGER ALL; DELETE FROM events WHERE position = 9223372036854775807; \
-         ALTER TABLE events ENABLE TRIGGER ALL",
-    );
-    let shown = with(&status);
-    assert!(
-        shown.contains("OPEN COPY: a copy of log 0 is open in database 1 of 2")
-            && shown.contains("gesta cluster move-log 0 --undo"),
-        "{shown}"
-    );
-    let rows = with(&json);
-    let row = rows.lines().find(|row| row.contains("open_copy")).unwrap();
-    let row: serde_json::Value = serde_json::from_str(row).unwrap();
-    assert_eq!(row["log"], 0);
-    assert_eq!(row["database"], 1);
-    with(&["cluster", "move-log", "0", "--undo"]);
-    assert!(!with(&status).contains("OPEN COPY"));
-}

@@ -96,7 +96,7 @@ async fn perform(database: &Database, command: ClusterCommand, output: &mut Outp
     if let [registry] = registries.as_slice() {
         return perform_in(registry, command, output).await;
     }
-    several::perform(&registries, &database.open_copies(), command, output).await
+    several::perform(&registries, command, output).await
 }
 
 /// Runs a command in the registry of one database.

@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use gesta::databases::OpenCopy;
 use gesta_core::LogId;
 use gesta_core::registry::Registry;
-use serde_json::json;
 
 use super::{perform_in, show};
 use crate::args::ClusterCommand;
@@ -17,17 +15,13 @@ use crate::output::Output;
 
 type Registries = [Arc<dyn Registry>];
 
-/// Runs a command. `open` are the copies of logs that are open.
 pub(super) async fn perform(
     registries: &Registries,
-    open: &[OpenCopy],
     command: ClusterCommand,
     output: &mut Output,
 ) -> Outcome {
     match &command {
-        ClusterCommand::Status => status(registries, output)
-            .await
-            .and(show_open(open, output)),
+        ClusterCommand::Status => status(registries, output).await,
         ClusterCommand::Move(request) => {
             check_address(&request.to)?;
             let registry = home(registries, request.log).await?;
@@ -75,18 +69,6 @@ async fn status(registries: &Registries, output: &mut Output) -> Outcome {
         outcome = outcome.and(shown.await);
     }
     outcome
-}
-
-/// Shows the copies of logs that are open.
-fn show_open(open: &[OpenCopy], output: &mut Output) -> Outcome {
-    if !open.is_empty() {
-        output.heading("")?;
-    }
-    for copy in open {
-        let record = json!({"kind": "open_copy", "log": copy.log.0, "database": copy.place + 1, "name": copy.database});
-        output.record(&record, |_| format!("OPEN COPY: {}", copy.advice()))?;
-    }
-    Ok(())
 }
 
 /// Finds the registry of the database in which a log lies. If none has the log and a database does not answer, that is
