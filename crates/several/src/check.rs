@@ -90,8 +90,8 @@ fn check_same_store(first: &MapCopy, copy: &MapCopy) -> Result<()> {
     )))
 }
 
-/// Tells for people that the newest of these copies of the map and another one have the same version and differ, so that
-/// nobody can say which of them counts: a database was set back, or forward, to a history that had been given up.
+/// Tells for people that the newest of these copies of the map and another one have the same version and differ, so
+/// that nobody can say which of them counts: a database was set back, or forward, to a history that had been given up.
 pub(crate) fn contradiction<'a>(
     mut copies: impl Iterator<Item = &'a MapCopy> + Clone,
 ) -> Option<String> {

@@ -131,9 +131,9 @@ impl Routes {
         })
     }
 
-    /// Returns which of the databases of this process has a log, once that database proves it. If the history of another
-    /// one has changed, all are asked first; if one of them does not answer, the proof of before counts, and they are
-    /// asked again by later calls, which do not wait for that.
+    /// Returns which of the databases of this process has a log, once that database proves it. If the history of
+    /// another one has changed, all are asked first; if one of them does not answer, the proof of before counts, and
+    /// they are asked again by later calls, which do not wait for that.
     ///
     /// # Errors
     /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log, or was set

@@ -2,9 +2,10 @@
 //! processes and the order of the steps are the product.
 //!
 //! A database loses its newest changes (rows, the row that closes the log, the map and its notes together), or is set
-//! back, or forward, to any state that it has ever had, or does not answer for a while; a process notices that only when
-//! it asks the database, or later; logs are scavenged; a mover dies and the next one has another goal, which may accept
-//! losses; a step is done long after it was decided, after losses elsewhere and while other databases do not answer.
+//! back, or forward, to any state that it has ever had, or does not answer for a while; a process notices that only
+//! when it asks the database, or later; logs are scavenged; a mover dies and the next one has another goal, which may
+//! accept losses; a step is done long after it was decided, after losses elsewhere and while other databases do not
+//! answer.
 //! Checked is: an event is acknowledged only at the end of the log; a process that has noticed everything goes on only
 //! with a log that is whole, and a read of it shows everything that was acknowledged before the read began; a log is
 //! open only in its home, unless a loss has left it open; the store opens whenever nothing of the log is lost; whatever

@@ -1,7 +1,7 @@
 //! Reads the map of the logs again, and asks all databases what they hold.
 //!
-//! Invariants: a map replaces an older one only, unless all databases were asked, which may have been set back; what one
-//! database proves counts from the moment on at which all were asked and agreed. Not here: comparing what they hold
+//! Invariants: a map replaces an older one only, unless all databases were asked, which may have been set back; what
+//! one database proves counts from the moment on at which all were asked and agreed. Not here: comparing what they hold
 //! (`contents`), who must ask (`route`).
 
 use std::sync::{Arc, PoisonError};

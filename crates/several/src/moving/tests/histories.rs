@@ -63,9 +63,9 @@ impl GivenUp {
     }
 }
 
-/// What happened: the database of a copy was failed over, and lost that a row of the copy had been given up. Each process
-/// that was running had proven the log before, asked the home of the log alone, and went on, while none started any
-/// more. Now all go on, or none.
+/// What happened: the database of a copy was failed over, and lost that a row of the copy had been given up. Each
+/// process that was running had proven the log before, asked the home of the log alone, and went on, while none started
+/// any more. Now all go on, or none.
 #[tokio::test]
 async fn a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up() {
     let mut one = GivenUp::new(9).await;
@@ -99,8 +99,8 @@ async fn a_writer_of_an_earlier_history_is_not_used() {
     assert!(one.process.append_after(&one.world, end).await.is_none());
 }
 
-/// Goal: a database that is away stops no log of another one that was not set back, and no call waits for it twice; when
-/// it is back, all are asked.
+/// Goal: a database that is away stops no log of another one that was not set back, and no call waits for it twice;
+/// when it is back, all are asked.
 #[tokio::test]
 async fn while_a_database_is_away_the_proof_of_before_counts() {
     let mut one = GivenUp::new(11).await;

@@ -56,8 +56,8 @@ struct Part {
 }
 
 impl Part {
-    /// Something happens, and then the database answers, unless it is away. If it was set back, the process notices that
-    /// before.
+    /// Something happens, and then the database answers, unless it is away. If it was set back, the process notices
+    /// that before.
     fn ask<T>(&self, answer: impl FnOnce(&mut World) -> Result<T>) -> Result<T> {
         let mut world = lock(&self.world);
         world.disturb();

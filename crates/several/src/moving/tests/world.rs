@@ -285,8 +285,8 @@ impl World {
         }
     }
 
-    /// Whether a process has noticed everything, and could ask all databases since. Such a one must not go on with a log
-    /// that is lost.
+    /// Whether a process has noticed everything, and could ask all databases since. Such a one must not go on with a
+    /// log that is lost.
     pub(super) fn knows(&self, process: usize) -> bool {
         let notes = &self.processes[process];
         notes.histories == self.histories && notes.answered.is_none() && !notes.is_surprised

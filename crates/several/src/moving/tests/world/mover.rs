@@ -51,8 +51,8 @@ fn places(step: &Step) -> Vec<usize> {
 }
 
 impl World {
-    /// A database was set back: the connection of the mover to it has ended. A step that is done elsewhere may have been
-    /// sent before.
+    /// A database was set back: the connection of the mover to it has ended. A step that is done elsewhere may have
+    /// been sent before.
     pub(super) fn break_off(&mut self, place: usize) {
         let is_sent = self.below(2) == 0;
         let mover = &mut self.mover;
