@@ -14,10 +14,12 @@ mod reading;
 mod task;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_core::backend::Backend;
 use gesta_core::{Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
+use tokio::time::timeout;
 
 use self::database::{Database, Histories, Standing};
 use self::task::SharedTask;
@@ -25,6 +27,9 @@ use crate::check::{OpenCopy, arrange, with_logs};
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
+/// How long the logs of a database that was not set back wait for the answers of the others when the history of one has
+/// changed. Asking goes on after that.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// One open database of a store.
 #[derive(Clone)]
@@ -54,7 +59,7 @@ pub(crate) struct Routes {
     reading: SharedTask,
     /// Asks all databases.
     reading_all: SharedTask,
-    /// The sum of the histories at which all databases were asked last, if one of them did not answer.
+    /// The sum of the histories at which all databases were asked last, if one of them did not answer, or not soon.
     unanswered: Mutex<Option<u64>>,
     /// The copies that were open when all databases were asked last.
     open: Mutex<Vec<OpenCopy>>,
@@ -132,8 +137,8 @@ impl Routes {
     }
 
     /// Returns which of the databases of this process has a log, once that database proves it. If the history of
-    /// another one has changed, all are asked first; if one of them does not answer, the proof of before counts, and
-    /// they are asked again by later calls, which do not wait for that.
+    /// another one has changed, all are asked first; if one of them does not answer within [`ANSWERS_WITHIN`], the
+    /// proof of before counts, and they are asked again by later calls, which do not wait for that.
     ///
     /// # Errors
     /// `Unavailable` if that database does not answer or was not given to this process, or has lost the log, or was set
@@ -161,9 +166,11 @@ impl Routes {
                 _ => {}
             }
             tries += 1;
-            let asked = self.ask_all().await;
+            let asked = self.ask_all();
             if !is_before {
-                asked?;
+                asked.await?;
+            } else if timeout(ANSWERS_WITHIN, asked).await.is_err() {
+                self.note_unanswered(Some(proven.histories.all));
             }
         }
     }

@@ -252,7 +252,9 @@ async fn one_schedule(seed: u64) {
 fn logs_survive_moves_and_losses() {
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     let runtime = runtime.expect("starts");
     for schedule in 0..depth::count(1_500, 300_000) {
         let seed = seed.wrapping_add(schedule);

@@ -69,7 +69,7 @@ impl Routes {
             .join(|| async move { routes.ask_all_now().await })
     }
 
-    /// Tells whether all databases were asked for nothing in these histories, since one did not answer.
+    /// Tells whether all databases were asked for nothing in these histories, since one did not answer, or not soon.
     pub(super) fn is_unanswered(&self, histories: Histories) -> bool {
         let unanswered = self.unanswered.lock();
         *unanswered.unwrap_or_else(PoisonError::into_inner) == Some(histories.all)
@@ -78,12 +78,13 @@ impl Routes {
     async fn ask_all_now(&self) -> Result<()> {
         let histories = self.history();
         let answers = self.compare_all().await;
-        let mut unanswered = self
-            .unanswered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *unanswered = answers.is_err().then_some(histories);
+        self.note_unanswered(answers.is_err().then_some(histories));
         answers
+    }
+
+    pub(super) fn note_unanswered(&self, histories: Option<u64>) {
+        let unanswered = self.unanswered.lock();
+        *unanswered.unwrap_or_else(PoisonError::into_inner) = histories;
     }
 
     async fn compare_all(&self) -> Result<()> {

@@ -2,9 +2,11 @@
 //! when the maps of the databases contradict each other.
 
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_core::LogMap;
+use tokio::time::Instant;
 use tracing::field::Visit;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -117,6 +119,20 @@ async fn while_a_database_is_away_the_proof_of_before_counts() {
         tokio::task::yield_now().await;
     }
     assert!(one.said().await.contains("log 1 is lost"));
+}
+
+/// What happened: a database that took questions and did not answer them stopped the logs of all others for 40 s and
+/// longer whenever the history of another one had changed. Goal: they wait for it once, and shortly.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_hangs_stops_no_log_of_another() {
+    let mut one = GivenUp::new(13).await;
+    let third = 3 - one.home - one.copy;
+    lock(&one.world).hangs[third] = true;
+    one.restore(one.moments[1]);
+    let begun = Instant::now();
+    assert!(one.process.appends(&one.world).await);
+    assert!(one.process.appends(&one.world).await);
+    assert!(begun.elapsed() <= Duration::from_secs(1));
 }
 
 /// Goal: the calls that wait for a lost log at the same time ask each database once.

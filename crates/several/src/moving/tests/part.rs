@@ -69,6 +69,21 @@ impl Part {
         answer(&mut world)
     }
 
+    /// Does not return if the database hangs.
+    async fn hang(&self) {
+        let hangs = {
+            let mut world = lock(&self.world);
+            let hangs = world.hangs[self.place];
+            if hangs {
+                world.misses(self.process);
+            }
+            hangs
+        };
+        if hangs {
+            std::future::pending().await
+        }
+    }
+
     fn ask_database<T>(&self, answer: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
         self.ask(|world| answer(&world.databases[self.place]))
     }
@@ -122,6 +137,7 @@ fn event(row: &Row) -> RecordedEvent {
 #[async_trait]
 impl KeepsMap for Part {
     async fn read_map(&self) -> Result<Arc<MapCopy>> {
+        self.hang().await;
         self.ask(|world| {
             world.count.maps += 1;
             Ok(Arc::new(world.databases[self.place].copy.clone()))
@@ -129,6 +145,7 @@ impl KeepsMap for Part {
     }
 
     async fn read_held(&self) -> Result<Vec<Held>> {
+        self.hang().await;
         self.ask(|world| {
             world.count.held += 1;
             world.answers(self.process, self.place);

@@ -111,6 +111,8 @@ pub(super) struct World {
     pub(super) histories: Vec<u64>,
     /// Which databases do not answer.
     pub(super) away: [bool; DATABASES],
+    /// Which databases take questions about the map and about what they hold, and never answer them.
+    pub(super) hangs: [bool; DATABASES],
     /// Every state that each database has ever had.
     past: Vec<Vec<State>>,
     /// The present state of each database.
@@ -159,6 +161,7 @@ impl World {
             databases,
             histories: vec![0; DATABASES],
             away: [false; DATABASES],
+            hangs: [false; DATABASES],
             past,
             present: vec![0; DATABASES],
             left_open: [false; DATABASES],
