@@ -173,9 +173,9 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
     match class_of(error) {
         Class::Missed => BatchOutcome::Missed,
         Class::Refused => BatchOutcome::Refused(ErrorKind::Refused(text).into()),
-        // Waiting gives no right: who appends is told at once.
+        // Waiting gives no right. A right may be missing for new names alone, so each append is told by itself.
         Class::Failed if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            BatchOutcome::Failed(ErrorKind::Unsupported(text).into())
+            BatchOutcome::Refused(ErrorKind::Unsupported(text).into())
         }
         Class::Failed => BatchOutcome::Failed(Error::unavailable(text)),
         Class::Unknown => BatchOutcome::Unknown(ErrorKind::OutcomeUnknown(text).into()),
