@@ -11,6 +11,7 @@ use gesta_core::{Error, ErrorKind, LogId, Result};
 use gesta_postgres::{Config, Notices};
 use gesta_sql::verify::{AuditName, AuditRow};
 use gesta_sql::{UNFINISHED_COPY, name_checksum};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
@@ -28,6 +29,8 @@ use access::{connect, others_end};
 
 /// The name of the sessions of a copy. Those of other programs are named `gesta`, unless their URL says otherwise.
 pub(crate) const COPY_NAME: &str = "gesta-copy";
+/// How long a copy waits for the session of another one, which may have just ended.
+const LOCK_WAIT: &str = "5s";
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
 const MICROS_OF_2000: i64 = 946_684_800_000_000;
 /// The position of the row that closes a log in a database; it is no event.
@@ -93,7 +96,7 @@ impl PostgresPart {
         };
         let set = format!(
             "SET search_path TO {}; SET application_name TO '{COPY_NAME}'; SET synchronous_commit TO off; SET statement_timeout TO 0; \
-             SET lock_timeout TO '30s'; SET tcp_keepalives_idle TO 15; SET tcp_keepalives_interval TO 5; \
+             SET lock_timeout TO '{LOCK_WAIT}'; SET tcp_keepalives_idle TO 15; SET tcp_keepalives_interval TO 5; \
              SET tcp_keepalives_count TO 3; SET tcp_user_timeout TO 20000",
             quoted(&config.schema)
         );
@@ -101,15 +104,20 @@ impl PostgresPart {
             .batch_execute(&set)
             .await
             .map_err(|error| failed(&error))?;
-        let sql = "SELECT pg_try_advisory_lock(hashtext('gesta copy'), hashtext($1))";
-        let row = client.query_one(sql, &[&config.schema]).await;
-        let is_ours: bool = row.map_err(|error| failed(&error))?.get(0);
-        if !is_ours {
-            return Err(Error::unavailable(format!(
+        let sql = "SELECT pg_advisory_lock(hashtext('gesta copy'), hashtext($1))";
+        let locked = client.query_one(sql, &[&config.schema]).await;
+        locked.map_err(|error| match error.code() {
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => Error::unavailable(format!(
                 "another process copies into {}, or has died and its session there has not ended yet",
                 config.name()
-            )));
-        }
+            )),
+            _ => failed(&error),
+        })?;
+        let set = "SET lock_timeout TO '30s'";
+        client
+            .batch_execute(set)
+            .await
+            .map_err(|error| failed(&error))?;
         let store = client.query_opt(FIND_STORE, &[&config.schema]).await;
         let Some(store) = store.map_err(|error| failed(&error))? else {
             return Ok(None);
