@@ -69,6 +69,19 @@ impl Endpoint {
     }
 }
 
+/// The URL of another database of the same server.
+pub(crate) fn with_database(url: &str, database: &str) -> String {
+    let (base, query) = url
+        .split_once('?')
+        .map_or((url, None), |(base, query)| (base, Some(query)));
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    let end = base[authority..]
+        .find('/')
+        .map_or(base.len(), |at| authority + at);
+    let query = query.map(|query| format!("?{query}"));
+    format!("{}/{database}{}", &base[..end], query.unwrap_or_default())
+}
+
 /// The URL with other parameters.
 fn with_query(url: &str, edit: impl FnOnce(Vec<&str>) -> Vec<String>) -> String {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -125,6 +138,20 @@ pub(crate) fn redacted(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_database_is_replaced_and_nothing_else() {
+        for (url, wanted) in [
+            (
+                "postgres://u:p@db:5433/x?a=b/c",
+                "postgres://u:p@db:5433/other?a=b/c",
+            ),
+            ("postgres://db", "postgres://db/other"),
+            ("postgres://db?a=b", "postgres://db/other?a=b"),
+        ] {
+            assert_eq!(with_database(url, "other"), wanted);
+        }
+    }
 
     #[test]
     fn the_address_is_replaced_and_nothing_else() {

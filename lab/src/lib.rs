@@ -20,6 +20,7 @@ mod append;
 mod catch_up;
 mod child;
 mod cluster;
+mod copy;
 pub mod counters;
 mod endpoint;
 mod entities;
@@ -116,6 +117,8 @@ enum Command {
     /// Several servers on one database: to try out, and to hurt.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// How fast is a whole store copied to another database, and does everything arrive?
+    Copy(copy::CopyArgs),
     /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
     Failover(failover::FailoverArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
@@ -155,6 +158,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Append(args) => append::run(&args, &stop).await,
         Command::CatchUp(args) => catch_up::run(&args, &stop).await,
         Command::Cluster(command) => cluster::run(&command, &stop).await,
+        Command::Copy(args) => copy::run(&args, &stop).await,
         Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
