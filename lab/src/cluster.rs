@@ -7,7 +7,7 @@ mod chaos;
 mod clocks;
 mod fault;
 pub(crate) mod load;
-mod nodes;
+pub(crate) mod nodes;
 mod owners;
 mod paths;
 mod rates;
@@ -71,7 +71,7 @@ pub(crate) struct SizeArgs {
 
 impl SizeArgs {
     /// As many nodes and logs on one database.
-    fn of(nodes: u16, logs: u16) -> Self {
+    pub(crate) fn of(nodes: u16, logs: u16) -> Self {
         Self {
             nodes,
             logs,

@@ -22,6 +22,7 @@ mod child;
 mod cluster;
 mod copy;
 pub mod counters;
+mod decisions;
 mod endpoint;
 mod entities;
 mod failover;
@@ -119,6 +120,8 @@ enum Command {
     Cluster(cluster::ClusterCommand),
     /// How fast is a whole store copied to another database, and does everything arrive?
     Copy(copy::CopyArgs),
+    /// Decisions by tags: what a condition costs, and what contention on one tag does.
+    Decisions(decisions::DecisionsArgs),
     /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
     Failover(failover::FailoverArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
@@ -159,6 +162,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::CatchUp(args) => catch_up::run(&args, &stop).await,
         Command::Cluster(command) => cluster::run(&command, &stop).await,
         Command::Copy(args) => copy::run(&args, &stop).await,
+        Command::Decisions(args) => decisions::run(&args, &stop).await,
         Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
