@@ -1,8 +1,8 @@
-//! `gesta move` with real servers under load: writers and a reader go on through the move, while the mover, the servers
+//! `gesta move` with real servers under load: writers, a reader and a consumer group go on through the move, while the mover, the servers
 //! and the databases are killed.
 //!
 //! What must hold: what was acknowledged is in the target once, in its order, at the positions that readers have seen,
-//! whoever died when; the source never accepts what the target does not have; after an undo the source goes on.
+//! whoever died when; each event of the group's stream comes to a consumer; the source never accepts what the target does not have; after an undo the source goes on.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,9 +13,10 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gesta_client::HttpStore;
@@ -23,6 +24,7 @@ use gesta_core::{
     AllFrom, Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
     Position, ReadAll, StreamId,
 };
+use gesta_groups::{ConsumerGroups, Create, Error, GroupId, Settings, Source};
 use gesta_pgtest::{Server as Postgres, ServerConfig, free_address};
 use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
@@ -35,6 +37,8 @@ const WRITERS: usize = 6;
 const APPENDS: usize = 5;
 /// The code of a command that says to try again.
 const TRY_AGAIN: i32 = 5;
+/// The pause before a server is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Writers and a reader, which know the servers of both sides.
 struct Load {
@@ -42,7 +46,12 @@ struct Load {
     acknowledged: Vec<Arc<AtomicUsize>>,
     writers: Vec<JoinHandle<Vec<EventId>>>,
     reader: JoinHandle<Vec<(Position, EventId)>>,
+    consumer: JoinHandle<()>,
+    consumed: Consumed,
 }
+
+/// The events that the consumer of the group was given.
+type Consumed = Arc<Mutex<HashSet<EventId>>>;
 
 impl Load {
     fn start(urls: &[String]) -> Self {
@@ -59,11 +68,15 @@ impl Load {
             writers.push(tokio::spawn(write(store_of(&urls), writer, stop, count)));
         }
         let reader = tokio::spawn(read_until_stopped(store_of(urls), Arc::clone(&stop)));
+        let consumed = Consumed::default();
+        let consumer = tokio::spawn(consume(store_of(urls), Arc::clone(&consumed)));
         Self {
             stop,
             acknowledged,
             writers,
             reader,
+            consumer,
+            consumed,
         }
     }
 
@@ -93,24 +106,43 @@ impl Load {
     }
 
     /// Stops, and compares what was acknowledged and read with what `url` serves.
-    async fn check(self, url: &str) -> usize {
+    async fn check(mut self, url: &str) -> usize {
         self.stop.store(true, Ordering::SeqCst);
         let store = HttpStore::connect(url).unwrap();
         let mut events = 0;
-        for (writer, written) in self.writers.into_iter().enumerate() {
+        for (writer, written) in std::mem::take(&mut self.writers).into_iter().enumerate() {
             let ids = tokio::time::timeout(PATIENCE, written).await;
             let ids = ids.expect("the last append ends").unwrap();
             let stored = store.read_whole_stream(&stream_of(writer)).await.unwrap();
             let stored: Vec<EventId> = stored.iter().map(|event| event.id).collect();
             assert_eq!(stored, ids, "writer {writer}: stored, and acknowledged");
             events += ids.len();
+            if writer == CONSUMED {
+                self.consumed_all(&ids).await;
+            }
         }
         let read = tokio::time::timeout(PATIENCE, self.reader).await;
         let read = read.expect("the reader ends").unwrap();
         let all = store.read_everything().await.unwrap();
         let all: Vec<_> = all.iter().map(|event| (event.position, event.id)).collect();
         assert_eq!(read, all[..read.len()], "read by checkpoints, and stored");
+        self.consumer.abort();
         events
+    }
+
+    /// Waits until the group has delivered every one of these.
+    async fn consumed_all(&self, ids: &[EventId]) {
+        let begun = Instant::now();
+        loop {
+            let consumed = self.consumed.lock().unwrap().clone();
+            let missing = ids.iter().filter(|id| !consumed.contains(id)).count();
+            if missing == 0 {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{missing} were not delivered");
+            assert!(!self.consumer.is_finished(), "the consumer has ended");
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 
@@ -137,7 +169,7 @@ async fn write(
         let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
         while let Err(error) = store.append(append.clone()).await {
             assert!(error.is_retryable(), "{stream}: {error}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(PAUSE).await;
         }
         ids.push(id);
         acknowledged.fetch_add(1, Ordering::SeqCst);
@@ -156,16 +188,48 @@ async fn read_until_stopped(store: HttpStore, stop: Arc<AtomicBool>) -> Vec<(Pos
                 read.extend(page.events.iter().map(|event| (event.position, event.id)));
                 from = AllFrom::Checkpoint(page.next);
                 if page.events.is_empty() {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
             Err(error) => {
                 assert!(error.is_retryable(), "{error}");
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
     read
+}
+
+/// The writer whose stream has a consumer group.
+const CONSUMED: usize = 0;
+
+/// Creates the group, and takes what it delivers, from whichever server runs it, until this is aborted.
+async fn consume(store: HttpStore, consumed: Consumed) {
+    let source = Source::Stream(StreamId::new(stream_of(CONSUMED)).unwrap());
+    let group = GroupId::new(source, "billing").unwrap();
+    let settings = Settings {
+        message_timeout_ms: 500,
+        max_retry_count: 1_000,
+        ..Settings::default()
+    };
+    let create = Create::new(group.clone()).settings(settings);
+    loop {
+        match store.groups().create(&create).await {
+            Ok(_) | Err(Error::Exists(_)) => break,
+            Err(error) => eprintln!("the group is created again: {error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    loop {
+        if let Ok(mut consumer) = store.groups().join(&group, 20, "worker").await {
+            while let Some(Ok(delivery)) = consumer.next().await {
+                consumed.lock().unwrap().insert(delivery.event.id);
+                // It comes again if the answer does not arrive.
+                let _ = consumer.ack(&delivery).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// What happens in a round.

@@ -37,6 +37,8 @@ pub(crate) fn gesta(arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env_remove("GESTA_STORE")
+        // Somebody on this machine may have a server at the default address.
+        .env("GESTA_LISTEN", "127.0.0.1:0")
         .env("GESTA_SERVER_HANDSHAKE_MAX", "2m")
         .env("GESTA_SERVER_HEAD_READ_MAX", "2m")
         .stdin(Stdio::null());
