@@ -16,7 +16,9 @@ use crate::peer::Peer;
 pub(crate) fn all() -> Vec<Box<dyn Peer>> {
     vec![
         gesta::postgres("gesta-postgres"),
+        gesta::postgres_tags(),
         gesta::sqlite(),
+        gesta::sqlite_tags(),
         gesta::http(),
         #[cfg(feature = "umadb")]
         umadb::conditional(),
@@ -92,7 +94,13 @@ mod tests {
         );
         assert_eq!(
             names(&["gesta"]),
-            ["gesta-postgres", "gesta-sqlite", "gesta-http"]
+            [
+                "gesta-postgres",
+                "gesta-postgres-tags",
+                "gesta-sqlite",
+                "gesta-sqlite-tags",
+                "gesta-http"
+            ]
         );
         assert_eq!(names(&[]).len(), all().len());
         let wrong = ["message".to_owned(), "mess".to_owned()];

@@ -25,6 +25,24 @@ pub(super) fn sqlite() -> Box<dyn Peer> {
     )
 }
 
+/// In this process on a file, by tags, as UmaDB is used.
+pub(super) fn sqlite_tags() -> Box<dyn Peer> {
+    peer(
+        "gesta-sqlite-tags",
+        "Gesta on SQLite, conditions by tags",
+        Where::SqliteTags,
+    )
+}
+
+/// In this process on PostgreSQL, by tags.
+pub(super) fn postgres_tags() -> Box<dyn Peer> {
+    peer(
+        "gesta-postgres-tags",
+        "Gesta on PostgreSQL, conditions by tags",
+        Where::PostgresTags,
+    )
+}
+
 /// Its server, on PostgreSQL.
 pub(super) fn http() -> Box<dyn Peer> {
     peer(
@@ -48,7 +66,9 @@ fn peer(name: &'static str, title: &'static str, place: Where) -> Box<dyn Peer> 
 #[derive(Debug, Clone, Copy)]
 enum Where {
     Postgres,
+    PostgresTags,
     Sqlite,
+    SqliteTags,
     Http,
 }
 
@@ -65,8 +85,10 @@ impl Gesta {
     async fn open(&mut self, world: &mut World) -> Result<Arc<dyn Target>> {
         let at = |url: &str| GestaTarget::new(url, Duration::ZERO, None);
         let target = match self.place {
-            Where::Sqlite => at(&format!("sqlite:{}", world.scratch("gesta.db").display())),
-            Where::Postgres => {
+            Where::Sqlite | Where::SqliteTags => {
+                at(&format!("sqlite:{}", world.scratch("gesta.db").display()))
+            }
+            Where::Postgres | Where::PostgresTags => {
                 let database = world.database(&self.name.replace('-', "_"))?;
                 at(&self.database.insert(database).url)
             }
@@ -90,6 +112,10 @@ impl Gesta {
                 })
                 .await;
             }
+        };
+        let target = match self.place {
+            Where::PostgresTags | Where::SqliteTags => target.by_tags(),
+            _ => target,
         };
         target.prepare().await?;
         Ok(Arc::new(target))

@@ -1,5 +1,6 @@
 //! Gesta as a target: in this process on a database, behind HTTP, or in memory.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
-    AllFrom, ContentType, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
-    RecordedEvent, Revision, StreamId,
+    AllFrom, Checkpoint, ContentType, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
+    Filter, Query, RecordedEvent, Revision, StreamId, Tag, Tags,
 };
 use hyper::Method;
 use tokio::sync::Mutex;
@@ -76,6 +77,8 @@ pub(super) struct Form {
     content_type: ContentType,
     pub(super) metadata: Bytes,
     pub(super) expected: Expected,
+    /// Whether the name of the stream is a tag, and the condition is that nothing with it has come since the last append.
+    by_tag: bool,
 }
 
 /// A Gesta store.
@@ -132,6 +135,7 @@ impl GestaTarget {
                 content_type: ContentType::Json,
                 metadata: Bytes::new(),
                 expected: Expected::Exact,
+                by_tag: false,
             },
             protocol: Protocol::Library,
             connections: Connections::default(),
@@ -165,6 +169,15 @@ impl GestaTarget {
     pub fn readable(mut self) -> Self {
         self.name = "gesta-json".into();
         self.title = "Gesta, JSON readable with SQL".into();
+        self
+    }
+
+    /// The same by tags: the name of the stream is the tag of its events, and instead of a revision each append claims
+    /// that nothing with this tag has come since the last one.
+    #[must_use]
+    pub fn by_tags(mut self) -> Self {
+        self.form.expected = Expected::Any;
+        self.form.by_tag = true;
         self
     }
 
@@ -340,6 +353,7 @@ impl Target for GestaTarget {
                 store: self.store().await?,
                 form,
                 place: None,
+                ends: HashMap::new(),
             }));
         }
         let Some(endpoint) = Endpoint::parse(&self.url) else {
@@ -398,6 +412,8 @@ struct GestaSession {
     store: Arc<CurrentStore>,
     form: Form,
     place: Option<StoredAt>,
+    /// Where the last append of each stream ended, if streams are tags.
+    ends: HashMap<String, Checkpoint>,
 }
 
 #[async_trait]
@@ -410,15 +426,32 @@ impl Session for GestaSession {
             (Expected::Exact, None) => ExpectedRevision::NoStream,
             (Expected::Exact, Some(last)) => ExpectedRevision::Exact(Revision(last)),
         };
+        let tag = self.form.by_tag.then(|| Tag::new(append.stream));
+        let tag = tag.transpose().map_err(failed)?;
+        let tags = tag.clone().into_iter().collect::<Vec<_>>();
+        let tags = Tags::new(tags).map_err(failed)?;
         let events = append.events.iter().map(|event| EventData {
             id: Some(EventId(event.id)),
             content_type: self.form.content_type,
             metadata: self.form.metadata.clone(),
+            tags: tags.clone(),
             ..EventData::json(self.form.event_type.clone(), event.data.clone())
         });
-        let request = gesta_core::Append::to(stream, expected, events.collect());
+        let mut request = gesta_core::Append::to(stream, expected, events.collect());
+        if let Some(tag) = tag {
+            let query = Query {
+                tags: vec![tag],
+                ..Query::default()
+            };
+            let after = self.ends.get(append.stream).cloned();
+            request = request.provided_no_match(Filter::query(query), after);
+        }
         match self.store.get().append(request).await {
             Ok(appended) => {
+                if self.form.by_tag {
+                    let end = appended.checkpoint.clone();
+                    self.ends.insert(append.stream.to_owned(), end);
+                }
                 self.place = Some(StoredAt {
                     revision: appended.streams[0].first_revision.0,
                     position: appended.position.0,
