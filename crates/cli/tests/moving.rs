@@ -14,6 +14,7 @@
 mod support;
 
 use std::collections::HashSet;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -524,6 +525,37 @@ async fn stores_move_under_load_whoever_dies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_move_whoever_dies() {
     moves(Kind::FromFile, depth::count(1, 20)).await;
+}
+
+/// Goal: a move whose commit waits for a standby that is away says so, and goes on when the standby is no longer waited
+/// for.
+#[test]
+fn a_move_that_waits_for_a_standby_says_so() {
+    let one = || Postgres::start_with(ServerConfig::default()).unwrap();
+    let (Some(source), Some(target)) = (one(), one()) else {
+        return;
+    };
+    let urls = [patient(&source.url()), patient(&target.url())];
+    succeed(&["schema", "create", "--store", &urls[0]]);
+    let standby = |name: &str| {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+        target.execute(&set).unwrap();
+        target.execute("SELECT pg_reload_conf()").unwrap();
+    };
+    standby("away");
+    let mut moving = gesta(&["move", &urls[0], &urls[1]])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _limit = support::Limit::of(&moving);
+    let mut said = BufReader::new(moving.stderr.take().unwrap()).lines();
+    let mut said = said.by_ref().map(Result::unwrap);
+    let slow = said.find(|line| line.contains("synchronous standby that does not answer"));
+    assert!(slow.is_some());
+    standby("");
+    let rest: Vec<String> = said.collect();
+    assert!(moving.wait().unwrap().success(), "{rest:?}");
 }
 
 /// Goal: the command says what it has done, and what to do.

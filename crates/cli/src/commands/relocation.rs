@@ -15,7 +15,7 @@ use crate::output::{Output, ProgressLine, say};
 
 /// How long is waited before a database that did not answer is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often it is said what is waited for where no line shows it.
+/// How often it is said what is waited for: always for a step that takes long, else where no line shows it.
 const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
 
 /// What is told at the end.
@@ -61,7 +61,8 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
     let line = ProgressLine::begin(output, "opening the source");
     let mut waiting = Waiting::new();
     let observe = |blockers: &[Blocker]| waiting.tell(&line, blockers);
-    let undone = gesta_copy::undo(&args.source, &args.target, known, observe).await;
+    let undone = gesta_copy::undo(&args.source, &args.target, known, observe);
+    let undone = said_to_be_slow(undone).await;
     drop(line);
     let undone = undone?;
     output.record(&UndoReport { undone }, |told| match told.undone {
@@ -116,9 +117,26 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
 
 async fn steps(moving: &mut Move, telling: &mut Telling<'_>) -> gesta_core::Result<MoveReport> {
     loop {
-        match moving.step().await? {
+        match said_to_be_slow(moving.step()).await? {
             MoveStep::Moved(report) => return Ok(report),
             step => telling.tell(&step),
+        }
+    }
+}
+
+/// Waits for a step, and says again and again that it takes long: nothing else tells of a commit that waits for a
+/// standby which is away.
+async fn said_to_be_slow<T>(step: impl Future<Output = T>) -> T {
+    tokio::pin!(step);
+    let begun = Instant::now();
+    loop {
+        match tokio::time::timeout(WAITING_SAID_EVERY, &mut step).await {
+            Ok(done) => return done,
+            Err(_) => say!(
+                "has been at the same step for {} s: it is a large one, or waits for a lock, or its commit for a \
+                 synchronous standby that does not answer; pg_stat_activity of both databases shows which",
+                begun.elapsed().as_secs()
+            ),
         }
     }
 }
