@@ -18,7 +18,7 @@ use gesta_testkit::{Around, Outer};
 
 use super::fixtures::{Balance, Balances};
 use super::versions::BalancesV2;
-use super::world::{AT_ALL, Process, World, id, quick, until_phase, until_so};
+use super::world::{AT_ALL, Process, World, id, quick, until, until_phase, until_so};
 use crate::flavour::{HISTORIES, Target};
 
 /// Returns the store that a restore of its first events gives, in another life.
@@ -373,6 +373,8 @@ async fn an_event_in_the_place_of_a_condemned_one_is_applied() {
         store.is_back.store(true, Ordering::SeqCst);
         let is_reset = async || world.row("balances").await.resets == 1;
         until_so(is_reset, "a reset").await;
+        // The process that waits has heard of it too: else it would end the wait.
+        until(&process, &balances, |progress| progress.resets == 1).await;
         world.is_whole(&process, on_poison).await;
         assert!(world.parked(&balances).await.is_empty());
         process.shutdown().await;
