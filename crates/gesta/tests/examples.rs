@@ -116,6 +116,17 @@ fn the_programs_run() {
     programs_of_clients_work(&built);
 }
 
+/// Goal: the program with timers prints what fires, and nothing of what was cancelled.
+#[cfg(feature = "timers")]
+#[test]
+fn the_program_with_timers_runs() {
+    let this = std::env::current_exe().expect("this program");
+    let built = this.ancestors().nth(2).expect("a folder").join("examples");
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = run(&built.join("timers"), folder.path(), &[]);
+    assert_eq!(said, "order-7 is cancelled: seven books\n");
+}
+
 fn programs_work(built: &Path) {
     let folder = tempfile::tempdir().expect("a folder");
     let runs = |program: &str| run(&built.join(program), folder.path(), &[]);

@@ -354,8 +354,8 @@ impl Import<'_> {
 }
 
 /// What to do instead of an import that would make hidden events readable.
-const CURE: &str = "copy the store by `gesta backup` and `gesta restore`, or by the means of its database, or accept \
-                    with --revive-deleted that all events can be read";
+const CURE: &str = "copy the store by `gesta copy SOURCE TARGET`, which keeps deletes and times, or accept with \
+                    --revive-deleted that all events can be read";
 
 /// Says why an event of the metadata stream of `described` cannot be imported.
 fn what_hides(described: &str, event: &EventData) -> Option<String> {
