@@ -157,7 +157,8 @@ where
     for attempt in 0..ATTEMPTS_MAX {
         if attempt > 0 {
             let longest = PAUSE * 2_u32.pow(attempt - 1);
-            tokio::time::sleep(longest.mul_f64(rand::rng().random())).await;
+            let pause = longest.mul_f64(rand::rng().random());
+            tokio::time::sleep(pause).await;
         }
         let checkpoint = read_on(store, models, &filter, &mut states, end).await?;
         let streams = decide(&states).map_err(DecisionError::Rejected)?;

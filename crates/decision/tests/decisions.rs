@@ -111,6 +111,16 @@ async fn subscribe(
     done.await.map(|stored| assert!(stored.is_some()))
 }
 
+/// Goal: a decision can be made in a task of its own.
+#[tokio::test]
+async fn a_decision_is_made_in_a_task() {
+    let store = store().await;
+    let made = tokio::spawn(async move {
+        subscribe(store.as_ref(), "course:1", "student:1").await
+    });
+    assert!(made.await.unwrap().is_ok());
+}
+
 async fn store() -> TestStore {
     MemoryFactory::new(1).create().await
 }

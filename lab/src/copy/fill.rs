@@ -101,7 +101,7 @@ async fn live(store: &Arc<dyn EventStore>, stream: u64) -> Result<()> {
         expected: ExpectedRevision::Any,
         kind,
     };
-    let metadata = |json: &str| SetStreamMetadata {
+    let metadata = |json: &'static str| SetStreamMetadata {
         stream: id(&name),
         expected: ExpectedRevision::Any,
         metadata: StreamMetadata::parse(json).expect("valid"),

@@ -47,7 +47,8 @@ impl Places {
 
     /// The store on two databases.
     pub(super) fn several(&self) -> String {
-        DATABASES[1..3].map(|name| self.database(name)).join(" ")
+        let [_, first, second, _] = DATABASES;
+        [first, second].map(|name| self.database(name)).join(" ")
     }
 
     /// The database to which the rows of [`one`](Self::one) are restored.

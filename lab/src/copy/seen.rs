@@ -47,7 +47,7 @@ fn digest(event: &RecordedEvent) -> u64 {
     format!("{:?}", event.content_type).hash(&mut hasher);
     event.data.hash(&mut hasher);
     event.metadata.hash(&mut hasher);
-    for tag in event.tags.iter() {
+    for tag in event.tags.as_slice() {
         tag.as_str().hash(&mut hasher);
     }
     hasher.finish()

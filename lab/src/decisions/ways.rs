@@ -209,7 +209,7 @@ async fn rules(
         Way::SharedTag => n / SHARED_EACH,
         _ => n / (COURSES_AT_ONCE * PLACES as u64),
     };
-    if n % NAMES_EVERY == 0 {
+    if n.is_multiple_of(NAMES_EVERY) {
         // Every second name is asked for twice.
         let name = tag(&format!(
             "name:{run}-{generation}-{}",
