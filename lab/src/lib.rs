@@ -130,7 +130,7 @@ enum Command {
     Locking(locking::LockingArgs),
     /// Read models: how fast they are built, how soon they show an append, what many of them cost.
     Projections(projections::ProjectionsArgs),
-    /// What will this database carry? Two minutes, and a page with the answer.
+    /// What will this database carry? A minute or two, and a page with the answer.
     Quick(quick::QuickArgs),
     /// A page with charts from the results of earlier commands.
     Report(page::PageArgs),

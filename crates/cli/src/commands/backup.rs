@@ -103,7 +103,11 @@ impl Unfinished {
             return Err(exists(to));
         }
         let path = unfinished(to);
-        let failed = |error| refused(&path, &error);
+        // Nobody has heard of the name of a copy that is not whole.
+        let failed = |error: std::io::Error| match (error.kind(), to.parent()) {
+            (Io::NotFound, Some(folder)) => refused(folder, &error),
+            _ => refused(to, &error),
+        };
         // Left behind by a command that was killed. What it was is not followed, and not written to.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != Io::NotFound => return Err(failed(error)),

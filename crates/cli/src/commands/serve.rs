@@ -128,7 +128,8 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let stops = Stops::new()?;
     let asks_who_calls = access.as_ref().is_some_and(Access::is_on);
     greet(&info, &config.store, scheme, server.local_addr());
-    if scheme == "http" && !asks_who_calls && listen.ip().is_loopback() {
+    let is_new = info.heads.iter().all(|head| head.0 == 0);
+    if is_new && scheme == "http" && !asks_who_calls && listen.ip().is_loopback() {
         suggest(server.local_addr());
     }
     let supervisor = Supervisor::of_environment();
