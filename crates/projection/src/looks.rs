@@ -2,12 +2,14 @@
 //!
 //! Why: a hundred projections that are idle, paused or standing by cost as many statements as one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gesta_core::Checkpoint;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
+use crate::batch::covers;
 use crate::definition::ProjectionId;
 use crate::error::TargetError;
 use crate::target::{Command, Stored, Target};
@@ -24,6 +26,51 @@ pub(crate) struct Look {
 impl Look {
     pub(crate) fn row(&self, id: &ProjectionId) -> Option<&Stored> {
         self.rows.iter().find(|row| row.id == *id)
+    }
+}
+
+/// What the session of a version knows to be stored, for the target has answered its commit.
+///
+/// Why: a target that has lost commits, by a fail-over or because it was put back, answers as one does that has not.
+/// A session that is idle would never hear of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed {
+    /// When the answer had come: what is read later shows it.
+    pub(crate) at: tokio::time::Instant,
+    pub(crate) epoch: i64,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) resets: i64,
+    /// Events since the last reset. A replay adds to them, and leaves the checkpoint where it is.
+    pub(crate) events: i64,
+}
+
+impl Committed {
+    /// Returns true if the target has lost this commit, as what was read of the version shows, in a read that was begun
+    /// at a time. A later session of the version is no loss.
+    pub(crate) fn is_lost(&self, begun: tokio::time::Instant, row: Option<&Stored>) -> bool {
+        let is_kept = |row: &Stored| {
+            row.epoch > self.epoch
+                || row.epoch == self.epoch
+                    && row.resets == self.resets
+                    && row.events >= self.events
+                    && covers(&row.checkpoint, &self.checkpoint) == Some(true)
+        };
+        begun > self.at && !row.is_some_and(is_kept)
+    }
+}
+
+/// The last commit of the session of a version in this process; none while there is no session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastCommit(Arc<Mutex<Option<Committed>>>);
+
+impl LastCommit {
+    pub(crate) fn get(&self) -> Option<Committed> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    }
+
+    pub(crate) fn set(&self, committed: Option<Committed>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = committed;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::drive::Context;
 use crate::error::Error;
 use crate::fault::panic_text;
 use crate::lag::{Lag, Next, lag_at, next_match};
-use crate::looks::{Look, Looker};
+use crate::looks::{LastCommit, Look, Looker};
 use crate::progress::{Phase, Progress};
 use crate::registrar::Registrar;
 use crate::state::{Life, State};
@@ -49,6 +49,7 @@ struct One {
     id: ProjectionId,
     filter: Filter,
     progress: watch::Receiver<Progress>,
+    committed: LastCommit,
     task: JoinHandle<()>,
 }
 
@@ -97,6 +98,7 @@ impl<T: Target> Running<T> {
         for (at, (unit, definition)) in units.into_iter().zip(&registrar.definitions).enumerate() {
             let (tell, progress) = watch::channel(Progress::default());
             let (id, filter) = (definition.id.clone(), definition.filter.clone());
+            let committed = LastCommit::default();
             let context = Context {
                 store: Arc::clone(&started.store),
                 target: started.target.clone(),
@@ -106,6 +108,7 @@ impl<T: Target> Running<T> {
                 filter: filter.clone(),
                 progress: tell,
                 looks: started.looks.clone(),
+                committed: committed.clone(),
                 stopping: started.stopping.clone(),
                 begins_at_start: false,
                 begin_at: started.begin_at.get(&id.name).cloned(),
@@ -115,6 +118,7 @@ impl<T: Target> Running<T> {
                 id,
                 filter,
                 progress,
+                committed,
                 task: tokio::spawn(begin(unit, context, registered.clone(), at)),
             });
         }
@@ -235,13 +239,17 @@ impl<T: Target> Running<T> {
             // As a rule the events are applied in a moment, by this process: no question to the target, nor to the
             // store.
             resets = resets_of(&own.progress.borrow());
+            let session = own.committed.get().map(|committed| committed.epoch);
             let pause = tokio::time::Instant::now() + back_off.pause();
             self.reached_here(&own.id, checkpoint, pause.min(until))
                 .await;
+            let session_now = own.committed.get().map(|committed| committed.epoch);
             let progress = own.progress.borrow();
             let place = progress.checkpoint.as_ref();
             if resets.is_some()
                 && resets == resets_of(&progress)
+                && session_now.is_some()
+                && session_now == session
                 && place.is_some_and(|place| covers(place, checkpoint) == Some(true))
             {
                 return Ok(true);
@@ -281,18 +289,21 @@ impl<T: Target> Running<T> {
     }
 
     /// Returns the active version of a projection if this process owns it, and there was no other one at the last look,
-    /// which was a moment ago: a process that has stood still does not answer by what was so before.
+    /// which was a moment ago: a process that has stood still does not answer by what was so before. Nor does one whose
+    /// target shows less at that look than was committed.
     fn only_version(&self, name: &str) -> Option<&One> {
         let look = self.started.looks.borrow();
         let config = &self.started.config;
         let fresh = (config.look_every * 2).min(config.lease / 3);
-        look.at.filter(|at| at.elapsed() <= fresh)?;
+        let at = look.at.filter(|at| at.elapsed() <= fresh)?;
         let mut rows = look.rows.iter();
         let row = rows.find(|row| row.id.name == name && row.life != Life::Retired)?;
         let is_only = rows.all(|row| row.id.name != name || row.life == Life::Retired);
         let owns = row.owner == Some(self.started.node) && row.state == State::Running;
         let is_own = is_only && owns && row.life == Life::Active;
-        self.all.iter().find(|one| is_own && one.id == row.id)
+        let one = self.all.iter().find(|one| is_own && one.id == row.id)?;
+        let committed = one.committed.get()?;
+        (!committed.is_lost(at, Some(row))).then_some(one)
     }
 
     /// Waits until this process has come so far, or for the time given.
@@ -315,8 +326,10 @@ impl<T: Target> Running<T> {
         }
     }
 
-    /// Returns how far the active version has come, with its filter. In the process of its owner this is known at once.
+    /// Returns how far the active version has come, with its filter. In the process of its owner this is known at once,
+    /// unless the target has lost what was committed.
     async fn place(&self, name: &str) -> Result<(Checkpoint, &Filter, Stored), Error> {
+        let begun = tokio::time::Instant::now();
         let mut rows = self.started.target.list().await?;
         let at = rows
             .iter()
@@ -328,7 +341,12 @@ impl<T: Target> Running<T> {
         let here = here.ok_or_else(|| Error::NotFound(row.id.to_string()))?;
         let progress = here.progress.borrow();
         let own = progress.checkpoint.clone().filter(|own| {
+            // A commit whose answer came after the read was begun may not be in it; nor may it be lost then.
+            let committed = here.committed.get();
             row.owner == Some(self.started.node)
+                && committed.is_some_and(|committed| {
+                    committed.epoch == row.epoch && !committed.is_lost(begun, Some(&row))
+                })
                 && progress.resets == row.resets
                 && covers(own, &row.checkpoint) == Some(true)
         });

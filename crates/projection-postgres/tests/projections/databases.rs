@@ -128,23 +128,39 @@ impl Database {
         }
     }
 
-    /// Keeps what these tables hold, and the rows of projections.
-    pub(crate) async fn back_up(&self, tables: &[&str]) -> Vec<String> {
-        let all = [tables, &["gesta_projections"]].concat();
-        for table in &all {
-            let keep = format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}");
-            self.execute(&keep).await;
-        }
-        all.into_iter().map(str::to_owned).collect()
+    /// Returns the tables that are kept or put back: those that each batch locks first, and no leases, which are those
+    /// of the processes that live.
+    async fn tables(&self) -> Vec<String> {
+        let sql = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() \
+                   AND tablename NOT LIKE 'kept_%' AND tablename <> 'gesta_projections_nodes' \
+                   ORDER BY tablename <> 'gesta_projections', tablename";
+        self.lines(sql).await
     }
 
-    /// Puts back what was kept.
-    pub(crate) async fn put_back(&self, tables: Vec<String>) {
-        for table in tables {
-            let restore =
-                format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept_{table}");
-            self.execute(&restore).await;
+    /// Keeps what the tables hold, in the place of what was kept before.
+    pub(crate) async fn back_up(&self) {
+        let keep = self.tables().await.into_iter().map(|table| {
+            format!("DROP TABLE IF EXISTS kept_{table}; CREATE TABLE kept_{table} AS SELECT * FROM {table}; ")
+        });
+        let keep: String = keep.collect();
+        let sql = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; {keep} COMMIT");
+        self.execute(&sql).await;
+    }
+
+    /// Puts back what was kept, under processes that use it.
+    pub(crate) async fn put_back(&self) {
+        let mut sql = String::from("BEGIN; ");
+        for table in self.tables().await {
+            sql.push_str(&format!("DELETE FROM {table}; "));
+            let kept = format!("kept_{table}");
+            if self.has(&kept).await {
+                sql.push_str(&format!(
+                    "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {kept}; "
+                ));
+            }
         }
+        sql.push_str("COMMIT");
+        self.execute(&sql).await;
     }
 }
 

@@ -91,22 +91,42 @@ impl Database {
         }
     }
 
-    /// Copies what the file holds.
-    pub(crate) async fn back_up(&self, _: &[&str]) -> PathBuf {
-        let backup = self.folder.path().join("backup.db");
-        let sql = format!("VACUUM INTO '{}'", backup.display());
-        self.execute(&sql).await;
-        backup
+    fn backup(&self) -> PathBuf {
+        self.folder.path().join("backup.db")
     }
 
-    /// Puts a copy in the place of the file.
-    pub(crate) async fn put_back(&self, backup: PathBuf) {
-        // Connections that are open keep the file that they have.
-        for file in ["", "-wal", "-shm"] {
-            let name = format!("{}{file}", self.path().display());
-            let _ = std::fs::remove_file(name);
+    /// Copies what the file holds, in the place of an earlier copy.
+    pub(crate) async fn back_up(&self) {
+        let _ = std::fs::remove_file(self.backup());
+        let sql = format!("VACUUM INTO '{}'", self.backup().display());
+        self.execute(&sql).await;
+    }
+
+    /// Makes the file hold what was copied, under processes that use it. Leases are those of the processes that live.
+    pub(crate) async fn put_back(&self) {
+        let mut connection = self.open();
+        let attach = format!("ATTACH '{}' AS kept", self.backup().display());
+        connection.execute_batch(&attach).expect("attached");
+        let immediate = rusqlite::TransactionBehavior::Immediate;
+        let transaction = connection.transaction_with_behavior(immediate);
+        let transaction = transaction.expect("begun");
+        let tables = |of: &str| {
+            let sql = format!(
+                "SELECT name FROM {of}.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' \
+                 AND name <> 'gesta_projections_nodes'"
+            );
+            lines(&transaction, &sql)
+        };
+        let kept = tables("kept");
+        for table in tables("main") {
+            let delete = format!("DELETE FROM main.{table}");
+            transaction.execute_batch(&delete).expect("deleted");
+            if kept.contains(&table) {
+                let insert = format!("INSERT INTO main.{table} SELECT * FROM kept.{table}");
+                transaction.execute_batch(&insert).expect("put back");
+            }
         }
-        std::fs::copy(backup, self.path()).expect("put back");
+        transaction.commit().expect("put back");
     }
 }
 

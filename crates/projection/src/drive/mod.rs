@@ -7,13 +7,14 @@
 //!
 //! * `run`: a session, and the pipeline in it; `ahead`: its parts that read and fold; `sequential`: the same one after
 //!   the other, to find an event that cannot be applied; `poison_search`: what is known of those that failed; `orders`:
-//!   reset, replay and drop; `write`: one transaction.
+//!   reset, replay and drop; `switching`: how a version takes the readers; `write`: one transaction.
 
 mod ahead;
 mod orders;
 mod poison_search;
 mod run;
 mod sequential;
+mod switching;
 mod write;
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::ProjectionId;
 use crate::error::{TargetError, TargetErrorKind, cut};
-use crate::looks::Look;
+use crate::looks::{LastCommit, Look};
 use crate::progress::{Phase, Progress};
 use crate::state::{Life, State};
 use crate::target::{Begin, Session, Stored, Target};
@@ -48,6 +49,8 @@ pub(crate) struct Context<T> {
     pub(crate) filter: Filter,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) looks: watch::Receiver<Look>,
+    /// What this process has committed last of the version.
+    pub(crate) committed: LastCommit,
     pub(crate) stopping: CancellationToken,
     /// True if the floor is before the first event.
     pub(crate) begins_at_start: bool,

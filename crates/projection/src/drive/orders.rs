@@ -150,7 +150,6 @@ impl<T: Target> Run<'_, T> {
         search.forget();
         self.is_empty = true;
         self.row.floor = floor.clone();
-        self.stored = floor.clone();
         self.reached = floor.clone();
         self.context.progress.send_modify(|progress| {
             progress.resets += 1;

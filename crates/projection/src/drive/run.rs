@@ -10,18 +10,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::batch::not_of;
 use crate::config::{OnPoison, OnRestore};
-use crate::control::active_of;
 use crate::drive::ahead::{fold_all, on_thread, read_all};
 use crate::drive::poison_search::{Failed, PoisonSearch};
 use crate::drive::write::{Write, transact};
 use crate::drive::{Context, finish};
 use crate::error::{TargetError, TargetErrorKind};
 use crate::fault::{At, Fault};
-use crate::looks::Look;
+use crate::looks::{Committed, Look};
 use crate::progress::Phase;
 use crate::reader::Reader;
 use crate::state::{Life, State};
-use crate::target::{Attempt, Restored, Session, Stored, SwitchFrom, Switched, Target};
+use crate::target::{Attempt, Session, Stored, Target};
 use crate::work::{Folded, Work, Writer};
 
 /// Batches that are read ahead.
@@ -66,18 +65,18 @@ pub(super) enum Step {
 pub(super) struct Run<'a, T: Target> {
     pub(super) context: &'a Context<T>,
     pub(super) session: Option<T::Session>,
-    epoch: i64,
+    pub(super) epoch: i64,
     /// The checkpoint that is stored, and the place up to which no further event matches.
     pub(super) stored: Checkpoint,
     pub(super) reached: Checkpoint,
     pub(super) row: Stored,
     looks: watch::Receiver<Look>,
     store_position_at: Instant,
-    is_live: bool,
+    pub(super) is_live: bool,
     /// Before this time readers are not switched to this version: every process has to have seen that there is one.
-    switch_from: Instant,
+    pub(super) switch_from: Instant,
     /// True if readers see a later version, so that this one does not take its place by itself.
-    is_outdated: bool,
+    pub(super) is_outdated: bool,
     /// True if nothing was applied since the last reset: the tables are empty.
     pub(super) is_empty: bool,
 }
@@ -91,10 +90,18 @@ impl<'a, T: Target> Run<'a, T> {
             progress.checkpoint = Some(row.checkpoint.clone());
             progress.resets = row.resets;
         });
+        let epoch = row.epoch + 1;
+        context.committed.set(Some(Committed {
+            at: Instant::now(),
+            epoch,
+            checkpoint: row.checkpoint.clone(),
+            resets: row.resets,
+            events: row.events,
+        }));
         Self {
             context,
             session: Some(session),
-            epoch: row.epoch + 1,
+            epoch,
             stored: row.checkpoint.clone(),
             reached: row.checkpoint.clone(),
             is_empty: row.events == 0,
@@ -126,6 +133,8 @@ impl<'a, T: Target> Run<'a, T> {
             // A failure here leaves the position where it was.
             let _ = self.store_position(make().writer()).await;
         }
+        // Nobody is answered from memory without a session.
+        self.context.committed.set(None);
         match self.session.take() {
             Some(session) => finish::<T>(session, None, end).await,
             None => end,
@@ -291,7 +300,12 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     fn judge(&mut self, look: &Look) -> Option<Stop> {
-        let row = look.row(&self.context.id)?;
+        let row = look.row(&self.context.id);
+        if let Some(why) = self.lost(look.at, row) {
+            self.session = None;
+            return Some(Stop::End(End::Again(Phase::TargetAway, why)));
+        }
+        let row = row?;
         if row.epoch < self.epoch {
             // The look is older than this session.
             return None;
@@ -318,52 +332,21 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    fn may_switch(&self) -> bool {
-        self.row.life == Life::Building
-            && !self.is_outdated
-            && self.context.config.switch_when_caught_up
-            && Instant::now() >= self.switch_from
-    }
-
-    /// Makes this version the active one, if it is being built, has caught up, and is not behind the active one.
-    async fn switch<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
-        if !self.is_live || !self.may_switch() {
-            return Ok(());
-        }
-        self.store_position(writer).await?;
-        let target = &self.context.target;
-        let id = &self.context.id;
-        let from = SwitchFrom::Earlier {
-            owner: self.context.node,
-            epoch: self.epoch,
-        };
-        let mut switched = target.switch(id, from, None).await;
-        if let Ok(Switched::OtherStore) = switched
-            && let Some(restored) = restored(self.context, &self.stored).await
-        {
-            switched = target.switch(id, from, Some(&restored)).await;
-        }
-        match switched {
-            Ok(Switched::Done) => {
-                tracing::info!(projection = %self.context.id, "readers see this version now");
-                self.row.life = Life::Active;
-                Ok(())
-            }
-            Ok(Switched::Later) => {
-                self.is_outdated = true;
-                Ok(())
-            }
-            Ok(Switched::NotOwner) => Err(self.of_fault(Fault::Target(TargetError::lost())).await),
-            // It tries again at the next look.
-            Ok(
-                Switched::Behind
-                | Switched::OtherStore
-                | Switched::ActiveRuns
-                | Switched::Busy
-                | Switched::NotFound,
-            ) => Ok(()),
-            Err(error) => Err(self.of_fault(Fault::Target(error)).await),
-        }
+    /// Says that the target has lost what this session has committed, if a look shows it. No transaction is under way
+    /// then, so nothing but a loss explains it.
+    fn lost(&self, looked: Option<Instant>, row: Option<&Stored>) -> Option<String> {
+        let committed = self.context.committed.get()?;
+        committed.is_lost(looked?, row).then(|| {
+            let found = row.map_or_else(
+                || "the version is not registered".to_owned(),
+                |row| format!("its place is {}", row.checkpoint),
+            );
+            let to = &committed.checkpoint;
+            format!(
+                "the target has lost commits, or was put back: {found}, though the place {to} was committed; what is \
+                 there counts"
+            )
+        })
     }
 
     /// Writes a batch; one without events only moves the place in memory.
@@ -381,7 +364,6 @@ impl<'a, T: Target> Run<'a, T> {
                 Err(fault) => return Step::End(self.of_fault(fault).await),
             }
             self.is_empty &= events == 0;
-            self.stored = to.clone();
         }
         self.reached = to;
         let reached = &self.reached;
@@ -398,17 +380,14 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     /// Stores the place that is known in memory alone.
-    async fn store_position<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
+    pub(super) async fn store_position<W: Writer<T>>(&mut self, writer: W) -> Result<(), End> {
         self.store_position_at = Instant::now() + self.context.config.store_position_every;
         if self.reached == self.stored || self.session.is_none() {
             return Ok(());
         }
         let write = Write::at(self.reached.clone());
         match self.transact(writer, write).await {
-            Ok(()) => {
-                self.stored = self.reached.clone();
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(fault) => Err(self.of_fault(fault).await),
         }
     }
@@ -426,6 +405,7 @@ impl<'a, T: Target> Run<'a, T> {
                 return Err(Fault::Target(gone));
             };
             let from = self.stored.clone();
+            let (to, events, clears) = (write.to.clone(), write.events, write.clear);
             let job = async move {
                 let done = transact::<T, W>(&mut session, &writer, &from, &write).await;
                 (session, done)
@@ -434,8 +414,29 @@ impl<'a, T: Target> Run<'a, T> {
                 .await
                 .map_err(|panic| Fault::Author(None, panic))?;
             self.session = Some(session);
+            if done.is_ok() {
+                self.committed(to, events, clears);
+            }
             done
         })
+    }
+
+    /// Notes what a transaction has committed.
+    fn committed(&mut self, to: Checkpoint, events: u64, clears: bool) {
+        let row = &mut self.row;
+        let added = i64::try_from(events).unwrap_or(i64::MAX);
+        row.events = row.events.saturating_add(added);
+        if clears {
+            (row.resets, row.events) = (row.resets + 1, 0);
+        }
+        self.context.committed.set(Some(Committed {
+            at: Instant::now(),
+            epoch: self.epoch,
+            checkpoint: to.clone(),
+            resets: row.resets,
+            events: row.events,
+        }));
+        self.stored = to;
     }
 
     pub(super) fn announce(&mut self, attempt: Attempt) -> BoxFuture<'_, Result<(), End>> {
@@ -541,17 +542,4 @@ impl<'a, T: Target> Run<'a, T> {
         }
         End::Again(Phase::StoreAway, error.to_string())
     }
-}
-
-/// Sees whether a version that is live, and came to the end of the store at this place, is of the store as it is now,
-/// and the active one is not. `None` if that is not so, or not known.
-async fn restored<T: Target>(context: &Context<T>, end: &Checkpoint) -> Option<Restored> {
-    let rows = context.target.list().await.ok()?;
-    let active = active_of(&rows, &context.id.name).ok()?;
-    let info = context.store.info().await.ok()?;
-    let is_so = not_of(&info, end).is_none() && not_of(&info, &active.checkpoint).is_some();
-    is_so.then(|| Restored {
-        end: end.clone(),
-        lost: active.checkpoint.clone(),
-    })
 }

@@ -9,8 +9,8 @@ use crate::work::{Folded, Writer};
 /// What one transaction does.
 pub(super) struct Write<O> {
     /// The checkpoint that is stored.
-    to: Checkpoint,
-    events: u64,
+    pub(super) to: Checkpoint,
+    pub(super) events: u64,
     /// Make the tables, and show them to readers by these names.
     pub(super) create: Option<Vec<String>>,
     pub(super) clear: bool,

@@ -4,7 +4,8 @@
 //! Each step appends events and runs one to three processes, each with a fate at some call. Meanwhile somebody pauses,
 //! resumes and resets the projection, replays what was put aside, and waits for what was written; and once in half of
 //! the histories the store is restored to an earlier moment, which each of the processes notices at a moment of its
-//! own, unless it was killed before. In half of the histories the projection begins at a time and not before the first
+//! own, unless it was killed before. The target, too, is put back to an earlier moment in half of the histories, under
+//! the processes that use it: whoever waits after their next look is not told that the rows are there which were lost. In half of the histories the projection begins at a time and not before the first
 //! event. Of subjects that put events aside, every fourth history has an event that ends each process that applies it,
 //! and no other deaths, so that this event alone is condemned.
 //!
@@ -94,6 +95,12 @@ pub trait Subject: Send + Sync + 'static {
     /// they cannot be applied.
     fn fold(&self, events: &[RecordedEvent], deadly: &HashSet<EventId>) -> String;
 
+    /// Keeps what the target holds, in the place of what was kept before.
+    fn back_up(&self, target: &Self::Target) -> impl Future<Output = ()> + Send;
+
+    /// Puts back what was kept, but for the leases, while processes use the target.
+    fn put_back(&self, target: &Self::Target) -> impl Future<Output = ()> + Send;
+
     /// Returns what becomes of events that cannot be applied.
     fn on_poison(&self) -> OnPoison {
         OnPoison::Stop
@@ -159,6 +166,9 @@ impl Kit {
     }
 }
 
+/// Time for which somebody waits for what was written.
+const WAITS: Duration = Duration::from_millis(30);
+
 fn fate(random: &mut Random) -> Fate {
     match random.below(10) {
         0 | 1 => Fate::DieBefore,
@@ -197,6 +207,8 @@ async fn history<S: Subject>(
 ) -> Result<(), String> {
     let mut lives: Vec<Life<S>> = Vec::new();
     let restores_at = random.below(2 * steps);
+    let backs_up_at = random.below(steps);
+    let puts_back_at = backs_up_at + random.below(steps);
     for step in 0..steps {
         if step == restores_at {
             reader.restore(&mut random).await?;
@@ -222,6 +234,9 @@ async fn history<S: Subject>(
                 lives.push(life);
             }
         }
+        if step == backs_up_at {
+            reader.back_up().await?;
+        }
         reader.append(&mut random).await?;
         for _ in 0..random.below(30) {
             reader.look().await?;
@@ -233,6 +248,12 @@ async fn history<S: Subject>(
                 life.is_late = false;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if step == puts_back_at && reader.put_back(&lives).await? {
+            lives.retain(|life| !life.faulty.is_dead());
+            for life in &lives {
+                Box::pin(reader.waits(life, WAITS)).await?;
+            }
         }
         if let Some(life) = lives.last() {
             Box::pin(reader.operate(life, &mut random)).await?;

@@ -77,6 +77,14 @@ impl Subject for Tested {
         }
     }
 
+    async fn back_up(&self, _: &Target) {
+        self.databases.last().back_up().await;
+    }
+
+    async fn put_back(&self, _: &Target) {
+        self.databases.last().put_back().await;
+    }
+
     fn on_poison(&self) -> OnPoison {
         self.on_poison
     }

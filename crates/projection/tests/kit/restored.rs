@@ -8,6 +8,7 @@ use gesta_core::{
     Revision, StreamPage,
 };
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
+use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
     ApplyError, BeginAt, Config, Error, OnPoison, OnRestore, Order, Phase, State, View,
 };
@@ -300,14 +301,47 @@ async fn schedule_23_a_restored_target_goes_on() {
     let world = World::new().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    let backup = world.database.back_up(&["balances_v1"]).await;
+    world.database.back_up().await;
     world.append_many(20).await;
     world.comes_right(OnPoison::Stop).await;
-    world.database.put_back(backup).await;
+    world.database.put_back().await;
     world.append_many(5).await;
-    let target = world.database.target();
-    let world = World { target, ..world };
     world.comes_right(OnPoison::Stop).await;
+}
+
+/// The same under a process that lives on, while nothing is appended: a fail-over to a standby that was behind, or a
+/// backup that is put back. What happened: the process had no reason to ask, so the rows stayed away until the next
+/// event, and whoever waited was told from memory that they were there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_23_a_target_that_is_restored_under_a_process_goes_on() {
+    // Of the present session, and of one before it, whose epoch is smaller.
+    for is_of_before in [false, true] {
+        let world = World::new().await;
+        world.append_many(20).await;
+        world.comes_right(OnPoison::Stop).await;
+        if is_of_before {
+            world.database.back_up().await;
+        }
+        let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+        let process = world.faulty(quick(), &faulty).view(Balances).start().await;
+        let process = process.expect("started");
+        until_phase(&process, &id("balances", 1), Phase::Live).await;
+        if !is_of_before {
+            world.database.back_up().await;
+        }
+        world.append_many(20).await;
+        world.is_whole(&process, OnPoison::Stop).await;
+        let head = world.head().await;
+        world.database.put_back().await;
+        // The first may have been under way, the second is begun after it.
+        let looks = faulty.looks() + 2;
+        until_so(async || faulty.looks() >= looks, "it looks").await;
+        // Nobody is told that the rows are there before they are.
+        world.is_whole(&process, OnPoison::Stop).await;
+        let row = world.row("balances").await;
+        assert_eq!((row.checkpoint, row.events), (head, 40));
+        process.shutdown().await;
+    }
 }
 
 /// A store whose first events of stream `account-1` were scavenged.

@@ -9,7 +9,7 @@ use gesta_core::{
     Checkpoint, EventId, EventStore, EventStoreExt, LogId, Position, RecordedEvent, Timestamp,
 };
 
-use super::{Life, Random, Subject, append, text};
+use super::{Life, Random, Subject, WAITS, append, text};
 use crate::batch::positions;
 use crate::begin_at::BeginAt;
 use crate::config::Config;
@@ -37,6 +37,8 @@ pub(super) struct Reader<S: Subject> {
     is_registered: AtomicBool,
     /// The time at which the projection begins; `None` if it begins before the first event.
     begins: Option<Timestamp>,
+    /// Whether the target can be put back.
+    has_backup: bool,
     /// Events that end a process which applies them.
     deadly: HashSet<EventId>,
     /// Events that somebody has dropped.
@@ -53,6 +55,7 @@ impl<S: Subject> Reader<S> {
             target,
             is_registered: AtomicBool::new(false),
             begins: None,
+            has_backup: false,
             deadly: HashSet::new(),
             dropped: HashSet::new(),
         }
@@ -168,6 +171,37 @@ impl<S: Subject> Reader<S> {
         Ok(())
     }
 
+    /// Keeps what the target holds, once there is a version.
+    pub(super) async fn back_up(&mut self) -> Result<(), String> {
+        self.look().await?;
+        if self.is_registered.load(Ordering::SeqCst) {
+            self.subject.back_up(&self.target).await;
+            self.has_backup = true;
+        }
+        Ok(())
+    }
+
+    /// Puts back what was kept, and waits until every process has looked since. Returns false if nothing was kept.
+    pub(super) async fn put_back(&self, lives: &[Life<S>]) -> Result<bool, String> {
+        if !self.has_backup {
+            return Ok(false);
+        }
+        self.subject.put_back(&self.target).await;
+        self.look().await?;
+        let until = tokio::time::Instant::now() + END_WITHIN;
+        for life in lives {
+            // The first may have been under way, the second is begun after it.
+            let looks = life.faulty.looks() + 2;
+            while life.faulty.looks() < looks && !life.faulty.is_dead() {
+                if tokio::time::Instant::now() >= until {
+                    return Err("a process looks no more".to_owned());
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        Ok(true)
+    }
+
     /// Does what somebody asks for, as chance will have it. Nobody may be there to do it: then it is done later.
     pub(super) async fn operate(&self, life: &Life<S>, random: &mut Random) -> Result<(), String> {
         let (id, wait) = (self.subject.id(), Duration::from_millis(20));
@@ -194,8 +228,7 @@ impl<S: Subject> Reader<S> {
                 let _ = self.control.resume(&id).await;
             }
             _ => {
-                let timeout = Duration::from_millis(30);
-                Box::pin(self.waits(life, timeout)).await?;
+                Box::pin(self.waits(life, WAITS)).await?;
             }
         }
         Ok(())
@@ -206,7 +239,7 @@ impl<S: Subject> Reader<S> {
     ///
     /// # Errors
     /// What is shown, or the reason that is given, is not what has happened.
-    async fn waits(&self, life: &Life<S>, timeout: Duration) -> Result<Option<String>, String> {
+    pub(super) async fn waits(&self, life: &Life<S>, timeout: Duration) -> Result<Option<String>, String> {
         let id = self.subject.id();
         let before = match self.control.version(&id).await {
             Ok(before) => before,
