@@ -46,12 +46,11 @@ impl Fault {
         }
     }
 
-    /// An error of an author's statements.
+    /// An error of an author's statements. Rights and tables that are missing are no fault of an event: as the rows of a
+    /// view do, the batch waits until they are there.
     pub(crate) fn of_apply<T: Target>(error: &ApplyError) -> Self {
         match T::classify(error.cause()) {
-            None | Some(TargetErrorKind::Refused | TargetErrorKind::Unusable) => {
-                Fault::Author(None, cut(error.to_string()))
-            }
+            None | Some(TargetErrorKind::Refused) => Fault::Author(None, cut(error.to_string())),
             Some(kind) => Fault::Target(TargetError::new(kind, error.to_string())),
         }
     }

@@ -1,14 +1,49 @@
 //! Events that cannot be applied: found, tried, and then as the author wants it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use gesta_core::{EventStoreExt, Filter, RecordedEvent};
 use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{ApplyError, Config, OnPoison, Order, Phase, State, View, columns};
 
-use super::fixtures::{Balances, of_category};
-use super::world::{AT_ALL, World, id, parking, quick, until_phase};
+use super::fixtures::{Balances, journal_of, of_category, seen};
+use super::world::{AT_ALL, World, id, parking, quick, until, until_phase};
 use crate::flavour::{EVERY, Journal};
+
+/// What happened: while a table of a projection with SQL of its own was renamed, or a right on it was missing, each event
+/// that came was taken for one that cannot be applied, and skipped for good. Now it waits, as the rows of a view do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_is_missing_is_no_fault_of_an_event() {
+    let world = World::new().await;
+    let skipping = Config {
+        on_poison: OnPoison::Skip,
+        ..quick()
+    };
+    let process = world.process(skipping).projection(Through(Journal)).start();
+    let process = process.await.expect("started");
+    world.append_many(5).await;
+    world.applies_all(&process, "journal").await;
+    let journal = id("journal", 1);
+    let rename = |from: &str, to: &str| format!("ALTER TABLE {from} RENAME TO {to}");
+    let away = rename("journal_v1", "journal_gone");
+    world.database.execute(&away).await;
+    world.append_many(5).await;
+    let failed = until(&process, &journal, |progress| progress.failures >= 10).await;
+    assert_eq!(failed.phase, Phase::TargetAway, "{failed:?}");
+    let why = failed.error.expect("a reason");
+    assert!(why.contains("journal_v1"), "{why}");
+    let row = world.row("journal").await;
+    assert_eq!((row.state, row.events), (State::Running, 5));
+    let back = rename("journal_gone", "journal_v1");
+    world.database.execute(&back).await;
+    world.applies_all(&process, "journal").await;
+    let events = world.store.read_everything().await.expect("read");
+    let expected = journal_of(&events, &HashSet::new());
+    assert_eq!(seen(&world.database, "journal").await.1, expected);
+    assert!(world.parked(&journal).await.is_empty());
+    process.shutdown().await;
+}
 
 /// Schedule 17: poison at the first, in the middle, at the last event of a batch. By default the projection stops
 /// before it, says so, and goes on when the event can be applied.
