@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gesta_core::{LogId, Position};
 use gesta_projection::{
-    Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, Restored,
+    Begin, Cells, Command, Found, Order, OwnedValue, Parked, ProjectionId, Registration, Seen,
     State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
     filter_to_text,
 };
@@ -324,10 +324,10 @@ impl<D: Driver> Target for Postgres<D> {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        restored: Option<&Restored>,
+        seen: Option<&Seen>,
     ) -> Result<Switched> {
         let mut open = self.begin_transaction().await?;
-        let switched = versions::switch(&mut open, id, from, restored).await;
+        let switched = versions::switch(&mut open, id, from, seen).await;
         let was_busy = open.was_busy();
         match finish(open, switched).await {
             Err(_) if was_busy => Ok(Switched::Busy),

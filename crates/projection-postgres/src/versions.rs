@@ -5,7 +5,7 @@
 //! the views.
 
 use gesta_projection::{
-    Life, ProjectionId, Registration, Restored, Stored, SwitchFrom, Switched, TargetError,
+    Life, ProjectionId, Registration, Seen, Stored, SwitchFrom, Switched, TargetError,
     TargetErrorKind, filter_to_text, older_tables,
 };
 use gesta_sql::{Migration, Migrations};
@@ -195,7 +195,7 @@ pub(crate) async fn switch<D: Driver>(
     open: &mut Open<D>,
     id: &ProjectionId,
     from: SwitchFrom,
-    restored: Option<&Restored>,
+    seen: Option<&Seen>,
 ) -> Result<Switched> {
     open.query(LOCK_DEFINITIONS, Vec::new()).await?;
     let is_active = |stored: &&Stored| stored.life == Life::Active;
@@ -214,7 +214,7 @@ pub(crate) async fn switch<D: Driver>(
     }
     open.run("SET LOCAL lock_timeout = 100".to_owned()).await?;
     if let Some(old) = all.iter().find(is_active) {
-        if let Some(refusal) = new.may_not_follow(old, from, restored) {
+        if let Some(refusal) = new.may_not_follow(old, from, seen) {
             return Ok(refusal);
         }
         set_life(open, &old.id, Life::Previous).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gesta_core::{Error, LogId, Position};
 use gesta_projection::{
     Begin, Cells, Command, Found, Life, Order, OwnedValue, Parked, ProjectionId, Registration,
-    Restored, State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
+    Seen, State, Stored, SwitchFrom, Switched, Table, Target, TargetError, TargetErrorKind,
     filter_to_text, older_tables,
 };
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -270,7 +270,7 @@ fn switch(
     connection: &Connection,
     id: &ProjectionId,
     from: SwitchFrom,
-    restored: Option<&Restored>,
+    seen: Option<&Seen>,
 ) -> Result<Switched> {
     let Some(new) = rows::one(connection, id)?.filter(|new| new.life != Life::Retired) else {
         return Ok(Switched::NotFound);
@@ -279,7 +279,7 @@ fn switch(
         return Ok(Switched::Done);
     }
     if let Some(old) = rows::active(connection, &id.name)? {
-        if let Some(refusal) = new.may_not_follow(&old, from, restored) {
+        if let Some(refusal) = new.may_not_follow(&old, from, seen) {
             return Ok(refusal);
         }
         connection
@@ -473,14 +473,14 @@ impl Target for SqliteTarget {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        restored: Option<&Restored>,
+        seen: Option<&Seen>,
     ) -> Result<Switched> {
         let Ok(turn) = tokio::time::timeout(SWITCH_WAITS, self.connections.turn()).await else {
             return Ok(Switched::Busy);
         };
         drop(turn);
-        let (id, restored) = (id.clone(), restored.cloned());
-        self.write(move |connection| switch(connection, &id, from, restored.as_ref()))
+        let (id, seen) = (id.clone(), seen.cloned());
+        self.write(move |connection| switch(connection, &id, from, seen.as_ref()))
             .await
     }
 

@@ -10,11 +10,14 @@ use crate::definition::ProjectionId;
 use crate::error::{Error, other_store};
 use crate::lag::{LAG_PAGES_MAX, Lag, Next, lag_at, next_match};
 use crate::state::{Life, State};
-use crate::target::{Order, Parked, REFUSED, Restored, Stored, SwitchFrom, Switched, Target};
+use crate::target::{Order, Parked, REFUSED, Seen, Stored, SwitchFrom, Switched, Target};
 
 /// Time between two looks for an answer, at first and at most.
 const LOOK_FOR_ANSWER: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(250));
+
+/// How often at once readers are taken from a version that is fed on while the store is asked.
+pub(crate) const SWITCH_TRIES: u32 = 4;
 
 /// Finds the active version of a projection.
 pub(crate) fn active_of<'a>(rows: &'a [Stored], name: &str) -> Result<&'a Stored, Error> {
@@ -236,20 +239,26 @@ impl<T: Target> Control<T> {
     /// # Errors
     /// `NotFound` if there is no such version, or its rows are gone; `Invalid` if it is behind the active one, or if
     /// the store was restored since one of them came so far: then [`switch_in`](Self::switch_in) tells which one is of
-    /// the store as it is now; `Target` if the target does not answer.
+    /// the store as it is now, and whether any event in between is wanted by the version; `Target` if the target does
+    /// not answer.
     pub async fn switch(&self, id: &ProjectionId) -> Result<(), Error> {
         match self.try_switch(id, None).await? {
             Switched::OtherStore => Err(Error::Invalid(format!(
                 "{id}: it and the active version are of different lives of the store, which alone can tell which of \
                  them is of the present one: name the store"
             ))),
+            Switched::Behind => Err(Error::Invalid(format!(
+                "{id} is behind the active version, and the store alone can tell whether an event in between is any of \
+                 its own: name the store"
+            ))),
             switched => done(id, switched),
         }
     }
 
-    /// Makes a version the active one, as [`switch`](Self::switch) does, also if the active one was made before the
-    /// store was restored, or is further than the store, which was copied back: then the version must have come to the
-    /// end of the store, and no process may run the active one.
+    /// Makes a version the active one, as [`switch`](Self::switch) does, also if the active one is further, but no
+    /// event in between passes the filter of the version; and also if the active one was made before the store was
+    /// restored, or is further than the store, which was copied back: then the version must have come to the end of the
+    /// store, and no process may run the active one.
     ///
     /// # Errors
     /// Those of `switch`; `Store` if the store does not answer.
@@ -258,22 +267,25 @@ impl<T: Target> Control<T> {
             Switched::OtherStore | Switched::Behind => {}
             switched => return done(id, switched),
         }
-        let restored = self.restored(store, id).await?;
-        // What could not be compared before may be reset since.
-        let switched = self.try_switch(id, restored.as_ref()).await?;
-        done(id, switched)
+        let mut tries = 0;
+        loop {
+            let seen = self.seen(store, id).await?;
+            // What could not be compared before may be reset since.
+            let switched = self.try_switch(id, seen.as_ref()).await?;
+            tries += 1;
+            // The active version is fed on.
+            if switched != Switched::Behind || seen.is_none() || tries == SWITCH_TRIES {
+                return done(id, switched);
+            }
+        }
     }
 
-    /// Sees whether the active version is not of the store as it is now, and another one at its end. `None` if the
-    /// active one is of this store.
+    /// Asks the store about the places of the active version and another one. `None` if the active one is of this
+    /// store, and further than the other one by an event that this one wants.
     ///
     /// # Errors
-    /// `Invalid` if the other one is not of this store, or behind its end.
-    async fn restored(
-        &self,
-        store: &dyn EventStore,
-        id: &ProjectionId,
-    ) -> Result<Option<Restored>, Error> {
+    /// `Invalid` if the other one is not of this store, or behind its end where the active one is not of it.
+    async fn seen(&self, store: &dyn EventStore, id: &ProjectionId) -> Result<Option<Seen>, Error> {
         // The rows first: a place that a version had reached before the ends were read is none beyond them.
         let active = self.active(&id.name).await?;
         let version = self.version(id).await?;
@@ -281,31 +293,39 @@ impl<T: Target> Control<T> {
         if let Some(why) = not_of(&info, &version.checkpoint) {
             return Err(Error::Invalid(format!("{id} cannot be switched to: {why}")));
         }
-        if not_of(&info, &active.checkpoint).is_none() {
+        let is_of_this = not_of(&info, &active.checkpoint).is_none();
+        let head = Checkpoint::logs(info.incarnation, info.heads);
+        if is_of_this {
+            let Some(filter) = &version.filter else {
+                return Ok(None);
+            };
+            // The active version may come to the end of the store meanwhile.
+            for up_to in [head, active.checkpoint] {
+                let after = version.checkpoint.clone();
+                let next = next_match(store, &after, filter, &up_to, LAG_PAGES_MAX).await?;
+                if next == Next::Nothing {
+                    return Ok(Some(Seen::NoMatch { after, up_to }));
+                }
+            }
             return Ok(None);
         }
-        let head = Checkpoint::logs(info.incarnation, info.heads);
         let missing = self.missing(store, &version, &head).await?;
         if missing > 0 {
             return Err(Error::Invalid(format!(
                 "{id} is {missing} positions behind the end of the store: readers would see less than there is"
             )));
         }
-        Ok(Some(Restored {
+        Ok(Some(Seen::Lost {
             end: version.checkpoint,
             lost: active.checkpoint,
         }))
     }
 
     /// Tries to switch, for a second if readers are in the way.
-    async fn try_switch(
-        &self,
-        id: &ProjectionId,
-        restored: Option<&Restored>,
-    ) -> Result<Switched, Error> {
+    async fn try_switch(&self, id: &ProjectionId, seen: Option<&Seen>) -> Result<Switched, Error> {
         let until = tokio::time::Instant::now() + Duration::from_secs(1);
         loop {
-            let switched = self.target.switch(id, SwitchFrom::Any, restored).await?;
+            let switched = self.target.switch(id, SwitchFrom::Any, seen).await?;
             if switched != Switched::Busy || tokio::time::Instant::now() >= until {
                 return Ok(switched);
             }

@@ -78,7 +78,7 @@ pub use row::{Cells, Found, Key, KeyedRows, Keys, Row};
 pub use running::Running;
 pub use state::{Life, State, UnknownWord};
 pub use target::{
-    Attempt, Begin, Command, Fence, Order, Parked, Restored, Session, Stored, SwitchFrom, Switched,
+    Attempt, Begin, Command, Fence, Order, Parked, Seen, Session, Stored, SwitchFrom, Switched,
     Target,
 };
 pub use value::{Cell, Column, Json, Kind, OwnedValue, Value};

@@ -79,7 +79,7 @@ impl Stored {
         &self,
         active: &Stored,
         from: SwitchFrom,
-        restored: Option<&Restored>,
+        seen: Option<&Seen>,
     ) -> Option<Switched> {
         if let SwitchFrom::Earlier { owner, epoch } = from {
             if self.owner != Some(owner) || self.epoch != epoch {
@@ -94,15 +94,17 @@ impl Stored {
             Some(false) => Switched::Behind,
             None => Switched::OtherStore,
         };
-        let is_so = |restored: &Restored| {
-            covers(&self.checkpoint, &restored.end) == Some(true)
-                && covers(&active.checkpoint, &restored.lost) == Some(true)
-        };
-        match restored {
-            Some(restored) if is_so(restored) => {
+        let is_at = |row: &Stored, place: &Checkpoint| covers(&row.checkpoint, place) == Some(true);
+        match seen {
+            Some(Seen::Lost { end, lost }) if is_at(self, end) && is_at(active, lost) => {
                 // For that process the life of the active version is the present one.
                 let is_run = active.owned && active.state == State::Running;
                 is_run.then_some(Switched::ActiveRuns)
+            }
+            Some(Seen::NoMatch { after, up_to })
+                if is_at(self, after) && covers(up_to, &active.checkpoint) == Some(true) =>
+            {
+                None
             }
             _ => Some(refusal),
         }
@@ -250,17 +252,29 @@ pub enum SwitchFrom {
     Any,
 }
 
-/// What was seen of two versions by whoever has asked the store which of them is of its present life: so readers may
-/// leave the active version although nobody can compare the two, or although the active one is further.
+/// What the store has told of the places of two versions: so readers may leave the active version although nobody can
+/// compare the two, or although the active one is further.
 ///
-/// Both places were read before the store was asked, and are compared again in the transaction of the switch: a version
+/// The places were read before the store was asked, and are compared again in the transaction of the switch: a version
 /// that was reset since is neither left nor shown for what it was before.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Restored {
-    /// The place at which the version was when it had come to the end of the store.
-    pub end: Checkpoint,
-    /// The place of the active version, which is none of the store as it is now.
-    pub lost: Checkpoint,
+pub enum Seen {
+    /// The version is of the present life of the store, and the active one is not.
+    Lost {
+        /// The place at which the version was when it had come to the end of the store.
+        end: Checkpoint,
+        /// The place of the active version, which is none of the store as it is now.
+        lost: Checkpoint,
+    },
+    /// Between two places no event passes the filter of the version: at the first one it shows as much as at the
+    /// second. A version with another filter is told so late, or never, that the active one has passed events which are
+    /// none of its own.
+    NoMatch {
+        /// A place at which the version was.
+        after: Checkpoint,
+        /// A place at which the active version may be.
+        up_to: Checkpoint,
+    },
 }
 
 /// Why [`Target::switch`] has not switched.
@@ -413,7 +427,7 @@ pub trait Target: Clone + Send + Sync + 'static {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        restored: Option<&Restored>,
+        seen: Option<&Seen>,
     ) -> impl Future<Output = Result<Switched, TargetError>> + Send;
 
     /// Deletes the tables and parked events of a version, sets it retired, and raises its epoch, in one transaction.

@@ -4,13 +4,14 @@ use gesta_core::Checkpoint;
 use tokio::time::Instant;
 
 use crate::batch::not_of;
-use crate::control::active_of;
+use crate::control::{SWITCH_TRIES, active_of};
 use crate::drive::Context;
 use crate::drive::run::{End, Run};
 use crate::error::TargetError;
 use crate::fault::Fault;
+use crate::lag::{LAG_PAGES_MAX, Next, next_match};
 use crate::state::Life;
-use crate::target::{Restored, SwitchFrom, Switched, Target};
+use crate::target::{Seen, SwitchFrom, Switched, Target};
 use crate::work::Writer;
 
 impl<T: Target> Run<'_, T> {
@@ -35,9 +36,19 @@ impl<T: Target> Run<'_, T> {
         };
         let mut switched = target.switch(id, from, None).await;
         if let Ok(Switched::OtherStore) = switched
-            && let Some(restored) = restored(self.context, &self.stored).await
+            && let Some(seen) = lost(self.context, &self.stored).await
         {
-            switched = target.switch(id, from, Some(&restored)).await;
+            switched = target.switch(id, from, Some(&seen)).await;
+        }
+        for _ in 0..SWITCH_TRIES {
+            if !matches!(switched, Ok(Switched::Behind)) {
+                break;
+            }
+            // The subscription tells late of events that the filter does not let pass.
+            let Some(seen) = no_match(self.context, &self.stored).await else {
+                break;
+            };
+            switched = target.switch(id, from, Some(&seen)).await;
         }
         match switched {
             Ok(Switched::Done) => {
@@ -65,13 +76,24 @@ impl<T: Target> Run<'_, T> {
 
 /// Sees whether a version that is live, and came to the end of the store at this place, is of the store as it is now,
 /// and the active one is not. `None` if that is not so, or not known.
-async fn restored<T: Target>(context: &Context<T>, end: &Checkpoint) -> Option<Restored> {
+async fn lost<T: Target>(context: &Context<T>, end: &Checkpoint) -> Option<Seen> {
     let rows = context.target.list().await.ok()?;
     let active = active_of(&rows, &context.id.name).ok()?;
     let info = context.store.info().await.ok()?;
     let is_so = not_of(&info, end).is_none() && not_of(&info, &active.checkpoint).is_some();
-    is_so.then(|| Restored {
+    is_so.then(|| Seen::Lost {
         end: end.clone(),
         lost: active.checkpoint.clone(),
     })
+}
+
+/// Sees whether no event that a version wants lies between a place and the end of the store. `None` if one does, or
+/// that is not known.
+async fn no_match<T: Target>(context: &Context<T>, after: &Checkpoint) -> Option<Seen> {
+    let (store, filter) = (&*context.store, &context.filter);
+    let info = store.info().await.ok()?;
+    let up_to = Checkpoint::logs(info.incarnation, info.heads);
+    let next = next_match(store, after, filter, &up_to, LAG_PAGES_MAX).await;
+    let after = after.clone();
+    matches!(next, Ok(Next::Nothing)).then_some(Seen::NoMatch { after, up_to })
 }

@@ -31,6 +31,7 @@ pub use switching::{
     a_running_version_is_not_left_for_another_life, a_version_is_switched_by_its_owner,
     a_version_that_was_reset_does_not_take_over, an_earlier_life_of_the_store_is_left_behind,
     an_earlier_version_does_not_take_over, versions_are_switched_and_retired,
+    what_is_none_of_its_own_holds_no_version_back,
 };
 
 /// Time for something to happen at all.
@@ -498,6 +499,7 @@ macro_rules! target_conformance {
             an_earlier_version_does_not_take_over
             a_version_is_switched_by_its_owner
             an_earlier_life_of_the_store_is_left_behind
+            what_is_none_of_its_own_holds_no_version_back
             a_version_that_was_reset_does_not_take_over
             a_running_version_is_not_left_for_another_life
             a_refused_value_is_the_authors

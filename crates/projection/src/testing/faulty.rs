@@ -19,7 +19,7 @@ use crate::projection::Projection;
 use crate::row::{Cells, Found};
 use crate::state::State;
 use crate::target::{
-    Attempt, Begin, Command, Fence, Order, Parked, Restored, Session, Stored, SwitchFrom, Switched,
+    Attempt, Begin, Command, Fence, Order, Parked, Seen, Session, Stored, SwitchFrom, Switched,
     Target,
 };
 use crate::value::OwnedValue;
@@ -365,9 +365,9 @@ impl<T: Target> Target for Faulty<T> {
         &self,
         id: &ProjectionId,
         from: SwitchFrom,
-        restored: Option<&Restored>,
+        seen: Option<&Seen>,
     ) -> Result<Switched, TargetError> {
-        let switched = self.inner.switch(id, from, restored);
+        let switched = self.inner.switch(id, from, seen);
         self.process.call(true, switched).await
     }
 

@@ -4,11 +4,12 @@
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
-//!   `lives`, `versions`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is told of them;
+//!   `lives`, `versions`, `filters`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is told of them;
 //!   `reading`: rows as readers get them.
 
 mod crashes;
 mod databases;
+mod filters;
 pub(crate) mod fixtures;
 mod histories;
 mod indexes;
