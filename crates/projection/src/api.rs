@@ -376,8 +376,12 @@ impl<T: Target> Api<T> {
         loop {
             let rows = self.look(Instant::now()).await?;
             let version = active_of(&rows, name)?;
-            if *resets.get_or_insert(version.resets) != version.resets {
-                return Err(Error::Reset(name.to_owned()));
+            match resets.replace((version.id.clone(), version.resets)) {
+                // Another version has the readers since: it was not reset.
+                Some((id, before)) if id == version.id && before != version.resets => {
+                    return Err(Error::Reset(name.to_owned()));
+                }
+                _ => {}
             }
             let missing = match asked.take() {
                 // What matches up to the checkpoint does not change: the store is asked once for each place.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gesta_core::{AllFrom, Checkpoint, Clock, EventStore, Filter, ReadAll, SystemClock, Timestamp};
 
-use crate::batch::{covers, distance, positions};
-use crate::error::Error;
+use crate::batch::{covers, distance, not_of, positions};
+use crate::error::{Error, other_store};
 
 /// Pages of a store that are read at most to find the oldest event that is not applied yet: a million positions. For a
 /// version that stands still, with a filter that lets little pass, the store would else be read each time it is shown.
@@ -56,6 +56,10 @@ pub(crate) enum Next {
 }
 
 /// Looks in so many pages for the first event that matches after a place and up to another one.
+///
+/// # Errors
+/// `Invalid` if the store does not reach so far: what is not stored yet, or no longer, may match. `Store` if the store
+/// does not answer.
 pub(crate) async fn next_match(
     store: &dyn EventStore,
     place: &Checkpoint,
@@ -79,8 +83,12 @@ pub(crate) async fn next_match(
                 return Ok(Next::Nothing);
             }
         }
-        if page.end || covers(&page.next, up_to) == Some(true) {
+        if covers(&page.next, up_to) == Some(true) {
             return Ok(Next::Nothing);
+        }
+        // The page may have been read before what was appended since.
+        if page.end && not_of(&store.info().await?, up_to).is_some() {
+            return Err(other_store(up_to));
         }
         from = page.next;
     }

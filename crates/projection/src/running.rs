@@ -238,7 +238,8 @@ impl<T: Target> Running<T> {
         if let Some(own) = self.only_version(name) {
             // As a rule the events are applied in a moment, by this process: no question to the target, nor to the
             // store.
-            resets = resets_of(&own.progress.borrow());
+            let before = resets_of(&own.progress.borrow());
+            resets = before.map(|resets| (own.id.clone(), resets));
             let session = own.committed.get().map(|committed| committed.epoch);
             let pause = tokio::time::Instant::now() + back_off.pause();
             self.reached_here(&own.id, checkpoint, pause.min(until))
@@ -246,8 +247,8 @@ impl<T: Target> Running<T> {
             let session_now = own.committed.get().map(|committed| committed.epoch);
             let progress = own.progress.borrow();
             let place = progress.checkpoint.as_ref();
-            if resets.is_some()
-                && resets == resets_of(&progress)
+            if before.is_some()
+                && before == resets_of(&progress)
                 && session_now.is_some()
                 && session_now == session
                 && place.is_some_and(|place| covers(place, checkpoint) == Some(true))
@@ -257,8 +258,12 @@ impl<T: Target> Running<T> {
         }
         loop {
             let (place, filter, row) = self.place(name).await?;
-            if *resets.get_or_insert(row.resets) != row.resets {
-                return Err(Error::Reset(name.to_owned()));
+            match resets.replace((row.id.clone(), row.resets)) {
+                // Another version has the readers since: it was not reset.
+                Some((id, before)) if id == row.id && before != row.resets => {
+                    return Err(Error::Reset(name.to_owned()));
+                }
+                _ => {}
             }
             let store = &*self.started.store;
             match covers(&place, checkpoint) {

@@ -177,6 +177,10 @@ async fn wrong_requests_are_told_what_is_wrong() {
         detail.contains("is not of the events of this store"),
         "{detail}"
     );
+    // One of this store, which does not reach it.
+    let further = world.checkpoint_at(&world.head().await, 10);
+    let further = format!("/balances/wait?checkpoint={further}");
+    json(&api, "GET", &further, 400).await;
     let stopped = tokio::time::timeout(AT_ALL, process.expect("started").shutdown());
     stopped.await.expect("in time");
 }

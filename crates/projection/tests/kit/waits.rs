@@ -1,15 +1,17 @@
 //! Reads of one's own writes: when the waiting ends, and with which reason.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use gesta_core::Filter;
+use gesta_core::{Checkpoint, Filter, Place};
 use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{
-    ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, State,
+    ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, Request, State,
 };
 
 use super::fixtures::{Balances, of_category};
+use super::versions::BalancesV2;
 use super::world::{AT_ALL, Process, World, id, quick, until_phase, until_so};
 use crate::flavour::Target;
 
@@ -74,11 +76,78 @@ async fn waiting_ends_with_a_reason() {
             .contains("is not of the events of this store"),
         "{error}"
     );
+    // What happened: a place of this store that it does not reach was told to be shown, for nothing matched up to it.
+    let head = world.head().await;
+    let further = world.checkpoint_at(&head, position(&head) + 10);
+    let error = process.wait_for("balances", &further, AT_ALL).await;
+    let error = error.expect_err("it is stored nowhere");
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
     assert!(matches!(
         process.wait_for("unknown", &strange, AT_ALL).await,
         Err(Error::NotFound(_))
     ));
     process.shutdown().await;
+}
+
+/// The position of a checkpoint of one log.
+fn position(at: &Checkpoint) -> u64 {
+    match &at.place {
+        Place::Logs(positions) => positions[0].0,
+        Place::Stream { .. } => panic!("it is one of all events"),
+    }
+}
+
+/// What happened: whoever waited while the readers were switched to another version was told of a reset, for the old
+/// version had been reset once in its life, and the new one never.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_is_no_reset() {
+    let world = World::new().await;
+    world.append_many(5).await;
+    let by_hand = || Config {
+        switch_when_caught_up: false,
+        // The one that hangs is not taken for dead.
+        lease: Duration::from_secs(3_600),
+        ..quick()
+    };
+    let hangs = Faulty::new(world.target.clone(), 0, Fate::None);
+    let first = world.faulty(by_hand(), &hangs).view(Balances).start().await;
+    let first = first.expect("started");
+    let (control, old, new) = (world.control(), id("balances", 1), id("balances", 2));
+    let reset = control.order(&old, &Order::Reset, AT_ALL).await;
+    reset.expect("it was reset");
+    world.applies_all(&first, "balances").await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let second = world.faulty(by_hand(), &faulty);
+    let second = second.view(Balances).view(BalancesV2).start().await;
+    let second = second.expect("started");
+    hangs.set_hung(true);
+    let written = world.append("account-1", "added", "1").await.checkpoint;
+    let (api, path) = (second.api(), "/balances/wait");
+    let parameters = HashMap::from([
+        ("checkpoint".to_owned(), written.to_string()),
+        ("timeout_ms".to_owned(), "60000".to_owned()),
+    ]);
+    let asked = api.answer(Request {
+        method: "GET",
+        path,
+        parameters: &parameters,
+        content_type: None,
+        caller: None,
+    });
+    let switched = async {
+        // Both wait for the old version meanwhile.
+        let looks = faulty.looks() + 20;
+        until_so(async || faulty.looks() >= looks, "it looks").await;
+        let is_there = async || control.switch_in(&*world.store, &new).await.is_ok();
+        until_so(is_there, "it is switched").await;
+    };
+    let waits = second.wait_for("balances", &written, AT_ALL);
+    let (waited, answer, ()) = tokio::join!(waits, asked, switched);
+    waited.expect("the new version shows it");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    hangs.set_hung(false);
+    first.shutdown().await;
+    second.shutdown().await;
 }
 
 /// Waits within `apply` for its own projection, which would be for ever.
