@@ -97,6 +97,7 @@ impl Own {
                 let now = Instant::now();
                 let claimed = self.states.append(after, state, Duration::ZERO);
                 if let Some(kept) = claimed.await? {
+                    self.states.keep_few().await;
                     return Ok(Some((kept, now)));
                 }
             }
@@ -445,6 +446,10 @@ async fn perform<E: Effect>(
                 Err(error) => error.to_string(),
             },
         };
+        tracing::warn!(
+            states = own.states.stream(), log = %shared.log, position = %shared.position, attempt, error = %why,
+            "an effect has failed"
+        );
         own.tell(Phase::Retrying, Some(cut(why.clone())));
         if attempt == own.config.attempts_max {
             return Ok(Performed::Refused(format!(

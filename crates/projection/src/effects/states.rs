@@ -8,6 +8,7 @@ use gesta_core::{
     ReadStream, Revision, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -202,9 +203,6 @@ impl EffectStates {
         match appended {
             Ok(appended) => {
                 let revision = appended.streams.first().map(|s| s.last_revision);
-                if after.is_none() {
-                    self.keep_few().await?;
-                }
                 Ok(revision.map(|revision| Kept { revision, state }))
             }
             Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {
@@ -214,12 +212,29 @@ impl EffectStates {
         }
     }
 
-    async fn keep_few(&self) -> Result<(), Error> {
-        let metadata = StreamMetadata::parse(format!("{{\"$maxCount\":{KEPT}}}"))?;
+    /// Lets all but the last states be scavenged, unless somebody has set how many are kept. What else the metadata of
+    /// the stream say is kept, above all who may append to it. What fails here only costs space: the next claim tries
+    /// it again.
+    pub(super) async fn keep_few(&self) {
+        if let Err(error) = self.try_to_keep_few().await {
+            tracing::warn!(stream = %self.stream, %error, "old states of an effect are kept: $maxCount was not set");
+        }
+    }
+
+    async fn try_to_keep_few(&self) -> Result<(), Error> {
+        let known = self.store.stream_metadata(self.stream.clone()).await?;
+        if known.metadata.max_count.is_some() {
+            return Ok(());
+        }
+        let mut document: Map<String, Value> = serde_json::from_slice(known.metadata.json())
+            .map_err(|error| gesta_core::Error::corrupt(error.to_string()))?;
+        document.insert("$maxCount".to_owned(), KEPT.into());
         let request = SetStreamMetadata {
             stream: self.stream.clone(),
-            expected: ExpectedRevision::Any,
-            metadata,
+            expected: known
+                .revision
+                .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+            metadata: StreamMetadata::parse(Value::Object(document).to_string())?,
         };
         self.store.set_stream_metadata(request).await?;
         Ok(())

@@ -137,6 +137,45 @@ async fn hidden_states_are_told() {
     assert_eq!(texts(&sent), ["c"]);
 }
 
+/// What happened: the first start of an effect set the metadata of its stream as a whole, and so took away who alone may
+/// append to it. Goal: what somebody has set is kept, beside the number of states; and that number is set also if the
+/// process that was to do so has died before, but never against what somebody has set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_of_operators_are_kept() {
+    let store = store();
+    let stream = || StreamId::new("$effect-mail").expect("valid");
+    let set = async |metadata: &str| {
+        let request = SetStreamMetadata {
+            stream: stream(),
+            expected: ExpectedRevision::Any,
+            metadata: StreamMetadata::parse(metadata.to_owned()).expect("valid"),
+        };
+        store.set_stream_metadata(request).await.expect("set");
+    };
+    let known = async || -> serde_json::Value {
+        let known = store.stream_metadata(stream()).await.expect("known");
+        serde_json::from_slice(known.metadata.json()).expect("JSON")
+    };
+    let runs = async || {
+        let (running, _) = run::<1>(&store, quick(), 0).await;
+        until_phase(&running, Phase::Live).await;
+        running.shutdown().await;
+    };
+    set(r#"{"$acl":{"$w":"app"}}"#).await;
+    append(&store, &["a"]).await;
+    runs().await;
+    let kept = serde_json::json!({"$acl": {"$w": "app"}, "$maxCount": 100});
+    assert_eq!(known().await, kept);
+    for (before, after) in [
+        (r#"{"$acl":{"$w":"app"}}"#, kept),
+        (r#"{"$maxCount":7}"#, serde_json::json!({"$maxCount": 7})),
+    ] {
+        set(before).await;
+        runs().await;
+        assert_eq!(known().await, after);
+    }
+}
+
 /// Goal: what somebody else has written among the states stops no effect, and the last state before it counts. What
 /// happened: a state with a checkpoint that was none was taken for the last one, and the effect tried for ever to begin
 /// there.
