@@ -256,8 +256,9 @@ const GAUGES: [Gauge; 10] = [
     ),
     (
         "gesta_projection_applied_timestamp_seconds",
-        "When events were applied last",
-        |version| version.applied_seconds,
+        "When events were applied last; 0 if none were since the last reset",
+        // Without a value a rule for alerts would pass over the version, whatever is wrong with it.
+        |version| Some(version.applied_seconds.unwrap_or(0.0)),
     ),
     (
         "gesta_projection_active",

@@ -232,6 +232,33 @@ async fn a_version_of_another_store_hides_no_other() {
     assert!(!metrics.body.contains(unknown), "{}", metrics.body);
 }
 
+/// Goal: the rules for alerts of the guide know a version that has never applied an event. What happened: a version that
+/// never got its first batch through was in no alert, for a series that one of them compares was not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alerts_know_a_version_without_events() {
+    let world = World::new().await;
+    world.comes_right(OnPoison::Stop).await;
+    let api = Api::of(&world.store, world.target.clone());
+    let metrics = ask(&api, "GET", "/metrics").await.body;
+    let guide = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/guides/read-models.md"
+    );
+    let guide = std::fs::read_to_string(guide).expect("the guide");
+    let rules = guide.lines().filter(|line| line.starts_with("  expr: "));
+    let mut known = 0;
+    for rule in rules {
+        let is_of_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let names = rule.split(|c| !is_of_name(c));
+        for name in names.filter(|name| name.starts_with("gesta_projection_")) {
+            let series = format!("\n{name}{{projection=\"balances\",version=\"1\"}} ");
+            assert!(metrics.contains(&series), "{name} in {metrics}");
+            known += 1;
+        }
+    }
+    assert!(known >= 6, "{known} series in the rules of the guide");
+}
+
 /// A store in which no end of a read with a filter is in sight, and how often it was read.
 struct Endless(Arc<dyn EventStore>, AtomicUsize);
 
