@@ -20,7 +20,7 @@ use crate::batch::distance;
 use crate::control::{Control, active_of};
 use crate::definition::ProjectionId;
 use crate::error::{Error, TargetError, TargetErrorKind};
-use crate::index::{Find, events_at};
+use crate::index::Find;
 use crate::report::{EventReport, ParkedReport, metrics_text};
 use crate::state::State;
 use crate::target::{Order, Stored, Target};
@@ -323,13 +323,11 @@ impl<T: Target> Api<T> {
             after,
             limit,
         };
-        let found = self.control.find(name, &find).await?;
-        let (events, read) = events_at(&*self.store, &found).await?;
-        // A page that is full may have another one after it, in number or in bytes.
-        let is_full = found.len() == limit || read < found.len();
-        let next = found[..read].last().filter(|_| is_full);
-        let next = next.map(|(log, position)| format!("{log}-{position}"));
-        let events: Vec<EventReport> = events.iter().map(EventReport::from).collect();
+        let found = self.control.find_events(&*self.store, name, &find).await?;
+        let next = found
+            .next
+            .map(|(log, position)| format!("{log}-{position}"));
+        let events: Vec<EventReport> = found.events.iter().map(EventReport::from).collect();
         Ok(Answer::json(200, &json!({"events": events, "next": next})))
     }
 

@@ -65,7 +65,7 @@ pub use effects::{Effects, RunningEffects};
 pub use error::{ApplyError, ERROR_BYTES_MAX, Error, TargetError, TargetErrorKind, older_tables};
 pub use filter_text::{filter_from_text, filter_to_text};
 pub use index::{
-    Find, INDEX_PAGE_MAX, INDEX_PATHS_MAX, INDEX_TEXT_BYTES_MAX, Index, IndexPath, events_at,
+    Find, FoundEvents, INDEX_PAGE_MAX, INDEX_PATHS_MAX, INDEX_TEXT_BYTES_MAX, Index, IndexPath,
 };
 pub use lag::{LAG_PAGES_MAX, Lag};
 pub use progress::{Phase, Progress};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gesta::projection::{
     Control, Find, INDEX_PAGE_MAX, Index, Life, ProjectionId, Projections, Running, State, Stored,
-    Target, VersionReport, events_at,
+    Target, VersionReport,
 };
 use gesta_core::{Checkpoint, EventStore};
 use serde::Serialize;
@@ -138,19 +138,13 @@ async fn find<T: Target>(
             after,
             limit: left.min(INDEX_PAGE_MAX),
         };
-        let found = control.find(name, &find).await?;
-        let is_last = found.len() < find.limit;
-        after = found.last().copied();
-        left -= found.len();
-        let mut rest = &found[..];
-        while !rest.is_empty() {
-            let (events, read) = events_at(&**store, rest).await?;
-            for event in events {
-                output.event(&event, None)?;
-            }
-            rest = &rest[read..];
+        let found = control.find_events(&**store, name, &find).await?;
+        left -= found.events.len();
+        for event in found.events {
+            output.event(&event, None)?;
         }
-        if is_last {
+        after = found.next;
+        if after.is_none() {
             break;
         }
     }

@@ -3,7 +3,7 @@
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{EventStore, LogId, Position, RecordedEvent};
 
-use super::pick::Scalar;
+use super::pick::{Path, Scalar, pick};
 use super::work::{keep, text};
 use super::{Index, IndexPath};
 use crate::control::Control;
@@ -24,6 +24,17 @@ pub struct Find {
     pub after: Option<(LogId, Position)>,
     /// Largest number of events: 1 to [`INDEX_PAGE_MAX`].
     pub limit: usize,
+}
+
+/// A page of the events that an index finds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FoundEvents {
+    /// The events, at most [`PAGE_BYTES_MAX`] bytes and one event more.
+    ///
+    /// [`PAGE_BYTES_MAX`]: gesta_core::limits::PAGE_BYTES_MAX
+    pub events: Vec<RecordedEvent>,
+    /// The place after which the next page begins; `None` if there is none.
+    pub next: Option<(LogId, Position)>,
 }
 
 fn value(path: &IndexPath, given: &str) -> Result<OwnedValue, Error> {
@@ -60,63 +71,111 @@ impl<T: Target> Control<T> {
             .ok_or_else(|| Error::Invalid(format!("{name} is no index: its rows are made by code")))
     }
 
-    /// Finds the places of the events that have these values, in the order of log and position. The index may be a
-    /// moment behind the store.
+    /// Finds the places of the events that have these values, in the order of log and position, as the rows of the
+    /// index say. The index may be a moment behind the store. If the store was restored since, other events may have
+    /// these places: [`find_events`](Self::find_events) leaves them out.
     ///
     /// # Errors
     /// As [`index`](Self::index); `Invalid` if a path is not one of the index, or a value not of its kind.
     pub async fn find(&self, name: &str, find: &Find) -> Result<Vec<(LogId, Position)>, Error> {
         let index = self.index(name).await?;
-        if find.values.is_empty() {
-            let text = "say which value at which path is looked for, such as customer.id=7";
-            return Err(Error::Invalid(text.to_owned()));
+        let wanted = wanted(&index, find)?;
+        self.places(&index, &wanted, find).await
+    }
+
+    /// Finds the events that have these values, in the order of log and position, a page at a time. The index may be a
+    /// moment behind the store. An event that is stored no longer is left out, and so is one that has not these values:
+    /// after a restore of the store other events may be in the places of those that the index was made of.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find); `Store` if the store does not answer.
+    pub async fn find_events(
+        &self,
+        store: &dyn EventStore,
+        name: &str,
+        find: &Find,
+    ) -> Result<FoundEvents, Error> {
+        let index = self.index(name).await?;
+        let wanted = wanted(&index, find)?;
+        let places = self.places(&index, &wanted, find).await?;
+        let (mut events, mut bytes, mut read) = (Vec::new(), 0, 0);
+        for (log, position) in &places {
+            if bytes >= PAGE_BYTES_MAX {
+                break;
+            }
+            read += 1;
+            let before = Position(position.0.saturating_sub(1));
+            let event = next_in_log(store, *log, before).await?;
+            let event = event.filter(|event| event.position == *position);
+            if let Some(event) = event.filter(|event| has(&index, &wanted, event)) {
+                bytes += event.data.len() + event.metadata.len();
+                events.push(event);
+            }
         }
-        if !(1..=INDEX_PAGE_MAX).contains(&find.limit) {
-            return Err(Error::Invalid(format!(
-                "limit must be a number from 1 to {INDEX_PAGE_MAX}, found {}",
-                find.limit
-            )));
-        }
-        let mut wanted = Vec::with_capacity(find.values.len());
-        for (path, given) in &find.values {
-            let mut paths = index.paths().iter();
-            let known = paths.find(|known| known.path() == *path).ok_or_else(|| {
-                let paths: Vec<String> = index.paths().iter().map(IndexPath::path).collect();
-                Error::Invalid(format!(
-                    "index {name} has no path {path:?}, but {}",
-                    paths.join(", ")
-                ))
-            })?;
-            wanted.push((known.column().to_owned(), value(known, given)?));
-        }
-        let table = index.table()?;
-        let target = self.target();
-        Ok(target.find(&table, &wanted, find.after, find.limit).await?)
+        // A page that is full may have another one after it, in number or in bytes.
+        let is_full = places.len() == find.limit || read < places.len();
+        let next = places[..read].last().copied().filter(|_| is_full);
+        Ok(FoundEvents { events, next })
+    }
+
+    async fn places(
+        &self,
+        index: &Index,
+        wanted: &[(String, OwnedValue)],
+        find: &Find,
+    ) -> Result<Vec<(LogId, Position)>, Error> {
+        let (table, target) = (index.table()?, self.target());
+        Ok(target.find(&table, wanted, find.after, find.limit).await?)
     }
 }
 
-/// Reads the events at these places, in order; those that are stored no longer are left out. Returns also of how many
-/// places they are: of fewer than were given if the events have more than [`PAGE_BYTES_MAX`] bytes.
-///
-/// # Errors
-/// `Store` if the store does not answer.
-///
-/// [`PAGE_BYTES_MAX`]: gesta_core::limits::PAGE_BYTES_MAX
-pub async fn events_at(
-    store: &dyn EventStore,
-    places: &[(LogId, Position)],
-) -> Result<(Vec<RecordedEvent>, usize), Error> {
-    let (mut events, mut bytes) = (Vec::new(), 0);
-    for (read, (log, position)) in places.iter().enumerate() {
-        if bytes >= PAGE_BYTES_MAX {
-            return Ok((events, read));
-        }
-        let before = Position(position.0.saturating_sub(1));
-        let event = next_in_log(store, *log, before).await?;
-        if let Some(event) = event.filter(|event| event.position == *position) {
-            bytes += event.data.len() + event.metadata.len();
-            events.push(event);
-        }
+/// Returns the columns of an index and the values that are looked for in them.
+fn wanted(index: &Index, find: &Find) -> Result<Vec<(String, OwnedValue)>, Error> {
+    if find.values.is_empty() {
+        let text = "say which value at which path is looked for, such as customer.id=7";
+        return Err(Error::Invalid(text.to_owned()));
     }
-    Ok((events, places.len()))
+    if !(1..=INDEX_PAGE_MAX).contains(&find.limit) {
+        return Err(Error::Invalid(format!(
+            "limit must be a number from 1 to {INDEX_PAGE_MAX}, found {}",
+            find.limit
+        )));
+    }
+    let mut wanted = Vec::with_capacity(find.values.len());
+    for (path, given) in &find.values {
+        let mut paths = index.paths().iter();
+        let known = paths.find(|known| known.path() == *path).ok_or_else(|| {
+            let paths: Vec<String> = index.paths().iter().map(IndexPath::path).collect();
+            Error::Invalid(format!(
+                "index {} has no path {path:?}, but {}",
+                index.id().name,
+                paths.join(", ")
+            ))
+        })?;
+        wanted.push((known.column().to_owned(), value(known, given)?));
+    }
+    Ok(wanted)
+}
+
+/// Returns true if the index would have a row of this event with these values.
+fn has(index: &Index, wanted: &[(String, OwnedValue)], event: &RecordedEvent) -> bool {
+    if !index.of_filter().matches(event) {
+        return false;
+    }
+    let paths: Vec<Path> = index
+        .paths()
+        .iter()
+        .map(|path| path.names.clone())
+        .collect();
+    let Some(found) = pick(&event.data, &paths) else {
+        return false;
+    };
+    let kept = index.paths().iter().zip(found);
+    let kept: Vec<(&str, OwnedValue)> = kept
+        .filter_map(|(path, scalar)| Some((path.column(), keep(path.kind(), scalar?))))
+        .collect();
+    wanted.iter().all(|(column, value)| {
+        let mut of_column = kept.iter();
+        of_column.any(|(kept, found)| kept == column && found == value)
+    })
 }

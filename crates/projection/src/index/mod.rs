@@ -19,7 +19,7 @@ use crate::definition::{ProjectionId, Table, check_name};
 use crate::error::Error;
 use crate::value::{Column, Kind};
 
-pub use find::{Find, INDEX_PAGE_MAX, events_at};
+pub use find::{Find, FoundEvents, INDEX_PAGE_MAX};
 pub(crate) use work::IndexUnit;
 
 /// Largest number of paths of an index.
