@@ -38,8 +38,12 @@ pub trait View: Send + Sync + 'static {
     fn evolve(&self, row: &mut Option<Self::Row>, event: &RecordedEvent) -> Result<(), ApplyError>;
 
     /// Is called before [`evolve`](Self::evolve) when the row does not exist, and the first events of the event's
-    /// stream are hidden or removed (`$tb`, `$maxCount`, `$maxAge`, scavenged): the row cannot be what a fold of all
-    /// events gives. By default the event is folded like any other, and the number of such streams is reported.
+    /// stream were hidden or removed (`$tb`, `$maxCount`, `$maxAge`, scavenged) before the view could see them: the row
+    /// may not be what a fold of all events gives. By default the event is folded like any other, and the number of such
+    /// streams is reported.
+    ///
+    /// What is hidden after the view has seen it is not told, with one exception: if everything that the view has seen
+    /// of a stream was hidden while no process ran it, nobody can know that it was seen.
     ///
     /// # Errors
     /// As [`evolve`](Self::evolve).

@@ -12,9 +12,9 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use gesta_core::{ErrorKind, EventStore, ReadStream, RecordedEvent, Revision, StreamId};
+use gesta_core::{ErrorKind, EventStore, Position, ReadStream, RecordedEvent, Revision, StreamId};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, positions};
 use crate::config::OnPoison;
 use crate::definition::Table;
 use crate::error::{ApplyError, cut};
@@ -24,8 +24,19 @@ use crate::target::{Parked, Session, Target};
 use crate::view::View;
 use crate::work::{Fold, Folded, Work, Writer, parked};
 
-/// Most streams that are remembered as looked at for a hidden front.
+/// Most streams that are remembered for what is known of their fronts.
 const FRONTS_MAX: usize = 10_000;
+
+/// What is known of the first events of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Front {
+    /// The view has seen what came before, or was told of it.
+    Seen,
+    /// They were hidden when the view met the stream.
+    Hidden,
+    /// The view has met the stream after this position of its log, and needed no row so far.
+    After(Position),
+}
 
 struct Entry<K, R> {
     key: K,
@@ -134,7 +145,7 @@ pub(crate) struct ViewWork<V: View, T> {
     settings: ViewSettings,
     rows: Rows<V::Key, V::Row>,
     parked_keys: HashSet<String>,
-    fronts: HashMap<StreamId, bool>,
+    fronts: HashMap<StreamId, Front>,
 }
 
 impl<V: View, T: Target> ViewWork<V, T> {
@@ -257,45 +268,72 @@ impl<V: View, T: Target> ViewWork<V, T> {
         Ok(())
     }
 
-    /// Finds the events that meet no row though they are not the first of their stream, because the first are hidden.
-    async fn hidden_fronts(&mut self, batch: &Batch, met: &[Met]) -> Result<HashSet<usize>, Fault> {
-        let mut hidden = HashSet::new();
+    /// Finds the events that meet no row though they are not the first of their stream, because the first are hidden;
+    /// and how many streams are met so for the first time. What becomes hidden after the view has seen it hides nothing
+    /// from the view: of a stream that was met before in this run nobody is asked.
+    async fn hidden_fronts(
+        &mut self,
+        batch: &Batch,
+        met: &[Met],
+    ) -> Result<(HashSet<usize>, u64), Fault> {
+        let (mut hidden, mut streams) = (HashSet::new(), 0);
         if !self.settings.sees_whole_streams {
-            return Ok(hidden);
+            return Ok((hidden, streams));
         }
         let mut seen = HashSet::new();
         for (n, met) in met.iter().enumerate() {
-            let Some(place) = met.row() else { continue };
-            let entry = &self.rows.entries[place];
-            if entry.row.is_some() || entry.is_stored || !seen.insert(place) {
-                continue;
-            }
             let event = batch.event(n);
-            if event.revision == Revision(0) {
-                continue;
-            }
-            if let Some(known) = self.fronts.get(&event.stream) {
-                if *known {
-                    hidden.insert(n);
+            let needs_row = met.row().is_some_and(|place| {
+                let entry = &self.rows.entries[place];
+                entry.row.is_none() && !entry.is_stored && seen.insert(place)
+            });
+            let front = match self.fronts.get(&event.stream) {
+                Some(front) => *front,
+                None => {
+                    let front = match met.row() {
+                        _ if event.revision == Revision(0) => Front::Seen,
+                        // The row is there: the view has seen the stream before this run.
+                        Some(_) if !needs_row => Front::Seen,
+                        _ => Front::After(before(batch, event)),
+                    };
+                    if self.fronts.len() >= FRONTS_MAX {
+                        self.fronts.clear();
+                    }
+                    self.fronts.insert(event.stream.clone(), front);
+                    front
                 }
-                continue;
-            }
-            let is_hidden = self.is_front_hidden(&event.stream).await?;
-            if self.fronts.len() >= FRONTS_MAX {
-                self.fronts.clear();
-            }
-            self.fronts.insert(event.stream.clone(), is_hidden);
+            };
+            let is_hidden = match front {
+                _ if !needs_row => continue,
+                Front::Seen => false,
+                Front::Hidden => true,
+                Front::After(position) => {
+                    let is_hidden = self.is_front_hidden(&event.stream, position).await?;
+                    let known = match is_hidden {
+                        true => Front::Hidden,
+                        false => Front::Seen,
+                    };
+                    self.fronts.insert(event.stream.clone(), known);
+                    streams += u64::from(is_hidden);
+                    is_hidden
+                }
+            };
             if is_hidden {
                 hidden.insert(n);
             }
         }
-        Ok(hidden)
+        Ok((hidden, streams))
     }
 
-    async fn is_front_hidden(&self, stream: &StreamId) -> Result<bool, Fault> {
+    /// Returns true if the first events of a stream are hidden that the view has met after a position. If the first one
+    /// that can be read is not after it, the view has passed that one before, and what came before it then.
+    async fn is_front_hidden(&self, stream: &StreamId, after: Position) -> Result<bool, Fault> {
         let first = ReadStream::forwards(stream.clone()).limit(1);
         match self.settings.store.read_stream(first).await {
-            Ok(page) => Ok(page.events.first().is_none_or(|e| e.revision > Revision(0))),
+            Ok(page) => {
+                let mut first = page.events.first().into_iter();
+                Ok(first.all(|event| event.revision > Revision(0) && event.position > after))
+            }
             Err(error) => match error.kind() {
                 ErrorKind::StreamNotFound(_) | ErrorKind::StreamTombstoned(_) => Ok(true),
                 _ => Err(Fault::Store(error)),
@@ -359,7 +397,7 @@ impl<V: View, T: Target> ViewWork<V, T> {
                 .filter_map(Met::row)
                 .all(|place| self.rows.entries[place].is_known)
         );
-        let hidden = self.hidden_fronts(batch, &met).await?;
+        let (hidden, hidden_fronts) = self.hidden_fronts(batch, &met).await?;
         let (aside, changed) = self.evolve(batch, met, &hidden)?;
         let (mut rows, mut deleted) = (Vec::with_capacity(changed.len()), Vec::new());
         for place in changed {
@@ -391,13 +429,21 @@ impl<V: View, T: Target> ViewWork<V, T> {
             events: u64::try_from(events).unwrap_or(u64::MAX),
             caught_up: batch.caught_up,
             parked: aside,
-            hidden_fronts: u64::try_from(hidden.len()).unwrap_or(u64::MAX),
+            hidden_fronts,
             output: Changes {
                 rows: KeyedRows(rows),
                 deleted: Keys(deleted),
             },
         })
     }
+}
+
+/// Returns the position up to which the view has passed the log of an event before its batch. A parked event that is
+/// applied again may lie before that.
+fn before(batch: &Batch, event: &RecordedEvent) -> Position {
+    let passed = positions(&batch.from).get(usize::from(event.log.0));
+    let passed = passed.copied().unwrap_or_default();
+    passed.min(Position(event.position.0.saturating_sub(1)))
 }
 
 fn refused(error: &ApplyError, event: crate::fault::At) -> Fault {

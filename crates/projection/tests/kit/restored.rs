@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{
-    AllPage, EventStore, EventStoreExt, Filter, ReadAll, ReadStream, RecordedEvent, Result,
-    Revision, StreamPage,
+    AllPage, EventStore, EventStoreExt, ExpectedRevision, Filter, ReadAll, ReadStream,
+    RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata, StreamPage,
 };
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
@@ -14,7 +14,7 @@ use gesta_projection::{
 };
 use gesta_testkit::{Around, Outer};
 
-use super::fixtures::{Balance, Balances, of_category, seen};
+use super::fixtures::{Balance, Balances, number, of_category, seen};
 use super::versions::BalancesV2;
 use super::world::{AT_ALL, World, id, quick, until_phase, until_so};
 
@@ -430,6 +430,79 @@ async fn a_hidden_front_is_told() {
     let told = tokio::time::timeout(AT_ALL, told).await.expect("in time");
     assert_eq!(told.expect("it runs").hidden_fronts, 1);
     process.shutdown().await;
+}
+
+/// As [`Marked`], with a row for each ten amounts of a stream.
+struct Decades;
+
+impl View for Decades {
+    const NAME: &'static str = "balances";
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = Balance;
+
+    fn filter(&self) -> Filter {
+        of_category("account")
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        let decade = number(event).ok()? / 10;
+        Some(format!("{}/{decade}", event.stream))
+    }
+
+    fn evolve(
+        &self,
+        row: &mut Option<Balance>,
+        event: &RecordedEvent,
+    ) -> std::result::Result<(), ApplyError> {
+        Balances.evolve(row, event)
+    }
+
+    fn front_hidden(
+        &self,
+        row: &mut Option<Balance>,
+        event: &RecordedEvent,
+    ) -> std::result::Result<(), ApplyError> {
+        Marked.front_hidden(row, event)
+    }
+}
+
+/// What happened: when metadata hid the first events of a stream that a view had seen, each new row of that stream was
+/// taken for one that lacks them, and marked by the author's code. Now only what was hidden before the view met it is
+/// told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_front_that_is_hidden_later_is_not_told() {
+    let world = World::new().await;
+    let append = async |numbers: std::ops::Range<u32>| {
+        for n in numbers {
+            world.append("account-1", "added", &n.to_string()).await;
+        }
+    };
+    let process = world.started(quick(), Decades).await;
+    append(0..25).await;
+    world.applies_all(&process, "balances").await;
+    let request = SetStreamMetadata {
+        stream: StreamId::new("account-1").expect("valid"),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(r#"{"$maxCount":5}"#).expect("valid"),
+    };
+    let set = world.store.set_stream_metadata(request).await;
+    set.expect("set");
+    append(25..35).await;
+    world.applies_all(&process, "balances").await;
+    let balances = id("balances", 1);
+    let progress = process.progress(&balances).expect("it runs here");
+    assert_eq!(progress.borrow().hidden_fronts, 0);
+    process.shutdown().await;
+    // Nor by a process that has not seen the first events itself, as long as one of what was seen is there.
+    let process = world.started(quick(), Decades).await;
+    append(35..42).await;
+    world.applies_all(&process, "balances").await;
+    let progress = process.progress(&balances).expect("it runs here");
+    assert_eq!(progress.borrow().hidden_fronts, 0);
+    process.shutdown().await;
+    let totals = "SELECT max(total) FROM balances";
+    assert_eq!(world.database.lines(totals).await, ["345"]);
 }
 
 /// A store that fails every second read.
