@@ -20,6 +20,9 @@ pub(crate) fn at(event: &RecordedEvent) -> At {
 pub(crate) enum Fault {
     /// The target failed: not the author's fault.
     Target(TargetError),
+    /// The target failed while the batch was written: the fence had held, so it had answered. The batch may be too large
+    /// for the time that it may take.
+    Unwritten(TargetError),
     /// The store failed.
     Store(gesta_core::Error),
     /// The author's code failed, or the target has refused what it made; `None` if the event is not known.
@@ -34,6 +37,16 @@ impl Fault {
         match error.kind() {
             TargetErrorKind::Refused => Fault::Author(None, error.to_string()),
             _ => Fault::Target(error),
+        }
+    }
+
+    /// The same fault, of a transaction whose fence had held.
+    pub(crate) fn within_the_fence(self) -> Self {
+        match self {
+            Fault::Target(error) if error.kind() == TargetErrorKind::Away => {
+                Fault::Unwritten(error)
+            }
+            fault => fault,
         }
     }
 

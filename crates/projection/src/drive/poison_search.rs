@@ -183,6 +183,15 @@ impl PoisonSearch {
         })
     }
 
+    /// Notes that the target did not come to the end of a batch of this many events, as if it was away. If it was not,
+    /// but the batch takes longer than it may, smaller ones are written. No event is to blame.
+    pub(crate) fn unwritten(&mut self, events: usize) {
+        if events > 1 {
+            self.left = self.left.max(events);
+            self.limit = self.limit.min(events / 2);
+        }
+    }
+
     /// Notes that a batch of this many events has committed.
     pub(crate) fn passed(&mut self, events: usize) {
         self.left = self.left.saturating_sub(events);

@@ -59,6 +59,8 @@ pub(super) enum Stop {
 pub(super) enum Step {
     Done,
     Failed(Option<At>, String),
+    /// The target had begun to write it: smaller batches may be written.
+    Unwritten(End),
     End(End),
 }
 
@@ -246,7 +248,13 @@ impl<'a, T: Target> Run<'a, T> {
                     };
                     return self.narrow_down(failed, search).await;
                 }
-                Some(Err((fault, _))) => return Stop::End(self.of_fault(fault).await),
+                Some(Err((fault, events))) => {
+                    // Rows are read for a batch as well: too many, perhaps.
+                    if matches!(fault, Fault::Target(_)) {
+                        search.unwritten(events);
+                    }
+                    return Stop::End(self.of_fault(fault).await);
+                }
                 None => {
                     let why = "the task that folds has ended".to_owned();
                     return Stop::End(End::Again(Phase::Retrying, why));
@@ -256,6 +264,10 @@ impl<'a, T: Target> Run<'a, T> {
             match self.write(writer.clone(), folded).await {
                 Step::Done => {}
                 Step::End(end) => return Stop::End(end),
+                Step::Unwritten(end) => {
+                    search.unwritten(events);
+                    return Stop::End(end);
+                }
                 Step::Failed(event, error) => {
                     let event = event.or_else(|| first.filter(|_| events == 1));
                     let failed = Failed {
@@ -361,6 +373,9 @@ impl<'a, T: Target> Run<'a, T> {
             match self.transact(writer, write).await {
                 Ok(()) => {}
                 Err(Fault::Author(event, error)) => return Step::Failed(event, error),
+                Err(fault @ Fault::Unwritten(_)) => {
+                    return Step::Unwritten(self.of_fault(fault).await);
+                }
                 Err(fault) => return Step::End(self.of_fault(fault).await),
             }
             self.is_empty &= events == 0;
@@ -516,7 +531,7 @@ impl<'a, T: Target> Run<'a, T> {
             match fault {
                 Fault::Halt(why) | Fault::Author(_, why) => self.halt(why).await,
                 Fault::Store(error) => self.of_store(&error).await,
-                Fault::Target(error) => {
+                Fault::Target(error) | Fault::Unwritten(error) => {
                     // Only a new session shows what is stored.
                     self.session = None;
                     match error.kind() {

@@ -63,10 +63,19 @@ impl<T: Target> Run<'_, T> {
                 Ok(folded) => match self.write(writer.clone(), folded).await {
                     Step::Done => None,
                     Step::Failed(event, error) => Some((event, error)),
+                    Step::Unwritten(end) => {
+                        search.unwritten(events);
+                        return Stop::End(end);
+                    }
                     Step::End(end) => return Stop::End(end),
                 },
                 Err(Fault::Author(event, error)) => Some((event, error)),
-                Err(fault) => return Stop::End(self.of_fault(fault).await),
+                Err(fault) => {
+                    if matches!(fault, Fault::Target(_)) {
+                        search.unwritten(events);
+                    }
+                    return Stop::End(self.of_fault(fault).await);
+                }
             };
             if let Some((event, error)) = failed {
                 let event = event.or_else(|| first.filter(|_| events == 1));

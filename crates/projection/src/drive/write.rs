@@ -63,9 +63,10 @@ pub(super) async fn transact<T: Target, W: Writer<T>>(
     let done = in_transaction::<T, W>(session, writer, write).await;
     if done.is_err() {
         session.roll_back().await;
-        return done;
+        return done.map_err(Fault::within_the_fence);
     }
-    session.commit().await.map_err(Fault::of_writing)
+    let committed = session.commit().await.map_err(Fault::of_writing);
+    committed.map_err(Fault::within_the_fence)
 }
 
 async fn in_transaction<T: Target, W: Writer<T>>(

@@ -48,6 +48,8 @@ struct Process {
     dead: AtomicBool,
     away: AtomicBool,
     hung: AtomicBool,
+    /// Batches of more events take longer than they may.
+    events_max: AtomicU64,
     /// Events that end the process when it applies them.
     deadly: Mutex<HashSet<(LogId, Position)>>,
     /// All calls, and those of them that list all projections, as each look does.
@@ -172,6 +174,7 @@ impl<T> Faulty<T> {
             dead: AtomicBool::new(false),
             away: AtomicBool::new(false),
             hung: AtomicBool::new(false),
+            events_max: AtomicU64::new(u64::MAX),
             deadly: Mutex::default(),
             statements: AtomicU64::new(0),
             looks: AtomicU64::new(0),
@@ -210,6 +213,11 @@ impl<T> Faulty<T> {
         self.process.hung.store(hung, Ordering::SeqCst);
     }
 
+    /// Lets every batch of more events fail before it is committed, as one does that takes longer than it may.
+    pub fn set_events_max(&self, events_max: u64) {
+        self.process.events_max.store(events_max, Ordering::SeqCst);
+    }
+
     /// Returns the number of calls so far, counted or not.
     #[must_use]
     pub fn statements(&self) -> u64 {
@@ -229,6 +237,8 @@ pub struct FaultySession<S> {
     process: Arc<Process>,
     /// Whether the open transaction applies an event of which the process dies.
     is_deadly: bool,
+    /// Whether the open transaction has more events than may be.
+    is_too_large: bool,
     /// Whether the last attempt that was announced applies parked events again.
     replays: bool,
 }
@@ -272,6 +282,7 @@ impl<T: Target> Target for Faulty<T> {
                     inner,
                     process,
                     is_deadly: false,
+                    is_too_large: false,
                     replays: false,
                 };
                 Begin::Begun(session, stored)
@@ -384,6 +395,7 @@ impl<S: Session> Session for FaultySession<S> {
     type Transaction = S::Transaction;
 
     async fn open(&mut self, fence: Fence<'_>) -> Result<(), TargetError> {
+        self.is_too_large = fence.events > self.process.events_max.load(Ordering::SeqCst);
         self.is_deadly = self.process.meets(|(log, position)| {
             let of = |place| positions(place).get(usize::from(log.0)).copied();
             of(fence.from) < Some(position) && Some(position) <= of(fence.to)
@@ -448,6 +460,10 @@ impl<S: Session> Session for FaultySession<S> {
             self.process.dead.store(true, Ordering::SeqCst);
         }
         self.replays = false;
+        if self.is_too_large {
+            let text = "the statement was cancelled, for it took too long";
+            return Err(TargetError::new(TargetErrorKind::Away, text));
+        }
         self.process.call(true, self.inner.commit()).await
     }
 

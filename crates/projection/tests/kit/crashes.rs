@@ -109,6 +109,29 @@ async fn schedules_10_and_11_a_target_that_is_away_is_waited_for() {
     process.shutdown().await;
 }
 
+/// What happened: a batch that took longer than the target lets it was tried again at the same size, for ever, and told
+/// as if the target was away. Now smaller ones are tried; no event is to blame.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_takes_too_long_is_made_smaller() {
+    let world = World::new().await;
+    world.append_many(60).await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    faulty.set_events_max(5);
+    let config = Config {
+        on_poison: OnPoison::Park,
+        ..quick()
+    };
+    let process = world.faulty(config, &faulty).view(Balances).start().await;
+    let process = process.expect("started");
+    world.is_whole(&process, OnPoison::Park).await;
+    world.append_many(20).await;
+    world.is_whole(&process, OnPoison::Park).await;
+    assert!(world.parked(&id("balances", 1)).await.is_empty());
+    let row = world.row("balances").await;
+    assert_eq!((row.state, row.events), (State::Running, 80));
+    process.shutdown().await;
+}
+
 /// Several processes: one runs, the others stand by; when it ends in good order the next one begins at once, and when
 /// it dies, after its lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

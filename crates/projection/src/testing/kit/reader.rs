@@ -239,7 +239,11 @@ impl<S: Subject> Reader<S> {
     ///
     /// # Errors
     /// What is shown, or the reason that is given, is not what has happened.
-    pub(super) async fn waits(&self, life: &Life<S>, timeout: Duration) -> Result<Option<String>, String> {
+    pub(super) async fn waits(
+        &self,
+        life: &Life<S>,
+        timeout: Duration,
+    ) -> Result<Option<String>, String> {
         let id = self.subject.id();
         let before = match self.control.version(&id).await {
             Ok(before) => before,
