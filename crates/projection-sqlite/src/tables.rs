@@ -203,13 +203,17 @@ pub(crate) fn upsert(connection: &Connection, table: &Table, rows: &dyn Cells) -
         .iter()
         .map(|column| format!("\"{0}\" = excluded.\"{0}\"", column.name))
         .collect();
+    // A row may be its key alone.
+    let otherwise = match set.is_empty() {
+        true => "NOTHING".to_owned(),
+        false => format!("UPDATE SET {}", set.join(", ")),
+    };
     let statement = format!(
-        "INSERT INTO \"{}\" ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}",
+        "INSERT INTO \"{}\" ({}) VALUES ({}) ON CONFLICT ({}) DO {otherwise}",
         table.stored,
         names(table.key.iter().chain(&table.columns)),
         values.join(", "),
         names(table.key.iter()),
-        set.join(", ")
     );
     let mut statement = connection.prepare_cached(&statement).or_target()?;
     for row in 0..rows.rows() {

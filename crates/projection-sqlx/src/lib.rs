@@ -23,7 +23,8 @@
 //!     }
 //!
 //!     async fn create(&self, transaction: &mut PgConnection) -> Result<(), ApplyError> {
-//!         let table = "CREATE TABLE visits_v1 (stream text PRIMARY KEY, visits bigint NOT NULL)";
+//!         // It may be called again: before the first event, and after a reset.
+//!         let table = "CREATE TABLE IF NOT EXISTS visits_v1 (stream text PRIMARY KEY, visits bigint NOT NULL)";
 //!         sqlx::query(table).execute(transaction).await?;
 //!         Ok(())
 //!     }
