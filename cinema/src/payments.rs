@@ -57,7 +57,15 @@ impl Effect for Watch {
     }
 
     async fn perform(&self, event: &RecordedEvent, _attempt: u32) -> Result<(), ApplyError> {
-        let (show_id, seat, at) = events::change_of_seat(&event.data).map_err(ApplyError::text)?;
+        let (show_id, seat, at) = match events::change_of_seat(&event.data) {
+            Ok(change) => change,
+            // To try it again is of no use, and nobody would watch the reservations after it.
+            Err(why) => {
+                let (stream, position) = (&event.stream, event.position);
+                tracing::error!(%stream, %position, %why, "a change of a seat cannot be read, and is not watched");
+                return Ok(());
+            }
+        };
         let key = format!("{show_id}/{seat}");
         if event.event_type.as_str() != SEAT_RESERVED {
             self.timers.cancel_because_of(event, &key).await?;
