@@ -39,7 +39,7 @@ use crate::event::{Place, Role, SourceEvent};
 use crate::options::Options;
 
 const READ: &str = "/event_store.client.streams.Streams/Read";
-/// How long connecting, and each message of an answer, may take.
+/// How long connecting, and each piece of an answer, may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A server to read from.
@@ -86,8 +86,7 @@ impl Kurrent {
             may_lag: options.follow,
             ..Self::of(address)
         };
-        let wanted = source.options(Place::START, 1, None);
-        source.call(wanted).await?;
+        source.call(Place::START, 1, None).await?;
         Ok(source)
     }
 
@@ -125,28 +124,42 @@ impl Kurrent {
         }
     }
 
-    /// Reads a page.
-    async fn call(&mut self, wanted: read_req::Options) -> Result<Vec<RecordedEvent>> {
-        let named = self.address.named();
-        let answer = tokio::time::timeout(ANSWER_MAX, self.exchange(wanted)).await;
-        let answer = answer.unwrap_or_else(|_| {
-            let text = format!("the source {named} does not answer within {ANSWER_MAX:?}");
-            Err(Error::unavailable(text))
-        });
+    /// Reads a page: the event at `after` itself, if it is still there, and events after it. If there are any, the page
+    /// has at least one of them.
+    async fn call(
+        &mut self,
+        after: Place,
+        count: u64,
+        prefix: Option<&str>,
+    ) -> Result<Vec<RecordedEvent>> {
+        let answer = self.exchange(after, self.options(after, count, prefix)).await;
         if answer.is_err() {
             self.sender = None;
         }
         answer
     }
 
-    async fn exchange(&mut self, wanted: read_req::Options) -> Result<Vec<RecordedEvent>> {
+    /// Waits for a piece of an answer.
+    async fn within<T>(&self, piece: impl Future<Output = T>) -> Result<T> {
+        let named = self.address.named();
+        tokio::time::timeout(ANSWER_MAX, piece).await.map_err(|_| {
+            let text = format!("the source {named} does not answer within {ANSWER_MAX:?}");
+            Error::unavailable(text)
+        })
+    }
+
+    async fn exchange(
+        &mut self,
+        after: Place,
+        wanted: read_req::Options,
+    ) -> Result<Vec<RecordedEvent>> {
         let named = self.address.named();
         let fail = |error: &dyn std::fmt::Display| {
             Error::unavailable(format!("the source {named}: {error}"))
         };
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
-            None => self.address.connect().await?,
+            None => self.within(self.address.connect()).await??,
         };
         let scheme = if self.address.tls { "https" } else { "http" };
         let mut request = Request::post(format!("{scheme}://{named}{READ}"))
@@ -162,22 +175,26 @@ impl Kurrent {
         let request = request
             .body(Full::new(framed(&message)))
             .map_err(|error| fail(&error))?;
-        sender.ready().await.map_err(|error| fail(&error))?;
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(|error| fail(&error))?;
+        let ready = self.within(sender.ready()).await?;
+        ready.map_err(|error| fail(&error))?;
+        let answer = self.within(sender.send_request(request)).await?;
+        let answer = answer.map_err(|error| fail(&error))?;
         let (head, mut body) = answer.into_parts();
         let mut trailers = head.headers;
         let mut frames = Frames::new(Bounds {
             bytes_max: usize::MAX,
             ..Bounds::OTHERS
         });
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        while let Some(frame) = body.frame().await {
+        let (mut found, mut bytes) = (Vec::<RecordedEvent>::new(), 0);
+        // The event at the place comes first, and may fill a page by itself: who asks goes on after a later one only.
+        let has_later = |found: &[RecordedEvent]| {
+            let last = found.last();
+            last.is_some_and(|event| place_of(event) > after)
+        };
+        while let Some(frame) = self.within(body.frame()).await? {
             match frame.map_err(|error| fail(&error))?.into_data() {
                 Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
-                Ok(_) if bytes >= PAGE_BYTES => {
+                Ok(_) if bytes >= PAGE_BYTES && has_later(&found) => {
                     // The rest is the next page.
                     self.sender = Some(sender);
                     return Ok(found);
@@ -238,9 +255,9 @@ impl Kurrent {
     async fn read_ages(&mut self) -> Result<()> {
         let mut after = Place::START;
         loop {
-            let page = self
-                .call(self.options(after, PAGE_EVENTS as u64, Some("$$")))
-                .await?;
+            // The event at the place itself comes too.
+            let wanted = PAGE_EVENTS as u64 + 1;
+            let page = self.call(after, wanted, Some("$$")).await?;
             let last = page.last().map(place_of);
             for event in page {
                 self.see_age(&event);
@@ -385,7 +402,7 @@ impl Source for Kurrent {
         }
         // The event at the place itself comes too.
         let wanted = PAGE_EVENTS as u64 + 1;
-        let found = self.call(self.options(after, wanted, None)).await?;
+        let found = self.call(after, wanted, None).await?;
         if std::mem::take(&mut self.is_recalled) {
             self.compare(found.first())?;
         }

@@ -325,3 +325,40 @@ async fn kurrentdb_is_read_with_what_hides_events() {
         .expect_err("stopped");
     assert!(stopped.is_retryable(), "{stopped}");
 }
+
+/// What happened: a page of KurrentDB begins with the event up to which was read, and ended after 16 MiB. Where two
+/// neighbours were larger than that together, a page had nothing new, and was taken for the end of the source. Goal: the
+/// import, and the dry run, go on to the end.
+#[tokio::test]
+async fn kurrentdb_is_read_past_events_that_fill_a_page() {
+    use gesta_core::{EventData, EventType, ExpectedRevision};
+    let origin = target();
+    for (stream, bytes) in [
+        ("a-1", 1),
+        ("large-1", 9 << 20),
+        ("large-2", 9 << 20),
+        ("large-3", (16 << 20) - 4096),
+        ("after-1", 1),
+    ] {
+        let data = format!("{{\"x\":\"{}\"}}", "y".repeat(bytes));
+        let event = EventData::json(EventType::new("added").unwrap(), data);
+        origin
+            .append_to(stream, ExpectedRevision::Any, vec![event])
+            .await
+            .unwrap();
+    }
+    let config = gesta_server::Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        ..gesta_server::Config::default()
+    };
+    let server = gesta_server::start(config, origin, gesta_server::Registry::default())
+        .await
+        .unwrap();
+    let url = format!("kurrentdb://{}?tls=false", server.local_addr());
+    let options = quick(Options::new(Kind::KurrentDb, url).unwrap());
+    assert_eq!(dry_run(&options).await.stored, 5);
+    let store = target();
+    let report = import(&options, &store).await;
+    assert_eq!((report.stored, report.unmappable), (5, 0), "{report:?}");
+    server.shutdown().await;
+}
