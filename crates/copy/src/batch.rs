@@ -44,6 +44,10 @@ pub(crate) struct Origin {
     pub(crate) incarnation: Uuid,
     /// The last position of each log that is copied.
     pub(crate) ends: Vec<i64>,
+    /// The checksum of the row at each of these ends; 0 if there is none. A move has its own marks, and none here, nor
+    /// has what an earlier version has begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) marks: Vec<i64>,
     /// The sum over the scavenged streams: a scavenge changes what is copied.
     pub(crate) floors: u64,
     /// How many rows a batch has: the batches must be the same when the copy goes on.
@@ -58,6 +62,9 @@ pub(crate) struct State {
     pub(crate) batches: u64,
     /// The last position of each log of the source that was copied.
     pub(crate) after: Vec<i64>,
+    /// The checksum of the row at each of these positions; 0 if there is none. Empty as in [`Origin::marks`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) marks: Vec<i64>,
     /// The next position of each log of the target.
     pub(crate) next: Vec<i64>,
     /// The last position of each log of the target that holds a row.

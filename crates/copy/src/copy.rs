@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use gesta::{Database, Options};
-use gesta_core::{Clock, Error, ErrorKind, Incarnation, Position, Result, SystemClock};
-use gesta_sql::verify::AuditRow;
+use gesta_core::{Clock, Error, ErrorKind, Incarnation, LogId, Position, Result, SystemClock};
+use gesta_sql::verify::{AuditRow, AuditSource};
 use serde::Serialize;
 
 use crate::batch::{Origin, State};
@@ -158,6 +158,7 @@ impl Copy {
         let ends = positions(&snapshot.ends);
         let origin = Origin {
             incarnation: snapshot.incarnation.0,
+            marks: marks_at(&mut *rows, &ends).await?,
             ends,
             floors: mapping.digest.floors,
             batch_rows: settings.batch_rows.max(1),
@@ -169,6 +170,7 @@ impl Copy {
                 let state = State {
                     batches: 0,
                     after: vec![0; usize::from(source_logs)],
+                    marks: vec![0; usize::from(source_logs)],
                     next: mapping.next.clone(),
                     last: mapping.last.clone(),
                     digest: mapping.digest,
@@ -188,6 +190,7 @@ impl Copy {
             }
             Stand::Unfinished(state) => {
                 check_origin(&state.origin, &origin)?;
+                check_copied(&state, &mut *rows).await?;
                 if state.batches == 0 {
                     target.begin(&state).await?;
                 }
@@ -224,8 +227,8 @@ impl Copy {
         };
         match copy.state.batches {
             0 => {
-                let after = copy.state.after.clone();
-                copy.put(first, after).await?;
+                let (after, marks) = (copy.state.after.clone(), copy.state.marks.clone());
+                copy.put(first, after, marks).await?;
             }
             _ => copy.resume().await?,
         }
@@ -281,15 +284,28 @@ impl Copy {
         if rows.is_empty() {
             return Ok(Step::Written);
         }
+        let mut marks = self.state.marks.clone();
+        for (log, row) in &rows {
+            // A copy that an earlier version has begun has none.
+            if let Some(mark) = marks.get_mut(usize::from(*log)) {
+                *mark = row.checksum;
+            }
+        }
         let batch = self.mapping.place(rows)?;
-        self.put(batch, after).await?;
+        self.put(batch, after, marks).await?;
         Ok(Step::Copied(self.progress()))
     }
 
-    async fn put(&mut self, batch: crate::batch::Batch, after: Vec<i64>) -> Result<()> {
+    async fn put(
+        &mut self,
+        batch: crate::batch::Batch,
+        after: Vec<i64>,
+        marks: Vec<i64>,
+    ) -> Result<()> {
         let state = State {
             batches: self.state.batches + 1,
             after,
+            marks,
             next: self.mapping.next.clone(),
             last: self.mapping.last.clone(),
             digest: self.mapping.digest,
@@ -313,13 +329,16 @@ impl Copy {
     async fn check_source(&self) -> Result<()> {
         let snapshot = self.database.snapshot().await?;
         let mut rows = snapshot.rows;
+        let ends = positions(&snapshot.ends);
         let now = Origin {
             incarnation: snapshot.incarnation.0,
-            ends: positions(&snapshot.ends),
+            marks: marks_at(&mut *rows, &ends).await?,
+            ends,
             floors: self.mapping.floors_of(&mut *rows).await?,
             batch_rows: self.batch_rows,
         };
-        check_origin(&self.state.origin, &now)
+        check_origin(&self.state.origin, &now)?;
+        check_copied(&self.state, &mut *rows).await
     }
 
     /// Reads the target back, compares it with what was copied, and opens it for its users. `observe` is told how many
@@ -479,7 +498,40 @@ fn check_origin(begun: &Origin, now: &Origin) -> Result<()> {
              not opened: stop what writes to the source, make the target anew, and repeat the copy"
         ));
     }
+    if !begun.marks.is_empty() && begun.marks != now.marks {
+        return set_back();
+    }
     Ok(())
+}
+
+/// Refuses to go on with a source that has other events now where it was copied: it was set back, and written to again,
+/// so that it ends where it ended.
+async fn check_copied(state: &State, rows: &mut dyn AuditSource) -> Result<()> {
+    if state.marks.is_empty() || marks_at(rows, &state.after).await? == state.marks {
+        return Ok(());
+    }
+    set_back()
+}
+
+fn set_back<T>() -> Result<T> {
+    refuse(
+        "the source does not have what was copied from it: it was set back since the copy was begun, or has failed over and \
+         lost commits, and has other events now: make the target anew",
+    )
+}
+
+/// Returns the checksum of the row at this position of each log; 0 where there is none.
+async fn marks_at(rows: &mut dyn AuditSource, positions: &[i64]) -> Result<Vec<i64>> {
+    let mut marks = Vec::with_capacity(positions.len());
+    for (log, position) in (0..).zip(positions) {
+        let found = match position {
+            0 => Vec::new(),
+            _ => rows.rows(LogId(log), position - 1, 1).await?,
+        };
+        let row = found.first().filter(|row| row.position == *position);
+        marks.push(row.map_or(0, |row| row.checksum));
+    }
+    Ok(marks)
 }
 
 fn positions(ends: &[Position]) -> Vec<i64> {

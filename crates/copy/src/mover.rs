@@ -22,7 +22,7 @@ use crate::part::{Found, Names, Part};
 use crate::pauses::Pauses;
 use crate::postgres::PostgresPart;
 use crate::reader::{Order, Reader};
-use crate::sides::{source_of, stand_of, target_config};
+use crate::sides::{are_two, source_of, target_config, target_for};
 use crate::source::{Closing, Copied, Look, Source};
 use crate::target::make;
 
@@ -155,6 +155,7 @@ impl Move {
     /// If the future is dropped, the target may have been made; another move goes on there.
     pub async fn open(source: &str, target: &str, settings: MoveSettings) -> Result<Self> {
         let config = target_config(source, target)?;
+        are_two(source, &config).await?;
         let mut opened = source_of(source).await?;
         let begun = Self::begin_on(&mut opened, (target, &config)).await;
         match begun {
@@ -223,7 +224,7 @@ impl Move {
         }
         let source = self.source.stand().await?;
         let found = self.part.look().await?;
-        let target = stand_of(&self.part, &found)?;
+        let target = target_for(&mut self.source, &source, &self.part, &found).await?;
         match (next_step(&source, target, Goal::Move)?, found, source) {
             (Next::Begin, _, _) => self.begin().await,
             (Next::Follow, Found::Unfinished(state), _) => self.copy(*state, None).await,
@@ -292,6 +293,7 @@ impl Move {
         let state = State {
             batches: 0,
             after: of_each(),
+            marks: Vec::new(),
             next: mapping.next.clone(),
             last: mapping.last.clone(),
             digest: mapping.digest,
@@ -301,6 +303,7 @@ impl Move {
             origin: Origin {
                 incarnation: look.incarnation.0,
                 ends: look.ends,
+                marks: Vec::new(),
                 floors: mapping.digest.floors,
                 batch_rows: self.settings.batch_rows.max(1),
             },

@@ -61,6 +61,8 @@ pub(crate) enum TargetStand {
     GivenUp(Mark),
     /// It was opened by this move.
     Arrived(Mark),
+    /// It is that of a move whose source had another incarnation than this one, which is open.
+    OfAnother,
 }
 
 /// What the target says about its move.
@@ -75,7 +77,7 @@ pub(crate) struct Mark {
 impl TargetStand {
     fn mark(self) -> Option<Mark> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::OfAnother => None,
             Self::Copying(mark) | Self::GivenUp(mark) | Self::Arrived(mark) => Some(mark),
         }
     }
@@ -198,6 +200,7 @@ fn forward(source: &SourceStand, target: TargetStand) -> Result<Next> {
             SourceStand::Closed(note) | SourceStand::Shut(note) | SourceStand::Opening(note, _),
             TargetStand::Empty,
         ) => nothing_there(note),
+        (_, TargetStand::OfAnother) => of_another(),
     }
 }
 
@@ -212,6 +215,7 @@ fn back(source: &SourceStand, target: TargetStand, known: Target) -> Result<Next
             set_back(note, "may have been opened")
         }
         (_, TargetStand::Copying(mark)) => Ok(Next::GiveUp(mark.id)),
+        (_, TargetStand::OfAnother) => of_another(),
         (SourceStand::Open, TargetStand::Empty | TargetStand::GivenUp(_)) => Ok(Next::Done),
         (_, TargetStand::GivenUp(mark)) => Ok(Next::Reopen(mark.id)),
         (
@@ -237,6 +241,15 @@ fn set_back(note: &Note, was_opened: &str) -> Result<Next> {
          target to a later moment, or name the one that is used (docs/operating/moving.md)",
         note.place
     )))
+}
+
+fn of_another() -> Result<Next> {
+    refuse(
+        "the target is that of the move of another store, or of this one before it was restored or lost commits. The source \
+         is open, and nothing is changed. If the target is another store's, name the right one. If it is this store's, and \
+         was opened, stop all that uses the source: what was appended there since is not in the target. If it was never \
+         opened, move to an empty target",
+    )
 }
 
 fn nothing_there(note: &Note) -> Result<Next> {
@@ -449,6 +462,11 @@ mod tests {
         let there = Goal::Undo(Target::There);
         let gone = Goal::Undo(Target::Gone);
         let (of_one, opened) = (mark(1, None), mark(1, Some(11)));
+        for goal in GOALS {
+            let step = next_step(&SourceStand::Open, TargetStand::OfAnother, goal);
+            let error = step.expect_err("another store").to_string();
+            assert!(error.contains("another store"), "{error}");
+        }
         for (source, target, goal, says) in [
             (
                 SourceStand::Open,

@@ -78,6 +78,9 @@ pub(crate) trait Part: Send {
     /// Reads how far streams of a log were scavenged.
     async fn floors(&mut self, log: u16) -> Result<Vec<Floor>>;
 
+    /// Returns the position of the last row of each log that lies here; 0 if it has none.
+    async fn ends(&mut self) -> Result<Vec<(u16, i64)>>;
+
     /// Counts the entries of the index of tags of a log.
     async fn count_tags(&mut self, log: u16, which: Which) -> Result<u64>;
 

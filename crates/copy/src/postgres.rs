@@ -24,7 +24,7 @@ use crate::part::{
 mod access;
 mod arrival;
 
-pub(crate) use access::answers;
+pub(crate) use access::{answers, identity};
 use access::{connect, others_end};
 
 /// The name of the sessions of a copy. Those of other programs are named `gesta`, unless their URL says otherwise.
@@ -35,8 +35,6 @@ const LOCK_WAIT: &str = "5s";
 const MICROS_OF_2000: i64 = 946_684_800_000_000;
 /// The position of the row that closes a log in a database; it is no event.
 const CLOSED: i64 = i64::MAX;
-/// How many rows are read at first, when it is not known how large they are.
-const PAGE_ROWS_FIRST: i64 = 100;
 /// Rows are sent in pieces of about this size, in bytes.
 const PIECE_BYTES: usize = 1024 * 1024;
 
@@ -57,8 +55,6 @@ pub(crate) struct PostgresPart {
     own: Vec<u16>,
     read_rows: Statement,
     read_ends: Statement,
-    /// How many rows are read at once: fewer if they are large.
-    page_rows: i64,
 }
 
 fn log_number(log: u16) -> i16 {
@@ -138,10 +134,14 @@ impl PostgresPart {
         let own = homes.iter().map(|row| row.get::<_, i16>(0));
         let own = own.map(|log| u16::try_from(log).unwrap_or(0)).collect();
         let prepare = async |sql: &str| client.prepare(sql).await.map_err(|error| failed(&error));
+        // The sizes are known without reading the values. A page ends when rows before it are large enough together.
         let rows = format!(
             "SELECT position, stream, revision, type, (extract(epoch FROM created) * 1000000)::int8, writer, checksum, \
-             event_id, content_type, data, metadata, tags FROM events \
-             WHERE log = $1 AND position > $2 AND position < {CLOSED} ORDER BY position LIMIT $3"
+             event_id, content_type, data, metadata, tags FROM ( \
+               SELECT *, sum(octet_length(data) + octet_length(metadata)) OVER (ORDER BY position) \
+                 - octet_length(data) - octet_length(metadata) AS bytes_before FROM events \
+               WHERE log = $1 AND position > $2 AND position < {CLOSED} ORDER BY position LIMIT {READ_ROWS}) AS sized \
+             WHERE bytes_before < {PAGE_BYTES_MAX} ORDER BY position"
         );
         let ends = format!(
             "SELECT l.log, coalesce((SELECT max(position) FROM events AS e WHERE e.log = l.log AND e.position < {CLOSED}), 0) \
@@ -153,7 +153,6 @@ impl PostgresPart {
             logs: u16::try_from(logs).unwrap_or(0),
             own,
             name: config.name(),
-            page_rows: PAGE_ROWS_FIRST,
             client,
             notices,
         }))
@@ -226,16 +225,24 @@ impl PostgresPart {
     /// writes to it, whatever it calls itself, but one that was connected before does not look at the mark. What it
     /// appends after the last look, before the opening, follows the last row as if it was appended after the opening.
     pub(crate) async fn check_ends(&self, last: &[i64]) -> Result<()> {
-        let own: Vec<i16> = self.own.iter().map(|log| log_number(*log)).collect();
-        let rows = self.client.query(&self.read_ends, &[&own]).await;
-        for row in rows.map_err(|error| failed(&error))? {
-            let log = row.get::<_, i16>(0).unsigned_abs();
-            let (found, expected): (i64, i64) = (row.get(1), last[usize::from(log)]);
+        for (log, found) in self.read_ends().await? {
+            let expected = last[usize::from(log)];
             if found != expected {
                 return Err(disturbed(&self.name, log, expected, found));
             }
         }
         Ok(())
+    }
+
+    async fn read_ends(&self) -> Result<Vec<(u16, i64)>> {
+        let own: Vec<i16> = self.own.iter().map(|log| log_number(*log)).collect();
+        let rows = self.client.query(&self.read_ends, &[&own]).await;
+        let end = |row: &Row| (row.get::<_, i16>(0).unsigned_abs(), row.get(1));
+        Ok(rows
+            .map_err(|error| failed(&error))?
+            .iter()
+            .map(end)
+            .collect())
     }
 
     async fn put_state(&self, state: &State) -> Result<()> {
@@ -473,7 +480,7 @@ impl Part for PostgresPart {
 
     async fn rows(&mut self, log: u16, after: i64) -> Result<Vec<AuditRow>> {
         let number = log_number(log);
-        let binds: [&(dyn ToSql + Sync); 3] = [&number, &after, &self.page_rows];
+        let binds: [&(dyn ToSql + Sync); 2] = [&number, &after];
         let rows = self.client.query(&self.read_rows, &binds).await;
         let rows = rows.map_err(|error| failed(&error))?;
         let row = |row: &Row| AuditRow {
@@ -490,15 +497,7 @@ impl Part for PostgresPart {
             metadata: Bytes::copy_from_slice(row.get(10)),
             tags: row.get::<_, Option<Vec<String>>>(11).unwrap_or_default(),
         };
-        let rows: Vec<AuditRow> = rows.iter().map(row).collect();
-        let bytes: usize = rows
-            .iter()
-            .map(|row| row.data.len() + row.metadata.len())
-            .sum();
-        let fit = PAGE_BYTES_MAX * rows.len() / bytes.max(1);
-        let fit = i64::try_from(fit).unwrap_or(READ_ROWS);
-        self.page_rows = fit.min(self.page_rows * 10).clamp(1, READ_ROWS);
-        Ok(rows)
+        Ok(rows.iter().map(row).collect())
     }
 
     async fn floors(&mut self, log: u16) -> Result<Vec<Floor>> {
@@ -520,6 +519,10 @@ impl Part for PostgresPart {
 
     async fn alone(&mut self) -> Result<()> {
         others_end(&self.client, &self.name).await
+    }
+
+    async fn ends(&mut self) -> Result<Vec<(u16, i64)>> {
+        self.read_ends().await
     }
 
     async fn count_tags(&mut self, log: u16, which: Which) -> Result<u64> {

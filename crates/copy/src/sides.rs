@@ -5,9 +5,9 @@ use gesta_postgres::Config;
 use gesta_sqlite::{Location, SqliteConfig};
 
 use crate::copy::refuse;
-use crate::moving::{Mark, TargetStand};
+use crate::moving::{Mark, SourceStand, TargetStand};
 use crate::part::{Found, Part, used};
-use crate::postgres::PostgresPart;
+use crate::postgres::{PostgresPart, identity};
 use crate::source::Source;
 use crate::source_postgres::PostgresSource;
 use crate::source_sqlite::SqliteSource;
@@ -48,7 +48,40 @@ pub(crate) async fn source_of(url: &str) -> Result<Box<dyn Source>> {
     }
 }
 
-pub(crate) fn stand_of(part: &PostgresPart, found: &Found) -> Result<TargetStand> {
+/// Refuses a source and a target that are one store by two names, such as those of a host.
+pub(crate) async fn are_two(source: &str, target: &Config) -> Result<()> {
+    if is_sqlite(source) {
+        return Ok(());
+    }
+    // A database that cannot be asked tells why when it is opened.
+    let source = identity(&Config::parse(source)?).await.ok().flatten();
+    let target = identity(target).await.ok().flatten();
+    match source.is_some() && source == target {
+        true => Err(Error::invalid(
+            "target",
+            "must be another store than the source, and both names lead to the same one",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Returns how the target stands for this source.
+pub(crate) async fn target_for(
+    source: &mut Box<dyn Source>,
+    stand: &SourceStand,
+    part: &PostgresPart,
+    found: &Found,
+) -> Result<TargetStand> {
+    let target = stand_of(part, found)?;
+    if let (SourceStand::Open, Found::Unfinished(state) | Found::Arrived(state)) = (stand, found)
+        && source.look().await?.incarnation.0 != state.origin.incarnation
+    {
+        return Ok(TargetStand::OfAnother);
+    }
+    Ok(target)
+}
+
+fn stand_of(part: &PostgresPart, found: &Found) -> Result<TargetStand> {
     let (state, has_arrived) = match found {
         Found::Empty => return Ok(TargetStand::Empty),
         Found::Used => return Err(used(part.name())),

@@ -307,6 +307,15 @@ impl Part for SqlitePart {
         .await
     }
 
+    async fn ends(&mut self) -> Result<Vec<(u16, i64)>> {
+        let end = self.on(|connection| {
+            let sql = "SELECT coalesce(max(position), 0) FROM events";
+            let end = connection.query_row(sql, [], |row| row.get(0));
+            end.map_err(|error| failed(&error))
+        });
+        Ok(vec![(0, end.await?)])
+    }
+
     async fn alone(&mut self) -> Result<()> {
         // The file is locked.
         Ok(())

@@ -91,11 +91,43 @@ pub(crate) async fn make(url: &str, logs: u16) -> Result<Option<Error>> {
     {
         return Ok(Some(closed));
     }
+    // What is there may have another number of logs than a store that is made.
+    if !is_sqlite(url) && has_store(url).await? {
+        return Ok(Some(closed));
+    }
     match gesta::schema::create(url, logs).await {
         Ok(_) => Ok(None),
         Err(error) if matches!(error.kind(), ErrorKind::Schema(_)) => Ok(Some(closed)),
         Err(error) => Err(error),
     }
+}
+
+/// Tells whether a database without a mark is one that was opened when the copy was whole: it has all that was copied to
+/// it. One that was set back to a moment before the copy has no mark either.
+async fn was_opened(part: &mut dyn Part, found: &Found, whole: &State) -> Result<bool> {
+    let at = |log: u16| usize::from(log);
+    Ok(match found {
+        Found::Empty => {
+            let mut own = part.own().iter();
+            own.all(|log| whole.last[at(*log)] == 0 && whole.next[at(*log)] <= 1)
+        }
+        // It may have got events since.
+        Found::Used => {
+            let ends = part.ends().await?;
+            ends.iter().all(|(log, end)| *end >= whole.last[at(*log)])
+        }
+        Found::Unfinished(_) | Found::Arrived(_) => false,
+    })
+}
+
+/// Tells whether each of the databases that a URL names has a store. It may be one that does not open.
+async fn has_store(url: &str) -> Result<bool> {
+    for url in url.split_whitespace() {
+        if PostgresPart::open(&Config::parse(url)?).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Target {
@@ -182,9 +214,13 @@ impl Target {
         let mut all = states.clone();
         let verified = verified.filter(|_| all.all(|state| state.batches == oldest.batches));
         for (at, found) in found.iter().enumerate() {
+            let is_opened = match &verified {
+                Some(state) => was_opened(&mut *self.parts[at], found, state).await?,
+                None => false,
+            };
             self.written[at] = match found {
                 Found::Unfinished(state) => state.batches,
-                _ if verified.is_some() => u64::MAX,
+                _ if is_opened => u64::MAX,
                 Found::Empty if oldest.batches == 0 => continue,
                 Found::Empty | Found::Arrived(_) | Found::Used => {
                     return refuse(format!(

@@ -9,7 +9,7 @@ use crate::moving::{Goal, Next, Target, TargetStand, next_step};
 use crate::part::{Found, Part};
 use crate::pauses::Pauses;
 use crate::postgres::{PostgresPart, answers};
-use crate::sides::{source_of, stand_of, target_config};
+use crate::sides::{source_of, target_config, target_for};
 use crate::source::{Closing, Source};
 
 /// What an undo has done.
@@ -77,7 +77,7 @@ async fn undo_on(
             Some(part) => match part.look().await? {
                 // Another store is not the target.
                 Found::Used => TargetStand::Empty,
-                found => stand_of(part, &found)?,
+                found => target_for(source, &stand, part, &found).await?,
             },
         };
         match (next_step(&stand, target, Goal::Undo(known))?, &part) {

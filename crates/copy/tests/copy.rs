@@ -423,6 +423,53 @@ async fn a_database_that_has_lost_batches_since_it_was_compared_gets_them_again(
     is_healthy(&target).await;
 }
 
+/// What happened: of two databases one was opened, and then set back to the empty store that it was before the copy. It
+/// has no mark, so it was taken for one that was opened, and the store was opened without what it had held. Goal: such a
+/// target is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_was_set_back_to_before_the_copy_is_not_taken_for_an_opened_one() {
+    let Some(server) = shared() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let first = sqlite(home.path(), "first.db");
+    fill(&first, 100).await;
+    let names = [fresh_schema(), fresh_schema()];
+    let urls = names
+        .clone()
+        .map(|name| server.create_database(&name).unwrap() + "?sslmode=disable");
+    let target = urls.join(" ");
+    gesta::schema::create(&target, 4).await.unwrap();
+    let earlier = format!("{}_earlier", names[0]);
+    let keep = format!("CREATE DATABASE {earlier} TEMPLATE {}", names[0]);
+    let admin = server.url().to_owned();
+    execute(&admin, &[&keep]).await;
+    let full = "CREATE FUNCTION gesta.refuse() RETURNS trigger LANGUAGE plpgsql AS \
+                'BEGIN RAISE EXCEPTION ''the disk is full'' USING errcode = ''53100''; END'; \
+                CREATE TRIGGER refuse BEFORE UPDATE OF incarnation ON gesta.store FOR EACH ROW \
+                EXECUTE FUNCTION gesta.refuse()";
+    execute(&urls[1], &[full]).await;
+    // Without a number of logs: the target has one already, and is not made when the copy is repeated.
+    let error = copy(&first, &target, settings(None, 50))
+        .await
+        .expect_err("the disk is full");
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    execute(&urls[1], &["DROP TRIGGER refuse ON gesta.store"]).await;
+    let opened = format!("{}_opened", names[0]);
+    let aside = format!("ALTER DATABASE {} RENAME TO {opened}", names[0]);
+    let restore = format!("ALTER DATABASE {earlier} RENAME TO {}", names[0]);
+    execute(&admin, &[&aside, &restore]).await;
+    let error = copy(&first, &target, settings(None, 50))
+        .await
+        .expect_err("set back");
+    assert!(error.to_string().contains("has lost what"), "{error}");
+
+    // With what it had, the copy is whole.
+    let aside = format!("ALTER DATABASE {} RENAME TO {earlier}", names[0]);
+    let restore = format!("ALTER DATABASE {opened} RENAME TO {}", names[0]);
+    execute(&admin, &[&aside, &restore]).await;
+    copy(&first, &target, settings(None, 50)).await.unwrap();
+    assert_eq!(seen(&target).await, seen(&first).await);
+}
+
 /// Runs statements on a file whose copy was left, past what protects it.
 fn damage(url: &str, sql: &str) {
     let file = rusqlite::Connection::open(url.strip_prefix("sqlite:").unwrap()).unwrap();
@@ -594,6 +641,50 @@ async fn a_copy_is_refused_if_its_source_has_grown() {
             .await
             .expect_err("grown");
         assert!(error.to_string().contains("1 events were"), "{error}");
+        is_closed(&target).await;
+    }
+}
+
+/// Copies all files of a folder, as whoever sets a store back with all that lies beside it.
+fn copy_files(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// What happened: a copy that went on compared where the source ends, and not what it has there. A source that was set
+/// back to a copy of its file, and appended to until it ended at the same position, became a mixture of both. Goal: it is
+/// refused, whether it was set back before or after what was copied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_refused_if_its_source_was_set_back() {
+    for copied in [5, 1] {
+        let [home, earlier, elsewhere] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let first = sqlite(home.path(), "first.db");
+        let target = sqlite(elsewhere.path(), "target.db");
+        gesta::schema::create(&first, 1).await.unwrap();
+        for _ in 0..60 {
+            append_one(&first).await;
+        }
+        copy_files(home.path(), earlier.path());
+        for _ in 0..60 {
+            append_one(&first).await;
+        }
+        let mut begun = Copy::open(&first, &target, settings(None, 20))
+            .await
+            .unwrap();
+        for _ in 0..copied {
+            begun.step().await.unwrap();
+        }
+        begun.close().await;
+        copy_files(earlier.path(), home.path());
+        for _ in 0..60 {
+            append_one(&first).await;
+        }
+        let error = copy(&first, &target, settings(None, 20))
+            .await
+            .expect_err("set back");
+        assert!(error.to_string().contains("was set back"), "{error}");
         is_closed(&target).await;
     }
 }

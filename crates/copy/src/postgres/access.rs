@@ -46,6 +46,19 @@ pub(super) async fn connect(config: &Config) -> Result<Option<(Client, Arc<Notic
     failure.map_or(Ok(None), Err)
 }
 
+/// Returns what tells the store from every other one, by whatever name its host was reached; `None` if there is no such
+/// database. The moment at which a server was started, to the microsecond, is that of no other server.
+pub(crate) async fn identity(config: &Config) -> Result<Option<String>> {
+    let Some((client, _)) = connect(config).await? else {
+        return Ok(None);
+    };
+    let sql = "SELECT d.oid::text || ' ' || extract(epoch FROM pg_postmaster_start_time())::text \
+               FROM pg_database d WHERE d.datname = current_database()";
+    let row = client.query_one(sql, &[]).await;
+    let database: String = row.map_err(|error| failed(&error))?.get(0);
+    Ok(Some(format!("{database} {}", config.schema)))
+}
+
 fn has_no_database(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::UNDEFINED_DATABASE)
 }

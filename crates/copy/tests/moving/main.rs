@@ -352,6 +352,53 @@ async fn what_cannot_move_says_why() {
     store.shutdown().await.unwrap();
 }
 
+/// What happened: a wrong source gave up the half copied target of another store's move, as it was told to; beside a
+/// target that another store had moved to, it was called one that had lost that. Goal: the target of another store's
+/// move is left alone, and that move ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_target_of_another_store_is_left_alone() {
+    let (Some(source), Some(other), Some(target)) = (postgres(), postgres(), postgres()) else {
+        return;
+    };
+    fill(&source, 20).await;
+    fill(&other, 30).await;
+    let is_refused = async || {
+        let refused = [
+            move_store(&other, &target).await.map(drop),
+            undo_move(&other, &target, Target::There).await.map(drop),
+            undo_move(&other, &target, Target::Gone).await.map(drop),
+        ];
+        for error in refused {
+            let error = error.expect_err("of another store").to_string();
+            assert!(error.contains("another store"), "{error}");
+        }
+        assert!(accepts(&other).await);
+    };
+    let mut moved = Move::open(&source, &target, settings()).await.unwrap();
+    while !matches!(moved.step().await.unwrap(), MoveStep::Copied(_)) {}
+    moved.close().await;
+    is_refused().await;
+    move_store(&source, &target).await.unwrap();
+    is_refused().await;
+    assert!(accepts(&target).await);
+}
+
+/// What happened: an empty store that was named in two ways was marked as the target of its own move, and nobody could
+/// open it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_does_not_move_to_itself_by_another_name() {
+    let Some(source) = postgres() else { return };
+    gesta::schema::create(&source, 1).await.unwrap();
+    let target = match source.contains("127.0.0.1") {
+        true => source.replace("127.0.0.1", "localhost"),
+        false => source.replace("localhost", "127.0.0.1"),
+    };
+    assert_ne!(source, target);
+    let error = move_store(&source, &target).await.expect_err("itself");
+    assert!(error.to_string().contains("another store"), "{error}");
+    assert!(accepts(&source).await);
+}
+
 /// Goal: a target that has lost what was copied is not opened, and a target that is gone does not keep the source
 /// closed for good.
 #[tokio::test(flavor = "multi_thread")]
