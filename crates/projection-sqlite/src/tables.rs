@@ -161,9 +161,12 @@ pub(crate) fn load(
     keys: &dyn Cells,
     found: &mut Found,
 ) -> Result<()> {
+    // A row may be its key alone: so something else is selected first.
+    let columns = table.columns.iter();
+    let columns = columns.map(|column| format!(", \"{}\"", column.name));
     let statement = format!(
-        "SELECT {} FROM \"{}\" WHERE {}",
-        names(table.columns.iter()),
+        "SELECT 1{} FROM \"{}\" WHERE {}",
+        columns.collect::<String>(),
         table.stored,
         of_key(table)
     );
@@ -176,7 +179,7 @@ pub(crate) fn load(
         if let Some(row) = rows.next().or_target()? {
             found.row_of(key);
             for (at, column) in table.columns.iter().enumerate() {
-                found.push(read(row, at, column.kind)?);
+                found.push(read(row, at + 1, column.kind)?);
             }
         }
     }

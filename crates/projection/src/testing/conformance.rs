@@ -17,12 +17,13 @@ use std::time::Duration;
 use gesta_core::{EventId, LogId, Position, Timestamp};
 use uuid::Uuid;
 
+use crate::definition::Registration;
 use crate::error::{TargetError, TargetErrorKind};
 use crate::row::{Found, KeyedRows};
 use crate::state::{Life, State};
 use crate::target::{Attempt, Begin, Fence, Order, Parked, Session, Stored, Target};
 use crate::testing::sample::{
-    AllKinds, NODE, OTHER, id, key, keys, place, registration, row, rows, table,
+    AllKinds, Bare, NODE, OTHER, bare_table, id, key, keys, place, registration, row, rows, table,
 };
 
 mod switching;
@@ -157,6 +158,39 @@ pub async fn rows_come_back_as_they_were_written<F: Factory>(factory: &F) {
     let row = stored(&target, 1).await;
     assert_eq!((row.checkpoint, row.events), (place(11), 4));
     assert!(row.applied_at.is_some());
+}
+
+/// Goal: a row may be its key alone: that it is there is what it says.
+pub async fn a_row_may_be_its_key_alone<F: Factory>(factory: &F) {
+    let target = factory.target().await;
+    let bare = bare_table(1);
+    let version = Registration {
+        table: Some(bare.clone()),
+        ..registration(1)
+    };
+    target.register(&version).await.expect("registered");
+    let (mut session, _) = begin(&target, 1, NODE).await;
+    for (from, to, written, deleted) in [(0, 5, vec![0, 1, 2], None), (5, 6, vec![0, 3], Some(1))] {
+        let (from, to) = (place(from), place(to));
+        let fence = Fence {
+            from: &from,
+            to: &to,
+            events: 1,
+        };
+        session.open(fence).await.expect("open");
+        let rows = written.into_iter().map(|number| (key(number), Bare));
+        let (rows, deleted) = (KeyedRows(rows.collect()), keys(deleted));
+        let written = session.write(&bare, &rows, &deleted).await;
+        written.expect("written");
+        session.commit().await.expect("committed");
+    }
+    let mut found = Found::default();
+    let loaded = target.load(&bare, &keys(0..5), &mut found).await;
+    loaded.expect("loaded");
+    let rows = found.into_rows::<Bare>().expect("rows").into_iter();
+    let mut rows: Vec<usize> = rows.map(|(key, _)| key).collect();
+    rows.sort_unstable();
+    assert_eq!(rows, [0, 2, 3]);
 }
 
 /// Goal: a batch that is rolled back, or whose session is dropped, leaves nothing behind.
@@ -486,6 +520,7 @@ macro_rules! target_conformance {
         $crate::target_conformance!(@cases $factory;
             registering_changes_nothing_that_is_there
             rows_come_back_as_they_were_written
+            a_row_may_be_its_key_alone
             a_batch_is_whole_or_absent
             the_fence_is_exact
             a_session_waits_for_the_one_before

@@ -9,8 +9,9 @@ use gesta_core::{Checkpoint, Incarnation, Position, Timestamp};
 use uuid::Uuid;
 
 use crate::definition::{ProjectionId, Registration, Table};
-use crate::row::{KeyedRows, Keys};
-use crate::value::Json;
+use crate::error::ApplyError;
+use crate::row::{KeyedRows, Keys, Row};
+use crate::value::{Column, Json, OwnedValue, Value};
 use crate::view::View;
 
 crate::columns! {
@@ -80,6 +81,30 @@ pub(super) fn table(version: u32) -> Table {
     let mut table = Table::of::<Kinds>().expect("a plain table");
     table.stored = format!("kinds_v{version}");
     table
+}
+
+/// A row without columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Bare;
+
+impl Row for Bare {
+    const COLUMNS: &'static [Column] = &[];
+
+    fn value(&self, _: usize) -> Value<'_> {
+        Value::Null
+    }
+
+    fn read(_: &mut dyn Iterator<Item = OwnedValue>) -> Result<Self, ApplyError> {
+        Ok(Self)
+    }
+}
+
+/// The table of rows that are their keys alone.
+pub(super) fn bare_table(version: u32) -> Table {
+    Table {
+        columns: Vec::new(),
+        ..table(version)
+    }
 }
 
 pub(super) fn id(version: u32) -> ProjectionId {
