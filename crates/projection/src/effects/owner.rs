@@ -355,7 +355,7 @@ async fn perform_batch<E: Effect>(
                 return owner.leave().await.map(Some);
             }
             // The states of effects are events too: an effect of all events would beget itself.
-            let done = if own.states.keeps(&event.stream) {
+            let done = if own.states.keeps(event) {
                 Performed::Done
             } else {
                 perform(effect, owner, event).await?
@@ -378,7 +378,7 @@ async fn perform_batch<E: Effect>(
                     }
                 },
             }
-            let events = u32::from(!own.states.keeps(&event.stream));
+            let events = u32::from(!own.states.keeps(event));
             owner.moved(batch.to.clone(), events);
         } else {
             owner.reached = batch.to.clone();

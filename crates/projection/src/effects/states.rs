@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gesta_core::{
     Append, BackOff, Checkpoint, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
-    ReadStream, Revision, SetStreamMetadata, StreamId, StreamMetadata,
+    ReadStream, RecordedEvent, Revision, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -109,12 +109,14 @@ impl EffectStates {
         })
     }
 
-    /// Returns true if the stream keeps states of an effect.
-    pub(super) fn keeps(&self, stream: &StreamId) -> bool {
-        let name = stream.as_str();
-        name.strip_prefix("$$")
-            .unwrap_or(name)
-            .starts_with(&self.prefix)
+    /// Returns true if an event is a state of an effect, or of the stream of one. Those of effects that are kept
+    /// elsewhere are known by what they are: of two groups with all events in their filters each would else beget the
+    /// states of the other.
+    pub(super) fn keeps(&self, event: &RecordedEvent) -> bool {
+        let name = event.stream.as_str();
+        let is_here = name.strip_prefix("$$").unwrap_or(name);
+        let is_state = || serde_json::from_slice::<EffectState>(&event.data).is_ok();
+        is_here.starts_with(&self.prefix) || (event.event_type == self.event_type && is_state())
     }
 
     /// Returns the name of the stream.

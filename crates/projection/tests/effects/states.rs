@@ -176,6 +176,43 @@ async fn metadata_of_operators_are_kept() {
     }
 }
 
+/// What happened: of two groups of effects that keep their states in different places, and whose filters let everything
+/// pass, each performed the states of the other, and so begot more of them, for ever. Goal: a state is known by what it
+/// is, and an event of somebody else that has its type alone is performed.
+#[tokio::test(start_paused = true)]
+async fn states_of_another_group_are_not_performed() {
+    let store = store();
+    append(&store, &["a"]).await;
+    let mut all = Vec::new();
+    for prefix in ["effects-", "others-"] {
+        let sent = Sent::default();
+        let mail = Mail::<1> {
+            sent: Arc::clone(&sent),
+            fails: 0,
+        };
+        let effects = Effects::on(&store).config(quick()).keep_in(prefix);
+        let effects = effects.effect(mail, BeginAt::Start);
+        all.push((effects.start().await.expect("started"), sent));
+    }
+    // Some leases, in each of which an owner says several times that it lives.
+    tokio::time::sleep(quick().lease * 20).await;
+    let event_type = EventType::new("effect-state").expect("valid");
+    let own = EventData::json(event_type, "7");
+    let appended = store.append_to("note-1", ExpectedRevision::Any, [own]);
+    appended.await.expect("appended");
+    tokio::time::sleep(quick().lease * 20).await;
+    for (running, sent) in all {
+        running.shutdown().await;
+        let sent = texts(&sent);
+        // Each sets the metadata of its stream once.
+        let sent: Vec<&String> = sent
+            .iter()
+            .filter(|text| !text.contains("$maxCount"))
+            .collect();
+        assert_eq!(sent, ["a", "7"]);
+    }
+}
+
 /// Goal: what somebody else has written among the states stops no effect, and the last state before it counts. What
 /// happened: a state with a checkpoint that was none was taken for the last one, and the effect tried for ever to begin
 /// there.
