@@ -20,7 +20,7 @@ use crate::looks::{Committed, Look};
 use crate::progress::Phase;
 use crate::reader::Reader;
 use crate::state::{Life, State};
-use crate::target::{Attempt, Session, Stored, Target};
+use crate::target::{Attempt, Begin, Session, Stored, Target};
 use crate::work::{Folded, Work, Writer};
 
 /// Batches that are read ahead.
@@ -512,14 +512,22 @@ impl<'a, T: Target> Run<'a, T> {
         let end = End::Look(Phase::Stopped, Some(why.clone()));
         match self.session.take() {
             Some(session) => finish::<T>(session, Some(&why), end).await,
-            // The session that is needed to say so was lost by a panic: the next one meets the event again.
+            // The session was lost by a panic. Another one says so: without it an owner that stood still would stop the
+            // version of the one that has taken over.
             None => match self
                 .context
                 .target
-                .set_state(&self.context.id, State::Stopped, Some(&why))
+                .begin(&self.context.id, self.context.node)
                 .await
             {
-                Ok(_) => end,
+                Ok(Begin::Begun(session, stored)) if stored.epoch == self.epoch => {
+                    finish::<T>(session, Some(&why), end).await
+                }
+                Ok(Begin::Begun(session, _)) => {
+                    let again = End::Again(Phase::Retrying, why);
+                    finish::<T>(session, None, again).await
+                }
+                Ok(Begin::Owned(_) | Begin::NotFound) => End::Look(Phase::StandingBy, None),
                 Err(error) => End::Again(Phase::TargetAway, error.to_string()),
             },
         }

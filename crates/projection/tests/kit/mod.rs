@@ -3,7 +3,7 @@
 //!
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
-//! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `restored`,
+//! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `panics`, `restored`,
 //!   `lives`, `versions`, `filters`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is told of them;
 //!   `reading`: rows as readers get them.
 
@@ -15,6 +15,7 @@ mod histories;
 mod indexes;
 mod lives;
 mod operators;
+mod panics;
 mod poison;
 mod poison_deaths;
 mod reading;
