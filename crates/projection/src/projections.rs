@@ -1,7 +1,7 @@
 //! What an application writes to run its projections.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use gesta_core::EventStore;
 use tokio::sync::{Notify, watch};
@@ -135,6 +135,7 @@ impl<T: Target> Projections<T> {
             target: self.target.clone(),
             begin_at: self.begin_at.clone(),
             definitions,
+            floors: Mutex::default(),
         };
         let started = Started {
             store: self.store,

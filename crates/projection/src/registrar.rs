@@ -1,11 +1,11 @@
 //! What is registered before projections run, and again as long as a database is away.
 //!
 //! Why: an application that starts while the database of its read models is away should answer what it can, and not
-//! end.
+//! end. And a target may be put back to before a version was registered, under a process that runs it.
 //! Invariant: to register again changes nothing that is registered.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::{BackOff, Checkpoint, ErrorKind, EventStore, Filter, StoreInfo};
 use tokio_util::sync::CancellationToken;
@@ -35,6 +35,8 @@ pub(crate) struct Registrar<T> {
     pub(crate) target: T,
     pub(crate) begin_at: HashMap<String, BeginAt>,
     pub(crate) definitions: Vec<Definition>,
+    /// Where each version began when this process has registered it.
+    pub(crate) floors: Mutex<HashMap<ProjectionId, Checkpoint>>,
 }
 
 /// Returns what is away, if the same may succeed later; `None` if it is refused.
@@ -64,9 +66,12 @@ impl<T: Target> Registrar<T> {
         for definition in &self.definitions {
             let id = &definition.id;
             let made_with = made_with(&definition.filter, definition.table.as_ref());
-            let start = match known.iter().find(|row| row.id == *id) {
-                Some(row) => row.floor.clone(),
-                None => self.begin(id, &info, &known).await?,
+            let floor = self.floors().get(id).cloned();
+            let start = match (known.iter().find(|row| row.id == *id), floor) {
+                (Some(row), _) => row.floor.clone(),
+                // The target was put back to before it was registered: the end, or a time, may be elsewhere now.
+                (None, Some(floor)) if not_of(&info, &floor).is_none() => floor,
+                (None, _) => self.begin(id, &info, &known).await?,
             };
             let registration = Registration {
                 id: id.clone(),
@@ -84,9 +89,14 @@ impl<T: Target> Registrar<T> {
                     version: id.version,
                 });
             }
+            self.floors().insert(id.clone(), stored.floor.clone());
             registered.push(stored);
         }
         Ok(registered)
+    }
+
+    fn floors(&self) -> MutexGuard<'_, HashMap<ProjectionId, Checkpoint>> {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers all versions once store and target answer. `tell` is told of each failure, with what is away; with

@@ -95,6 +95,7 @@ impl<T: Target> Running<T> {
         };
         let (tell_registered, registered) = watch::channel(None);
         let (mut all, mut contexts) = (Vec::new(), Vec::new());
+        let registrar = Arc::new(registrar);
         for (at, (unit, definition)) in units.into_iter().zip(&registrar.definitions).enumerate() {
             let (tell, progress) = watch::channel(Progress::default());
             let (id, filter) = (definition.id.clone(), definition.filter.clone());
@@ -109,6 +110,7 @@ impl<T: Target> Running<T> {
                 progress: tell,
                 looks: started.looks.clone(),
                 committed: committed.clone(),
+                registrar: Arc::clone(&registrar),
                 stopping: started.stopping.clone(),
                 begins_at_start: false,
                 begin_at: started.begin_at.get(&id.name).cloned(),

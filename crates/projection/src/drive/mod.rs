@@ -31,6 +31,7 @@ use crate::definition::ProjectionId;
 use crate::error::{TargetError, TargetErrorKind, cut};
 use crate::looks::{LastCommit, Look};
 use crate::progress::{Phase, Progress};
+use crate::registrar::{Registrar, away};
 use crate::state::{Life, State};
 use crate::target::{Begin, Session, Stored, Target};
 use crate::work::Work;
@@ -51,6 +52,8 @@ pub(crate) struct Context<T> {
     pub(crate) looks: watch::Receiver<Look>,
     /// What this process has committed last of the version.
     pub(crate) committed: LastCommit,
+    /// Registers the version again if the target does not know it any more.
+    pub(crate) registrar: Arc<Registrar<T>>,
     pub(crate) stopping: CancellationToken,
     /// True if the floor is before the first event.
     pub(crate) begins_at_start: bool,
@@ -103,7 +106,11 @@ enum Seen {
 
 fn seen(look: &Look, id: &ProjectionId, node: Uuid) -> Seen {
     let Some(row) = look.row(id) else {
-        return Seen::Wait(Phase::Starting, None);
+        return match look.at {
+            None => Seen::Wait(Phase::Starting, None),
+            // It was registered before: it is registered again.
+            Some(_) => Seen::May,
+        };
     };
     match (row.life, row.state) {
         (Life::Retired, _) => Seen::Gone,
@@ -181,7 +188,19 @@ async fn session<T: Target, W: Work<T>>(
         Ok(Begin::Begun(session, stored)) => (session, stored),
         Ok(Begin::Owned(_)) => return End::Look(Phase::StandingBy, None),
         Ok(Begin::NotFound) => {
-            return End::Look(Phase::Stopped, Some("it is not registered".to_owned()));
+            let why = "the target does not know the version any more".to_owned();
+            return match context.registrar.register().await {
+                Ok(_) => End::Again(Phase::Starting, why),
+                Err(error) => match away(&error) {
+                    Some(phase) => End::Again(phase, error.to_string()),
+                    None => End::Look(Phase::Stopped, Some(error.to_string())),
+                },
+            };
+        }
+        // Its tables may be gone as well: a target that was put back to before that holds nothing.
+        Err(error) if error.kind() == TargetErrorKind::Unusable => {
+            let _ = context.registrar.register().await;
+            return End::Again(Phase::TargetAway, error.to_string());
         }
         Err(error) => return End::Again(Phase::TargetAway, error.to_string()),
     };

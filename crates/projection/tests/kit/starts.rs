@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use gesta_core::{EventStore, Filter, RecordedEvent, Result, StoreInfo};
 use gesta_memory::MemoryStore;
 use gesta_projection::testing::{Fate, Faulty};
-use gesta_projection::{ApplyError, Config, Error, OnPoison, Phase, View};
+use gesta_projection::{ApplyError, BeginAt, Config, Error, OnPoison, Phase, View};
 use gesta_testkit::{Around, Outer};
 
-use super::fixtures::{Balance, Balances};
-use super::world::{AT_ALL, World, id, quick, until, until_phase};
+use super::fixtures::{Balance, Balances, seen};
+use super::world::{AT_ALL, World, id, quick, until, until_phase, until_so};
 
 fn waiting() -> Config {
     Config {
@@ -51,6 +51,33 @@ async fn a_start_waits_for_the_target() {
     world.is_whole(&process, OnPoison::Stop).await;
     process.shutdown().await;
     world.comes_right(OnPoison::Stop).await;
+}
+
+/// What happened: a target that was put back to before a version was registered did not know it, and neither did the
+/// process that ran it, until somebody started it again. Now it registers the version once more, where it had begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_that_the_target_has_lost_is_registered_again() {
+    let world = World::new().await;
+    world.append_many(10).await;
+    let process = world.process(quick()).view(Balances);
+    let process = process.begin_at("balances", BeginAt::End).start().await;
+    let process = process.expect("started");
+    let begun = world.head().await;
+    world.append_many(10).await;
+    world.applies_all(&process, "balances").await;
+    let rows = seen(&world.database, "balances").await;
+    let lose = "DELETE FROM gesta_projections; DROP VIEW balances; DROP TABLE balances_v1";
+    world.database.execute(lose).await;
+    until_so(
+        async || world.control().active("balances").await.is_ok(),
+        "it is registered",
+    )
+    .await;
+    world.applies_all(&process, "balances").await;
+    assert_eq!(seen(&world.database, "balances").await, rows);
+    let row = world.row("balances").await;
+    assert_eq!((row.floor, row.events), (begun, 10));
+    process.shutdown().await;
 }
 
 /// A process that is shut down before it could register anything ends.
