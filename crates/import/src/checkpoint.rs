@@ -2,20 +2,23 @@
 //!
 //! Why in the target: the place up to which everything is there belongs to what is there, and comes with it into every
 //! copy and backup. Invariants: a checkpoint is written only after everything before it is durable; each names the
-//! revision of the one before, so of two imports of one name that run at once the second is refused.
+//! revision of the one before, so of two imports of one name that run at once the second is refused. Each names the
+//! incarnation of the target in which all of that was durable. In another one it may be gone although the checkpoint is
+//! there: other databases of the store have failed over, or this one just before the checkpoint was written.
 
 use std::sync::Arc;
 
 use gesta_core::{
     Append, BackOff, Direction, Error, ErrorKind, EventData, EventId, EventStore, EventType,
-    ExpectedRevision, ReadStream, Result, Revision, SetStreamMetadata, StreamFrom, StreamId,
-    StreamMetadata,
+    ExpectedRevision, Incarnation, ReadStream, Result, Revision, SetStreamMetadata, StreamFrom,
+    StreamId, StreamMetadata,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::event::Place;
 use crate::options::{Deleted, Options};
+use crate::target::lost;
 
 const EVENT_TYPE: &str = "$import-checkpoint";
 /// How many checkpoints can be read; the others are freed by a scavenge.
@@ -37,6 +40,9 @@ struct Document {
     server: Option<String>,
     deleted: String,
     place: String,
+    /// The life of the target that has everything up to this place. Checkpoints of earlier versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    incarnation: Option<String>,
     /// What identifies the event at this place, if its number can be given out again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mark: Option<String>,
@@ -59,17 +65,19 @@ pub(crate) struct Checkpoints {
     stream: StreamId,
     last: Option<Revision>,
     document: Document,
+    incarnation: Incarnation,
+    is_of_earlier_life: bool,
     retry: Duration,
 }
 
 impl Checkpoints {
-    /// Opens the checkpoints of an import. Returns them with the place where the import goes on; `None` if there is
+    /// Opens the checkpoints of an import in this life of the store. Returns them with the place where the import goes on; `None` if there is
     /// none yet.
     ///
     /// # Errors
     /// `Unsupported` if the import of this name was made with other options or from another source.
     pub(crate) async fn open(
-        store: Arc<dyn EventStore>,
+        (store, incarnation): (Arc<dyn EventStore>, Incarnation),
         options: &Options,
         source: &str,
         server: Option<String>,
@@ -89,6 +97,7 @@ impl Checkpoints {
             }
             .into(),
             place: Place::START.to_string(),
+            incarnation: Some(incarnation.to_string()),
             mark: None,
             stored: 0,
         };
@@ -97,6 +106,8 @@ impl Checkpoints {
             stream,
             last: None,
             document: wanted,
+            incarnation,
+            is_of_earlier_life: false,
             retry: options.patience.retry,
         };
         let place = checkpoints.read().await?;
@@ -159,9 +170,17 @@ impl Checkpoints {
                 .into());
             }
         }
+        let written_in = found.incarnation.as_ref();
+        self.is_of_earlier_life =
+            written_in.is_some_and(|found| Some(found) != self.document.incarnation.as_ref());
         self.document.stored = found.stored;
         self.document.mark = found.mark;
         found.place.parse().map(Some)
+    }
+
+    /// Tells whether the last checkpoint was written in an earlier life of the target, which may have had more.
+    pub(crate) fn is_of_earlier_life(&self) -> bool {
+        self.is_of_earlier_life
     }
 
     /// Returns what identifies the event at the place of the last checkpoint.
@@ -172,7 +191,8 @@ impl Checkpoints {
     /// Writes a checkpoint. Everything up to `place` is durable; `stored` events were stored since the last one.
     ///
     /// # Errors
-    /// `Unsupported` if another import of this name writes too; those of the store.
+    /// `Unsupported` if another import of this name writes too; `Unavailable` if it was written in another life of the
+    /// store; those of the store.
     pub(crate) async fn write(
         &mut self,
         place: Place,
@@ -212,6 +232,9 @@ impl Checkpoints {
                 }
             }
         };
+        if answer.checkpoint.incarnation != self.incarnation {
+            return Err(lost());
+        }
         let is_first = self.last.is_none();
         self.last = answer.streams.first().map(|stream| stream.last_revision);
         if is_first {
@@ -248,7 +271,10 @@ mod tests {
         let options = Options::new(Kind::Marten, "postgres://h/d").unwrap();
         let open = |options: Options, source: &'static str| {
             let store = Arc::clone(&store);
-            async move { Checkpoints::open(store, &options, source, Some("s1".into())).await }
+            async move {
+                let life = store.incarnation().await?;
+                Checkpoints::open((store, life), &options, source, Some("s1".into())).await
+            }
         };
         let (mut first, place) = open(options.clone(), "d").await.unwrap();
         assert_eq!(place, None);
@@ -305,14 +331,19 @@ mod tests {
             .expect("another table");
         assert!(error.to_string().contains("rule for types"), "{error}");
         // A database of the same name on another server.
-        let there = Checkpoints::open(Arc::clone(&store), &options, "d", Some("s2".into())).await;
+        let life = store.incarnation().await.unwrap();
+        let of = || (Arc::clone(&store), life);
+        let there = Checkpoints::open(of(), &options, "d", Some("s2".into())).await;
         let error = there.err().expect("another server");
         assert!(
             error.to_string().contains("server of the source"),
             "{error}"
         );
-        let unknown = Checkpoints::open(Arc::clone(&store), &options, "d", None).await;
-        assert!(unknown.is_ok());
+        let (unknown, _) = Checkpoints::open(of(), &options, "d", None).await.unwrap();
+        assert!(!unknown.is_of_earlier_life());
+        let later = (Arc::clone(&store), Incarnation::random());
+        let (later, _) = Checkpoints::open(later, &options, "d", None).await.unwrap();
+        assert!(later.is_of_earlier_life());
         let own = Options {
             name: "two".into(),
             ..options

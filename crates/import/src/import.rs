@@ -3,6 +3,8 @@
 mod again;
 mod lifecycle;
 #[cfg(test)]
+mod losses;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -53,6 +55,8 @@ pub struct Import {
     checkpoints: Option<Checkpoints>,
     transform: Option<Transform>,
     place: Place,
+    /// The place of the checkpoint with which this import was opened: whatever stands there or before was stored once.
+    claimed: Option<Place>,
     /// The place of the last checkpoint, and when it was written.
     written: Option<Place>,
     written_at: Instant,
@@ -125,14 +129,28 @@ impl Import {
         store: Arc<dyn EventStore>,
     ) -> Result<Self> {
         let identity = source.identity();
+        // Before anything is read: what belongs to a later life than that is noticed.
+        let life = store.incarnation().await?;
+        let of = (Arc::clone(&store), life);
         let (checkpoints, found) =
-            Checkpoints::open(Arc::clone(&store), &options, &identity, source.server()).await?;
+            Checkpoints::open(of, &options, &identity, source.server()).await?;
         if let Some(mark) = checkpoints.mark() {
             source.recall(mark);
         }
         let fresh = found.is_none() && source.resumes();
-        let target = Target::open(store, options.in_flight, options.patience.retry, fresh).await?;
-        Self::with(options, source, target, Some(checkpoints), found).await
+        let (in_flight, retry) = (options.in_flight, options.patience.retry);
+        let target = Target::open(store, life, in_flight, retry, fresh).await?;
+        // What an earlier life has lost is found by reading everything again.
+        let begin = match checkpoints.is_of_earlier_life() {
+            true => Some(Place::START),
+            false => found,
+        };
+        let resumes = source.resumes();
+        let import = Self::with(options, source, target, Some(checkpoints), begin).await?;
+        Ok(Self {
+            claimed: found.filter(|_| resumes),
+            ..import
+        })
     }
 
     async fn with(
@@ -161,6 +179,7 @@ impl Import {
             source,
             checkpoints,
             place,
+            claimed: None,
             counted: 0,
             since_checkpoint: 0,
             again: HashMap::new(),
@@ -186,7 +205,8 @@ impl Import {
     /// Imports everything that the source has, up to its present end.
     ///
     /// # Errors
-    /// Those of source and target; `Unavailable` if transactions of the source do not end in time.
+    /// Those of source and target; `Unavailable` if transactions of the source do not end in time, or if the target has
+    /// lost commits meanwhile: another import stores what is missing.
     ///
     /// # Cancel safety
     /// Dropping the future leaves what is stored; another import goes on from there.
@@ -298,6 +318,7 @@ impl Import {
     /// Makes everything durable that was sent, and writes down the place.
     async fn checkpoint(&mut self) -> Result<()> {
         self.target.drain().await?;
+        self.target.check_life().await?;
         let stored = self.target.stored - self.counted;
         let has_moved = self.written.unwrap_or(Place::START) != self.place;
         // A source whose place moves with time alone is not written down all the time.
@@ -307,7 +328,11 @@ impl Import {
             && (stored > 0 || (has_moved && is_due))
         {
             let mark = self.source.mark();
-            checkpoints.write(self.place, mark, stored).await?;
+            if let Err(error) = checkpoints.write(self.place, mark, stored).await {
+                // A target that has lost the last checkpoint has one as if another import had written it.
+                self.target.check_life().await?;
+                return Err(error);
+            }
             self.written = Some(self.place);
             self.written_at = Instant::now();
         }
@@ -426,10 +451,14 @@ impl Import {
                 .leave_out("events of streams that are closed in the target");
             return Ok(());
         }
-        let next = known.seen.map_or(
-            self.options.kind.first_sequence_of(event.sequence),
-            |seen| seen.saturating_add(1),
-        );
+        if known.erased && self.claimed.is_none_or(|claimed| event.place <= claimed) {
+            return self.pass_erased(event, chosen).await;
+        }
+        let first = match known.erased {
+            true => event.sequence,
+            false => self.options.kind.first_sequence_of(event.sequence),
+        };
+        let next = known.seen.map_or(first, |seen| seen.saturating_add(1));
         if event.sequence < next && self.target.only_counts() {
             return self.count_again(event, chosen).await;
         }

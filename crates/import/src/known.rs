@@ -27,6 +27,8 @@ pub(crate) struct Known {
     pub(crate) tenant: Option<Option<String>>,
     /// Whether the stream is closed by a tombstone.
     pub(crate) closed: bool,
+    /// Whether the stream was deleted and scavenged, so that nothing tells what it had of the source.
+    pub(crate) erased: bool,
     /// Where the last event was found.
     pub(crate) found: Option<(LogId, Position)>,
 }
@@ -43,6 +45,7 @@ impl Known {
             seen: None,
             tenant: None,
             closed: false,
+            erased: false,
             found: None,
         }
     }
@@ -123,7 +126,10 @@ async fn deleted(store: &dyn EventStore, stream: &StreamId, key: &str) -> Result
         ..none
     };
     let Some(event) = among_all(store, stream, Some).await? else {
-        return Ok(none);
+        return Ok(Known {
+            erased: true,
+            ..none
+        });
     };
     Ok(
         match stood(&event.metadata).filter(|found| found.key == key) {

@@ -7,12 +7,14 @@
 //!
 //! Invariants: each append names the revision that it expects of each stream, which follows from what was sent before;
 //! so after a failure nothing later can have been stored in that stream, and what the target has is read again before
-//! anything is sent again.
+//! anything is sent again (`recovery`). All of it belongs to one life of the target: one that has lost commits since is
+//! not gone on with, for what is known of it is not so any more.
 //!
 //! A dry run has a target that only counts (`counting`): it has no store, and takes every stream for new.
 
 mod counting;
 mod lifecycle;
+mod recovery;
 #[cfg(test)]
 mod tests;
 
@@ -24,16 +26,15 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::{
-    Append, Appended, BackOff, Error, ErrorKind, EventData, EventStore, ExpectedRevision, LogId,
-    Position, Result, Revision, StreamAppend, StreamId, StreamMetadata, limits,
+    Append, Appended, Error, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
+    Incarnation, LogId, Position, Result, Revision, StreamAppend, StreamId, StreamMetadata, limits,
 };
-use tokio::time::Instant;
 
-use crate::convert::stood;
 use crate::event::Place;
 use crate::known::{self, Again, Known, Stored};
 
 use counting::Names;
+pub(crate) use recovery::lost;
 
 /// The most events in one append.
 const APPEND_EVENTS: usize = 1_000;
@@ -61,6 +62,8 @@ struct Part {
     key: Arc<str>,
     stream: StreamId,
     expected: Option<Revision>,
+    /// The number of the event before them in their stream, which is stored or was sent; `None` if they are the first.
+    after: Option<u64>,
     events: Vec<(u64, Place, EventData)>,
 }
 
@@ -115,6 +118,12 @@ pub(crate) struct Target {
     one_stream: bool,
     in_flight: usize,
     retry: Duration,
+    /// The life of the store to which everything belongs that is known.
+    incarnation: Option<Incarnation>,
+    /// Whether the store has another life now.
+    is_lost: bool,
+    /// Streams that were deleted in the target after it had what was sent again.
+    deleted: HashSet<StreamId>,
     /// The last position of each log when the import began: what stands there or before was there already.
     heads: Vec<Position>,
     known: HashMap<Arc<str>, Known>,
@@ -126,6 +135,8 @@ pub(crate) struct Target {
     forming: Vec<Part>,
     /// The streams of what is gathered.
     forming_streams: HashSet<StreamId>,
+    /// The ids of its events, which an append must not have twice.
+    forming_ids: HashSet<EventId>,
     forming_events: usize,
     forming_bytes: usize,
     flights: VecDeque<InFlight>,
@@ -139,9 +150,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known.
+    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known in this life of the
+    /// store.
     pub(crate) async fn open(
         store: Arc<dyn EventStore>,
+        incarnation: Incarnation,
         in_flight: usize,
         retry: Duration,
         fresh: bool,
@@ -149,6 +162,7 @@ impl Target {
         let info = store.info().await?;
         Ok(Self {
             store: Some(store),
+            incarnation: Some(incarnation),
             one_stream: info.logs > 1,
             heads: info.heads,
             in_flight: in_flight.max(1),
@@ -335,7 +349,10 @@ impl Target {
             .is_some_and(|part| part.key == ready.key);
         // Another key can have the same name, which the append after this one tells.
         let is_among = self.forming_streams.contains(&known.stream);
+        // Some sources have an id twice in a stream.
+        let has_id = |id: EventId| self.forming_ids.contains(&id);
         let is_full = self.forming_events >= APPEND_EVENTS
+            || ready.event.id.is_some_and(has_id)
             || (self.forming_events > 0 && self.forming_bytes + bytes > APPEND_BYTES)
             || (!is_last
                 && !self.forming.is_empty()
@@ -352,8 +369,10 @@ impl Target {
             )));
         };
         let expected = known.revision;
+        let after = known.stored.map(|(sequence, _)| sequence);
         known.revision = Some(expected.map_or(Revision(0), Revision::next));
         known.stored = Some((ready.sequence, ready.place));
+        self.forming_ids.extend(ready.event.id);
         let event = (ready.sequence, ready.place, ready.event);
         self.forming_events += 1;
         self.forming_bytes += bytes;
@@ -365,6 +384,7 @@ impl Target {
                     key: ready.key,
                     stream: known.stream.clone(),
                     expected,
+                    after,
                     events: vec![event],
                 });
             }
@@ -384,8 +404,7 @@ impl Target {
         }
         // What was gathered was sent by itself if an append before it had failed.
         let (parts, bytes) = (std::mem::take(&mut self.forming), self.forming_bytes);
-        (self.forming_events, self.forming_bytes) = (0, 0);
-        self.forming_streams.clear();
+        self.forming_is_over();
         if parts.is_empty() {
             return Ok(());
         }
@@ -405,6 +424,13 @@ impl Target {
         Ok(())
     }
 
+    /// Forgets what was counted of what is gathered, once it was taken away.
+    fn forming_is_over(&mut self) {
+        (self.forming_events, self.forming_bytes) = (0, 0);
+        self.forming_streams.clear();
+        self.forming_ids.clear();
+    }
+
     /// Waits for the oldest append on its way.
     async fn land(&mut self) -> Result<()> {
         let Some(flight) = self.flights.pop_front() else {
@@ -412,10 +438,7 @@ impl Target {
         };
         let (parts, answer) = flight.end().await;
         match answer {
-            Ok(answer) => {
-                self.note(&parts, &answer);
-                Ok(())
-            }
+            Ok(answer) => self.note(&parts, &answer),
             Err(error) => self.recover(parts, error).await,
         }
     }
@@ -439,7 +462,14 @@ impl Target {
         }
     }
 
-    fn note(&mut self, parts: &[Part], answer: &Appended) {
+    /// Counts what an append has stored.
+    ///
+    /// # Errors
+    /// `Unavailable` if it was stored in another life of the store.
+    fn note(&mut self, parts: &[Part], answer: &Appended) -> Result<()> {
+        if Some(answer.checkpoint.incarnation) != self.incarnation {
+            return Err(self.lost());
+        }
         let count = parts
             .iter()
             .map(|part| part.events.len() as u64)
@@ -448,7 +478,7 @@ impl Target {
         if self.was_there(answer.log, answer.position) {
             self.already += count;
             self.fresh = false;
-            return;
+            return Ok(());
         }
         self.stored += count;
         let end = self.ends.entry(answer.log).or_insert(Position::START);
@@ -456,6 +486,7 @@ impl Target {
             self.displaced += 1;
         }
         *end = answer.position.max(*end);
+        Ok(())
     }
 
     fn was_there(&self, log: LogId, position: Position) -> bool {
@@ -463,131 +494,8 @@ impl Target {
         head.is_some_and(|head| position <= *head)
     }
 
-    /// After an append has failed: waits for the later ones, and sends again what the target does not have.
-    async fn recover(&mut self, parts: Vec<Part>, error: Error) -> Result<()> {
-        let mut failed = vec![(parts, Some(error))];
-        while let Some(flight) = self.flights.pop_front() {
-            let (parts, answer) = flight.end().await;
-            match answer {
-                Ok(answer) => self.note(&parts, &answer),
-                Err(error) => failed.push((parts, Some(error))),
-            }
-        }
-        let forming = std::mem::take(&mut self.forming);
-        (self.forming_events, self.forming_bytes) = (0, 0);
-        self.forming_streams.clear();
-        if !forming.is_empty() {
-            failed.push((forming, None));
-        }
-        for (parts, error) in failed {
-            self.send_again(parts, error).await?;
-        }
-        Ok(())
-    }
-
-    async fn send_again(&mut self, mut parts: Vec<Part>, mut error: Option<Error>) -> Result<()> {
-        let mut back_off = BackOff::new(Duration::from_millis(100), Duration::from_secs(5));
-        let deadline = Instant::now() + self.retry;
-        let mut tries = 0;
-        loop {
-            let deleted = match error.take() {
-                None => None,
-                Some(error) => match error.kind() {
-                    ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamTombstoned(_)
-                        if tries < TRIES =>
-                    {
-                        None
-                    }
-                    ErrorKind::StoredAndDeleted { stream, .. } => Some(stream.clone()),
-                    _ if error.is_retryable() && Instant::now() < deadline => {
-                        tokio::time::sleep(back_off.pause()).await;
-                        None
-                    }
-                    _ => return Err(error),
-                },
-            };
-            tries += 1;
-            // A stream that was deleted in the target stays so: what was stored is not stored again.
-            for part in parts.extract_if(.., |part| deleted.as_ref() == Some(&part.stream)) {
-                self.already += part.events.len() as u64;
-            }
-            let read = self.read_again(&mut parts).await;
-            let sent = match read {
-                Ok(()) if parts.is_empty() => return Ok(()),
-                Ok(()) => self.store()?.append(append_of(&parts)).await,
-                Err(error) => Err(error),
-            };
-            match sent {
-                Ok(answer) => {
-                    self.note(&parts, &answer);
-                    for (part, answer) in parts.iter().zip(&answer.streams) {
-                        if let (Some(known), Some((sequence, place, _))) =
-                            (self.known.get_mut(&part.key), part.events.last())
-                        {
-                            known.revision = Some(answer.last_revision);
-                            known.stored = Some((*sequence, *place));
-                        }
-                    }
-                    return Ok(());
-                }
-                Err(failed) => error = Some(failed),
-            }
-        }
-    }
-
-    /// Reads what the target has of the streams of an append, and drops the events that are there.
-    async fn read_again(&mut self, parts: &mut Vec<Part>) -> Result<()> {
-        let store = self.store()?;
-        for part in parts.iter_mut() {
-            let found = known::read(&*store, &part.stream, &part.key).await?;
-            let before = part.events.len();
-            compare_again(&*store, part, &found).await?;
-            let is_new = |sequence: u64| found.stored.is_none_or(|(stored, _)| sequence > stored);
-            part.events
-                .retain(|(sequence, _, _)| !found.closed && is_new(*sequence));
-            part.expected = found.revision;
-            let there = (before - part.events.len()) as u64;
-            // What a tombstone has closed was there before it.
-            let is_before = |(log, position)| self.was_there(log, position);
-            match found.closed || found.found.is_some_and(is_before) {
-                true => self.already += there,
-                false => self.stored += there,
-            }
-            let seen = self.known.get(&part.key).and_then(|known| known.seen);
-            let seen = seen.max(found.seen);
-            self.known
-                .insert(Arc::clone(&part.key), Known { seen, ..found });
-        }
-        parts.retain(|part| !part.events.is_empty());
-        self.fresh = false;
-        Ok(())
-    }
-
     fn forget(&mut self, key: &str) {
         self.known.remove(key);
         self.fresh = false;
     }
-}
-
-/// Refuses an append if somebody else has stored other events of its numbers since, as far as digests tell.
-async fn compare_again(store: &dyn EventStore, part: &Part, found: &Known) -> Result<()> {
-    let Some((last, _)) = found.stored.filter(|_| !found.closed) else {
-        return Ok(());
-    };
-    let there = part.events.iter().filter(|(number, _, _)| *number <= last);
-    for (number, place, event) in there {
-        let Some(digest) = stood(&event.metadata).and_then(|stood| stood.digest) else {
-            continue;
-        };
-        let stored = known::find(store, &part.stream, *number).await?;
-        if let Some(other) = stored.filter(|stored| stored.differs(digest)) {
-            return Err(ErrorKind::Unsupported(format!(
-                "event {:?} number {number} (place {place}) cannot be imported: another import has just stored \
-                 another event of this number, from place {}",
-                part.key, other.place
-            ))
-            .into());
-        }
-    }
-    Ok(())
 }

@@ -67,6 +67,23 @@ impl Import {
         Ok(())
     }
 
+    /// Passes over an event of a stream of which the target has nothing left, if it was stored before: what was deleted
+    /// there does not come back.
+    pub(super) async fn pass_erased(
+        &mut self,
+        event: SourceEvent,
+        chosen: &mut Vec<SourceEvent>,
+    ) -> Result<()> {
+        if self.claimed.is_some() {
+            self.report.already_stored += 1;
+            return Ok(());
+        }
+        let why = "its stream was deleted and scavenged in the target, so nothing tells what was imported of it, and there \
+                   is no checkpoint that tells";
+        self.store(std::mem::take(chosen)).await?;
+        self.cannot(&event, &Error::new(ErrorKind::Unsupported(why.into())))
+    }
+
     /// Looks whether an event that comes again is the one that is there.
     pub(super) async fn compare(
         &mut self,

@@ -10,7 +10,8 @@ use super::*;
 async fn streams_are_forgotten_between_pages_alone() {
     let store = Arc::new(MemoryStore::new());
     let retry = Duration::from_secs(60);
-    let mut target = Target::open(store, 4, retry, true).await.unwrap();
+    let life = store.incarnation().await.unwrap();
+    let mut target = Target::open(store, life, 4, retry, true).await.unwrap();
     target.known_max = 1;
     let named = |n: u64| {
         let name = format!("s-{n}");

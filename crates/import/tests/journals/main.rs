@@ -10,6 +10,7 @@
 
 mod akka_jdbc;
 mod akka_others;
+mod erased;
 mod follow;
 mod late;
 mod lines;

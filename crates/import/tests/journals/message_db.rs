@@ -8,7 +8,7 @@ use crate::support::{
     Journal, dry_run, import, imported, metadata, nothing_is_stored_twice, places, target, told,
 };
 
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
 CREATE SCHEMA message_store;
 CREATE TABLE message_store.messages (
     global_position bigserial NOT NULL PRIMARY KEY,
