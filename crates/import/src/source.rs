@@ -10,6 +10,7 @@ mod fence;
 mod field;
 mod kurrent;
 mod lines;
+mod mark;
 mod numbered;
 mod postgres;
 mod r2dbc;

@@ -4,7 +4,7 @@ use gesta_core::{Error, Result};
 
 use super::fence::Rule;
 use super::field::Field;
-use super::postgres::{Pg, Table, failed};
+use super::postgres::{Pg, Table, failed, micros_of_millis};
 use super::shape::{Shape, named};
 use crate::options::Options;
 
@@ -21,7 +21,6 @@ pub(super) async fn jdbc(pg: &Pg, options: &Options) -> Result<Shape> {
     ]);
     if table.has("event_payload") {
         list.extend(named([
-            (Field::Time, "(j.write_timestamp * 1000)::int8"),
             (Field::Manifest, "j.event_ser_manifest::text"),
             (Field::Adapter, "j.adapter_manifest::text"),
             (Field::Serializer, "j.event_ser_id::int4"),
@@ -31,6 +30,7 @@ pub(super) async fn jdbc(pg: &Pg, options: &Options) -> Result<Shape> {
             (Field::MetadataSerializer, "j.meta_ser_id::int4"),
             (Field::MetadataManifest, "j.meta_ser_manifest::text"),
         ]));
+        list.push((Field::Time, micros_of_millis("j.write_timestamp")));
         if let Some(tags) = pg.beside(&table, "event_tag").await? {
             list.push((Field::Tags, jdbc_tags(pg, &tags).await?));
         }
@@ -105,17 +105,17 @@ pub(super) async fn postgres(pg: &Pg, options: &Options) -> Result<Shape> {
         (Field::Deleted, "j.deleted"),
         (Field::Data, "j.message"),
     ]);
-    list.push((
-        Field::Serializer,
-        format!("{}::int4", either("sid", "serId")),
-    ));
+    // What is no number, or too large a one, is as if it was not there.
+    let number = |text: String, kind: &str, digits: u8| {
+        format!("CASE WHEN {text} ~ '^-?[0-9]{{1,{digits}}}$' THEN ({text})::{kind} END")
+    };
+    let serializer = number(either("sid", "serId"), "int4", 9);
+    list.push((Field::Serializer, serializer));
     list.push((Field::Manifest, either("sm", "serManifest")));
     list.push((Field::Adapter, either("em", "eventManifest")));
     list.push((Field::Writer, either("wid", "writerUuid")));
-    list.push((
-        Field::Time,
-        format!("({}::int8 * 1000)", either("t", "timestamp")),
-    ));
+    let time = number(either("t", "timestamp"), "int8", 15);
+    list.push((Field::Time, format!("({time}) * 1000")));
     if table.has("tags")
         && let Some(tags) = pg.beside(&table, "tags").await?
     {
@@ -154,7 +154,8 @@ pub(super) async fn sql(pg: &Pg, options: &Options) -> Result<Shape> {
     ));
     list.push((Field::Data, format!("j.{}", names.payload)));
     let created = format!("j.{}", names.created);
-    list.push((Field::Time, format!("CASE WHEN {created} > {TICKS_FROM} THEN ({created} - {TICKS_OF_1970}) / 10 ELSE {created} * 1000 END")));
+    let millis = micros_of_millis(&created);
+    list.push((Field::Time, format!("CASE WHEN {created} > {TICKS_FROM} THEN ({created} - {TICKS_OF_1970}) / 10 ELSE {millis} END")));
     for (field, column) in [
         (Field::Manifest, "manifest"),
         (Field::Writer, "writer_uuid"),

@@ -6,11 +6,12 @@
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use gesta_core::{Error, Result};
+use gesta_core::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use super::field::{Cast, Field, columns};
+use super::mark::Mark;
 use super::postgres::{Pg, Table, failed, micros};
 use super::shape::{keyed, named};
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source, row};
@@ -27,6 +28,11 @@ pub(super) struct Emmett {
     table: Table,
     read: Statement,
     read_stream: Statement,
+    read_one: Statement,
+    /// The last event that was read.
+    last: Option<Mark>,
+    /// Whether `last` is of a checkpoint, and is to be looked for.
+    is_recalled: bool,
 }
 
 impl Emmett {
@@ -87,6 +93,9 @@ impl Emmett {
              AND j.stream_position >= $2::int8 AND j.stream_position < $3::int8 \
              ORDER BY j.stream_position LIMIT {PAGE_EVENTS}"
         );
+        let read_one = format!(
+            "SELECT {columns} FROM {name} j WHERE (j.transaction_id, j.global_position) = ($1::int8::text::xid8, $2::int8)"
+        );
         let prepare = async |sql: &str| {
             let prepared = pg.client.prepare(sql).await;
             prepared.map_err(|error| failed(&error))
@@ -94,6 +103,9 @@ impl Emmett {
         Ok(Self {
             read: prepare(&read).await?,
             read_stream: prepare(&read_stream).await?,
+            read_one: prepare(&read_one).await?,
+            last: None,
+            is_recalled: false,
             pg,
             table,
         })
@@ -110,7 +122,20 @@ impl Source for Emmett {
         self.pg.server()
     }
 
+    fn mark(&self) -> Option<String> {
+        self.last.as_ref().map(Mark::text)
+    }
+
+    fn recall(&mut self, mark: &str) {
+        self.last = Mark::parse(mark);
+        self.is_recalled = self.last.is_some();
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
+        if self.is_recalled {
+            self.compare().await?;
+            self.is_recalled = false;
+        }
         let (major, minor) = (after.major_i64(), after.minor_i64());
         let params: [&(dyn ToSql + Sync); 2] = [&major, &minor];
         let rows = self.pg.client.query_raw(&self.read, params).await;
@@ -126,7 +151,11 @@ impl Source for Emmett {
             }
         }
         let mut waiting = None;
+        if let Some(last) = events.last() {
+            self.last = Some(Mark::of(last, &self.pg));
+        }
         if events.is_empty() && self.has_later(major, minor).await? {
+            self.refuse_foreign().await?;
             waiting = Some(
                 "a transaction of the database server that is older than the last events".into(),
             );
@@ -167,6 +196,44 @@ impl Source for Emmett {
 }
 
 impl Emmett {
+    /// Refuses a source that has not the event any more up to which was imported, and may have given its number out
+    /// again.
+    async fn compare(&self) -> Result<()> {
+        let Some(mark) = &self.last else {
+            return Ok(());
+        };
+        let (major, minor) = (mark.place.major_i64(), mark.place.minor_i64());
+        let rows = self
+            .pg
+            .client
+            .query(&self.read_one, &[&major, &minor])
+            .await;
+        let rows = rows.map_err(|error| failed(&error))?;
+        let found = rows.first().map(row::event).transpose()?;
+        let next = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8";
+        let is_beyond = self.pg.number(next).await? <= major;
+        mark.compare(found.as_ref(), &self.pg, is_beyond)
+    }
+
+    /// Refuses rows with transactions that this server has not begun yet: they were made elsewhere. Nothing would tell
+    /// when they are complete, and new events would stand before them.
+    async fn refuse_foreign(&self) -> Result<()> {
+        let name = &self.table.name;
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM {name} j \
+             WHERE j.transaction_id >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1) x"
+        );
+        match self.pg.number(&sql).await? {
+            0 => Ok(()),
+            _ => Err(ErrorKind::Unsupported(format!(
+                "the source: rows of {name} have transactions that this server has not had yet, so they were written on \
+                 another one, and restored here from a dump: let them be of a transaction of this one before anything is \
+                 appended here, UPDATE {name} SET transaction_id = pg_current_xact_id(), which keeps their order"
+            ))
+            .into()),
+        }
+    }
+
     /// Returns true if there are events after a place, also such as a running transaction may still come before.
     async fn has_later(&self, major: i64, minor: i64) -> Result<bool> {
         let sql = format!(

@@ -13,6 +13,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use super::fence::{Fence, Rule};
+use super::mark::Mark;
 use super::postgres::{Pg, failed};
 use super::shape::Shape;
 use super::{PAGE_BYTES, PAGE_EVENTS, Page, Source, row};
@@ -44,6 +45,12 @@ pub(super) struct Numbered {
     gaps: BTreeSet<i64>,
     /// The number up to which was read again what stands before the place where the import goes on.
     read_again: Option<i64>,
+    /// The last event that was read.
+    last: Option<Mark>,
+    /// Whether `last` is of a checkpoint, and is to be looked for.
+    is_recalled: bool,
+    /// Whether the query for the greatest number counts also those whose events were deleted.
+    counts_deleted: bool,
 }
 
 impl Numbered {
@@ -51,7 +58,7 @@ impl Numbered {
         let pg = Pg::connect(options).await?;
         pg.refuse_standby().await?;
         let mut shape = Shape::of(&pg, options).await?;
-        let greatest = greatest(&pg, &mut shape).await?;
+        let (greatest, counts_deleted) = greatest(&pg, &mut shape).await?;
         let Shape {
             columns,
             from,
@@ -90,10 +97,31 @@ impl Numbered {
             fence: None,
             gaps: BTreeSet::new(),
             read_again: None,
+            last: None,
+            is_recalled: false,
+            counts_deleted,
             patience: options.patience,
             pg,
             shape,
         })
+    }
+
+    /// Refuses a source that has not the event any more up to which was imported, and may have given its number out
+    /// again.
+    async fn compare(&self) -> Result<()> {
+        let Some(mark) = &self.last else {
+            return Ok(());
+        };
+        let number = mark.place.major_i64();
+        let rows = self
+            .pg
+            .client
+            .query(&self.read_some, &[&vec![number]])
+            .await;
+        let rows = rows.map_err(|error| failed(&error))?;
+        let found = rows.first().map(row::event).transpose()?;
+        let is_beyond = self.counts_deleted && self.pg.number(&self.greatest).await? < number;
+        mark.compare(found.as_ref(), &self.pg, is_beyond)
     }
 
     async fn numbers(&self, after: i64, upto: i64) -> Result<Vec<i64>> {
@@ -179,6 +207,14 @@ impl Numbered {
                 .await?
                 .map_or(last, |next| next - 1);
         }
+        if let Some(event) = events.last()
+            && self
+                .last
+                .as_ref()
+                .is_none_or(|last| event.place > last.place)
+        {
+            self.last = Some(Mark::of(event, &self.pg));
+        }
         if self.shape.rule == Rule::Earlier && end - after <= PAGE_NUMBERS {
             let found: BTreeSet<i64> = events.iter().map(|event| event.place.major_i64()).collect();
             self.miss((after + 1..=end).filter(|number| !found.contains(number)));
@@ -235,8 +271,9 @@ impl Numbered {
     }
 }
 
-/// Returns the query that tells the greatest number that was drawn, and notes if sessions draw numbers in advance.
-async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<String> {
+/// Returns the query that tells the greatest number that was drawn, and whether it counts those whose events were deleted.
+/// Notes if sessions draw numbers in advance.
+async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<(String, bool)> {
     let Shape {
         numbers_from,
         number,
@@ -245,7 +282,7 @@ async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<String> {
     } = &*shape;
     let of_table = format!("SELECT max({number})::int8 FROM {numbers_from} WHERE {filter}");
     if shape.drawn_for.is_empty() {
-        return Ok(of_table);
+        return Ok((of_table, false));
     }
     let find = "SELECT s.oid, format('%I.%I', n.nspname, s.relname), q.seqcache, \
                   has_sequence_privilege(s.oid, 'SELECT') \
@@ -279,11 +316,11 @@ async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<String> {
         shape.rule = Rule::Earlier;
     }
     let Some(row) = row else {
-        return Ok(of_table);
+        return Ok((of_table, false));
     };
     let (name, may_read): (String, bool) = (row.get(1), row.get(3));
     if !may_read {
-        return Ok(of_table);
+        return Ok((of_table, false));
     }
     let of_sequence =
         format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END::int8 FROM {name}");
@@ -301,7 +338,8 @@ async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<String> {
         true => format!("({of_table})"),
         false => pg.number(&of_table).await?.to_string(),
     };
-    Ok(format!("SELECT greatest(({of_sequence}), {there})::int8"))
+    let both = format!("SELECT greatest(({of_sequence}), {there})::int8");
+    Ok((both, true))
 }
 
 #[async_trait]
@@ -314,7 +352,20 @@ impl Source for Numbered {
         self.pg.server()
     }
 
+    fn mark(&self) -> Option<String> {
+        self.last.as_ref().map(Mark::text)
+    }
+
+    fn recall(&mut self, mark: &str) {
+        self.last = Mark::parse(mark);
+        self.is_recalled = self.last.is_some();
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
+        if self.is_recalled {
+            self.compare().await?;
+            self.is_recalled = false;
+        }
         let number = after.major_i64();
         if self.shape.rule == Rule::Earlier {
             let span = i64::try_from(GAPS_MAX).unwrap_or(0);

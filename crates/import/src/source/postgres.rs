@@ -16,6 +16,7 @@ pub(super) struct Pg {
     pub(super) kind: Kind,
     database: String,
     server: Option<String>,
+    timeline: Option<String>,
 }
 
 /// A table of a journal.
@@ -60,9 +61,18 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns the expression that gives a moment as microseconds since 1970.
+/// Returns the expression that gives a moment as microseconds since 1970; NULL for one that is not finite.
 pub(super) fn micros(expression: &str) -> String {
-    format!("(extract(epoch FROM {expression}) * 1000000)::int8")
+    format!(
+        "CASE WHEN isfinite({expression}) THEN (extract(epoch FROM {expression}) * 1000000)::int8 END"
+    )
+}
+
+/// Returns the expression that gives milliseconds since 1970 as microseconds; NULL for what is no such time.
+pub(super) fn micros_of_millis(expression: &str) -> String {
+    format!(
+        "CASE WHEN {expression} BETWEEN -9000000000000000 AND 9000000000000000 THEN ({expression} * 1000)::int8 END"
+    )
 }
 
 impl Pg {
@@ -74,6 +84,7 @@ impl Pg {
             kind: options.kind,
             database: String::new(),
             server: None,
+            timeline: None,
         };
         let database = pg
             .client
@@ -85,6 +96,9 @@ impl Pg {
                    FROM pg_database d WHERE d.datname = current_database()";
         let server = pg.client.query_one(sql, &[]).await;
         pg.server = server.ok().and_then(|row| row.try_get(0).ok());
+        let sql = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
+        let timeline = pg.client.query_one(sql, &[]).await;
+        pg.timeline = timeline.ok().and_then(|row| row.try_get(0).ok());
         Ok(pg)
     }
 
@@ -96,6 +110,12 @@ impl Pg {
     /// Returns which database of which server this is, whatever it is called; `None` if this user may not know it.
     pub(super) fn server(&self) -> Option<String> {
         self.server.clone()
+    }
+
+    /// Returns the timeline of the server, which changes with every fail-over and every restore to a moment; `None` if
+    /// it does not tell.
+    pub(super) fn timeline(&self) -> Option<&str> {
+        self.timeline.as_deref()
     }
 
     /// Finds the table of the events: the one that the options name, or else the first of these, each with the schema
@@ -125,6 +145,7 @@ impl Pg {
             return Err(self.no_table(options, usual).await?);
         };
         self.may_read(&table).await?;
+        self.refuse_replica(&table).await?;
         let missing: Vec<&str> = columns
             .iter()
             .copied()
@@ -160,6 +181,25 @@ impl Pg {
              ON ALL TABLES IN SCHEMA {schema} TO {role}"
         ))
         .into())
+    }
+
+    /// Refuses a table that gets its rows by logical replication: they come in the order in which they were committed
+    /// elsewhere, so that one with a smaller number can come later, and no lock here tells.
+    async fn refuse_replica(&self, table: &Table) -> Result<()> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM pg_subscription_rel r WHERE r.srrelid = $1 \
+                   OR r.srrelid IN (SELECT p.relid FROM pg_partition_tree($1::oid::regclass) p))";
+        let row = self.client.query_one(sql, &[&table.oid]).await;
+        match row.map_err(|error| failed(&error))?.get(0) {
+            false => Ok(()),
+            true => Err(Error::invalid(
+                "source",
+                format!(
+                    "must be the database that writes the journal: the table {} is a logical replica of another one, where \
+                     rows can appear before those that are there; read the other one, or drop the subscription",
+                    table.name
+                ),
+            )),
+        }
     }
 
     async fn no_table(&self, options: &Options, usual: &[(Option<&str>, &str)]) -> Result<Error> {
@@ -269,16 +309,22 @@ impl Pg {
 /// The longest wait for a host to let us in.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
-/// Connects to the first host of a URL that lets us in.
+/// Connects to the first host of a URL that lets us in and is a primary; if there is none, to a standby.
 async fn connect(url: &str) -> Result<Client> {
     let (hosts, tls) = gesta_postgres::connections(&gesta_postgres::Config::parse(url)?)?;
     let mut last = Error::invalid("source", "must name a host");
+    let mut standby = None;
     for host in hosts {
         match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
             Ok(Ok((client, connection))) => {
                 // What breaks the connection shows in the calls.
                 tokio::spawn(async move { drop(connection.await) });
-                return Ok(client);
+                let asked = client.query_one("SELECT pg_is_in_recovery()", &[]).await;
+                match asked.map(|row| row.get(0)) {
+                    Ok(false) => return Ok(client),
+                    Ok(true) => standby = Some(client),
+                    Err(error) => last = failed(&error),
+                }
             }
             Ok(Err(error)) if error.to_string().contains("password missing") => {
                 let text = "the source asks for a password, and there is none: neither in the URL, nor in PGPASSWORD, \
@@ -297,7 +343,7 @@ async fn connect(url: &str) -> Result<Client> {
             }
         }
     }
-    Err(last)
+    standby.ok_or(last)
 }
 
 /// Returns host and port of a server, for messages.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{Error, ErrorKind, Result, Timestamp};
+use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 
@@ -74,7 +75,12 @@ impl Sqlite {
                 Connection::open_with_flags(&opened, flags).map_err(|error| failed(&error))?;
             let set_up = connection
                 .busy_timeout(std::time::Duration::from_secs(30))
-                .and_then(|()| connection.pragma_update(None, "query_only", true));
+                .and_then(|()| connection.pragma_update(None, "query_only", true))
+                // The last connection that is closed would else move what is in the log into the file.
+                .and_then(|()| {
+                    let keep = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+                    connection.set_db_config(keep, true)
+                });
             set_up.map_err(|error| failed(&error))?;
             let shape = shape(&connection, &options)?;
             Ok((connection, shape))

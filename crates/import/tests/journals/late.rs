@@ -172,3 +172,130 @@ async fn a_stream_with_events_of_others_is_left_alone() {
     );
     assert_eq!(imported(&store).await.len(), 2);
 }
+
+/// What happened: a database that had failed over and lost the newest rows, or was restored in its place, gave their
+/// numbers to other events, which stood before the place of the import and were passed over. Goal: this is told, and an
+/// import by another name finds them.
+#[tokio::test]
+async fn numbers_that_are_given_out_again_are_told() {
+    let Some(journal) = Journal::with(TABLES).await else {
+        return;
+    };
+    let ten = (1..=10).map(|n| insert(&format!("a|{n}"), 1, "x"));
+    journal.run(&ten.collect::<String>()).await;
+    let options = journal.options(Kind::AkkaJdbc);
+    let store = target();
+    assert_eq!(import(&options, &store).await.stored, 10);
+    let lose = "DELETE FROM event_journal WHERE ordering > 5; SELECT setval('event_journal_ordering_seq', 5);";
+    // Fewer than before, and more: in the first case nothing stands at the place.
+    for (news, why) in [(1..=2, "no number so great"), (3..=7, "another event")] {
+        if *news.start() == 1 {
+            journal.run(lose).await;
+        }
+        let more = news.map(|n| insert(&format!("new|{n}"), 1, "x"));
+        journal.run(&more.collect::<String>()).await;
+        let error = try_import(&options, &store)
+            .await
+            .expect_err("given out again")
+            .to_string();
+        assert!(
+            error.contains(why) && error.contains("at place 10") && error.contains("--name"),
+            "{error}"
+        );
+    }
+    let again = Options {
+        name: "again".into(),
+        ..options.clone()
+    };
+    assert_eq!(import(&again, &store).await.stored, 7);
+    // What was deleted, as a clean-up does it, is no reason to stop.
+    journal
+        .run("DELETE FROM event_journal WHERE ordering = 12")
+        .await;
+    journal.run(&insert("new|9", 1, "x")).await;
+    assert_eq!(import(&again, &store).await.stored, 1);
+}
+
+/// What happened: a logical replica gets its rows in the order of their commits, and shows no lock of those that come
+/// late; they were passed over. Goal: it is refused like a standby.
+#[tokio::test]
+async fn a_logical_replica_is_refused() {
+    let Some(journal) = Journal::with(TABLES).await else {
+        return;
+    };
+    journal.run(&insert("a|1", 1, "x")).await;
+    // As after CREATE SUBSCRIPTION with a publisher that has the table.
+    journal
+        .run(
+            "CREATE SUBSCRIPTION replica CONNECTION 'host=publisher.invalid' PUBLICATION all_tables \
+             WITH (connect = false, slot_name = NONE)",
+        )
+        .await;
+    journal
+        .run(
+            "SET allow_system_table_mods = on; INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) \
+             SELECT oid, 'event_journal'::regclass, 'r' FROM pg_subscription WHERE subname = 'replica'",
+        )
+        .await;
+    let options = journal.options(Kind::AkkaJdbc);
+    let error = try_import(&options, &target())
+        .await
+        .expect_err("a replica")
+        .to_string();
+    assert!(error.contains("is a logical replica"), "{error}");
+    let dry = gesta_import::Import::dry_run(&options, |_| ()).await;
+    assert!(dry.is_err());
+    journal.run("DROP SUBSCRIPTION replica").await;
+    assert_eq!(import(&options, &target()).await.stored, 1);
+}
+
+/// What happened: the first host of a URL that let the import in was taken, also if it was a standby, which was refused
+/// although the primary was the next host. Goal: the primary is looked for among all of them.
+#[tokio::test]
+async fn the_primary_is_found_behind_a_standby() {
+    use gesta_pgtest::{Cluster, Replication};
+    let Some(cluster) = Cluster::start(1, Replication::Asynchronous).unwrap() else {
+        return;
+    };
+    cluster.server(0).execute(TABLES).unwrap();
+    cluster.server(0).execute(&insert("a|1", 1, "x")).unwrap();
+    cluster.wait_for_standby(1).unwrap();
+    let url = |members: &[usize]| {
+        let hosts: Vec<_> = members.iter().map(|n| cluster.server(*n).addr()).collect();
+        cluster.url_through(&hosts)
+    };
+    let options = |url: String| Options::new(Kind::AkkaJdbc, url).unwrap();
+    let both = options(url(&[1, 0]));
+    assert_eq!(import(&both, &target()).await.stored, 1);
+    let error = try_import(&options(url(&[1])), &target())
+        .await
+        .expect_err("a standby");
+    assert!(error.to_string().contains("must be the primary"), "{error}");
+}
+
+/// What happened: one event with a time that is not finite stopped the whole import, and the dry run, without its name.
+/// Goal: it has no time.
+#[tokio::test]
+async fn a_time_that_is_none_is_left_out() {
+    let Some(journal) = Journal::with(crate::message_db::TABLES).await else {
+        return;
+    };
+    journal
+        .run(
+            "INSERT INTO message_store.messages (position, stream_name, type, time) VALUES (0, 'a-1', 't', 'infinity')",
+        )
+        .await;
+    let store = target();
+    import(&journal.options(Kind::MessageDb), &store).await;
+    let Some(journal) = Journal::with(TABLES).await else {
+        return;
+    };
+    let sql = insert("b|1", 1, "x").replace("1700000000000 + 1", "9223372036854775807");
+    journal.run(&sql).await;
+    import(&journal.options(Kind::AkkaJdbc), &store).await;
+    let events = imported(&store).await;
+    assert_eq!(events.len(), 2);
+    for event in events {
+        assert!(crate::support::source(&event)["time"].is_null());
+    }
+}

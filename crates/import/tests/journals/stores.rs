@@ -193,6 +193,22 @@ async fn emmett_is_read_on_sqlite() {
         json!("2024-03-01T10:00:00.000000Z")
     );
     nothing_is_stored_twice(&options, &store).await;
+    // What happened: what a killed program had left in its log was moved into the file.
+    writer
+        .execute_batch(
+            "PRAGMA journal_mode = WAL;
+             INSERT INTO emt_messages (stream_id, stream_position, message_data, message_metadata, message_type, message_id)
+             VALUES ('cart-1', 3, '{}', '{}', 'Added', 'none')",
+        )
+        .unwrap();
+    let keep = rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    writer.set_db_config(keep, true).unwrap();
+    drop(writer);
+    let log = home.path().join("emmett.db-wal");
+    let bytes = || [&path, &log].map(|file| std::fs::read(file).unwrap());
+    let before = bytes();
+    assert_eq!(dry_run(&options).await.stored, 4);
+    assert_eq!(bytes(), before);
 }
 
 /// Goal: over the protocol of KurrentDB, events keep id, type, metadata and order, and what hides events comes at its
@@ -361,4 +377,43 @@ async fn kurrentdb_is_read_past_events_that_fill_a_page() {
     let report = import(&options, &store).await;
     assert_eq!((report.stored, report.unmappable), (5, 0), "{report:?}");
     server.shutdown().await;
+}
+
+/// What happened: rows that were restored from a dump into another server had transactions that this one had not begun,
+/// and the import waited for a transaction that does not exist. Goal: it says so, and what helps; that does.
+#[tokio::test]
+async fn emmett_from_another_server_is_told() {
+    let Some(journal) = Journal::with(EMMETT).await else {
+        return;
+    };
+    for position in 1..=2 {
+        let sql = emmett("cart-1", position, "", "");
+        journal
+            .run(&sql.replace("pg_current_xact_id()", "'900000000'::xid8"))
+            .await;
+    }
+    let options = journal.options(Kind::Emmett);
+    let store = target();
+    let error = try_import(&options, &store)
+        .await
+        .expect_err("of another server")
+        .to_string();
+    let (_, cure) = error.split_once("appended here, ").expect("a cure");
+    let (cure, _) = cure.split_once(", which keeps").expect("a cure");
+    journal.run(cure).await;
+    assert_eq!(import(&options, &store).await.stored, 2);
+    assert_eq!(
+        imported(&store)
+            .await
+            .iter()
+            .map(|event| source(event)["sequence"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
+    // The transactions of a server that has lost some are given out again.
+    journal
+        .run("UPDATE emt_messages SET stream_id = 'other-1' WHERE stream_position = 2")
+        .await;
+    let error = try_import(&options, &store).await.expect_err("other");
+    assert!(error.to_string().contains("has another event"), "{error}");
 }
