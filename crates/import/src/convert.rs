@@ -4,6 +4,9 @@
 //! under the key `$source`: kind, key, sequence number, place, time, and what else the source knows. The source's own
 //! metadata stay beside it if they are a JSON object, else they stand inside.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -179,9 +182,11 @@ fn tags_of(event: &SourceEvent) -> Result<Tags> {
 
 fn metadata_of(kind: Kind, event: &SourceEvent) -> Result<Bytes> {
     let own = event.metadata.trim_ascii();
-    let is_object = own.first() == Some(&b'{') && is_json(own);
+    // Keys may be written with escapes.
+    let keys: Option<HashMap<Cow<'_, str>, IgnoredAny>> = serde_json::from_slice(own).ok();
+    let has = |key: &str| keys.as_ref().is_some_and(|keys| keys.contains_key(key));
     // A document that was imported before, and is imported again, has the key already.
-    let stays_beside = is_object && !contains(own, SOURCE_KEY.as_bytes());
+    let stays_beside = keys.is_some() && !has(SOURCE_KEY);
     let inside = match !stays_beside && !own.is_empty() {
         true => serde_json::from_slice::<&serde_json::value::RawValue>(own).ok(),
         false => None,
@@ -221,7 +226,7 @@ fn metadata_of(kind: Kind, event: &SourceEvent) -> Result<Bytes> {
         ("$correlationId", &event.correlation),
         ("$causationId", &event.causation),
     ] {
-        let is_free = !(stays_beside && contains(own, key.as_bytes()));
+        let is_free = !(stays_beside && has(key));
         if let (true, true, Some(value)) = (is_free, filled(value), value) {
             text.extend_from_slice(format!(",\"{key}\":").as_bytes());
             serde_json::to_writer(&mut text, value).map_err(unwritable)?;
@@ -236,10 +241,6 @@ fn metadata_of(kind: Kind, event: &SourceEvent) -> Result<Bytes> {
     }
     text.push(b'}');
     Ok(text.into())
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
 }
 
 #[cfg(test)]
@@ -306,8 +307,13 @@ mod tests {
             with(b"{\"$source\":1}")["$source"]["metadata"],
             json!({"$source": 1})
         );
+        assert_eq!(
+            with(br#"{"\u0024source":1}"#)["$source"]["metadata"],
+            json!({"$source": 1})
+        );
+        assert_eq!(with(br#"{"a":"$source"}"#)["a"], json!("$source"));
         let event = SourceEvent {
-            metadata: Bytes::from_static(b"{\"a\":1}"),
+            metadata: Bytes::from_static(b"{\"a\":1,\"b\":\"$correlationId\"}"),
             correlation: Some("c".into()),
             ..event()
         };
