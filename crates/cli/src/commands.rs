@@ -13,6 +13,7 @@ mod database;
 mod group;
 mod import;
 mod import_groups;
+mod import_places;
 mod index;
 mod journal;
 mod maintenance;

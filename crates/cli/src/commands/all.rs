@@ -54,13 +54,13 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
                 false => ProgressLine::begin(output, "reading the file"),
             };
             let preparing = import::prepare(&args);
-            let feed = until_stopped(&mut interrupts()?, preparing, || BEFORE_ALL.into()).await?;
+            let begun = until_stopped(&mut interrupts()?, preparing, || BEFORE_ALL.into()).await?;
             with_new_store(global, &progress, async |store| {
                 let home = match &server {
                     Some(server) => Home::Server(Box::new(server.groups())),
                     None => Home::Store(Arc::clone(&store)),
                 };
-                import::run(&*store, &home, feed, &args, (&progress, &line), output).await
+                import::run(&*store, &home, begun, &args, (&progress, &line), output).await
             })
             .await
         }

@@ -8,7 +8,11 @@
 //!
 //! What hides events: metadata of streams are set at their place in the order. Deletes, tombstones and `$maxAge` cannot
 //! be copied by appends, which make times anew and add to streams only; an import without them would make readable what
-//! was hidden. So an input that has them is refused, before anything is stored if it is a file.
+//! was hidden. So an input that has them is refused, before anything is stored if it is a file. What says a revision is
+//! refused if that is of another event in the copy (`import_places`).
+//!
+//! A target that loses commits while the import runs, by a fail-over, ends it: what comes later would stand before what
+//! is missing.
 //!
 //! Consumer groups are made anew when all events are there (`import_groups`), so that a deleted group is no obstacle.
 
@@ -18,15 +22,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use gesta_core::{
-    AllFrom, Append, Direction, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
-    Filter, LifecycleChange, Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamAppend,
-    StreamFrom, StreamId, StreamMetadata, limits,
+    AllFrom, Append, Direction, Error, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
+    Filter, Incarnation, LifecycleChange, Query, ReadAll, ReadStream, RecordedEvent, Revision,
+    StreamAppend, StreamFrom, StreamId, StreamMetadata, limits,
 };
 use gesta_groups::GroupsOfCopy;
 use serde_json::json;
 
 use super::appending::append_surely;
 use super::import_groups::{self, GroupReport, Home};
+use super::import_places::{Revisions, link_of};
 use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
@@ -63,19 +68,39 @@ struct Import<'a> {
     revive_deleted: bool,
     /// How many lines that hide events were passed over.
     passed_over: u64,
-    /// Streams of which an event has another revision than its line says.
-    renumbered: HashSet<StreamId>,
+    /// How many links lead to other events now.
+    misleading: u64,
+    revisions: Revisions,
+    /// The life of the store to which everything belongs that is known of it.
+    incarnation: Incarnation,
+    /// Whether it has another life now.
+    is_lost: bool,
     /// The consumer groups of the input.
     groups: GroupsOfCopy,
 }
 
+/// An input that was looked at.
+pub(super) struct Input {
+    feed: Feed,
+    /// The lines at which an import into an empty store would be refused.
+    doubts: Vec<Doubt>,
+}
+
+/// A line that is refused unless the target has what is missing before it.
+struct Doubt {
+    line: u64,
+    stream: StreamId,
+    why: String,
+}
+
 /// Looks at the input before a store is opened, or made: a mistake in it should leave no empty store behind.
-pub(super) async fn prepare(args: &AllImport) -> Outcome<Feed> {
+pub(super) async fn prepare(args: &AllImport) -> Outcome<Input> {
     let file = file_of(args);
+    let mut doubts = Vec::new();
     if let Some(path) = file
         && !args.revive_deleted
     {
-        refuse_what_hides(open(path)?, args.skip).await?;
+        doubts = refuse_what_hides(open(path)?, args.skip).await?;
     }
     let mut feed = Feed::start(file.map(open).transpose()?, Ids::OfText, 0)?;
     if !feed.begin().await? {
@@ -85,7 +110,7 @@ pub(super) async fn prepare(args: &AllImport) -> Outcome<Feed> {
              them"
         )));
     }
-    Ok(feed)
+    Ok(Input { feed, doubts })
 }
 
 fn file_of(args: &AllImport) -> Option<&Path> {
@@ -104,14 +129,20 @@ fn open(path: &Path) -> Outcome<File> {
 pub(super) async fn run(
     store: &dyn EventStore,
     home: &Home,
-    mut feed: Feed,
+    Input { mut feed, doubts }: Input,
     args: &AllImport,
     (progress, line): (&Progress, &ProgressLine),
     output: &mut Output,
 ) -> Outcome {
+    for Doubt { line, stream, why } in doubts {
+        if read_target(store, &stream).await?.last.is_none() {
+            return Err(refuse_line(line, &why));
+        }
+    }
+    let info = store.info().await?;
     let mut import = Import {
         store,
-        one_stream: store.info().await?.logs > 1,
+        one_stream: info.logs > 1,
         targets: HashMap::new(),
         batch: Vec::new(),
         batch_events: 0,
@@ -121,7 +152,10 @@ pub(super) async fn run(
         there: 0,
         revive_deleted: args.revive_deleted,
         passed_over: 0,
-        renumbered: HashSet::new(),
+        misleading: 0,
+        revisions: Revisions::default(),
+        incarnation: info.incarnation,
+        is_lost: false,
         groups: GroupsOfCopy::default(),
     };
     progress.set(import.came());
@@ -139,6 +173,12 @@ pub(super) async fn run(
         say!(
             "lines passed over because they hide events: {}; what they hid can be read now",
             import.passed_over
+        );
+    }
+    if import.misleading > 0 {
+        say!(
+            "links whose stream has other revisions now, so that they lead to other events or to none: {}",
+            import.misleading
         );
     }
     let (stored, there) = (import.stored, import.there);
@@ -166,6 +206,13 @@ pub(super) async fn run(
 impl Import<'_> {
     /// Says how far the import has come, and how to go on.
     fn came(&self) -> String {
+        if self.is_lost {
+            return format!(
+                "{} events were stored, and the store has lost some since: repeat the import from its first line (without \
+                 --skip), which stores what is missing",
+                self.stored
+            );
+        }
         format!(
             "imported up to line {}: {} events stored, {} were there already; repeat the import, or go on with --skip {}",
             self.line, self.stored, self.there, self.line
@@ -205,9 +252,19 @@ impl Import<'_> {
                 }
                 // The store writes the metadata of such an event itself.
                 event.metadata = Default::default();
-                self.check_truncation(line, described, &event).await?;
-            } else if let Some(revision) = revision {
-                self.compare_revision(&stream, revision, &event).await?;
+                let metadata = StreamMetadata::parse(event.data.clone())
+                    .map_err(|error| refuse_line(line, &error.to_string()))?;
+                let is_truncated = metadata.truncate_before.is_some();
+                let why = self.revisions.set_metadata(described, is_truncated);
+                self.refuse(line, why)?;
+            } else {
+                if let Some(revision) = revision {
+                    let why = self.compare_revision(&stream, revision, &event).await?;
+                    self.refuse(line, why)?;
+                }
+                let why = self.revisions.link(&event);
+                self.misleading += u64::from(why.is_some());
+                self.refuse(line, why)?;
             }
             if self.is_full_for(&stream, &event, usize::from(args.batch)) {
                 self.flush().await?;
@@ -217,8 +274,32 @@ impl Import<'_> {
             self.add(stream, event);
         }
         self.flush().await?;
+        self.check_life().await?;
         self.line = feed.lines();
         Ok(())
+    }
+
+    /// Refuses a line, if there is a reason, unless all that hides events is to be passed over.
+    fn refuse(&self, line: u64, why: Option<String>) -> Outcome {
+        match why {
+            Some(why) if !self.revive_deleted => Err(refuse_line(line, &why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells that the store has lost commits.
+    fn lost(&mut self) -> Failure {
+        self.is_lost = true;
+        let text = "the store has lost commits since the import began, by a fail-over or a restore";
+        Error::unavailable(text).into()
+    }
+
+    /// Refuses to go on with another life of the store than that in which the import began.
+    async fn check_life(&mut self) -> Outcome {
+        match self.store.incarnation().await? == self.incarnation {
+            true => Ok(()),
+            false => Err(self.lost()),
+        }
     }
 
     /// Tells whether the event must wait for the next batch: it would lose its place in the order, or make the append
@@ -235,45 +316,28 @@ impl Import<'_> {
             || (!is_last && self.batch.len() >= limits::APPEND_STREAMS_MAX)
     }
 
-    /// Remembers the stream if the event will stand at another revision than where it stood.
+    /// Remembers the stream if the event will stand at another revision than where it stood. Returns what that would make
+    /// wrong.
     async fn compare_revision(
         &mut self,
         stream: &StreamId,
         revision: Revision,
         event: &EventData,
-    ) -> Outcome {
-        if self.renumbered.contains(stream) {
-            return Ok(());
+    ) -> Outcome<Option<String>> {
+        if self.revisions.is_renumbered(stream) {
+            return Ok(None);
         }
         let waiting = self.batch.iter().filter(|(other, _)| other == stream);
         let waiting: usize = waiting.map(|(_, events)| events.len()).sum();
         let target = self.target(stream).await?;
         let next = target.last.map_or(0, |last| last.0 + 1) + waiting as u64;
         let is_there = event.id.is_some_and(|id| target.ids.contains(&id));
-        if !is_there && revision.0 != next {
-            self.renumbered.insert(stream.clone());
+        if is_there || revision.0 == next {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    /// Refuses `$tb` of a stream whose revisions are others now: it would hide other events.
-    async fn check_truncation(&mut self, line: u64, described: &str, event: &EventData) -> Outcome {
-        let metadata = StreamMetadata::parse(event.data.clone())
-            .map_err(|error| refuse_line(line, &error.to_string()))?;
-        let renumbered = self
-            .renumbered
-            .iter()
-            .any(|stream| stream.as_str() == described);
-        if metadata.truncate_before.is_some() && renumbered && !self.revive_deleted {
-            return Err(refuse_line(
-                line,
-                &format!(
-                    "truncates the stream {described:?}, whose events have other revisions in this store ($tb would hide \
-                     others); {CURE}"
-                ),
-            ));
-        }
-        Ok(())
+        let found = self.store.stream_metadata(stream.clone()).await?.metadata;
+        let is_truncated = found.truncate_before.is_some();
+        Ok(self.revisions.renumber(stream, is_truncated))
     }
 
     fn add(&mut self, stream: StreamId, event: EventData) {
@@ -316,6 +380,9 @@ impl Import<'_> {
                 return Ok(());
             }
             match append_surely(self.store, &append).await {
+                Ok(answer) if answer.checkpoint.incarnation != self.incarnation => {
+                    return Err(self.lost());
+                }
                 Ok(answer) => {
                     self.stored += append.events() as u64;
                     self.there += there as u64;
@@ -333,8 +400,13 @@ impl Import<'_> {
                 {
                     tries += 1;
                     for (stream, _) in &batch {
-                        self.targets.remove(stream);
+                        let before = self.targets.remove(stream).and_then(|target| target.last);
+                        // Nothing may follow what is missing, also if this process has not noticed the loss yet.
+                        if self.target(stream).await?.last < before {
+                            return Err(self.lost());
+                        }
                     }
+                    self.check_life().await?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -354,7 +426,7 @@ impl Import<'_> {
 }
 
 /// What to do instead of an import that would make hidden events readable.
-const CURE: &str = "copy the store by `gesta copy SOURCE TARGET`, which keeps deletes and times, or accept with \
+pub(super) const CURE: &str = "copy the store by `gesta copy SOURCE TARGET`, which keeps deletes and times, or accept with \
                     --revive-deleted that all events can be read";
 
 /// Says why an event of the metadata stream of `described` cannot be imported.
@@ -374,25 +446,56 @@ fn what_hides(described: &str, event: &EventData) -> Option<String> {
     ))
 }
 
-/// Reads a whole file, and refuses it if a line hides events.
-async fn refuse_what_hides(file: File, skip: u64) -> Outcome {
+/// Reads a whole file, and refuses it if a line hides events. Returns what would be refused if the store is empty.
+async fn refuse_what_hides(file: File, skip: u64) -> Outcome<Vec<Doubt>> {
+    let mut doubts = Vec::new();
+    let (mut revisions, mut next) = (Revisions::default(), HashMap::new());
     let mut feed = Feed::start(Some(file), Ids::OfText, skip)?;
     while let Some(LineEvent {
         line,
         stream,
+        revision,
         event,
         ..
     }) = feed.next().await?
     {
-        let described = stream
-            .as_ref()
-            .filter(|stream| !GroupsOfCopy::is_of_group(stream))
-            .and_then(|stream| stream.as_str().strip_prefix("$$"));
-        if let Some(why) = described.and_then(|described| what_hides(described, &event)) {
-            return Err(refuse_line(line, &why));
+        let Some(stream) = stream.filter(|stream| !GroupsOfCopy::is_of_group(stream)) else {
+            continue;
+        };
+        let (of, mut wrong) = match stream.as_str().strip_prefix("$$") {
+            Some(described) => {
+                if let Some(why) = what_hides(described, &event) {
+                    return Err(refuse_line(line, &why));
+                }
+                let metadata = StreamMetadata::parse(event.data.clone());
+                let is_truncated = metadata.is_ok_and(|found| found.truncate_before.is_some());
+                let wrong = revisions.set_metadata(described, is_truncated);
+                (StreamId::new(described).ok(), wrong)
+            }
+            None => {
+                let next = next.entry(stream.clone()).or_insert(0);
+                let is_other = revision.is_some_and(|revision| revision.0 != *next);
+                *next += 1;
+                let wrong = match is_other && !revisions.is_renumbered(&stream) {
+                    true => revisions.renumber(&stream, false),
+                    false => None,
+                };
+                (Some(stream), wrong)
+            }
+        };
+        let mut of = of;
+        if wrong.is_none()
+            && let Some((_, linked)) = link_of(&event)
+        {
+            wrong = revisions.link(&event);
+            of = Some(linked);
         }
+        doubts.extend(
+            of.zip(wrong)
+                .map(|(stream, why)| Doubt { line, stream, why }),
+        );
     }
-    Ok(())
+    Ok(doubts)
 }
 
 /// Reads what a stream of the target store has, also what its metadata hide.
