@@ -1,7 +1,7 @@
 //! `gesta import`: imports the journal of another event store, once or as it grows.
 
 use std::cell::RefCell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gesta_import::{
     Deleted, Import, Kind, Options, Patience, PlainLogin, Report, Step, TypeRule, Unmappable,
@@ -13,6 +13,9 @@ use super::{given_store, interrupts, is_server, until_stopped, with_new_store};
 use crate::args::{Global, ImportJournal};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Output, ProgressLine, rate, say};
+
+/// How often a follower says that it gets no answer.
+const SILENCE_SAID_EVERY: Duration = Duration::from_secs(30);
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -53,7 +56,8 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
             let told = RefCell::new(Followed::default());
             let observe = |import: &Import, step: &Step| told.borrow_mut().observe(import, step);
             let lost = |error: &gesta_core::Error| told.borrow_mut().lost(error);
-            Ok(Import::follow(&options, &store, observe, lost).await?)
+            let following = Import::follow(&options, &store, observe, lost);
+            Ok(said_to_be_silent(following, || told.borrow().silent()).await?)
         })
         .await;
     }
@@ -225,6 +229,18 @@ fn pretty(told: &Summary) -> String {
     lines.join("\n")
 }
 
+/// Waits for the end, and lets it be looked again and again whether nothing answers: a database or a command that is
+/// frozen breaks no connection.
+async fn said_to_be_silent<T>(following: impl Future<Output = T>, mut look: impl FnMut()) -> T {
+    tokio::pin!(following);
+    loop {
+        match tokio::time::timeout(SILENCE_SAID_EVERY, &mut following).await {
+            Ok(done) => return done,
+            Err(_) => look(),
+        }
+    }
+}
+
 /// What a follower has told.
 #[derive(Default)]
 struct Followed {
@@ -234,6 +250,8 @@ struct Followed {
     told: Option<u64>,
     waiting: Option<String>,
     is_lost: bool,
+    /// When the last step was done; `None` before the first one.
+    stepped: Option<Instant>,
 }
 
 impl Followed {
@@ -241,6 +259,7 @@ impl Followed {
         if std::mem::take(&mut self.is_lost) {
             say!("goes on");
         }
+        self.stepped = Some(Instant::now());
         let report = import.report();
         self.stored = report.stored;
         let all = self.stored_before + self.stored;
@@ -265,7 +284,20 @@ impl Followed {
         }
     }
 
+    /// Says that nothing has answered for a while, if that is so.
+    fn silent(&self) {
+        let silent = self.stepped.map(|stepped| stepped.elapsed());
+        if let Some(silent) = silent.filter(|silent| *silent >= SILENCE_SAID_EVERY) {
+            say!(
+                "neither the source nor the target has answered for {} s: it is a large step, or one of them hangs, or waits for \
+                 a lock or a standby",
+                silent.as_secs()
+            );
+        }
+    }
+
     fn lost(&mut self, error: &gesta_core::Error) {
+        self.stepped = Some(Instant::now());
         self.stored_before += std::mem::take(&mut self.stored);
         if !std::mem::replace(&mut self.is_lost, true) {
             say!("{error}; trying again until it goes on");
