@@ -6,4 +6,5 @@ mod faults;
 mod flavour;
 #[path = "../../../projection/tests/kit/mod.rs"]
 mod kit;
+mod losses;
 mod views;
