@@ -1,5 +1,7 @@
 //! A batch of rows for the target, and how far a copy has come.
 
+use std::collections::BTreeSet;
+
 use gesta_core::{Clock, Incarnation, Position, SystemClock};
 use gesta_sql::verify::AuditRow;
 use serde::{Deserialize, Serialize};
@@ -71,6 +73,9 @@ pub(crate) struct State {
     pub(crate) last: Vec<i64>,
     /// What was copied.
     pub(crate) digest: Digest,
+    /// The consumer groups that were deleted in what was copied.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) deleted_groups: BTreeSet<String>,
     /// Whether the target was read back and shows the same.
     pub(crate) is_verified: bool,
     /// The incarnation with which the target is opened, once it is verified: all databases get the same one, also if

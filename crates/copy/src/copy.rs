@@ -1,5 +1,6 @@
 //! A copy under way: opens both sides, moves batch after batch, compares, and opens the target for its users.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gesta::{Database, Options};
@@ -12,6 +13,7 @@ use crate::digest::Digest;
 use crate::mapping::{Mapping, Places};
 use crate::part::{Finish, used};
 use crate::reader::{Order, Reader};
+use crate::sides::are_two;
 use crate::target::{Stand, Target, is_sqlite, named};
 
 /// How large the rows of one transaction may be in sum, in bytes.
@@ -95,7 +97,6 @@ pub struct Copy {
     had_virtual_streams: bool,
     /// Rows that were read and are not written, and the place of the reader after them.
     ready: Option<Ready>,
-    groups: Vec<String>,
 }
 
 impl std::fmt::Debug for Copy {
@@ -128,6 +129,7 @@ impl Copy {
                 "must be another store than the source",
             ));
         }
+        are_two(source, target).await?;
         let database = Database::open(&named(source), &Options::default()).await?;
         let begun = Self::begin(database.clone(), target, settings).await;
         if begun.is_err() {
@@ -174,6 +176,7 @@ impl Copy {
                     next: mapping.next.clone(),
                     last: mapping.last.clone(),
                     digest: mapping.digest,
+                    deleted_groups: BTreeSet::new(),
                     is_verified: false,
                     incarnation: None,
                     moving: None,
@@ -216,7 +219,6 @@ impl Copy {
                 &state.after,
                 &state.origin.ends,
             ),
-            groups: mapping.groups(),
             database,
             mapping,
             target,
@@ -248,6 +250,8 @@ impl Copy {
         self.mapping.next.clone_from(&self.state.next);
         self.mapping.last.clone_from(&self.state.last);
         self.mapping.digest = self.state.digest;
+        let deleted = &self.state.deleted_groups;
+        self.mapping.deleted_groups.clone_from(deleted);
         Ok(())
     }
 
@@ -309,6 +313,7 @@ impl Copy {
             next: self.mapping.next.clone(),
             last: self.mapping.last.clone(),
             digest: self.mapping.digest,
+            deleted_groups: self.mapping.deleted_groups.clone(),
             ..self.state.clone()
         };
         let batch = Arc::new(batch);
@@ -426,7 +431,7 @@ impl Copy {
         }
         let groups = match positions_kept {
             true => Vec::new(),
-            false => self.groups,
+            false => self.mapping.groups(),
         };
         if !groups.is_empty() {
             changes.push(format!(

@@ -7,9 +7,9 @@
 //!
 //! Memory: about 100 bytes for each stream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use gesta_core::{Error, LogId, Result, log_of};
+use gesta_core::{Error, LifecycleChange, LogId, Result, StreamMetadata, log_of};
 use gesta_sql::name_checksum;
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource};
 
@@ -63,6 +63,29 @@ pub(crate) struct Mapping {
     /// The last position in each log of the target that holds a row.
     pub(crate) last: Vec<i64>,
     pub(crate) digest: Digest,
+    /// The consumer groups that were deleted, and not made again since.
+    pub(crate) deleted_groups: BTreeSet<String>,
+}
+
+/// Notes whether an event makes a consumer group, or deletes one.
+fn note_group(deleted: &mut BTreeSet<String>, stream: &str, event_type: &str, row: &AuditRow) {
+    if let Some(group) = stream.strip_prefix(GROUPS) {
+        deleted.remove(group);
+    }
+    let described = stream.strip_prefix("$$");
+    let Some(group) = described.and_then(|described| described.strip_prefix(GROUPS)) else {
+        return;
+    };
+    let deletes = match event_type {
+        "$deleted" | "$tombstone" => true,
+        _ => matches!(
+            StreamMetadata::parse_event(row.data.clone()),
+            Ok((LifecycleChange::Deleted, _))
+        ),
+    };
+    if deletes {
+        deleted.insert(group.to_owned());
+    }
 }
 
 fn log_id(log: usize) -> LogId {
@@ -126,6 +149,7 @@ impl Mapping {
             next: vec![1; usize::from(target_logs)],
             last: vec![0; usize::from(target_logs)],
             digest: Digest::default(),
+            deleted_groups: BTreeSet::new(),
         }
     }
 
@@ -239,10 +263,11 @@ impl Mapping {
         Ok(digest.floors)
     }
 
-    /// Returns the names of the consumer groups.
+    /// Returns the names of the consumer groups, once all rows were placed.
     pub(crate) fn groups(&self) -> Vec<String> {
         let streams = self.streams.iter().flat_map(HashMap::values);
         let groups = streams.filter_map(|stream| stream.name.strip_prefix(GROUPS));
+        let groups = groups.filter(|group| !self.deleted_groups.contains(*group));
         let mut groups: Vec<String> = groups.map(str::to_owned).collect();
         groups.sort();
         groups
@@ -324,6 +349,12 @@ impl Mapping {
             let Some(event_type) = self.types[at].get(&row.event_type) else {
                 return Err(unknown("the type of an event", at, row.event_type));
             };
+            note_group(
+                &mut self.deleted_groups,
+                &stream.name,
+                &event_type.name,
+                &row,
+            );
             let log = stream.log;
             let to = usize::from(log);
             let known = self.target_types[to].get(&event_type.name).copied();

@@ -155,7 +155,7 @@ impl Move {
     /// If the future is dropped, the target may have been made; another move goes on there.
     pub async fn open(source: &str, target: &str, settings: MoveSettings) -> Result<Self> {
         let config = target_config(source, target)?;
-        are_two(source, &config).await?;
+        are_two(source, target).await?;
         let mut opened = source_of(source).await?;
         let begun = Self::begin_on(&mut opened, (target, &config)).await;
         match begun {
@@ -297,6 +297,7 @@ impl Move {
             next: mapping.next.clone(),
             last: mapping.last.clone(),
             digest: mapping.digest,
+            deleted_groups: Default::default(),
             is_verified: false,
             incarnation: None,
             moving: Some(moving.clone()),
@@ -309,15 +310,7 @@ impl Move {
             },
         };
         self.part.begin(&state).await?;
-        self.work = Some(Work {
-            mapping,
-            comparison,
-            state,
-            moving,
-            round: None,
-            is_prepared: false,
-            was_quick: false,
-        });
+        self.work = Some(Work::new(mapping, comparison, state, moving));
         Ok(MoveStep::Begun)
     }
 
@@ -343,15 +336,7 @@ impl Move {
         mapping.last.clone_from(&state.last);
         mapping.digest = state.digest;
         let comparison = Comparison::resume(moving.compared.clone(), &mut self.part).await?;
-        Ok(Work {
-            mapping,
-            comparison,
-            state,
-            moving,
-            round: None,
-            is_prepared: false,
-            was_quick: false,
-        })
+        Ok(Work::new(mapping, comparison, state, moving))
     }
 
     /// Refuses to go on if the source does not have any more what was copied.
@@ -555,6 +540,18 @@ fn never<T>(done: Closing) -> Result<T> {
 }
 
 impl Work {
+    fn new(mapping: Mapping, comparison: Comparison, state: State, moving: Moving) -> Self {
+        Self {
+            mapping,
+            comparison,
+            state,
+            moving,
+            round: None,
+            is_prepared: false,
+            was_quick: false,
+        }
+    }
+
     fn progress(&self) -> Progress {
         let sum = |positions: &[i64]| positions.iter().map(|at| at.unsigned_abs()).sum();
         Progress {

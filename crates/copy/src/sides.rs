@@ -48,15 +48,23 @@ pub(crate) async fn source_of(url: &str) -> Result<Box<dyn Source>> {
     }
 }
 
+/// Returns what tells the databases of a URL from all others; nothing of a file.
+async fn identities(url: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for url in url.split_whitespace().filter(|_| !is_sqlite(url)) {
+        // A database that cannot be asked tells why when it is opened.
+        found.extend(identity(&Config::parse(url)?).await.ok().flatten());
+    }
+    Ok(found)
+}
+
 /// Refuses a source and a target that are one store by two names, such as those of a host.
-pub(crate) async fn are_two(source: &str, target: &Config) -> Result<()> {
-    if is_sqlite(source) {
+pub(crate) async fn are_two(source: &str, target: &str) -> Result<()> {
+    if is_sqlite(source) || is_sqlite(target) {
         return Ok(());
     }
-    // A database that cannot be asked tells why when it is opened.
-    let source = identity(&Config::parse(source)?).await.ok().flatten();
-    let target = identity(target).await.ok().flatten();
-    match source.is_some() && source == target {
+    let (source, target) = (identities(source).await?, identities(target).await?);
+    match source.iter().any(|database| target.contains(database)) {
         true => Err(Error::invalid(
             "target",
             "must be another store than the source, and both names lead to the same one",

@@ -1,6 +1,6 @@
 //! Takes a move back: the target is given up first, and then the source is opened again.
 
-use gesta_core::Result;
+use gesta_core::{Error, Result};
 use gesta_postgres::{Blocker, Config};
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::moving::{Goal, Next, Target, TargetStand, next_step};
 use crate::part::{Found, Part};
 use crate::pauses::Pauses;
 use crate::postgres::{PostgresPart, answers};
-use crate::sides::{source_of, target_config, target_for};
+use crate::sides::{are_two, source_of, target_config, target_for};
 use crate::source::{Closing, Source};
 
 /// What an undo has done.
@@ -38,10 +38,27 @@ pub async fn undo(
     observe: impl FnMut(&[Blocker]) + Send,
 ) -> Result<Undone> {
     let config = target_config(source, target)?;
+    if let Err(same) = are_two(source, target).await {
+        return unmark(&config, same).await;
+    }
     let mut source = source_of(source).await?;
     let undone = undo_on(&mut source, &config, known, observe).await;
     source.end().await;
     undone
+}
+
+/// Opens an empty store again that earlier versions have marked as the target of its own move, by another name.
+async fn unmark(config: &Config, same: Error) -> Result<Undone> {
+    let Some(mut part) = PostgresPart::open(config).await? else {
+        return Err(same);
+    };
+    match part.look().await? {
+        Found::Unfinished(state) => match state.moving {
+            Some(moving) => part.unmark(moving.id).await.map(|()| Undone::Undone),
+            None => Err(same),
+        },
+        _ => Err(same),
+    }
 }
 
 async fn undo_on(

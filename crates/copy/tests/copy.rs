@@ -83,6 +83,11 @@ async fn fill(url: &str, events: usize) {
     )
     .await;
     append("$persistentsubscription-cart-1::readers-parked", vec![link]).await;
+    append(
+        "$persistentsubscriptionconfig-cart-1::gone",
+        vec![event("$GroupConfigured", "{}".into(), &[])],
+    )
+    .await;
     for (name, json) in [
         ("cart-2", r#"{"$tb":3,"owner":"x"}"#),
         ("cart-3", r#"{"$maxCount":2}"#),
@@ -105,6 +110,8 @@ async fn fill(url: &str, events: usize) {
         store.delete_stream(request).await.unwrap();
     };
     delete("cart-5", DeleteKind::Soft).await;
+    let group = "$persistentsubscriptionconfig-cart-1::gone";
+    delete(group, DeleteKind::Soft).await;
     delete("cart-6", DeleteKind::Soft).await;
     append("cart-6", vec![event("again", "{}".into(), &["red"])]).await;
     delete("cart-7", DeleteKind::Tombstone).await;

@@ -122,6 +122,26 @@ impl PostgresPart {
         self.end(abandoned).await
     }
 
+    /// Takes the mark of this move away, if nothing was copied here.
+    ///
+    /// # Errors
+    /// `Unsupported` if this is not the target of the move, or has events; `Unavailable` or `OutcomeUnknown`.
+    pub(crate) async fn unmark(&self, id: Uuid) -> Result<()> {
+        self.run(BEGIN).await?;
+        let unmarked = async {
+            if self.of_move(id).await?.batches > 0 {
+                return Err(not_ours());
+            }
+            self.check_ends(&vec![0; usize::from(self.logs)]).await?;
+            self.run(&format!(
+                "DROP TABLE copying; UPDATE store SET schema_version = schema_version - {UNFINISHED_COPY}"
+            ))
+            .await
+        };
+        let unmarked = unmarked.await;
+        self.end(unmarked).await
+    }
+
     /// Reads the state of this move, and keeps others from changing it until the transaction ends.
     async fn of_move(&self, id: Uuid) -> Result<Box<State>> {
         let row = self.client.query_opt(LOCK_STATE, &[]).await;

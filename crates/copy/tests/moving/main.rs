@@ -396,7 +396,20 @@ async fn a_store_does_not_move_to_itself_by_another_name() {
     assert_ne!(source, target);
     let error = move_store(&source, &target).await.expect_err("itself");
     assert!(error.to_string().contains("another store"), "{error}");
+    let error = Copy::open(&source, &target, Settings::default()).await;
+    let error = error.expect_err("itself").to_string();
+    assert!(error.contains("another store"), "{error}");
+    // One that was marked before is opened by an undo.
+    let Some(other) = postgres() else { return };
+    fill(&other, 10).await;
+    let mut moved = Move::open(&other, &source, settings()).await.unwrap();
+    assert_eq!(moved.step().await.unwrap(), MoveStep::Begun);
+    moved.close().await;
+    assert!(!accepts(&source).await);
+    undo_move(&source, &target, Target::There).await.unwrap();
     assert!(accepts(&source).await);
+    let error = undo_move(&source, &target, Target::There).await;
+    assert!(error.is_err());
 }
 
 /// Goal: a target that has lost what was copied is not opened, and a target that is gone does not keep the source
