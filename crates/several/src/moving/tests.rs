@@ -3,9 +3,9 @@
 //!
 //! A database loses its newest changes (rows, the row that closes the log, the map and its notes together), or is set
 //! back, or forward, to any state that it has ever had, or does not answer for a while; a process notices that only
-//! when it asks the database, or later; logs are scavenged; a mover dies and the next one has another goal, which may
-//! accept losses; a step is done long after it was decided, after losses elsewhere and while other databases do not
-//! answer.
+//! when it asks the database, or later, and goes on by a writer of before; logs are scavenged; a mover dies and the
+//! next one has another goal, which may accept losses; a step is done long after it was decided, after losses elsewhere
+//! and while other databases do not answer.
 //! Checked is: an event is acknowledged only at the end of the log; a process that has noticed everything goes on only
 //! with a log that is whole, and a read of it shows everything that was acknowledged before the read began; a log is
 //! open only in its home, unless a loss has left it open; the store opens whenever nothing of the log is lost; whatever
@@ -39,6 +39,8 @@ struct Process {
     id: usize,
     store: Several,
     writer: Option<Box<dyn LogWriter>>,
+    /// The end of the log after the last batch of this process, which goes on from there without looking.
+    end: Option<LogEnd>,
 }
 
 impl Process {
@@ -47,10 +49,12 @@ impl Process {
         self.append_at_end(world).await.is_some()
     }
 
-    /// Appends an event, and another one after it without looking for the end of the log again.
-    async fn append_twice(&mut self, world: &SharedWorld) {
-        if let Some(end) = self.append_at_end(world).await {
-            self.append_after(world, end).await;
+    /// Appends an event after the last one of this process, by the writer of before, without looking for the end of the
+    /// log: whatever has happened since. It may miss.
+    async fn go_on(&mut self, world: &SharedWorld) {
+        match self.end {
+            Some(end) => drop(self.append_after(world, end).await),
+            None => drop(self.append_at_end(world).await),
         }
     }
 
@@ -58,7 +62,7 @@ impl Process {
         match self.store.log_end(LOG, Purpose::Append).await {
             Ok(end) => self.append_after(world, end).await,
             Err(_) => {
-                self.writer = None;
+                (self.writer, self.end) = (None, None);
                 None
             }
         }
@@ -66,6 +70,7 @@ impl Process {
 
     /// Appends an event after this end of the log. Returns the new end; `None` if the batch has missed.
     async fn append_after(&mut self, world: &SharedWorld, end: LogEnd) -> Option<LogEnd> {
+        self.end = None;
         if self.writer.is_none() {
             self.writer = self.store.open_writer(LOG).await.ok();
         }
@@ -103,7 +108,8 @@ impl Process {
             self.writer = None;
             return None;
         }
-        Some(last)
+        self.end = Some(last);
+        self.end
     }
 
     /// Appends, again after a batch has missed. A writer finds out only by that that the log has moved.
@@ -140,8 +146,13 @@ impl Process {
 
 async fn process(world: &SharedWorld) -> Option<Process> {
     let (store, id) = open(world).await.ok()?;
-    let writer = None;
-    Some(Process { id, store, writer })
+    let (writer, end) = (None, None);
+    Some(Process {
+        id,
+        store,
+        writer,
+        end,
+    })
 }
 
 /// Opens the store while nothing else happens and all databases answer: that must succeed just if nothing is lost,
@@ -175,6 +186,36 @@ async fn reads(process: &Process, world: &SharedWorld) -> bool {
     true
 }
 
+/// Does at once what takes many acts otherwise, or a loss.
+async fn rarely(world: &SharedWorld, processes: &mut [Process]) {
+    let what = lock(world).below(8);
+    match what {
+        0 => lock(world).lose(),
+        1 | 2 => {
+            let mut here = lock(world);
+            here.lose();
+            processes.iter().for_each(|one| here.notice_all(one.id));
+        }
+        3 => {
+            // It is refused if the log is whole elsewhere, or a database is away.
+            let mut world = lock(world);
+            let from = Goals::From(world.below(DATABASES), Loss::Accepted);
+            drop(world.finish(from));
+        }
+        4 | 5 => {
+            let mut world = lock(world);
+            let to = Goals::Move(world.below(DATABASES));
+            drop(world.finish(to));
+        }
+        _ => {}
+    }
+    if what == 2 {
+        for process in processes {
+            process.go_on(world).await;
+        }
+    }
+}
+
 async fn one_schedule(seed: u64) {
     let world = World::shared(seed);
     let mut processes = Vec::new();
@@ -193,7 +234,7 @@ async fn one_schedule(seed: u64) {
         };
         match what {
             0 | 1 => drop(processes[at].append(&world).await),
-            2 => processes[at].append_twice(&world).await,
+            2 => processes[at].go_on(&world).await,
             3 | 4 => drop(reads(&processes[at], &world).await),
             5 => {
                 let losses = lock(&world).losses();
@@ -207,22 +248,7 @@ async fn one_schedule(seed: u64) {
             }
             6 => lock(&world).scavenge(),
             7 => lock(&world).begin(),
-            8 => {
-                let mut world = lock(&world);
-                match world.below(8) {
-                    0 => world.lose(),
-                    1 => {
-                        world.lose();
-                        processes.iter().for_each(|one| world.notice_all(one.id));
-                    }
-                    2 => {
-                        // It is refused if the log is whole elsewhere, or a database is away.
-                        let from = Goals::From(world.below(DATABASES), Loss::Accepted);
-                        drop(world.finish(from));
-                    }
-                    _ => {}
-                }
-            }
+            8 => rarely(&world, &mut processes).await,
             9 => opens_if_whole(&world).await,
             10 => {
                 let mut world = lock(&world);

@@ -62,11 +62,19 @@ impl Part {
         let mut world = lock(&self.world);
         world.disturb();
         if world.away[self.place] {
-            world.misses(self.process);
             return Err(Error::unavailable("away"));
         }
         world.notice(self.process, self.place);
         answer(&mut world)
+    }
+
+    /// The same for what all databases are asked. If this one does not answer, the process may go on without it.
+    fn ask_keeper<T>(&self, answer: impl FnOnce(&mut World) -> T) -> Result<T> {
+        let answer = self.ask(|world| Ok(answer(world)));
+        if answer.is_err() {
+            lock(&self.world).misses(self.process);
+        }
+        answer
     }
 
     /// Does not return if the database hangs.
@@ -138,15 +146,15 @@ fn event(row: &Row) -> RecordedEvent {
 impl KeepsMap for Part {
     async fn read_map(&self) -> Result<Arc<MapCopy>> {
         self.hang().await;
-        self.ask(|world| {
+        self.ask_keeper(|world| {
             world.count.maps += 1;
-            Ok(Arc::new(world.databases[self.place].copy.clone()))
+            Arc::new(world.databases[self.place].copy.clone())
         })
     }
 
     async fn read_held(&self) -> Result<Vec<Held>> {
         self.hang().await;
-        self.ask(|world| {
+        self.ask_keeper(|world| {
             world.count.held += 1;
             world.answers(self.process, self.place);
             let database = &world.databases[self.place];
@@ -160,12 +168,15 @@ impl KeepsMap for Part {
                     last: None,
                 },
             };
-            Ok((0..LOGS).map(held).collect())
+            (0..LOGS).map(held).collect()
         })
     }
 
     async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
-        self.ask_database(|database| Ok(rows.iter().map(|(_, row)| database.shows(row)).collect()))
+        self.ask_keeper(|world| {
+            let database = &world.databases[self.place];
+            rows.iter().map(|(_, row)| database.shows(row)).collect()
+        })
     }
 }
 

@@ -4,7 +4,7 @@ mod expected;
 mod mover;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gesta_core::backend::{LogEnd, RowId, WriterEpoch};
 use gesta_core::{DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Revision, RowMark};
@@ -18,8 +18,12 @@ pub(super) const LOGS: u16 = 4;
 
 pub(super) type SharedWorld = Arc<Mutex<World>>;
 
+/// Locks the world.
+///
+/// # Panics
+/// If a check has failed in a task of the product, which would pass that over.
 pub(super) fn lock(world: &SharedWorld) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+    world.lock().expect("no check has failed")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -272,7 +276,7 @@ impl World {
         }
     }
 
-    /// A database does not answer a process, which need not wait for it.
+    /// A database does not answer a process that asks all of them, and need not wait for it.
     pub(super) fn misses(&mut self, process: usize) {
         self.processes[process].answered = Some([false; DATABASES]);
     }
@@ -401,10 +405,12 @@ impl World {
         });
     }
 
-    /// A database loses its newest changes, or is set back, or forward, to any state that it has ever had.
+    /// A database loses its newest changes, or is set back, or forward, to any state that it has ever had, at times to
+    /// one with rows that the log has lost, or that were given up.
     pub(super) fn lose(&mut self) {
         let place = self.below(DATABASES);
-        let moment = match self.below(2) {
+        let beside = self.moments_beside(place);
+        let moment = match self.below(3) {
             0 => {
                 let mut moment = self.present[place];
                 for _ in 0..self.below(5) {
@@ -412,11 +418,23 @@ impl World {
                 }
                 moment
             }
+            1 if !beside.is_empty() => beside[self.below(beside.len())],
             _ => self.below(self.past[place].len()),
         };
         if self.may_restore(place, moment) {
             self.restore_to(place, moment);
         }
+    }
+
+    /// The moments of a database at which it had a last row that the home of the log does not show, and to which it may
+    /// be restored.
+    fn moments_beside(&self, place: usize) -> Vec<usize> {
+        let home = &self.databases[self.home()];
+        let is_beside = |moment: &usize| {
+            let last = self.past[place][*moment].database.rows.last();
+            last.is_some_and(|row| !home.shows(&row.held())) && self.may_restore(place, *moment)
+        };
+        (0..self.past[place].len()).filter(is_beside).collect()
     }
 
     /// Whether the maps agree after such a loss. Two maps of one version are refused by everybody, and a newer map than

@@ -175,9 +175,10 @@ impl World {
                 if !is_at(self, *place, *expected) {
                     return;
                 }
-                let is_late = self.mover.is_late && arriving.is_some();
+                let is_newest = map.version() > self.newest().version();
+                let is_surprise = self.mover.is_late && (arriving.is_some() || is_newest);
                 match (arriving, goal) {
-                    _ if is_late => self.left_open = [true; DATABASES],
+                    _ if is_surprise => self.left_open = [true; DATABASES],
                     (Some(_), Goal::Recover { loss, .. }) => self.recovered(*place, loss),
                     _ => {}
                 }
@@ -188,8 +189,11 @@ impl World {
                         database.copy.arrived[usize::from(log.0)] = stay;
                     }
                 });
-                if is_late {
-                    self.surprise(*place, goal);
+                if is_surprise {
+                    if arriving.is_some() && matches!(goal, Goal::Recover { .. }) {
+                        self.histories[*place] += 1;
+                    }
+                    self.surprise();
                 }
             }
             Step::Close { place, expected } if is_at(self, *place, *expected) => {
@@ -259,11 +263,14 @@ impl World {
     /// Rows of a copy were given up in favour of the log at this place, which stays where it is.
     fn gave_up(&mut self, home: usize, goal: Goal) {
         let database = &self.databases[home];
-        if (self.log.last()).is_none_or(|row| database.shows(&row.held())) {
+        if self.log.last() == database.rows.last() {
             return;
         }
-        let loss = Loss::Accepted;
-        assert_eq!(goal, Goal::Recover { from: home, loss }, "given up");
+        // It may also have been set forward to rows that the log did not have any more.
+        if (self.log.last()).is_some_and(|row| !database.shows(&row.held())) {
+            let loss = Loss::Accepted;
+            assert_eq!(goal, Goal::Recover { from: home, loss }, "given up");
+        }
         self.log.clone_from(&database.rows);
         self.gone.clear();
         self.losses += 1;
@@ -286,12 +293,9 @@ impl World {
         self.histories[place] += 1;
     }
 
-    /// The log has come to this place by a step that was decided before a loss. A process may have found out since that
-    /// the log lies elsewhere, and is open there.
-    fn surprise(&mut self, place: usize, goal: Goal) {
-        if matches!(goal, Goal::Recover { .. }) {
-            self.histories[place] += 1;
-        }
+    /// The log has come to another place by a step that was decided before a loss, or has done so again, if each database
+    /// had lost the map that says so. A process may have found out since that the log lies elsewhere, and is open there.
+    fn surprise(&mut self) {
         for process in &mut self.processes {
             process.is_surprised = true;
         }
