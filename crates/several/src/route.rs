@@ -195,6 +195,27 @@ impl Routes {
         Ok((Proven { home, histories }, standing))
     }
 
+    /// Checks that a log which was proven to be in its home still passes for it, without waiting for anything: it may
+    /// have been proven by the proof of before, and be known to be lost since. If a database has not answered yet, all
+    /// are asked again.
+    ///
+    /// # Errors
+    /// Those of [`home`](Self::home); `Unavailable` if the log is lost, or must be proven again.
+    pub(crate) fn check_still_proven(self: &Arc<Self>, log: LogId) -> Result<()> {
+        match self.standing(log)? {
+            (_, Standing::Proven) => Ok(()),
+            (_, Standing::ProvenBefore) => {
+                drop(self.ask_all());
+                Ok(())
+            }
+            (_, Standing::Lost(text)) => Err(Error::unavailable(text)),
+            (_, Standing::Unnoted | Standing::Unknown) => {
+                let text = format!("all databases must be asked again where log {log} lies");
+                Err(Error::unavailable(text))
+            }
+        }
+    }
+
     /// Tells for people how the home of a log has lost the log, if it is known to have.
     pub(crate) fn why_lost(&self, log: LogId) -> Option<String> {
         match self.standing(log) {

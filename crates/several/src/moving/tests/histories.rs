@@ -101,6 +101,32 @@ async fn a_writer_of_an_earlier_history_is_not_used() {
     assert!(one.process.append_after(&one.world, end).await.is_none());
 }
 
+/// What happened: a process went on by the proof of before while a database was away. When that one was back, the log
+/// was found to be lost and every other call was refused, but the writer of before appended on.
+#[tokio::test]
+async fn a_writer_of_the_proof_of_before_is_not_used_once_the_log_is_lost() {
+    let mut one = GivenUp::new(16).await;
+    let third = 3 - one.home - one.copy;
+    lock(&one.world).away[third] = true;
+    one.restore(one.moments[1]);
+    assert!(one.process.appends(&one.world).await);
+    let end = one.process.end.expect("it has appended");
+    settled().await;
+    lock(&one.world).away[third] = false;
+    let end = one.process.append_after(&one.world, end).await;
+    let end = end.expect("it has not been asked yet, but is now");
+    settled().await;
+    assert!(one.process.append_after(&one.world, end).await.is_none());
+    assert!(one.said().await.contains("log 1 is lost"));
+}
+
+/// Lets all that was begun end.
+async fn settled() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Goal: a database that is away stops no log of another one that was not set back, and no call waits for it twice;
 /// when it is back, all are asked.
 #[tokio::test]
@@ -114,10 +140,8 @@ async fn while_a_database_is_away_the_proof_of_before_counts() {
     assert!(one.process.appends(&one.world).await);
     assert_eq!(lock(&one.world).count, count, "no call waits for it again");
     lock(&one.world).away[third] = false;
-    for _ in 0..3 {
-        drop(one.process.store.log_end(LOG, Purpose::Append).await);
-        tokio::task::yield_now().await;
-    }
+    drop(one.process.store.log_end(LOG, Purpose::Append).await);
+    settled().await;
     assert!(one.said().await.contains("log 1 is lost"));
 }
 
