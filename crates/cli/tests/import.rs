@@ -258,8 +258,8 @@ fn what_hides_events_is_not_lost_in_silence() {
 }
 
 /// What happened: `$tb` that was set before the events after it were scavenged came over as it was, and hid events that
-/// had got those revisions in the copy; links led to other events. Goal: both are refused at whichever line comes second,
-/// before anything is stored if it is a file.
+/// had got those revisions in the copy; links led to other events. Goal: both are refused at whichever line comes
+/// second, before anything is stored if it is a file.
 #[test]
 fn what_says_a_revision_that_is_of_another_event_is_refused() {
     let line = |stream: &str, revision: u64, event: &str| {

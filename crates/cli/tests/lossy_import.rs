@@ -1,8 +1,8 @@
 //! A fail-over that loses commits while the real binary imports into the store.
 //!
 //! What happened: the import read again what a stream had, and went on there. What was lost before was passed over, the
-//! end said that everything was stored, and a repeated import appended it behind what had come later. What holds now: it
-//! ends with an error, and the repeated one stores what is missing, in its order.
+//! end said that everything was stored, and a repeated import appended it behind what had come later. What holds now:
+//! it ends with an error, and the repeated one stores what is missing, in its order.
 
 #![allow(
     clippy::unwrap_used,

@@ -102,8 +102,8 @@ pub(crate) async fn make(url: &str, logs: u16) -> Result<Option<Error>> {
     }
 }
 
-/// Tells whether a database without a mark is one that was opened when the copy was whole: it has all that was copied to
-/// it. One that was set back to a moment before the copy has no mark either.
+/// Tells whether a database without a mark is one that was opened when the copy was whole: it has all that was copied
+/// to it. One that was set back to a moment before the copy has no mark either.
 async fn was_opened(part: &mut dyn Part, found: &Found, whole: &State) -> Result<bool> {
     let at = |log: u16| usize::from(log);
     Ok(match found {

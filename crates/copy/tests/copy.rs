@@ -431,8 +431,8 @@ async fn a_database_that_has_lost_batches_since_it_was_compared_gets_them_again(
 }
 
 /// What happened: of two databases one was opened, and then set back to the empty store that it was before the copy. It
-/// has no mark, so it was taken for one that was opened, and the store was opened without what it had held. Goal: such a
-/// target is refused.
+/// has no mark, so it was taken for one that was opened, and the store was opened without what it had held. Goal: such
+/// a target is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_was_set_back_to_before_the_copy_is_not_taken_for_an_opened_one() {
     let Some(server) = shared() else { return };
@@ -661,8 +661,8 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 /// What happened: a copy that went on compared where the source ends, and not what it has there. A source that was set
-/// back to a copy of its file, and appended to until it ended at the same position, became a mixture of both. Goal: it is
-/// refused, whether it was set back before or after what was copied.
+/// back to a copy of its file, and appended to until it ended at the same position, became a mixture of both. Goal: it
+/// is refused, whether it was set back before or after what was copied.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_is_refused_if_its_source_was_set_back() {
     for copied in [5, 1] {

@@ -71,8 +71,8 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Opens the checkpoints of an import in this life of the store. Returns them with the place where the import goes on; `None` if there is
-    /// none yet.
+    /// Opens the checkpoints of an import in this life of the store. Returns them with the place where the import goes
+    /// on; `None` if there is none yet.
     ///
     /// # Errors
     /// `Unsupported` if the import of this name was made with other options or from another source.

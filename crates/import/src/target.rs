@@ -150,8 +150,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known in this life of the
-    /// store.
+    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known in this life of
+    /// the store.
     pub(crate) async fn open(
         store: Arc<dyn EventStore>,
         incarnation: Incarnation,

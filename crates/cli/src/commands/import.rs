@@ -316,8 +316,8 @@ impl Import<'_> {
             || (!is_last && self.batch.len() >= limits::APPEND_STREAMS_MAX)
     }
 
-    /// Remembers the stream if the event will stand at another revision than where it stood. Returns what that would make
-    /// wrong.
+    /// Remembers the stream if the event will stand at another revision than where it stood. Returns what that would
+    /// make wrong.
     async fn compare_revision(
         &mut self,
         stream: &StreamId,

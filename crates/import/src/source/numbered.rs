@@ -271,8 +271,8 @@ impl Numbered {
     }
 }
 
-/// Returns the query that tells the greatest number that was drawn, and whether it counts those whose events were deleted.
-/// Notes if sessions draw numbers in advance.
+/// Returns the query that tells the greatest number that was drawn, and whether it counts those whose events were
+/// deleted. Notes if sessions draw numbers in advance.
 async fn greatest(pg: &Pg, shape: &mut Shape) -> Result<(String, bool)> {
     let Shape {
         numbers_from,

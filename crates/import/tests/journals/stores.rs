@@ -343,8 +343,8 @@ async fn kurrentdb_is_read_with_what_hides_events() {
 }
 
 /// What happened: a page of KurrentDB begins with the event up to which was read, and ended after 16 MiB. Where two
-/// neighbours were larger than that together, a page had nothing new, and was taken for the end of the source. Goal: the
-/// import, and the dry run, go on to the end.
+/// neighbours were larger than that together, a page had nothing new, and was taken for the end of the source. Goal:
+/// the import, and the dry run, go on to the end.
 #[tokio::test]
 async fn kurrentdb_is_read_past_events_that_fill_a_page() {
     use gesta_core::{EventData, EventType, ExpectedRevision};
