@@ -76,7 +76,8 @@ impl Batch {
     }
 
     /// Returns true if nothing more was at hand when the batch was read: as a rule no event was stored after it. A
-    /// subscription that reads from the database just then has nothing at hand either, so this says nothing for certain.
+    /// subscription that reads from the database just then has nothing at hand either, so this says nothing for
+    /// certain.
     #[must_use]
     pub fn is_caught_up(&self) -> bool {
         self.caught_up

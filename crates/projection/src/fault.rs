@@ -20,8 +20,8 @@ pub(crate) fn at(event: &RecordedEvent) -> At {
 pub(crate) enum Fault {
     /// The target failed: not the author's fault.
     Target(TargetError),
-    /// The target failed while the batch was written: the fence had held, so it had answered. The batch may be too large
-    /// for the time that it may take.
+    /// The target failed while the batch was written: the fence had held, so it had answered. The batch may be too
+    /// large for the time that it may take.
     Unwritten(TargetError),
     /// The store failed.
     Store(gesta_core::Error),
@@ -59,8 +59,8 @@ impl Fault {
         }
     }
 
-    /// An error of an author's statements. Rights and tables that are missing are no fault of an event: as the rows of a
-    /// view do, the batch waits until they are there.
+    /// An error of an author's statements. Rights and tables that are missing are no fault of an event: as the rows of
+    /// a view do, the batch waits until they are there.
     pub(crate) fn of_apply<T: Target>(error: &ApplyError) -> Self {
         match T::classify(error.cause()) {
             None | Some(TargetErrorKind::Refused) => Fault::Author(None, cut(error.to_string())),

@@ -22,9 +22,9 @@ pub trait Projection<T: Target>: Send + Sync + 'static {
     /// Returns which events the projection is made of.
     fn filter(&self) -> Filter;
 
-    /// Makes the tables of this version, unless they exist (`CREATE TABLE IF NOT EXISTS`). It is called in a transaction
-    /// of its own, as often as a process begins with the version while no event is applied: before the first one, and
-    /// after a reset.
+    /// Makes the tables of this version, unless they exist (`CREATE TABLE IF NOT EXISTS`). It is called in a
+    /// transaction of its own, as often as a process begins with the version while no event is applied: before the
+    /// first one, and after a reset.
     fn create(
         &self,
         transaction: &mut T::Transaction,

@@ -39,8 +39,8 @@ pub trait View: Send + Sync + 'static {
 
     /// Is called before [`evolve`](Self::evolve) when the row does not exist, and the first events of the event's
     /// stream were hidden or removed (`$tb`, `$maxCount`, `$maxAge`, scavenged) before the view could see them: the row
-    /// may not be what a fold of all events gives. By default the event is folded like any other, and the number of such
-    /// streams is reported.
+    /// may not be what a fold of all events gives. By default the event is folded like any other, and the number of
+    /// such streams is reported.
     ///
     /// What is hidden after the view has seen it is not told, with one exception: if everything that the view has seen
     /// of a stream was hidden while no process ran it, nobody can know that it was seen.

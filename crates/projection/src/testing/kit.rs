@@ -5,9 +5,10 @@
 //! resumes and resets the projection, replays what was put aside, and waits for what was written; and once in half of
 //! the histories the store is restored to an earlier moment, which each of the processes notices at a moment of its
 //! own, unless it was killed before. The target, too, is put back to an earlier moment in half of the histories, under
-//! the processes that use it: whoever waits after their next look is not told that the rows are there which were lost. In half of the histories the projection begins at a time and not before the first
-//! event. Of subjects that put events aside, every fourth history has an event that ends each process that applies it,
-//! and no other deaths, so that this event alone is condemned.
+//! the processes that use it: whoever waits after their next look is not told that the rows are there which were lost.
+//! In half of the histories the projection begins at a time and not before the first event. Of subjects that put events
+//! aside, every fourth history has an event that ends each process that applies it, and no other deaths, so that this
+//! event alone is condemned.
 //!
 //! A reader looks again and again: what it sees must be what a clean fold of the events up to the checkpoint gives, of
 //! the life of the store that the checkpoint is of. Whoever waits is told only what did happen. At the end a process

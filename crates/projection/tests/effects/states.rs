@@ -137,9 +137,9 @@ async fn hidden_states_are_told() {
     assert_eq!(texts(&sent), ["c"]);
 }
 
-/// What happened: the first start of an effect set the metadata of its stream as a whole, and so took away who alone may
-/// append to it. Goal: what somebody has set is kept, beside the number of states; and that number is set also if the
-/// process that was to do so has died before, but never against what somebody has set.
+/// What happened: the first start of an effect set the metadata of its stream as a whole, and so took away who alone
+/// may append to it. Goal: what somebody has set is kept, beside the number of states; and that number is set also if
+/// the process that was to do so has died before, but never against what somebody has set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metadata_of_operators_are_kept() {
     let store = store();

@@ -4,8 +4,8 @@
 //! * `fixtures`: a view, events, and what a clean fold of them gives; `databases`, `world`: databases, a store,
 //!   processes;
 //! * `target`: the conformance of the target; `histories`, `crashes`, `poison`, `poison_deaths`, `panics`, `restored`,
-//!   `lives`, `versions`, `filters`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is told of them;
-//!   `reading`: rows as readers get them.
+//!   `lives`, `versions`, `filters`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is
+//!   told of them; `reading`: rows as readers get them.
 
 mod crashes;
 mod databases;

@@ -232,8 +232,8 @@ async fn a_version_of_another_store_hides_no_other() {
     assert!(!metrics.body.contains(unknown), "{}", metrics.body);
 }
 
-/// Goal: the rules for alerts of the guide know a version that has never applied an event. What happened: a version that
-/// never got its first batch through was in no alert, for a series that one of them compares was not there.
+/// Goal: the rules for alerts of the guide know a version that has never applied an event. What happened: a version
+/// that never got its first batch through was in no alert, for a series that one of them compares was not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alerts_know_a_version_without_events() {
     let world = World::new().await;

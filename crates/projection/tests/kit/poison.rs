@@ -11,8 +11,9 @@ use super::fixtures::{Balances, journal_of, of_category, seen};
 use super::world::{AT_ALL, World, id, parking, quick, until, until_phase};
 use crate::flavour::{EVERY, Journal};
 
-/// What happened: while a table of a projection with SQL of its own was renamed, or a right on it was missing, each event
-/// that came was taken for one that cannot be applied, and skipped for good. Now it waits, as the rows of a view do.
+/// What happened: while a table of a projection with SQL of its own was renamed, or a right on it was missing, each
+/// event that came was taken for one that cannot be applied, and skipped for good. Now it waits, as the rows of a view
+/// do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_missing_is_no_fault_of_an_event() {
     let world = World::new().await;
