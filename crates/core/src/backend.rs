@@ -11,6 +11,7 @@
 //! it. So ids need no counter, and a batch that missed leaves none.
 
 mod history;
+mod log_tail;
 mod virtual_index;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::lifecycle::Visibility;
 use crate::registry::Registry;
 use crate::request::Direction;
 pub use history::{CurrentHistory, History};
+pub use log_tail::LogTail;
 pub use virtual_index::*;
 
 /// Random number of one [`LogWriter`], stored with each row that this writer wrote. It is never used again.
@@ -557,6 +559,17 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`, `Corrupt`.
     async fn read_log(&self, slice: LogSlice) -> Result<Rows>;
+
+    /// Reads what follows a position of a log, forwards.
+    ///
+    /// The reads of several logs may share a statement, and a backend may hold them back for some milliseconds so that
+    /// they do. Therefore an answer that is not `complete` may hold no event here: the events of other logs have filled
+    /// the page.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`; an error that [`is_log_closed`](Error::is_log_closed) if the database is one of several
+    /// of its store, the log is closed in it, and the answer would have come to the end of the log.
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows>;
 
     /// Lists at most `limit` names of streams that start with `prefix` and are greater than `after`, in binary order.
     /// Names that start with `$` are listed only if `prefix` starts with `$`.

@@ -1,15 +1,65 @@
 //! Reads the names that are not in memory (`names`).
+//!
+//! Invariant: a name is remembered only if its checksum is right.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use gesta_core::backend::RowId;
-use gesta_core::{Error, LogId};
+use gesta_core::{Error, LogId, StreamId};
 use gesta_sql::{name_checksum, row_id_from_sql};
 
-use crate::names::Cache;
+use crate::names::{Cache, Names};
 use crate::pool::{PooledReader, ReadResult};
 use crate::sql_numbers::log_number;
+
+const READ_STREAM_NAMES_OF_LOGS: &str = include_str!("../sql/read_stream_names_of_logs.sql");
+
+impl Names {
+    /// Reads the names of streams of several logs in one statement, so that [`Cache::resolve`] finds them in memory.
+    /// What is not there, or is damaged, is left to whoever needs that name.
+    ///
+    /// # Errors
+    /// The errors of the database.
+    pub(crate) async fn prefetch_streams(
+        &self,
+        reader: &mut PooledReader,
+        rows: &[(LogId, i64)],
+    ) -> ReadResult<()> {
+        let missing = self.streams.missing(rows);
+        let is_of_several = missing.first().map(|row| row.0) != missing.last().map(|row| row.0);
+        if !is_of_several {
+            return Ok(());
+        }
+        let logs = missing.iter().map(|(log, _)| log_number(*log));
+        let logs: Vec<i16> = logs.collect::<Result<_, _>>()?;
+        let ids: Vec<i64> = missing.iter().map(|(_, id)| *id).collect();
+        let statement = reader.statement(READ_STREAM_NAMES_OF_LOGS).await?;
+        let client = &reader.connection.client;
+        let rows = client.query(&statement, &[&logs, &ids]).await?;
+        let mut read: HashMap<LogId, HashMap<i64, StreamId>> = HashMap::new();
+        for row in &rows {
+            let place = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
+            let name: &str = row.try_get(1)?;
+            let Some((log, id)) = missing.get(place) else {
+                continue;
+            };
+            let is_right = row_id_from_sql(*id).is_ok_and(|id| {
+                row.try_get(2)
+                    .is_ok_and(|sum: i64| sum == name_checksum(*log, id, name))
+            });
+            if is_right {
+                let names = read.entry(*log).or_default();
+                names.insert(*id, StreamId::from_stored(Arc::from(name)));
+            }
+        }
+        for (log, names) in &read {
+            self.streams
+                .remember(*log, reader.connection.generation, names);
+        }
+        Ok(())
+    }
+}
 
 impl<T: Clone> Cache<T> {
     /// Returns the names of these rows, in their order. Names that are not in memory are read, all in one statement.

@@ -5,7 +5,7 @@
 //! with each new generation of connections (`witness`), and names that an older connection has read are no longer
 //! added. Of one generation the least recently used names are forgotten.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::{EventType, LogId, StreamId};
@@ -114,6 +114,14 @@ impl<T: Clone> Cache<T> {
             })
             .collect();
         (found, missing.into_iter().collect())
+    }
+
+    /// Returns those of these rows, without doubles, whose names are not in memory.
+    pub(crate) fn missing(&self, rows: &[(LogId, i64)]) -> Vec<(LogId, i64)> {
+        let known = &self.lock().names;
+        let missing = rows.iter().filter(|row| !known.contains_key(*row));
+        let missing: BTreeSet<(LogId, i64)> = missing.copied().collect();
+        missing.into_iter().collect()
     }
 
     /// Adds names that a connection of this generation has read.

@@ -4,7 +4,7 @@
 //! and fetched afterwards, so that a page never moves gigabytes to show megabytes.
 //! Invariants: the checksum of every row is verified before anybody sees it; the exact test of a filter is
 //! [`Filter::matches`](gesta_core::Filter::matches), and the database only narrows the choice.
-//! Not here: parts of many streams in one statement (`read_streams`).
+//! Not here: parts of many streams, or of many logs, in one statement (`read_streams`, `read_tails`).
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -41,18 +41,22 @@ const SHARED_BYTES_MAX: usize = 4 * 1_024;
 const ARENA_BYTES: usize = 64 * 1_024;
 /// A payload up to this size always comes with its row, in bytes.
 const INLINE_BYTES_MIN: usize = 1_024;
+/// The column with the place of the log, which only a page of many logs has.
+const PLACE_COLUMN: usize = 13;
 
 /// An event as it was read, before its names are known.
 #[derive(Debug)]
 pub(crate) struct Raw {
-    position: i64,
+    /// In a page of many logs, the place of its log, from 1; else 0.
+    pub(crate) place: i64,
+    pub(crate) position: i64,
     /// The row of the interned stream. In a page of many streams it is the place of its slice, from 1, until the slice
     /// is found.
     pub(crate) stream: i64,
     pub(crate) revision: i64,
     pub(crate) event_type: i64,
     created: Timestamp,
-    writer: i64,
+    pub(crate) writer: i64,
     checksum: i64,
     id: Uuid,
     content_type: i16,
@@ -119,6 +123,10 @@ fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postg
         },
     };
     Ok(Raw {
+        place: match row.len() > PLACE_COLUMN {
+            true => row.try_get(PLACE_COLUMN)?,
+            false => 0,
+        },
         position: row.try_get(0)?,
         stream: row.try_get(1)?,
         revision: row.try_get(2)?,
@@ -226,7 +234,7 @@ pub(crate) async fn fill(
 }
 
 /// Verifies rows and adds their names.
-async fn recorded(
+pub(crate) async fn recorded(
     reader: &mut PooledReader,
     names: &Names,
     log: LogId,

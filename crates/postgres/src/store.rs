@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
-    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
     StreamSlice, VirtualIndex,
 };
 use gesta_core::registry::Registry;
@@ -32,6 +32,7 @@ use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
 use crate::registry::PostgresRegistry;
 use crate::signals::Signals;
+use crate::tails::Tails;
 use crate::virtual_index::PostgresIndex;
 use crate::{map, scavenge, schema};
 
@@ -52,6 +53,7 @@ pub struct PostgresBackend {
     ledger: Arc<Ledger>,
     connector: Arc<Connector>,
     pool: Arc<Pool>,
+    tails: Tails,
     index: Arc<PostgresIndex>,
     writers: Writers,
     signals: Signals,
@@ -138,6 +140,7 @@ impl PostgresBackend {
             info,
             map: RwLock::new(Arc::new(map)),
             index: Arc::new(PostgresIndex::new(&pool)),
+            tails: Tails::start(&pool, &ledger, connector.config.is_part),
             pool,
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
             registry: Arc::new(PostgresRegistry::new(&connector, &ledger, &closed)),
@@ -361,6 +364,10 @@ impl Backend for PostgresBackend {
         self.pool
             .read("read a log", Purpose::Read, ReadLogPage { names, slice })
             .await
+    }
+
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
+        self.tails.read(tail).await
     }
 
     async fn list_streams(

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use futures::stream::{BoxStream, select_all};
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
-    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
     StreamSlice,
 };
 use gesta_core::registry::Registry;
@@ -116,6 +116,18 @@ impl Several {
         let highest = rows.events.iter().map(|event| event.position).max();
         if rows.complete && highest < Some(to) {
             part.log_end(log, Purpose::Read).await?;
+        }
+        Ok(rows)
+    }
+
+    /// Reads what follows a position of a log. A database that is one of several says itself that a log is closed in it,
+    /// if the answer would have come to the end of the log. One that ends before a position that was named is believed
+    /// as a page is.
+    async fn tail(part: &Arc<dyn Backend>, tail: LogTail) -> Result<Rows> {
+        let rows = part.read_tail(tail).await?;
+        let highest = rows.events.last().map(|event| event.position);
+        if rows.complete && tail.to.is_some_and(|to| highest < Some(to)) {
+            part.log_end(tail.log, Purpose::Read).await?;
         }
         Ok(rows)
     }
@@ -256,6 +268,12 @@ impl Backend for Several {
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
         self.routes
             .at(slice.log, |part| Self::page(part, slice.clone()))
+            .await
+    }
+
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
+        self.routes
+            .at(tail.log, |part| Self::tail(part, tail))
             .await
     }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd,
-    LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
+    LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
     WriterEpoch,
 };
 use gesta_core::{
@@ -356,6 +356,10 @@ impl Backend for Database {
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
         Ok(self.state().log.read_log(&slice, usize::MAX))
+    }
+
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
+        self.read_log(tail.into()).await
     }
 
     fn signals(&self) -> BoxStream<'static, Signal> {

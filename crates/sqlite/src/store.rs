@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
-    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
     StreamSlice, VirtualIndex,
 };
 use gesta_core::registry::Registry;
@@ -598,6 +598,10 @@ impl Backend for SqliteBackend {
             reader.in_snapshot(|conn, names| read::log_page(conn, names, &slice))
         })
         .await
+    }
+
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
+        self.read_log(tail.into()).await
     }
 
     async fn list_streams(

@@ -12,7 +12,7 @@ use gesta_append::Pipeline;
 use gesta_core::*;
 use gesta_store::Config;
 use gesta_tail::Hub;
-use gesta_testkit::faulty::Faulty;
+use gesta_testkit::faulty::{Answers, Faulty};
 use support::*;
 use tokio::time::Instant;
 
@@ -123,6 +123,51 @@ async fn messages_of_other_processes_wake_subscribers() {
         assert_eq!(positions(&mut subscription, 1).await, [position]);
     }
     assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+/// Goal: what this process commits reaches its subscribers at once, also while the hub waits for a read that was asked for
+/// by a message; a backend may hold such a read back.
+#[tokio::test]
+async fn own_commits_do_not_wait_for_a_read() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    a.append("cart-1", 2).await;
+    assert_eq!(positions(&mut subscription, 2).await, [1, 2]);
+    a.faulty.hold(Answers::Logs);
+    a.store.heard(LogId(0), Position(99));
+    let held = async {
+        while a.faulty.held(Answers::Logs) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let held = tokio::time::timeout(Duration::from_secs(60), held).await;
+    held.expect("the log is read");
+    a.append("cart-1", 3).await;
+    assert_eq!(positions(&mut subscription, 3).await, [3, 4, 5]);
+    assert_eq!(a.faulty.held(Answers::Logs), 1);
+    a.faulty.release(Answers::Logs);
+    a.append("cart-1", 1).await;
+    assert_eq!(positions(&mut subscription, 1).await, [6]);
+}
+
+/// Goal: a lane that is far behind the log reads pages as fast as they come: only a few events are read together with
+/// those of other logs.
+#[tokio::test]
+async fn a_lane_that_is_far_behind_reads_larger_pages() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    until_caught_up(&mut subscription).await;
+    let before = a.faulty.calls().read_log;
+    b.append_together("cart-1", 2_500).await;
+    assert_eq!(positions(&mut subscription, 2_500).await, range(1..=2_500));
+    // One of 256 events, and then such of 1,000. Messages that come meanwhile may lead to one more.
+    let reads = a.faulty.calls().read_log - before;
+    assert!((4..=5).contains(&reads), "{reads} reads");
 }
 
 /// What happened: who did not keep up was told a second time that it has caught up, and never that it fell behind.

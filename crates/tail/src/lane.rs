@@ -80,6 +80,8 @@ pub enum Task {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hint {
     None,
+    /// Something has named the position [`State::heard`]. It may come into the ring before it is asked for.
+    Named,
     More,
     Doubt,
 }
@@ -250,7 +252,7 @@ impl Lane {
             if !state.awake || !state.placed || position <= state.ring.end() {
                 return;
             }
-            state.hint = state.hint.max(Hint::More);
+            state.hint = state.hint.max(Hint::Named);
         }
         self.wake.notify_one();
     }
@@ -300,7 +302,9 @@ impl Lane {
             }
             (None, Hint::Doubt) => Some(Task::Check { end }),
             (None, _) if !state.placed => Some(Task::Check { end }),
-            (None, Hint::More) => Some(Task::Read {
+            // A read that was under way when the message came has brought what it names.
+            (None, Hint::Named) if state.heard <= end => None,
+            (None, Hint::More | Hint::Named) => Some(Task::Read {
                 after: end,
                 to: None,
             }),

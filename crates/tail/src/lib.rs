@@ -254,6 +254,7 @@ impl Shared {
                 lane: Arc::clone(lane),
                 backend: Arc::clone(&self.backend),
                 closed: self.closed.clone(),
+                is_behind: false,
             };
             tasks.push(spawn(reader.run()));
             if is_shared {

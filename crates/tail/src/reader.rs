@@ -2,15 +2,18 @@
 //!
 //! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log if the lane
 //! doubts it. It also wakes subscribers, so that a commit costs its caller the same with one subscriber as with a
-//! thousand, and commits that come while subscribers are being woken are told together. Not here: what is in the ring
-//! and what is pending (`lane`).
+//! thousand, and commits that come while subscribers are being woken are told together. A few events that others have
+//! committed are read together with those of other logs (`Backend::read_tail`), for which the backend may hold the read
+//! back; a lane that is further behind than that reads pages of its own, one after the other. Not here: what is in the
+//! ring and what is pending (`lane`).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, LogSlice, Purpose, Signal};
-use gesta_core::{Direction, Filter, Position, Result, Told, warn_once};
+use gesta_core::backend::{Backend, LogTail, Purpose, Signal};
+use gesta_core::{Position, Result, Told, warn_once};
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -18,7 +21,9 @@ use crate::pages::{Pages, RETRY};
 
 /// Shortest time between two looks at the ends of all logs.
 const POLL_MIN: Duration = Duration::from_millis(10);
-/// Largest number of events that the tail reader asks for at once.
+/// Largest number of events that the tail reader asks for at once while it follows the log.
+const TAIL_EVENTS_MAX: usize = 256;
+/// Largest number of events that the tail reader asks for at once while it is further behind.
 const FILL_EVENTS_MAX: usize = 1_000;
 
 /// The task that reads one log for its lane.
@@ -26,6 +31,8 @@ pub(crate) struct TailReader {
     pub(crate) lane: Arc<Lane>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) closed: CancellationToken,
+    /// Whether the last page did not come to the end of the log.
+    pub(crate) is_behind: bool,
 }
 
 impl TailReader {
@@ -36,7 +43,7 @@ impl TailReader {
         closed.run_until_cancelled(self.follow()).await;
     }
 
-    async fn follow(self) {
+    async fn follow(mut self) {
         let mut retry = RETRY;
         let mut told = Told::default();
         loop {
@@ -44,8 +51,9 @@ impl TailReader {
             let work = self.lane.next_work();
             self.lane.publish();
             if let Some(work) = work {
-                match self.work(&work).await {
-                    Ok(()) => {
+                match self.work_publishing(&work).await {
+                    Ok(has_ended) => {
+                        self.is_behind = !has_ended;
                         retry.reset();
                         if told.ends() {
                             tracing::info!(log = %self.lane.log, "the log is followed again");
@@ -68,32 +76,51 @@ impl TailReader {
         self.lane.keep_up(self.backend.history().number);
     }
 
-    async fn work(&self, work: &Work) -> Result<()> {
+    /// Does the work, and wakes subscribers of what this process commits meanwhile.
+    async fn work_publishing(&self, work: &Work) -> Result<bool> {
+        let mut done = pin!(self.work(work));
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut done => return done,
+                () = self.lane.wake.notified() => self.lane.publish(),
+            }
+        }
+    }
+
+    /// Does the work. Returns false if the log holds more than one page of what was asked for.
+    async fn work(&self, work: &Work) -> Result<bool> {
         match work.task {
             Task::Check { end } => {
                 let found = self.backend.log_end(self.lane.log, Purpose::Read).await?;
                 self.keep_up();
                 self.lane.checked(work.generation, end, &found);
+                Ok(true)
             }
             Task::Read { after, to } => {
-                let slice = LogSlice {
+                let tail = LogTail {
                     log: self.lane.log,
                     after,
-                    to: to.unwrap_or(Position::MAX),
-                    direction: Direction::Forwards,
-                    filter: Filter::ALL,
-                    limit: FILL_EVENTS_MAX,
+                    to,
+                    limit: TAIL_EVENTS_MAX,
                 };
-                let rows = self.backend.read_log(slice).await?;
+                let page = LogTail {
+                    limit: FILL_EVENTS_MAX,
+                    ..tail
+                };
+                let rows = match self.is_behind {
+                    true => self.backend.read_log(page.into()).await?,
+                    false => self.backend.read_tail(tail).await?,
+                };
                 let complete = rows.complete;
                 self.keep_up();
                 self.lane.filled(work.generation, after, to, rows);
                 if !complete {
                     self.lane.unfinished(work);
                 }
+                Ok(complete)
             }
         }
-        Ok(())
     }
 }
 

@@ -20,4 +20,5 @@ mod registry;
 mod schema;
 mod sharing;
 mod standbys;
+mod tails;
 mod tls;

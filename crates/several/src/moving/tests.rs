@@ -20,11 +20,10 @@ mod world;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gesta_core::backend::{Backend, LogSlice};
-use gesta_core::backend::{Batch, BatchOutcome, LogEnd, LogWriter, Purpose, RowId};
-use gesta_core::{
-    ContentType, Direction, EventId, EventType, Filter, Position, Revision, StreamId, Tags,
+use gesta_core::backend::{
+    Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
+use gesta_core::{ContentType, EventId, EventType, Position, Revision, StreamId, Tags};
 use gesta_testkit::depth;
 
 use self::part::{mark_of, open, parts};
@@ -122,19 +121,31 @@ impl Process {
         false
     }
 
-    /// Reads the whole log. Returns the rows; `None` if that fails.
+    /// Reads the whole log page by page. Returns the rows; `None` if that fails.
     async fn read(&self) -> Option<Vec<RowMark>> {
+        self.read_by(Reading::Pages).await
+    }
+
+    /// Reads the whole log. Returns the rows; `None` if that fails.
+    async fn read_by(&self, reading: Reading) -> Option<Vec<RowMark>> {
         let (mut after, mut found) = (Position::START, Vec::new());
         loop {
-            let slice = LogSlice {
+            let tail = LogTail {
                 log: LOG,
                 after,
-                to: Position(Position::MAX.0 - 1),
-                direction: Direction::Forwards,
-                filter: Filter::ALL,
+                to: None,
                 limit: 3,
             };
-            let page = self.store.read_log(slice).await.ok()?;
+            let named = LogTail {
+                to: Some(Position(Position::MAX.0 - 1)),
+                ..tail
+            };
+            let page = match reading {
+                Reading::Pages => self.store.read_log(named.into()).await,
+                Reading::Tails => self.store.read_tail(tail).await,
+                Reading::TailsUpTo => self.store.read_tail(named).await,
+            };
+            let page = page.ok()?;
             found.extend(page.events.iter().map(|event| mark_of(event.id)));
             match page.events.last() {
                 Some(last) if !page.complete => after = last.position,
@@ -142,6 +153,17 @@ impl Process {
             }
         }
     }
+}
+
+/// How a log is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    /// As whoever reads pages does.
+    Pages,
+    /// As whoever follows the log does.
+    Tails,
+    /// As whoever follows the log does, up to a position that is named.
+    TailsUpTo,
 }
 
 async fn process(world: &SharedWorld) -> Option<Process> {
@@ -176,10 +198,15 @@ async fn opens_if_whole(world: &SharedWorld) {
     (world.away, world.trouble) = (away, true);
 }
 
-/// Reads the log and checks what is found.
+/// Reads the log in one of the ways, and checks what is found.
 async fn reads(process: &Process, world: &SharedWorld) -> bool {
+    let reading = match lock(world).below(4) {
+        0 => Reading::Tails,
+        1 => Reading::TailsUpTo,
+        _ => Reading::Pages,
+    };
     let before = lock(world).expected();
-    let Some(found) = process.read().await else {
+    let Some(found) = process.read_by(reading).await else {
         return false;
     };
     lock(world).check_read(process.id, &before, &found);
@@ -289,6 +316,27 @@ fn logs_survive_moves_and_losses() {
             println!("after {schedule} schedules: GESTA_SEED={seed} is the one");
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+/// Goal: a process that does not know yet that the log has moved finds what was appended to it since, in whatever way it
+/// reads.
+#[tokio::test]
+async fn readers_with_an_old_map_find_what_came_after_a_move() {
+    for reading in [Reading::Pages, Reading::Tails, Reading::TailsUpTo] {
+        let world = World::shared(1);
+        let mut before = process(&world).await.expect("a new store");
+        for _ in 0..4 {
+            assert!(before.appends(&world).await);
+        }
+        let to = (lock(&world).home() + 1) % DATABASES;
+        lock(&world).finish(Goals::Move(to)).expect("free");
+        let mut other = process(&world).await.expect("whole");
+        assert!(other.appends(&world).await, "in the new home");
+        let found = before.read_by(reading).await.expect("reads");
+        assert_eq!(found.len(), 5, "{reading:?}");
+        let expected = lock(&world).expected();
+        lock(&world).check_read(before.id, &expected, &found);
     }
 }
 

@@ -153,6 +153,37 @@ fn a_wrong_message_is_not_believed() {
     assert_eq!((next(&lane), lane.end()), (None, Position(3)));
 }
 
+/// Goal: what a read brings is not read again because of messages that came while the read was under way. One that names
+/// more than it has brought is followed.
+#[test]
+fn a_message_about_what_was_read_meanwhile_asks_for_nothing() {
+    let lane = lane(100);
+    let _interest = lane.interest();
+    awaken(&lane, 3);
+    lane.heard(Position(4));
+    assert_eq!(next(&lane), read(3, None));
+    lane.heard(Position(5));
+    lane.heard(Position(6));
+    filled(&lane, 4..=6, None);
+    assert_eq!((next(&lane), lane.end()), (None, Position(6)));
+    lane.heard(Position(7));
+    assert_eq!(next(&lane), read(6, None));
+    lane.heard(Position(8));
+    filled(&lane, 7..=7, None);
+    assert_eq!(next(&lane), read(7, None));
+    // A page that was full says nothing about what follows it, whatever was heard of.
+    let work = Work {
+        generation: lane.lock().generation,
+        task: Task::Read {
+            after: Position(7),
+            to: None,
+        },
+    };
+    filled(&lane, 8..=9, None);
+    lane.unfinished(&work);
+    assert_eq!(next(&lane), read(9, None));
+}
+
 /// What the tail reader finds at the end of the log, asked for when the ring ended at `asked_at`.
 fn checked(lane: &Lane, asked_at: u64, end: &LogEnd) {
     let generation = lane.lock().generation;

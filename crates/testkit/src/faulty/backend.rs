@@ -117,6 +117,10 @@ impl Backend for FaultyBackend {
         self.process.read(Read::Log(&slice), read).await
     }
 
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
+        self.read_log(tail.into()).await
+    }
+
     async fn list_streams(
         &self,
         prefix: &str,

@@ -15,6 +15,8 @@ pub enum Answers {
     Ids,
     /// The names of streams.
     Names,
+    /// The parts of logs.
+    Logs,
 }
 
 /// As many answers as if all were let through.

@@ -75,6 +75,7 @@ impl Read<'_> {
             Self::Load(_) => Some(Answers::Loads),
             Self::Ids => Some(Answers::Ids),
             Self::Names => Some(Answers::Names),
+            Self::Log(_) => Some(Answers::Logs),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, ready};
 use futures::stream::{BoxStream, StreamExt, empty};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, BatchOutcome, EventLookup, EventRef, History, LoadRequest, Loaded,
-    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
     StreamSlice, WriterEpoch,
 };
 use gesta_core::registry::Registry;
@@ -107,6 +107,21 @@ impl Part {
             position: database.last().position,
             writer: database.last().writer,
             created: Timestamp(0),
+        })
+    }
+
+    fn page(database: &Database, slice: &LogSlice) -> Result<Rows> {
+        let within = |row: &&Row| row.mark.position > slice.after && row.mark.position <= slice.to;
+        let all: Vec<&Row> = database.rows.iter().filter(within).collect();
+        let complete = all.len() <= slice.limit;
+        if complete && database.closed && all.is_empty() {
+            return Err(Error::log_closed(LOG));
+        }
+        let page = all.into_iter().take(slice.limit);
+        Ok(Rows {
+            events: page.map(event).collect(),
+            complete,
+            last_writer: None,
         })
     }
 }
@@ -237,20 +252,16 @@ impl Backend for Part {
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
+        self.ask_database(|database| Self::page(database, &slice))
+    }
+
+    async fn read_tail(&self, tail: LogTail) -> Result<Rows> {
         self.ask_database(|database| {
-            let within =
-                |row: &&Row| row.mark.position > slice.after && row.mark.position <= slice.to;
-            let all: Vec<&Row> = database.rows.iter().filter(within).collect();
-            let complete = all.len() <= slice.limit;
-            if complete && database.closed && all.is_empty() {
+            let rows = Self::page(database, &tail.into())?;
+            if rows.complete && tail.to.is_none() && database.closed {
                 return Err(Error::log_closed(LOG));
             }
-            let page = all.into_iter().take(slice.limit);
-            Ok(Rows {
-                events: page.map(event).collect(),
-                complete,
-                last_writer: None,
-            })
+            Ok(rows)
         })
     }
 
