@@ -31,6 +31,7 @@ pub(crate) const COUNT_PARKED: &str = include_str!("../sql/count_parked.sql");
 pub(crate) const READ_PARKED_KEYS: &str = include_str!("../sql/read_parked_keys.sql");
 
 pub(crate) const INSERT_COMMAND: &str = include_str!("../sql/insert_command.sql");
+pub(crate) const DELETE_OLD_COMMANDS: &str = include_str!("../sql/delete_old_commands.sql");
 pub(crate) const READ_COMMANDS: &str = include_str!("../sql/read_commands.sql");
 pub(crate) const READ_ANSWER: &str = include_str!("../sql/read_answer.sql");
 pub(crate) const ANSWER_COMMAND: &str = include_str!("../sql/answer_command.sql");

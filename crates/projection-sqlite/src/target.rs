@@ -447,6 +447,9 @@ impl Target for SqliteTarget {
         let (id, text) = (id.clone(), order.to_text());
         self.write(move |connection| {
             connection
+                .execute(statements::DELETE_OLD_COMMANDS, [])
+                .or_target()?;
+            connection
                 .execute(
                     statements::INSERT_COMMAND,
                     params![id.name, id.version, text],

@@ -25,6 +25,28 @@ async fn files_of_others_are_refused() {
     assert!(error.contains("have version 99, newer than 2"), "{error}");
 }
 
+/// Goal: what was asked for and answered long ago is forgotten, and nothing else.
+#[tokio::test]
+async fn old_commands_are_forgotten() {
+    let database = Database::new().await;
+    let target = database.target();
+    target.migrate().await.expect("made");
+    let insert = |asked_at: &str, answer: &str| {
+        format!(
+            "INSERT INTO gesta_projections_commands (name, version, command, asked_at, answer) \
+             VALUES ('seats', 1, 'reset', {asked_at}, {answer});"
+        )
+    };
+    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+    let old = insert("0", "'done'") + &insert("0", "NULL") + &insert(now, "'done'");
+    database.execute(&old).await;
+    let seats = crate::kit::world::id("seats", 1);
+    let asked = target.command(&seats, &gesta_projection::Order::Reset);
+    asked.await.expect("asked");
+    let left = "SELECT number FROM gesta_projections_commands ORDER BY number";
+    assert_eq!(database.lines(left).await, ["2", "3", "4"]);
+}
+
 /// Goal: a file of an earlier program is brought to the tables of this one, with what it holds.
 #[tokio::test]
 async fn a_file_of_version_1_is_kept() {
