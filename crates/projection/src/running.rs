@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::Api;
-use crate::batch::{covers, distance, positions};
+use crate::batch::{covers, distance};
 use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::control::{Control, behind_all};
@@ -112,7 +112,7 @@ impl<T: Target> Running<T> {
                 committed: committed.clone(),
                 registrar: Arc::clone(&registrar),
                 stopping: started.stopping.clone(),
-                begins_at_start: false,
+                begins_at_start: Arc::default(),
                 begin_at: started.begin_at.get(&id.name).cloned(),
             };
             contexts.push(context.clone());
@@ -406,7 +406,7 @@ fn tell_all<T: Target>(contexts: &[Context<T>], away: Option<Phase>, error: &Err
 /// Runs a projection once it is registered.
 async fn begin<T: Target>(
     unit: Arc<dyn Unit<T>>,
-    mut context: Context<T>,
+    context: Context<T>,
     mut registered: watch::Receiver<Option<Vec<Stored>>>,
     at: usize,
 ) {
@@ -421,8 +421,9 @@ async fn begin<T: Target>(
         }
     };
     drop(registered);
-    let at_start = |floor: &Checkpoint| positions(floor).iter().all(|at| at.0 == 0);
-    context.begins_at_start = floor.as_ref().is_some_and(at_start);
+    if let Some(floor) = floor {
+        context.begins(&floor);
+    }
     supervise(unit, context).await;
 }
 

@@ -1,6 +1,7 @@
 //! What a process runs: views and projections, whatever their types.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
 use gesta_core::Filter;
@@ -67,11 +68,16 @@ impl<T: Target, V: View> Unit<T> for ViewUnit<V> {
                 on_poison: context.config.on_poison,
                 parked_keys_max: context.config.parked_keys_max,
                 row_cache_bytes_max: context.config.row_cache_bytes_max,
-                sees_whole_streams: is_of_streams && context.begins_at_start,
+                sees_whole_streams: is_of_streams,
             };
             let make = || {
                 let (view, target) = (Arc::clone(&self.view), context.target.clone());
-                ViewWork::new(view, target, Arc::clone(&table), settings.clone())
+                let at_start = context.begins_at_start.load(Ordering::SeqCst);
+                let settings = ViewSettings {
+                    sees_whole_streams: is_of_streams && at_start,
+                    ..settings.clone()
+                };
+                ViewWork::new(view, target, Arc::clone(&table), settings)
             };
             drive(&context, make).await;
         })

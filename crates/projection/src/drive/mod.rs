@@ -18,13 +18,14 @@ mod switching;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gesta_core::{BackOff, Checkpoint, EventStore, Filter};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::batch::{distance, not_of};
+use crate::batch::{distance, not_of, positions};
 use crate::begin_at::BeginAt;
 use crate::config::Config;
 use crate::definition::ProjectionId;
@@ -55,13 +56,19 @@ pub(crate) struct Context<T> {
     /// Registers the version again if the target does not know it any more.
     pub(crate) registrar: Arc<Registrar<T>>,
     pub(crate) stopping: CancellationToken,
-    /// True if the floor is before the first event.
-    pub(crate) begins_at_start: bool,
+    /// True if the floor is before the first event. A reset may move it there.
+    pub(crate) begins_at_start: Arc<AtomicBool>,
     /// Where the program says that it begins.
     pub(crate) begin_at: Option<BeginAt>,
 }
 
 impl<T: Target> Context<T> {
+    /// Notes where the version begins.
+    pub(crate) fn begins(&self, floor: &Checkpoint) {
+        let at_start = positions(floor).iter().all(|at| at.0 == 0);
+        self.begins_at_start.store(at_start, Ordering::SeqCst);
+    }
+
     pub(crate) fn tell(&self, phase: Phase, error: Option<String>) {
         self.progress.send_modify(|progress| {
             progress.phase = phase;

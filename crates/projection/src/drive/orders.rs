@@ -149,6 +149,7 @@ impl<T: Target> Run<'_, T> {
         self.done(done).await?;
         search.forget();
         self.is_empty = true;
+        self.context.begins(&floor);
         self.row.floor = floor.clone();
         self.reached = floor.clone();
         self.context.progress.send_modify(|progress| {

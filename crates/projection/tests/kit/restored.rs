@@ -432,6 +432,36 @@ async fn a_hidden_front_is_told() {
     process.shutdown().await;
 }
 
+/// What happened: a version that a reset after a restore let begin with the first event was told of no hidden fronts,
+/// until its process was started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_front_is_told_after_a_reset_to_the_start() {
+    let mut world = World::new().await;
+    for n in 0..6 {
+        world.append("account-1", "added", &n.to_string()).await;
+    }
+    let begun = |world: &World, at| {
+        let process = world.process(quick()).view(Marked);
+        process.begin_at("balances", at)
+    };
+    let at = BeginAt::Checkpoint(world.head().await);
+    let process = begun(&world, at).start().await.expect("started");
+    until_phase(&process, &id("balances", 1), Phase::Live).await;
+    process.shutdown().await;
+    let events = world.store.read_everything().await.expect("read");
+    let restored = MemoryStore::restored(MemoryConfig::default(), events);
+    world.store = Arc::new(Outer(Scavenged(restored.expect("whole"))));
+    let process = begun(&world, BeginAt::Start).start().await;
+    let process = process.expect("started");
+    let (control, balances) = (world.control(), id("balances", 1));
+    let reset = control.order(&balances, &Order::Reset, AT_ALL).await;
+    reset.expect("it is done");
+    world.applies_all(&process, "balances").await;
+    let totals = "SELECT total FROM balances";
+    assert_eq!(world.database.lines(totals).await, ["1000012"]);
+    process.shutdown().await;
+}
+
 /// As [`Marked`], with a row for each ten amounts of a stream.
 struct Decades;
 
