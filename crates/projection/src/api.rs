@@ -494,7 +494,7 @@ fn refused(error: &Error) -> Answer {
     let (status, code) = match error {
         Error::Invalid(_) | Error::WaitsInApply | Error::Changed { .. } => (400, "invalid"),
         Error::NotFound(_) => (404, "not_found"),
-        Error::NotRunning { .. } => (409, "not_running"),
+        Error::NotRunning { .. } | Error::Waits { .. } => (409, "not_running"),
         Error::Reset(_) => (409, "reset"),
         Error::TimedOut { .. } => (504, "timed_out"),
         Error::Store(error) => match error.kind() {

@@ -46,6 +46,41 @@ pub(crate) async fn behind_all(
     }
 }
 
+/// Makes the error of a version that cannot be steered: there is none such, or its rows are gone.
+fn not_steered(rows: &[Stored], id: &ProjectionId) -> Error {
+    let of_name = || rows.iter().filter(|row| row.id.name == id.name);
+    match of_name().any(|row| row.id == *id) {
+        true => {
+            let last = of_name()
+                .map(|row| row.id.version)
+                .max()
+                .unwrap_or_default();
+            Error::Invalid(format!(
+                "{id} was retired: its rows are gone, and its number is not used again; the next one is version {}",
+                last.saturating_add(1)
+            ))
+        }
+        false => Error::NotFound(id.to_string()),
+    }
+}
+
+/// Says why an order waits.
+fn why_it_waits(row: &Stored, timeout: Duration) -> String {
+    match (row.state, row.owned) {
+        (State::Running, true) => {
+            format!(
+                "the process that runs it has not done it within {timeout:?}, and does it later"
+            )
+        }
+        (State::Running, false) => {
+            "no process runs it; what was ordered is done by the next one that does".to_owned()
+        }
+        (state @ (State::Paused | State::Stopped), _) => {
+            format!("it is {state}; what was ordered is done when it is resumed")
+        }
+    }
+}
+
 /// Tells of a switch that was not done why.
 fn done(id: &ProjectionId, switched: Switched) -> Result<(), Error> {
     let why = match switched {
@@ -103,7 +138,7 @@ impl<T: Target> Control<T> {
     /// Pauses a version. The next batch is not applied any more; one whose fence was passed is finished.
     ///
     /// # Errors
-    /// `NotFound` if there is no such version; `Target` if the target does not answer.
+    /// `NotFound` if there is no such version; `Invalid` if it was retired; `Target` if the target does not answer.
     pub async fn pause(&self, id: &ProjectionId) -> Result<(), Error> {
         self.set_state(id, State::Paused).await
     }
@@ -111,7 +146,7 @@ impl<T: Target> Control<T> {
     /// Lets a version that was paused, or that has stopped, go on.
     ///
     /// # Errors
-    /// `NotFound` if there is no such version; `Target` if the target does not answer.
+    /// `NotFound` if there is no such version; `Invalid` if it was retired; `Target` if the target does not answer.
     pub async fn resume(&self, id: &ProjectionId) -> Result<(), Error> {
         self.set_state(id, State::Running).await
     }
@@ -173,7 +208,7 @@ impl<T: Target> Control<T> {
         if self.target.set_state(id, state, None).await? {
             return Ok(());
         }
-        Err(Error::NotFound(id.to_string()))
+        Err(not_steered(&self.target.list().await?, id))
     }
 
     /// Returns parked events of a version, in the order in which they were parked: of one key or all, at most `limit`.
@@ -190,22 +225,36 @@ impl<T: Target> Control<T> {
     }
 
     /// Asks the owner of a version to do something, and waits for its answer. A version that has stopped goes on when
-    /// it is reset; one that is paused stays paused, and does what was asked for when it is resumed.
+    /// it is reset; one that is paused stays paused, and does what was asked for when it is resumed. While no process
+    /// runs the version, the same order is stored once, however often it is given.
     ///
     /// # Errors
-    /// `NotFound` if there is no such version; `NotRunning` if no process did it in the time given: the command stays,
-    /// and is done by whoever owns the version later; `Invalid` if the owner has refused it; `Target` if the target
-    /// does not answer.
+    /// `NotFound` if there is no such version; `Waits` if no process did it in the time given: the order stays, and is
+    /// done by the process that runs the version later; `Invalid` if the owner has refused it, or the version was
+    /// retired; `Target` if the target does not answer.
     pub async fn order(
         &self,
         id: &ProjectionId,
         order: &Order,
         timeout: Duration,
     ) -> Result<String, Error> {
-        if !self.target.list().await?.iter().any(|row| row.id == *id) {
-            return Err(Error::NotFound(id.to_string()));
+        // The commands first: one without an answer that nobody runs after that was not begun before this call.
+        let commands = self.target.commands().await?;
+        let rows = self.target.list().await?;
+        let row = rows
+            .iter()
+            .find(|row| row.id == *id && row.life != Life::Retired);
+        let row = row.ok_or_else(|| not_steered(&rows, id))?;
+        if let Order::Replay { key } | Order::Drop { key } = order
+            && self.target.parked(id, key.as_deref(), 1).await?.is_empty()
+        {
+            return Ok("nothing is parked".to_owned());
         }
-        let number = self.target.command(id, order).await?;
+        let mut waiting = commands.into_iter().filter(|_| !row.owned);
+        let number = match waiting.find(|command| command.id == *id && command.order == *order) {
+            Some(command) => command.number,
+            None => self.target.command(id, order).await?,
+        };
         let until = tokio::time::Instant::now() + timeout;
         let (min, max) = LOOK_FOR_ANSWER;
         let mut back_off = gesta_core::BackOff::new(min, max);
@@ -221,13 +270,13 @@ impl<T: Target> Control<T> {
             }
             if tokio::time::Instant::now() >= until {
                 let rows = self.target.list().await?;
-                let row = rows.into_iter().find(|row| row.id == *id);
-                return Err(Error::NotRunning {
+                let row = rows
+                    .iter()
+                    .find(|row| row.id == *id && row.life != Life::Retired);
+                let row = row.ok_or_else(|| not_steered(&rows, id))?;
+                return Err(Error::Waits {
                     name: id.to_string(),
-                    state: row.as_ref().map_or(State::Stopped, |row| row.state),
-                    why: Some(format!(
-                        "nobody has done it within {timeout:?}; the command stays"
-                    )),
+                    why: why_it_waits(row, timeout),
                 });
             }
             tokio::time::sleep(back_off.pause()).await;
@@ -237,10 +286,9 @@ impl<T: Target> Control<T> {
     /// Makes a version the active one, or an earlier one again. It tries for a second if readers are in the way.
     ///
     /// # Errors
-    /// `NotFound` if there is no such version, or its rows are gone; `Invalid` if it is behind the active one, or if
-    /// the store was restored since one of them came so far: then [`switch_in`](Self::switch_in) tells which one is of
-    /// the store as it is now, and whether any event in between is wanted by the version; `Target` if the target does
-    /// not answer.
+    /// `NotFound` if there is no such version; `Invalid` if it was retired, is behind the active one, or if the store
+    /// was restored since one of them came so far: then [`switch_in`](Self::switch_in) tells which one is of the store
+    /// as it is now, and whether any event in between is wanted by the version; `Target` if the target does not answer.
     pub async fn switch(&self, id: &ProjectionId) -> Result<(), Error> {
         match self.try_switch(id, None).await? {
             Switched::OtherStore => Err(Error::Invalid(format!(
@@ -326,6 +374,9 @@ impl<T: Target> Control<T> {
         let until = tokio::time::Instant::now() + Duration::from_secs(1);
         loop {
             let switched = self.target.switch(id, SwitchFrom::Any, seen).await?;
+            if switched == Switched::NotFound {
+                return Err(not_steered(&self.target.list().await?, id));
+            }
             if switched != Switched::Busy || tokio::time::Instant::now() >= until {
                 return Ok(switched);
             }
@@ -336,13 +387,17 @@ impl<T: Target> Control<T> {
     /// Deletes the rows of a version that is not active.
     ///
     /// # Errors
-    /// `Invalid` if there is no such version, or it is active; `Target` if the target does not answer.
+    /// `NotFound` if there is no such version; `Invalid` if it is active; `Target` if the target does not answer.
     pub async fn retire(&self, id: &ProjectionId) -> Result<(), Error> {
         if self.target.retire(id).await? {
             return Ok(());
         }
-        Err(Error::Invalid(format!(
-            "{id} cannot be retired: it is the active version, or there is none such"
-        )))
+        let rows = self.target.list().await?;
+        match rows.iter().find(|row| row.id == *id) {
+            Some(_) => Err(Error::Invalid(format!(
+                "{id} cannot be retired: it is the active version, which readers see; switch to another one first"
+            ))),
+            None => Err(Error::NotFound(id.to_string())),
+        }
     }
 }

@@ -131,7 +131,8 @@ pub enum Error {
     Invalid(String),
     /// The definition of a version differs from the one that its rows were made with.
     #[error(
-        "projection {name} is registered as version {version} with another filter or other columns: raise VERSION"
+        "projection {name} is registered as version {version} with another filter or other columns: raise its \
+         version (VERSION, or Index::version)"
     )]
     Changed {
         /// Name of the projection.
@@ -163,6 +164,15 @@ pub enum Error {
         state: State,
         /// Why it stopped.
         why: Option<String>,
+    },
+    /// What was ordered was not done in the time given. It stays ordered, and is done by the process that runs the
+    /// version later.
+    #[error("projection {name}: {why}")]
+    Waits {
+        /// Name and version of the projection.
+        name: String,
+        /// Why it was not done.
+        why: String,
     },
     /// The projection was reset while it was waited for: what it answers now is of an earlier place.
     #[error("projection {0} was reset while it was waited for")]

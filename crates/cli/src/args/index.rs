@@ -54,8 +54,8 @@ pub(crate) struct IndexRun {
     /// The index.
     pub(crate) name: String,
     /// A path to a value: customer.id, or with what its values are (text, number, int, bool) total:number; may be
-    /// repeated.
-    #[arg(long = "path", required = true, value_name = "PATH[:KIND]")]
+    /// repeated. Where no name of a column can be made of it, with one: customer.e-mail=email, größe:int=size.
+    #[arg(long = "path", required = true, value_name = "PATH[:KIND][=COLUMN]")]
     pub(crate) paths: Vec<String>,
     /// Number of the version. Other paths, or other events, need another one: it is built beside the one before.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -49,7 +49,8 @@ pub(crate) struct NamedVersion {
 /// `gesta projection …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProjectionCommand {
-    /// List all versions of all projections: state, lag, events, parked events, error.
+    /// List all versions of all projections: state, events, parked events, error; with --store also how far each is
+    /// behind.
     List,
     /// Show one version in full.
     #[command(visible_alias = "show")]
@@ -131,7 +132,8 @@ pub(crate) enum ProjectionCommand {
 /// What is done by the process that runs the projection.
 #[derive(Debug, Args)]
 pub(crate) struct Order {
-    /// Wait so long until it is done. It stays ordered if nobody has done it by then.
+    /// Wait so long until it is done. It stays ordered if no process has done it by then, and is done by the next one
+    /// that runs the projection.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub(crate) timeout: Span,
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gesta::projection::{
-    Control, Find, INDEX_PAGE_MAX, Index, Life, ProjectionId, Projections, Running, State, Stored,
-    Target, VersionReport,
+    Control, Error, Find, INDEX_PAGE_MAX, Index, Life, Phase, ProjectionId, Projections, Running,
+    State, Stored, Target, VersionReport,
 };
 use gesta_core::{Checkpoint, EventStore};
 use serde::Serialize;
@@ -167,24 +167,64 @@ async fn keep<T: Target>(
     let id = index.id();
     let info = store.info().await?;
     let head = Checkpoint::logs(info.incarnation, info.heads);
-    let running = Projections::on(store, target).index(index).start().await?;
-    let shown = match run.once {
-        true => once(&running, store, &id, &head, &mut interrupts, output).await,
-        false => until_stopped(&running, store, &id, &head, &mut interrupts, output).await,
+    let control = Control::of(target.clone());
+    let started = Projections::on(store, target).index(index).start().await;
+    let running = match started {
+        Err(Error::Changed { .. }) => return Err(changed(&control, &id).await),
+        started => started?,
     };
-    let life = running.control().version(&id).await;
+    let shown = match refuse_retired(&control, &id).await {
+        Ok(()) if run.once => once(&running, store, &id, &head, &mut interrupts, output).await,
+        Ok(()) => until_stopped(&running, store, &id, &head, &mut interrupts, output).await,
+        Err(retired) => Err(retired),
+    };
+    let life = control.version(&id).await;
     running.shutdown().await;
     let shown = shown?;
     let life = life?.life;
     let done = json!({"name": id.name, "version": id.version, "life": life.as_str()});
     output.record(&done, |_| match life {
-        Life::Building => format!(
+        Life::Building | Life::Previous => format!(
             "index {id} {shown}; readers see another version until it is switched to: `gesta projection switch {} \
              --version {}`",
             id.name, id.version
         ),
-        _ => format!("index {id} {shown}"),
+        Life::Active | Life::Retired => format!("index {id} {shown}"),
     })
+}
+
+/// Makes the failure of paths or a filter that are not those of the version that is there.
+async fn changed<T: Target>(control: &Control<T>, id: &ProjectionId) -> Failure {
+    let next = async {
+        refuse_retired(control, id).await?;
+        next_version(control, &id.name).await
+    };
+    match next.await {
+        Err(failure) => failure,
+        Ok(next) => Failure::usage(format!(
+            "index {id} is there already, with other paths or another filter: give --version {next} for a version beside \
+             it, or the paths and the filter of this one (`gesta index list` shows the paths)"
+        )),
+    }
+}
+
+/// Refuses a version whose rows are gone, which never shows anything again.
+async fn refuse_retired<T: Target>(control: &Control<T>, id: &ProjectionId) -> Outcome {
+    match control.version(id).await?.life {
+        Life::Retired => Err(Failure::usage(format!(
+            "index {id} was retired: its rows are gone, and its number is not used again; give --version {}",
+            next_version(control, &id.name).await?
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The first number that no version of a name has had.
+async fn next_version<T: Target>(control: &Control<T>, name: &str) -> Outcome<u32> {
+    let all = control.list().await?;
+    let of_name = all.iter().filter(|stored| stored.id.name == name);
+    let last = of_name.map(|stored| stored.id.version).max();
+    Ok(last.unwrap_or_default().saturating_add(1))
 }
 
 /// Waits until an index shows everything up to a place, and readers see it.
@@ -231,7 +271,18 @@ async fn until_stopped<T: Target>(
     }
     drop(line);
     say!("index {id} shows everything that was stored when this began, and follows what comes");
-    interrupts.recv().await;
+    let mut progress = running.progress(id)?;
+    let retired = async {
+        let retired = progress.wait_for(|progress| progress.phase == Phase::Retired);
+        if retired.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = interrupts.recv() => {}
+        () = retired => refuse_retired(&running.control(), id).await?,
+    }
     Ok("is kept no longer by this")
 }
 
@@ -255,6 +306,7 @@ async fn until_shown<T: Target>(
     let mut most = 0;
     loop {
         let control = running.control();
+        refuse_retired(&control, id).await?;
         let version = control.version(id).await?;
         let missing = control.missing(&**store, &version, head).await?;
         if missing == 0 {

@@ -21,7 +21,7 @@ use super::{connect, given_store, interrupts, until_stopped};
 use crate::args::{Global, NamedVersion, Projection, ProjectionCommand, Version};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine, humane, visible};
+use crate::output::{Output, ProgressLine, humane, say, visible};
 
 /// Time between two looks while a version is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -342,6 +342,14 @@ async fn ask_owner<T: Target>(
     timeout: Duration,
     output: &mut Output,
 ) -> Outcome {
+    let stored = control.version(id).await?;
+    match stored.state {
+        // A reset lets it go on.
+        State::Stopped if *order == Order::Reset => {}
+        State::Paused | State::Stopped => say!("{}", not_running(&stored)),
+        State::Running if stored.owned => {}
+        State::Running => say!("{}", deserted(&stored)),
+    }
     let line = ProgressLine::begin(
         output,
         format!("waiting until the process that runs {id} has done it"),
@@ -358,6 +366,19 @@ async fn ask_owner<T: Target>(
         done: &answer,
     };
     output.record(&done, |_| format!("{id}: {}", visible(&answer)))
+}
+
+/// Says that no process runs a version, and how it gets one.
+fn deserted(version: &Stored) -> String {
+    let id = &version.id;
+    let start = match version.definition {
+        Some(_) => format!(
+            "`gesta index run {} --version {}`, with its paths",
+            id.name, id.version
+        ),
+        None => "the program that keeps it".to_owned(),
+    };
+    format!("no process runs {id}: start {start}; what is ordered waits until then")
 }
 
 /// Waits until a version shows everything up to a place.
@@ -432,7 +453,9 @@ async fn until_covered<T: Target>(
         });
         let why = match stored.state {
             _ if stored.life == Life::Retired => {
-                format!("{id} is retired: its rows are gone, and nothing is applied to it")
+                return Err(Failure::usage(format!(
+                    "{id} was retired: its rows are gone, and nothing is applied to it"
+                )));
             }
             State::Running if begun.elapsed() < timeout => {
                 sleep(LOOK_EVERY).await;
@@ -455,7 +478,9 @@ impl From<Error> for Failure {
             Error::Store(error) => return Failure::Store(error.clone()),
             Error::NotFound(_) => Code::NotFound,
             Error::Invalid(_) => Code::Usage,
-            Error::NotRunning { .. } | Error::TimedOut { .. } => Code::Unavailable,
+            Error::NotRunning { .. } | Error::Waits { .. } | Error::TimedOut { .. } => {
+                Code::Unavailable
+            }
             Error::Target(error) if error.kind() == TargetErrorKind::Away => Code::Unavailable,
             _ => Code::Other,
         };

@@ -8,7 +8,7 @@ use gesta::{Filter, RecordedEvent};
 use gesta_core::{EventStoreExt, ExpectedRevision};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, code, run, stderr, succeed, url_of};
+use crate::support::{PATIENCE, code, run, stderr, stdout, succeed, url_of};
 
 columns! {
     struct Total {
@@ -117,6 +117,9 @@ fn an_operator_sees_and_steers_projections() {
     assert!(done.contains("1 keys stay parked"), "{done}");
     let dropped = projection(&["drop", "totals", "--yes"]);
     assert_eq!(dropped[0]["done"], "2 events were dropped");
+    for order in [&["replay", "totals"][..], &["drop", "totals", "--yes"]] {
+        assert_eq!(projection(order)[0]["done"], "nothing is parked");
+    }
     assert_eq!(projection(&["pause", "totals"])[0]["done"], "is paused");
     assert_eq!(projection(&["show", "totals"])[0]["state"], "paused");
     let waiting = [
@@ -166,6 +169,89 @@ fn an_operator_sees_and_steers_projections() {
     );
     assert!(text.contains("lag 0.0 s"), "{text}");
     assert!(succeed(&waiting).contains("shows everything"));
+    orders_wait_for_a_process(&store_url, &target, &read);
+    let retired = run(&[
+        "projection",
+        "switch",
+        "totals",
+        "--version",
+        "2",
+        "--target",
+        &target,
+    ]);
+    assert_eq!(code(&retired), 2, "{retired:?}");
+    let why = "totals v2 was retired: its rows are gone, and its number is not used again; the next one is version 3";
+    assert!(stderr(&retired).contains(why), "{retired:?}");
+    for (version, code_wanted, why) in [
+        ("1", 2, "it is the active version"),
+        ("7", 3, "there is no projection totals v7"),
+    ] {
+        let retire = [
+            "projection",
+            "retire",
+            "totals",
+            "--version",
+            version,
+            "--yes",
+        ];
+        let refused = run(&[&retire[..], &["--target", &target]].concat());
+        assert_eq!(code(&refused), code_wanted, "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{refused:?}");
+    }
+}
+
+/// What happened: an order to a projection that no process runs said after a minute that it *is running*, stored itself
+/// anew each time that it was given, and did not say how it gets done. Now it says at once what is missing, and waits
+/// once, until a process runs the projection.
+fn orders_wait_for_a_process(store_url: &str, target: &str, read: &std::path::Path) {
+    for _ in 0..2 {
+        let reset = [
+            "projection",
+            "reset",
+            "totals",
+            "--yes",
+            "--timeout",
+            "1ms",
+            "--target",
+            target,
+        ];
+        let waits = run(&reset);
+        assert_eq!(code(&waits), 5, "{waits:?}");
+        let text = stderr(&waits);
+        for said in [
+            "no process runs totals v1: start the program that keeps it",
+            "what was ordered is done by the next one that does",
+        ] {
+            assert!(text.contains(said), "{text}");
+        }
+        assert!(!text.contains("is running"), "{text}");
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let opened = gesta::open(store_url).await.expect("opened");
+        let store = opened.event_store();
+        let config = Config {
+            on_poison: OnPoison::Park,
+            ..Config::default()
+        };
+        let projections = Projections::on(&store, SqliteTarget::at(read)).config(config);
+        let running = projections
+            .view(Totals::<1>)
+            .start()
+            .await
+            .expect("started");
+        let id = ProjectionId {
+            name: "totals".into(),
+            version: 1,
+        };
+        let mut progress = running.progress(&id).expect("it runs");
+        let live = progress.wait_for(|progress| progress.phase == Phase::Live);
+        let live = tokio::time::timeout(PATIENCE, live).await.expect("in time");
+        // Once for the order of before, and once for both of these.
+        assert_eq!(live.expect("it runs").resets, 2);
+        running.shutdown().await;
+        store.shutdown().await.expect("closed");
+    });
 }
 
 /// Goal: when the store has begun another life, an operator sees why a projection stands, and a reset lets it go on.
@@ -364,11 +450,11 @@ fn events_are_found_by_an_index() {
     // Other paths under the same version.
     let other = ["index", "run", "orders", "--path", "customer.id", "--once"];
     let other = run(&[&other[..], &places].concat());
-    assert_eq!(code(&other), 1, "{other:?}");
-    assert!(
-        stderr(&other).contains("orders is registered as version 1"),
-        "{other:?}"
-    );
+    assert_eq!(code(&other), 2, "{other:?}");
+    let why =
+        "index orders v1 is there already, with other paths or another filter: give --version 3";
+    assert!(stderr(&other).contains(why), "{other:?}");
+    a_version_that_nobody_reads_says_so(&places, &make);
     for (wrong, why) in [
         (
             &["index", "find", "orders", "colour=7"][..],
@@ -384,5 +470,80 @@ fn events_are_found_by_an_index() {
         let refused = run(&[wrong, &places].concat());
         assert_eq!(code(&refused), 2, "{refused:?}");
         assert!(stderr(&refused).contains(why), "{refused:?}");
+    }
+}
+
+/// What happened: `index run` on a version that was retired ended with "shows everything", and then with the advice to
+/// resume it, which answered that there was no such version. Now its number is refused, whatever is done with it; and a
+/// version from which the readers were taken says that.
+fn a_version_that_nobody_reads_says_so(places: &[&str], make: &[&str]) {
+    let target = ["--target", places[3]];
+    let steer = |what: &str, version: &str| {
+        let steer = ["projection", what, "orders", "--version", version];
+        succeed(&[&steer[..], &target].concat())
+    };
+    steer("switch", "2");
+    let before = succeed(&[make, places].concat());
+    let switch = "readers see another version until it is switched to: `gesta projection switch orders --version 1`";
+    assert!(before.contains(switch), "{before}");
+    steer("switch", "1");
+    let retire = ["projection", "retire", "orders", "--version", "2", "--yes"];
+    succeed(&[&retire[..], &target].concat());
+    let run_retired = [
+        "index",
+        "run",
+        "orders",
+        "--version",
+        "2",
+        "--category",
+        "order",
+        "--path",
+        "customer.id",
+    ];
+    let retired = "orders v2 was retired: its rows are gone, and its number is not used again";
+    for (command, cure) in [
+        (
+            [&run_retired[..], &["--once"], places].concat(),
+            "give --version 3",
+        ),
+        ([&run_retired[..], places].concat(), "give --version 3"),
+        // With other paths as well.
+        (
+            [&run_retired[..], &["--path", "total", "--once"], places].concat(),
+            "give --version 3",
+        ),
+        (
+            [
+                &["projection", "resume", "orders", "--version", "2"],
+                &target[..],
+            ]
+            .concat(),
+            "version 3",
+        ),
+        (
+            [
+                &["projection", "pause", "orders", "--version", "2"],
+                &target[..],
+            ]
+            .concat(),
+            "version 3",
+        ),
+        (
+            [
+                &["projection", "reset", "orders", "--version", "2", "--yes"],
+                &target[..],
+            ]
+            .concat(),
+            "version 3",
+        ),
+    ] {
+        let refused = run(&command);
+        assert_eq!(code(&refused), 2, "{command:?}: {refused:?}");
+        let text = stderr(&refused);
+        assert!(
+            text.contains(retired) && text.contains(cure),
+            "{command:?}: {text}"
+        );
+        assert_eq!(stdout(&refused), "", "{command:?}: {refused:?}");
     }
 }

@@ -31,7 +31,8 @@ pub(crate) const KEY: [&str; 2] = ["log", "position"];
 pub(crate) const EVENT: [&str; 3] = ["stream", "revision", "event_type"];
 
 /// A path of an index, and what its values are. Its text is `customer.id`, or with a kind `total:number`: `text`
-/// (without one), `number`, `int` or `bool`.
+/// (without one), `number`, `int` or `bool`. A path of which no name of a column can be made gets one:
+/// `customer.e-mail=email`, or `größe:int=size`. What is in a list has no path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexPath {
     names: Vec<String>,
@@ -46,7 +47,8 @@ impl IndexPath {
         self.names.join(".")
     }
 
-    /// Returns the name of the column that keeps its values: the path, with `_` for the dots, and in lower case.
+    /// Returns the name of the column that keeps its values: unless the text names one, the path, with `_` for the
+    /// dots, and in lower case.
     #[must_use]
     pub fn column(&self) -> &str {
         &self.column
@@ -70,7 +72,11 @@ impl FromStr for IndexPath {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let (path, kind) = text.split_once(':').unwrap_or((text, "text"));
+        let (spec, named) = match text.split_once('=') {
+            Some((spec, column)) => (spec, Some(column)),
+            None => (text, None),
+        };
+        let (path, kind) = spec.split_once(':').unwrap_or((spec, "text"));
         let known = KINDS.iter().find(|(name, _)| *name == kind);
         let (_, kind) = known.ok_or_else(|| {
             Error::Invalid(format!(
@@ -78,13 +84,28 @@ impl FromStr for IndexPath {
             ))
         })?;
         let names: Vec<String> = path.split('.').map(str::to_owned).collect();
-        if names.iter().any(String::is_empty) {
+        let is_other_language = path.starts_with('$') || path.contains(['[', '/']);
+        if names.iter().any(String::is_empty) || (is_other_language && named.is_none()) {
             return Err(Error::Invalid(format!(
-                "a path must be names with dots between them, found {path:?}"
+                "a path must be names with dots between them, such as customer.id, found {path:?}; what is in a list has \
+                 none"
             )));
         }
-        let column = path.to_ascii_lowercase().replace('.', "_");
-        check_name("the column of a path", &column)?;
+        let column = match named {
+            Some(named) => {
+                check_name(&format!("the column of path {path:?}"), named)?;
+                named.to_owned()
+            }
+            None => {
+                let column = column_of(path);
+                check_name("a column", &column).map_err(|error| {
+                    Error::Invalid(format!(
+                        "of path {path:?} no name of a column can be made ({error}); name one: {spec}=COLUMN"
+                    ))
+                })?;
+                column
+            }
+        };
         Ok(Self {
             names,
             column,
@@ -97,8 +118,19 @@ impl fmt::Display for IndexPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = KINDS.iter().find(|(_, kind)| *kind == self.kind);
         let kind = kind.map_or("text", |(name, _)| name);
-        write!(f, "{}:{kind}", self.path())
+        let path = self.path();
+        write!(f, "{path}:{kind}")?;
+        // What was stored of an index before columns had names stays as it was.
+        if self.column == column_of(&path) {
+            return Ok(());
+        }
+        write!(f, "={}", self.column)
     }
+}
+
+/// Returns the name of a column that is made of a path.
+fn column_of(path: &str) -> String {
+    path.to_ascii_lowercase().replace('.', "_")
 }
 
 /// An index over the events of a store: for each event that has a value at one of its paths a row.
@@ -249,12 +281,31 @@ mod tests {
             ("a:date", "found \"date\""),
             ("a..b", "found \"a..b\""),
             ("", "names with dots"),
-            ("größe", "the column of a path"),
-            ("a b", "the column of a path"),
+            ("größe", "of path \"größe\" no name of a column can be made"),
+            ("a b:int", "name one: a b:int=COLUMN"),
+            ("$.a", "such as customer.id, found \"$.a\""),
+            ("items[0].id", "what is in a list has none"),
+            (
+                "e-mail=E-Mail",
+                "the column of path \"e-mail\" must be a lower-case",
+            ),
         ] {
             let error = wrong.parse::<IndexPath>().expect_err("refused").to_string();
             assert!(error.contains(why), "{error}");
         }
+        // Any name of a member can be indexed, under the name of a column of one's own.
+        for (text, path, column, kind) in [
+            ("customer.e-mail=email", "customer.e-mail", "email", "text"),
+            ("größe:int=size", "größe", "size", "int"),
+            ("$.a=a", "$.a", "a", "text"),
+        ] {
+            let read: IndexPath = text.parse().expect(text);
+            assert_eq!((&*read.path(), read.column()), (path, column));
+            assert_eq!(read.to_string(), format!("{path}:{kind}={column}"));
+            assert_eq!(read.to_string().parse::<IndexPath>().expect(text), read);
+        }
+        let same: IndexPath = "a.b=a_b".parse().expect("a path");
+        assert_eq!(same.to_string(), "a.b:text");
     }
 
     #[test]

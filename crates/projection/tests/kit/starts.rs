@@ -139,7 +139,7 @@ async fn what_is_refused_later_is_told() {
     faulty.set_away(false);
     let told = until_phase(&later, &id("balances", 1), Phase::Stopped).await;
     let why = told.error.expect("a reason");
-    assert!(why.contains("raise VERSION"), "{why}");
+    assert!(why.contains("raise its version"), "{why}");
     later.shutdown().await;
     world.comes_right(OnPoison::Stop).await;
 }

@@ -206,7 +206,7 @@ async fn a_changed_definition_needs_a_new_version() {
         matches!(error, Error::Changed { version: 1, .. }),
         "{error}"
     );
-    assert!(error.to_string().contains("raise VERSION"), "{error}");
+    assert!(error.to_string().contains("raise its version"), "{error}");
     let twice = world
         .process(quick())
         .view(Balances)
