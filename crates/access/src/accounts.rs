@@ -472,7 +472,10 @@ impl Accounts {
         let directory = self.read().await?;
         let known = known.filter(|id| directory.token(*id).is_some());
         let known = known.ok_or_else(|| {
-            Error::invalid("token", format!("must be the id of a token, found {id:?}"))
+            let rule = format!(
+                "must be the id of a token, all of it, as `gesta token list` shows it, found {id:?}"
+            );
+            Error::invalid("token", rule)
         })?;
         let event = record::event(TOKEN_TYPE, &TokenEvent::Revoked {})?;
         let stream = token_stream(known)?;
@@ -695,7 +698,7 @@ fn unreadable_marker() -> Error {
 fn no_user(name: &str) -> Error {
     Error::invalid(
         "user",
-        format!("must be a user that exists, found {name:?}"),
+        format!("must be a user that exists (`gesta user list` shows them), found {name:?}"),
     )
 }
 

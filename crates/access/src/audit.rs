@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::newcomers::whom;
-use gesta_core::uptime;
+use gesta_core::{printable, uptime};
 use quick_cache::sync::Cache;
 use tracing::field::display;
 
@@ -261,10 +261,11 @@ impl Default for Audit {
     }
 }
 
-/// Shows a name as it stands in a line: shortened and escaped.
+/// Shows a name as it stands in a line: shortened, and with escapes for what does not show or makes another line.
+/// Quotes stay as they are: the format of the log escapes them itself.
 fn shown(name: &str) -> String {
     let cut: String = name.chars().take(SHOWN_MAX).collect();
-    cut.escape_debug().to_string()
+    printable(&cut).replace('\n', "\\n").replace('\t', "\\t")
 }
 
 /// Shows a name if there is any.
@@ -466,5 +467,8 @@ mod tests {
     fn names_make_no_lines() {
         assert_eq!(shown("a\nb\u{1b}[0m\u{2028}"), r"a\nb\u{1b}[0m\u{2028}");
         assert_eq!(shown(&"x".repeat(5_000)).len(), SHOWN_MAX);
+        // The log would escape an escaped one again.
+        let quoted = "the caller may not append to stream \"cart-1\"";
+        assert_eq!(shown(quoted), quoted);
     }
 }

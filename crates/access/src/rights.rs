@@ -257,6 +257,25 @@ pub(crate) enum RightsVerdict {
     AsksRights,
 }
 
+/// Says what stands in the way of a token that may not do something: its scopes, its prefixes, or the rights of its
+/// user.
+pub(crate) fn why_a_token_may_not(standing: Standing<'_>, operation: Operation<'_>) -> String {
+    let scope = operation.scope();
+    if !standing.scopes.has(scope) {
+        let name = format!("{scope:?}").to_lowercase();
+        return format!("the token does not have the scope {name}");
+    }
+    let is_covered = match operation.subject() {
+        Some(subject) if subject.kind != Kind::Account => standing.covers(subject.name),
+        _ => standing.prefixes.is_empty(),
+    };
+    match standing.prefixes {
+        _ if is_covered => "the rights of the user of the token do not allow it".to_owned(),
+        [prefix] => format!("the token is only for streams whose names begin with {prefix:?}"),
+        _ => "the token is only for streams whose names begin with one of its prefixes".to_owned(),
+    }
+}
+
 /// Decides whether an operation is allowed. Without `rights` it decides only what does not depend on the rights of the
 /// stream.
 pub(crate) fn decide(

@@ -443,11 +443,17 @@ impl Shared {
                 "there are no accounts yet, and the first one is made on the store itself, not through a server: \
                  `gesta user add NAME --admin --store sqlite:PATH` (while no server has it open) or `… --store \
                  postgres://…`"
+                    .to_owned()
             }
             (Who::Token(_), _) => {
-                "neither the scopes and prefixes of the token nor the rights of its user allow it, or one of them does not"
+                let directory = self.directory();
+                let standing = self.standing(&directory, caller);
+                standing.map_or_else(
+                    |over| over.to_string(),
+                    |standing| rights::why_a_token_may_not(standing, operation),
+                )
             }
-            _ => "the rights of the user do not allow it",
+            _ => "the rights of the user do not allow it".to_owned(),
         };
         Error::new(ErrorKind::Forbidden(format!(
             "the caller may not {} {what}: {why}",

@@ -312,6 +312,33 @@ fn wrong_accounts_are_refused() {
     refused(&["token", "revoke", "x"], "", "id of a token");
 }
 
+/// What happened: a token was told that its scopes, its prefixes or the rights of its user stand in its way, or not;
+/// and quotes in the audit log were escaped twice. Goal: it is told which of them, and the log says the same.
+#[test]
+fn a_token_is_told_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    add(&store, "root", &["--admin"]);
+    let root = |more: &[&str]| token(&store, "root", more);
+    let orders = root(&["--scope", "append", "--prefix", "order-"]);
+    let reads = root(&["--scope", "read"]);
+    let server = Server::start(&store);
+    for (token, why) in [
+        (
+            orders,
+            "the token is only for streams whose names begin with \"order-\"",
+        ),
+        (reads, "the token does not have the scope append"),
+    ] {
+        let refused = append(&server, &token);
+        assert_eq!(code(&refused), 9, "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{refused:?}");
+        let escaped = why.replace('"', "\\\"");
+        wait_until("it is in the log", || !server.logged(&escaped).is_empty());
+    }
+    server.stop();
+}
+
 /// Calls until the code is as wanted.
 fn wait_for(server: &Server, what: &str, wanted: i32, call: &dyn Fn(&Server) -> Output) {
     let begun = Instant::now();

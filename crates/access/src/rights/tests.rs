@@ -309,6 +309,39 @@ fn prefixes_are_bytes() {
     );
 }
 
+/// What happened: a token was told that "neither the scopes and prefixes of the token nor the rights of its user allow
+/// it, or one of them does not". Goal: it is told which of them.
+#[test]
+fn a_token_is_told_what_stands_in_its_way() {
+    let why = |who: &Who, operation| {
+        let standing = Standing {
+            user: "u",
+            groups: &who.groups,
+            scopes: who.scopes,
+            prefixes: &who.prefixes,
+        };
+        why_a_token_may_not(standing, operation)
+    };
+    let stream = stream("order-1");
+    let append = Operation::Append(&stream);
+    let reads = user(&[]).scopes(&[Scope::Read]);
+    assert_eq!(
+        why(&reads, append),
+        "the token does not have the scope append"
+    );
+    let carts = user(&[]).prefix("cart-");
+    let only = "the token is only for streams whose names begin with \"cart-\"";
+    assert_eq!(why(&carts, append), only);
+    assert_eq!(why(&carts, Operation::Manage), only);
+    let two = user(&[]).prefix("cart-").prefix("shop-");
+    assert!(why(&two, append).ends_with("begin with one of its prefixes"));
+    let covered = user(&[]).prefix("order-");
+    assert_eq!(
+        why(&covered, append),
+        "the rights of the user of the token do not allow it"
+    );
+}
+
 fn metadata_event(revision: u64, state: &Lifecycle, change: LifecycleChange) -> RecordedEvent {
     let event = state.to_event(change);
     RecordedEvent {
