@@ -269,6 +269,14 @@ fn escaped(json: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Returns how many of something there are, in words.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {one}s"),
+    }
+}
+
 /// Says something about the work on standard error, which text of others cannot drive either.
 macro_rules! say {
     ($($text:tt)*) => {

@@ -1,8 +1,9 @@
-//! `gesta move` with real servers under load: writers, a reader and a consumer group go on through the move, while the mover, the servers
-//! and the databases are killed.
+//! `gesta move` with real servers under load: writers, a reader and a consumer group go on through the move, while the
+//! mover, the servers and the databases are killed.
 //!
 //! What must hold: what was acknowledged is in the target once, in its order, at the positions that readers have seen,
-//! whoever died when; each event of the group's stream comes to a consumer; the source never accepts what the target does not have; after an undo the source goes on.
+//! whoever died when; each event of the group's stream comes to a consumer; the source never accepts what the target
+//! does not have; after an undo the source goes on.
 
 #![allow(
     clippy::unwrap_used,
@@ -573,10 +574,7 @@ fn the_command_says_what_it_has_done() {
     let nothing = succeed(&["move", &source, &target, "--undo"]);
     assert!(nothing.contains("was not moving"), "{nothing}");
     let moved = succeed(&["move", &source, &target]);
-    assert!(
-        moved.contains("/to_there: 1 events of 1 streams"),
-        "{moved}"
-    );
+    assert!(moved.contains("/to_there: 1 event of 1 stream,"), "{moved}");
     assert!(
         moved.contains("checkpoints of consumers stay valid"),
         "{moved}"
@@ -591,6 +589,24 @@ fn the_command_says_what_it_has_done() {
         (&again["events"], &again["checkpoints_kept"]),
         (&1.into(), &true.into())
     );
+    // What happened: a move that was repeated said that the store had moved in 0.0 s; and one back said "unavailable",
+    // with the code to try again, for ever.
+    assert_eq!(again["had_moved"], true);
+    let again = succeed(&["move", &source, &target]);
+    assert!(
+        again.contains("had moved to") && again.contains("there was nothing to do"),
+        "{again}"
+    );
+    for back in [&["move"][..], &["copy"]] {
+        let back = run(&[back, &[&target, &source]].concat());
+        assert_eq!(code(&back), 1, "{back:?}");
+        let told = stderr(&back);
+        let why = "the target holds the old data of a store that has moved away";
+        assert!(
+            told.contains(why) && told.contains("empty database"),
+            "{told}"
+        );
+    }
     let refused = run(&[&["stream", "append", "cart-1"][..], &event].concat());
     assert!(
         stderr(&refused).contains("/to_there"),

@@ -170,7 +170,7 @@ impl Comparison {
         };
         if part.count_tags(log, which).await? != expected {
             return Err(Error::corrupt(format!(
-                "the index of tags of log {log} of the target is not that of its events: make the target anew"
+                "the index of tags of log {log} of the target is not that of its events: begin with an empty target"
             )));
         }
         Ok(())
@@ -179,6 +179,6 @@ impl Comparison {
 
 fn damaged(log: u16, position: i64) -> Error {
     Error::corrupt(format!(
-        "the event at log {log}, position {position} of the target is damaged: make the target anew"
+        "the event at log {log}, position {position} of the target is damaged: begin with an empty target"
     ))
 }

@@ -14,7 +14,7 @@ use crate::mapping::{Mapping, Places};
 use crate::part::{Finish, used};
 use crate::reader::{Order, Reader};
 use crate::sides::are_two;
-use crate::target::{Stand, Target, is_sqlite, named};
+use crate::target::{Stand, Target, file_of, is_sqlite, named};
 
 /// How large the rows of one transaction may be in sum, in bytes.
 pub(crate) const BATCH_BYTES: usize = 64 * 1024 * 1024;
@@ -107,6 +107,13 @@ impl std::fmt::Debug for Copy {
     }
 }
 
+/// Tells whether two URLs name one store, as far as the names tell: the same text, or paths to the same file.
+fn is_same(source: &str, target: &str) -> bool {
+    // What is wrong with a URL is told by what opens it.
+    let file = |url: &str| file_of(url).ok().flatten()?.canonicalize().ok();
+    source == target || file(source).is_some_and(|from| file(target) == Some(from))
+}
+
 pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(ErrorKind::Unsupported(why.into()).into())
 }
@@ -123,7 +130,7 @@ impl Copy {
     /// # Cancel safety
     /// If the future is dropped, the target may have been made; another copy goes on there.
     pub async fn open(source: &str, target: &str, settings: Settings) -> Result<Self> {
-        if source == target {
+        if is_same(source, target) {
             return Err(Error::invalid(
                 "target",
                 "must be another store than the source",
@@ -373,7 +380,7 @@ impl Copy {
             if found != self.state.digest {
                 return Err(Error::corrupt(format!(
                     "the target does not show what the source shows, so it is not opened: {} events instead of {}, digest {} \
-                     instead of {}; make the target anew",
+                     instead of {}; begin with an empty target",
                     found.events,
                     self.state.digest.events,
                     text(found),
@@ -482,17 +489,19 @@ pub(crate) fn text(digest: Digest) -> String {
 fn check_origin(begun: &Origin, now: &Origin) -> Result<()> {
     if begun.incarnation != now.incarnation || begun.ends.len() != now.ends.len() {
         return refuse(
-            "the target was begun as the copy of another store, or this one was restored since: make the target anew",
+            "the target was begun as the copy of another store, or this one was restored since: begin with an empty target",
         );
     }
     if begun.floors != now.floors {
-        return refuse("the source was scavenged since the copy was begun: make the target anew");
+        return refuse(
+            "the source was scavenged since the copy was begun: begin with an empty target",
+        );
     }
     let mut more = 0;
     for (begun, now) in begun.ends.iter().zip(&now.ends) {
         if begun > now {
             return refuse(
-                "the source has lost events since the copy was begun: make the target anew",
+                "the source has lost events since the copy was begun: begin with an empty target",
             );
         }
         more += now - begun;
@@ -500,7 +509,7 @@ fn check_origin(begun: &Origin, now: &Origin) -> Result<()> {
     if more > 0 {
         return refuse(format!(
             "{more} events were appended to the source since the copy was begun, and are not in the copy, so the target is \
-             not opened: stop what writes to the source, make the target anew, and repeat the copy"
+             not opened: stop what writes to the source, begin with an empty target, and repeat the copy"
         ));
     }
     if !begun.marks.is_empty() && begun.marks != now.marks {
@@ -521,7 +530,7 @@ async fn check_copied(state: &State, rows: &mut dyn AuditSource) -> Result<()> {
 fn set_back<T>() -> Result<T> {
     refuse(
         "the source does not have what was copied from it: it was set back since the copy was begun, or has failed over and \
-         lost commits, and has other events now: make the target anew",
+         lost commits, and has other events now: begin with an empty target",
     )
 }
 

@@ -502,7 +502,7 @@ impl Move {
         if found.digest != copied || found.after != work.state.after {
             return Err(Error::corrupt(format!(
                 "the target does not show what the source shows, so the move does not go on: {} events instead of {}, digest \
-                 {} instead of {}; undo the move, and make the target anew",
+                 {} instead of {}; undo the move, and begin with an empty target",
                 found.digest.events,
                 copied.events,
                 text(found.digest),
@@ -529,12 +529,12 @@ enum Attempt {
 fn never<T>(done: Closing) -> Result<T> {
     refuse(match done {
         Closing::Scavenged => {
-            "the source was scavenged since the move began, and the copy has what was removed: undo the move, make the target \
-             anew, and do not scavenge while the store moves"
+            "the source was scavenged since the move began, and the copy has what was removed: undo the move, begin with an \
+             empty target, and do not scavenge while the store moves"
         }
         _ => {
             "the source does not have what was copied from it: it was restored, or has failed over and lost commits; undo the \
-             move, and make the target anew"
+             move, and begin with an empty target"
         }
     })
 }

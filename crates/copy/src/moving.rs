@@ -191,7 +191,7 @@ fn forward(source: &SourceStand, target: TargetStand) -> Result<Next> {
         )),
 
         (SourceStand::Open, TargetStand::GivenUp(_)) => refuse(
-            "the move to this target was undone, and what was copied there is not used again: make the target anew",
+            "the move to this target was undone, and what was copied there is not used again: begin with an empty target",
         ),
         (_, TargetStand::GivenUp(_)) => refuse(
             "the move is being undone: end that by `gesta move … --undo`, with the same arguments",

@@ -125,7 +125,7 @@ pub(crate) fn used(name: &str) -> Error {
 pub(crate) fn disturbed(name: &str, log: u16, expected: i64, found: i64) -> Error {
     ErrorKind::Unsupported(format!(
         "log {log} in {name} ends at position {found}, and this copy has written up to {expected}: something else writes to \
-         the target; make it anew"
+         the target; begin with an empty one"
     ))
     .into()
 }

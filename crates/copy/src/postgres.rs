@@ -8,7 +8,7 @@ use futures::SinkExt;
 use gesta_core::backend::RowId;
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{Error, ErrorKind, LogId, Result};
-use gesta_postgres::{Config, Notices};
+use gesta_postgres::{Config, MOVED, Notices};
 use gesta_sql::verify::{AuditName, AuditRow};
 use gesta_sql::{UNFINISHED_COPY, name_checksum};
 use tokio_postgres::error::SqlState;
@@ -66,7 +66,17 @@ fn quoted(name: &str) -> String {
 }
 
 fn failed(error: &tokio_postgres::Error) -> Error {
-    let text = match error.as_db_error() {
+    let db = error.as_db_error();
+    if let Some(db) = db.filter(|db| db.constraint() == Some(MOVED)) {
+        // Waiting does not help: the copy that this store has left behind is not written over.
+        let text = format!(
+            "the target holds the old data of a store that has moved away ({}): name an empty database, or another schema \
+             (?schema=…), or drop the old schema if nothing there is needed any more",
+            db.message()
+        );
+        return ErrorKind::Unsupported(text).into();
+    }
+    let text = match db {
         Some(db) if db.code().code() == "42501" => format!(
             "the target: {}: its role must own the tables there, or may make them (GRANT CREATE ON DATABASE …, or GRANT USAGE, \
              CREATE ON SCHEMA …)",

@@ -62,7 +62,7 @@ pub(crate) fn named(source: &str) -> String {
 }
 
 /// Returns the file that a URL names; `None` if it names something else.
-fn file_of(url: &str) -> Result<Option<PathBuf>> {
+pub(crate) fn file_of(url: &str) -> Result<Option<PathBuf>> {
     if !is_sqlite(url) {
         return Ok(None);
     }
@@ -224,7 +224,7 @@ impl Target {
                 Found::Empty if oldest.batches == 0 => continue,
                 Found::Empty | Found::Arrived(_) | Found::Used => {
                     return refuse(format!(
-                        "one of {} has lost what was copied to it: make all databases of the target anew",
+                        "one of {} has lost what was copied to it: begin with empty databases",
                         self.names_of_parts()
                     ));
                 }

@@ -499,7 +499,7 @@ async fn a_target_that_is_not_the_copy_stays_closed() {
         ("DELETE FROM events WHERE position = 20", "does not show"),
         (
             "DELETE FROM events WHERE position > 150",
-            "make the target anew",
+            "begin with an empty target",
         ),
         (
             "INSERT INTO tags (tag, position) VALUES ('more', 20)",

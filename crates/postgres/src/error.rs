@@ -21,7 +21,7 @@ const CHAIN_CONSTRAINTS: &[&str] = &[
 
 /// The name that an error carries with which a database refuses everything, since the store has moved to another one.
 /// It stands where the name of a constraint stands, so that no text is compared.
-pub(crate) const MOVED: &str = "gesta_moved";
+pub const MOVED: &str = "gesta_moved";
 
 /// What the failure of a batch means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,6 +56,7 @@ pub use blockers::Blocker;
 pub use compression::Compression;
 pub use config::{Config, RequiredDurability};
 pub use departure::{Departure, Ends, LogMark, Moved, NotClosed, Stand};
+pub use error::MOVED;
 pub use hosts::connections;
 pub use notices::Notices;
 pub use relocation::{Compared, CopiedPage, CopyState, Relocation};

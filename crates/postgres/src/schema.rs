@@ -236,7 +236,7 @@ pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
          -- GRANT INSERT, UPDATE, DELETE ON {schema}.nodes TO gesta_server;  -- for several servers, as the next two\n\
          -- GRANT UPDATE ON {schema}.leases TO gesta_server;\n\
          -- GRANT INSERT, DELETE ON {schema}.moves TO gesta_server;\n\
-         -- GRANT UPDATE (version) ON {schema}.clusters TO gesta_server;  -- for whoever runs gesta cluster finalize\n\
+         -- GRANT UPDATE (version) ON {schema}.clusters TO gesta_server;  -- for the role that runs gesta cluster finalize\n\
          -- GRANT INSERT, UPDATE ON {schema}.virtual_streams TO gesta_server;  -- for virtual streams, as the next two\n\
          -- GRANT INSERT ON {schema}.virtual_entries TO gesta_server;\n\
          -- GRANT UPDATE ON {schema}.virtual_index TO gesta_server;\n\
@@ -465,7 +465,9 @@ fn missing(config: &Config) -> Error {
     let database = config.driver.get_dbname().unwrap_or("(default)");
     let makers = match config.is_part {
         true => "`gesta schema create --on URL --on URL` makes one",
-        false => "`gesta serve`, `gesta stream append` and `gesta schema create` make one",
+        false => {
+            "`gesta serve` and `gesta schema create` make one; `gesta --help` names the other commands that do"
+        }
     };
     ErrorKind::Schema(format!(
         "there is no store in schema {} of database {database} ({makers})",

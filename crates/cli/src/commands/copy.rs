@@ -8,7 +8,10 @@ use serde::Serialize;
 use super::{interrupts, is_server};
 use crate::args::CopyStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine, humane, rate, say};
+use crate::output::{Output, ProgressLine, count, humane, rate, say};
+
+/// From so many events on it is told how many were copied a second.
+const RATE_EVENTS_MIN: u64 = 10_000;
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -62,13 +65,13 @@ async fn copy(args: &CopyStore, line: &ProgressLine) -> Outcome<Report> {
     let mut copy = Copy::open(&args.source, &args.target, settings).await?;
     let (first, begun) = (copy.progress(), Instant::now());
     if first.events > 0 {
-        say!("goes on after {} events", first.events);
+        say!("goes on after {}", count(first.events, "event"));
     }
     while let Step::Copied(now) = copy.step().await? {
         line.tell(|_| copied(now, first, begun.elapsed()));
     }
     let events = copy.progress().events;
-    say!("copied {events} events; reads them back");
+    say!("copied {}; reads them back", count(events, "event"));
     let begun = Instant::now();
     let report = copy.finish(|read| {
         line.tell(|_| rate("events compared", read, Some(events), begun.elapsed()));
@@ -93,9 +96,17 @@ pub(super) fn copied(now: Progress, first: Progress, time: Duration) -> String {
 
 fn pretty(told: &Summary) -> String {
     let report = &told.report;
+    // Of a small copy it would say how long the stores take to open.
+    let rate = match report.events >= RATE_EVENTS_MIN {
+        true => format!(", {:.0} a second", told.events_per_second),
+        false => String::new(),
+    };
     let mut lines = vec![format!(
-        "copied {} events of {} streams in {:.1} s, {:.0} a second; both stores show the same (digest {})",
-        report.events, report.streams, told.seconds, told.events_per_second, report.digest
+        "copied {} of {} in {:.1} s{rate}; both stores show the same (digest {})",
+        count(report.events, "event"),
+        count(report.streams, "stream"),
+        told.seconds,
+        report.digest
     )];
     lines.push(
         match (report.positions_kept, report.checkpoints_kept) {

@@ -11,7 +11,7 @@ use super::copy::{copied, refuse_servers};
 use super::interrupts;
 use crate::args::MoveStore;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine, say};
+use crate::output::{Output, ProgressLine, count, say};
 
 /// How long is waited before a database that did not answer is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -26,6 +26,8 @@ struct TimedReport {
     seconds: f64,
     /// For how long nothing could be appended; `None` if the source was closed by an earlier command.
     closed_seconds: Option<f64>,
+    /// The store had moved before, and this command had nothing to do.
+    had_moved: bool,
 }
 
 /// What is told of an undo.
@@ -68,8 +70,8 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
     output.record(&UndoReport { undone }, |told| match told.undone {
         Undone::Nothing => "the source was not moving, and is open".into(),
         Undone::Undone => {
-            "the move is undone: the source is open, and what was copied to the target is never opened; make the target anew \
-             before another move"
+            "the move is undone: the source is open, and what was copied to the target is never opened; another move \
+             needs an empty target"
                 .into()
         }
     })
@@ -95,6 +97,7 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
                     report,
                     seconds: begun.elapsed().as_secs_f64(),
                     closed_seconds: telling.was_closed,
+                    had_moved: !telling.has_done,
                 });
             }
             Err(error) => error,
@@ -149,6 +152,8 @@ struct Telling<'a> {
     first: Option<(Progress, Instant)>,
     closed: Option<Instant>,
     was_closed: Option<f64>,
+    /// Whether any step was done.
+    has_done: bool,
 }
 
 impl<'a> Telling<'a> {
@@ -159,10 +164,12 @@ impl<'a> Telling<'a> {
             first: None,
             closed: None,
             was_closed: None,
+            has_done: false,
         }
     }
 
     fn tell(&mut self, step: &MoveStep) {
+        self.has_done = true;
         match step {
             MoveStep::Begun => {
                 say!("the target is marked; the source is copied while it is used")
@@ -179,9 +186,9 @@ impl<'a> Telling<'a> {
             MoveStep::Waits(blockers) => self.waiting.tell(self.line, blockers),
             MoveStep::Closed => {
                 self.closed = Some(Instant::now());
-                say!("the source is closed");
+                say!("the source is closed: nothing can be appended to it any more");
             }
-            MoveStep::Shut => say!("the source is shut"),
+            MoveStep::Shut => say!("the source is shut: nothing can be read from it any more"),
             MoveStep::Opened => {
                 self.was_closed = self.closed.map(|closed| closed.elapsed().as_secs_f64());
                 say!("the target is open");
@@ -224,10 +231,20 @@ fn waits_for(blockers: &[Blocker]) -> String {
 
 fn pretty(told: &TimedReport) -> String {
     let report = &told.report;
-    let mut lines = vec![format!(
-        "the store is now in {}: {} events of {} streams, moved in {:.1} s (digest {})",
-        report.place, report.events, report.streams, told.seconds, report.digest
-    )];
+    let (events, streams) = (
+        count(report.events, "event"),
+        count(report.streams, "stream"),
+    );
+    let mut lines = vec![match told.had_moved {
+        true => format!(
+            "the store had moved to {} before, with {events} of {streams} (digest {}): there was nothing to do",
+            report.place, report.digest
+        ),
+        false => format!(
+            "the store is now in {}: {events} of {streams}, moved in {:.1} s (digest {})",
+            report.place, told.seconds, report.digest
+        ),
+    }];
     if let Some(closed) = told.closed_seconds {
         lines.push(format!("nothing could be appended for {closed:.2} s"));
     }

@@ -110,8 +110,8 @@ fn check_whole(source: &SourceStand, state: &State) -> Result<()> {
         return Ok(());
     }
     Err(Error::corrupt(format!(
-        "the target has lost what was copied to it, by a restore or a fail-over: it has {} events. Undo the move, and make the \
-         target anew",
+        "the target has lost what was copied to it, by a restore or a fail-over: it has {} events. Undo the move, and begin \
+         with an empty target",
         state.digest.events
     )))
 }
